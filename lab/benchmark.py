@@ -23,7 +23,7 @@ import measuring
 
 ROOT = Path(__file__).resolve().parents[1]
 
-NOTHING = "\N{EN DASH}"
+NO_FIGURE = "\N{EN DASH}"
 CASES = {
     "cold": "cold, from downloaded wheels",
     "nothing": "nothing changed",
@@ -34,28 +34,28 @@ CASES = {
 }
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CaseRow(msgspec.Struct, frozen=True, kw_only=True):
     """One case with the medians of each builder; None if a builder is not measured."""
 
     case: str
-    docker: measuring.Measure | None
-    imgbuild: measuring.Measure | None
+    docker: measuring.CommandMeasure | None
+    imgbuild: measuring.CommandMeasure | None
     docker_push: int | None
     imgbuild_push: int | None
 
 
 def main() -> None:
     """Run the benchmark in a temporary folder."""
-    options = arguments()
+    options = parse_arguments()
     options.work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-benchmark-", dir=options.work))
     try:
-        print(benchmark(options, folder))
+        print(run_benchmark(options, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -88,30 +88,30 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def benchmark(options: argparse.Namespace, folder: Path) -> str:
+def run_benchmark(options: argparse.Namespace, folder: Path) -> str:
     """Run the selected cases; returns the report as Markdown."""
     cases = options.case or [*CASES]
-    before = measuring.machine()
+    before = measuring.describe_machine()
     original = contenders.Project(root=ROOT, target=options.target)
-    base = contenders.prepare(original, folder / "base")
+    base = contenders.prepare_target(original, folder / "base")
     changed = {
-        case: contenders.changed(original, pins, folder / f"project-{case}")
+        case: contenders.change_project(original, pins, folder / f"project-{case}")
         for case, pins in (
             ("trl", {"trl": options.trl}),
             ("small", dict([options.small.split("==")])),
         )
         if case in cases
     }
-    rows: dict[str, Row] = {}
-    imgbuild = contenders.Imgbuild(folder / "imgbuild", options.through, options.jobs)
-    docker = contenders.Docker(folder / "docker") if options.docker_runs else None
+    rows: dict[str, CaseRow] = {}
+    imgbuild = contenders.ImgbuildContender(folder / "imgbuild", options.through, options.jobs)
+    docker = contenders.DockerContender(folder / "docker") if options.docker_runs else None
     for case in cases:
         after = changed.get(case, base)
         imgbuild_measure, imgbuild_push = run_imgbuild(imgbuild, case, base, after, options.runs)
         other, other_push = None, None
         if docker is not None and case not in ("layout", "digest"):
             other, other_push = run_docker(docker, case, base, after, options.docker_runs)
-        rows[case] = Row(
+        rows[case] = CaseRow(
             case=case,
             docker=other,
             imgbuild=imgbuild_measure,
@@ -119,19 +119,19 @@ def benchmark(options: argparse.Namespace, folder: Path) -> str:
             imgbuild_push=imgbuild_push,
         )
     if docker is not None:
-        docker.clean()
-    return report(rows.values(), options, before, docker)
+        docker.remove_images()
+    return format_report(rows.values(), options, before, docker)
 
 
 def run_imgbuild(
-    imgbuild: contenders.Imgbuild,
+    imgbuild: contenders.ImgbuildContender,
     case: str,
-    base: contenders.Built,
-    after: contenders.Built,
+    base: contenders.PreparedTarget,
+    after: contenders.PreparedTarget,
     runs: int,
-) -> tuple[measuring.Measure, int | None]:
+) -> tuple[measuring.CommandMeasure, int | None]:
     """The median of `runs`, and the bytes to push to a registry that has `base`."""
-    once: Callable[[], measuring.Measure] = {
+    once: Callable[[], measuring.CommandMeasure] = {
         "cold": lambda: imgbuild.answer(base, have=None),
         "trl": lambda: imgbuild.answer(after, have=base),
         "small": lambda: imgbuild.answer(after, have=base),
@@ -139,7 +139,7 @@ def run_imgbuild(
         "layout": lambda: imgbuild.build(base),
         "digest": lambda: imgbuild.digest(base),
     }[case]
-    measured = median(once() for _ in range(runs))
+    measured = median_measure(once() for _ in range(runs))
     if case in ("digest", "layout"):
         return measured, None
     have = {} if case == "cold" else base.layers
@@ -147,38 +147,38 @@ def run_imgbuild(
 
 
 def run_docker(
-    docker: contenders.Docker,
+    docker: contenders.DockerContender,
     case: str,
-    base: contenders.Built,
-    after: contenders.Built,
+    base: contenders.PreparedTarget,
+    after: contenders.PreparedTarget,
     runs: int,
-) -> tuple[measuring.Measure, int]:
+) -> tuple[measuring.CommandMeasure, int]:
     """The median of `runs` of `docker build` with uv, and the bytes to push."""
     if case == "nothing":
-        docker.ensure(base)
-        return median(docker.answer(cached=True) for _ in range(runs)), 0
+        docker.ensure_image(base)
+        return median_measure(docker.answer(cached=True) for _ in range(runs)), 0
     have = {} if case == "cold" else docker.layers(base)
     docker.prepare(after)
-    measured = median(docker.answer(cached=False) for _ in range(runs))
-    new = docker.remember(after)
+    measured = median_measure(docker.answer(cached=False) for _ in range(runs))
+    new = docker.remember_layers(after)
     return measured, sum(size for digest, size in new.items() if digest not in have)
 
 
-def median(measures: Iterable[measuring.Measure]) -> measuring.Measure:
+def median_measure(measures: Iterable[measuring.CommandMeasure]) -> measuring.CommandMeasure:
     """The median of each figure."""
     samples = list(measures)
-    return measuring.Measure(
+    return measuring.CommandMeasure(
         seconds=statistics.median(item.seconds for item in samples),
         memory=int(statistics.median(item.memory for item in samples)),
         largest=int(statistics.median(item.largest for item in samples)),
     )
 
 
-def report(
-    rows: Iterable[Row],
+def format_report(
+    rows: Iterable[CaseRow],
     options: argparse.Namespace,
     before: str,
-    docker: contenders.Docker | None,
+    docker: contenders.DockerContender | None,
 ) -> str:
     """The table with notes that explain it."""
     commit = subprocess.run(
@@ -203,25 +203,26 @@ def report(
         imgbuild_measure, other = row.imgbuild, row.docker
         cells = [
             CASES[row.case],
-            f"{other.seconds:.1f} s" if other else NOTHING,
-            f"{imgbuild_measure.seconds:.2f} s" if imgbuild_measure else NOTHING,
+            f"{other.seconds:.1f} s" if other else NO_FIGURE,
+            f"{imgbuild_measure.seconds:.2f} s" if imgbuild_measure else NO_FIGURE,
             f"{other.seconds / imgbuild_measure.seconds:.1f} times"
             if imgbuild_measure and other
-            else NOTHING,
-            megabytes(other.memory) if other else NOTHING,
-            f"{megabytes(imgbuild_measure.memory)} ({megabytes(imgbuild_measure.largest)})"
+            else NO_FIGURE,
+            format_megabytes(other.memory) if other else NO_FIGURE,
+            f"{format_megabytes(imgbuild_measure.memory)}"
+            f" ({format_megabytes(imgbuild_measure.largest)})"
             if imgbuild_measure
-            else NOTHING,
-            megabytes(row.docker_push),
-            megabytes(row.imgbuild_push),
+            else NO_FIGURE,
+            format_megabytes(row.docker_push),
+            format_megabytes(row.imgbuild_push),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def megabytes(size: int | None) -> str:
+def format_megabytes(size: int | None) -> str:
     """A size in MB, or a dash."""
-    return NOTHING if size is None else f"{size / 1e6:,.1f} MB"
+    return NO_FIGURE if size is None else f"{size / 1e6:,.1f} MB"
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ LAB = Path(__file__).resolve().parent
 IMGBUILD = Path(sys.executable).with_name("imgbuild")
 PYTHON = "3.11"
 # Packages that need a GPU, or must match the target's torch.
-LEFT_OUT = (
+EXCLUDED_PACKAGES = (
     *("nvidia-", "cuda-", "cupy-", "flashinfer", "xformers", "tilelang", "bitsandbytes"),
     *("torchvision", "torchaudio", "torchcodec", "deepspeed"),
 )
@@ -40,25 +40,25 @@ PARTS = ("file", "line", "code", "severity", "message", "remedy", "evidence")
 Values = dict[str, Any]
 
 
-def environment(target: str, folder: Path, torch: str) -> None:
+def create_environment(target: str, folder: Path, torch: str) -> None:
     """A virtual environment with the target's wheels that the CPU can use, and `torch`."""
-    shown = _run([str(IMGBUILD), "show", target, "--packages", "--json"])
+    shown = _run_command([str(IMGBUILD), "show", target, "--packages", "--json"])
     wheels: dict[str, str] = json.loads(shown)[0]["wheels"]
     pins = [
         f"{name}=={version}"
         for name, version in wheels.items()
-        if name != "torch" and not name.startswith(LEFT_OUT)
+        if name != "torch" and not name.startswith(EXCLUDED_PACKAGES)
     ]
-    uv = uv_program.binary()
-    _run([uv, "venv", "--quiet", "--python", PYTHON, str(folder)])
+    uv = uv_program.uv_path()
+    _run_command([uv, "venv", "--quiet", "--python", PYTHON, str(folder)])
     python = str(folder / "bin" / "python")
     links = os.environ.get("PIP_FIND_LINKS", "")
     install = [uv, "pip", "install", "--quiet", "--no-deps", "--link-mode", "hardlink"]
     install += ["--python", python, *(["--find-links", links] if links else [])]
-    _run([*install, f"torch=={torch}", *pins])
+    _run_command([*install, f"torch=={torch}", *pins])
 
 
-def audit(arguments: list[str], paths: list[Path], output: Path) -> None:
+def audit_paths(arguments: list[str], paths: list[Path], output: Path) -> None:
     """The errors and warnings of a separate audit of each path, as JSON."""
     entries = []
     for path in paths:
@@ -89,7 +89,7 @@ def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
     ]
     every.sort(key=lambda each: (each["file"], each["line"], each["message"]))
     drawn = random.Random(seed).sample(every, min(count, len(every)))  # noqa: S311
-    verdicts = json.loads(_probe(python, "findings", drawn))
+    verdicts = json.loads(_run_probe(python, "findings", drawn))
     for finding, (verdict, why) in zip(drawn, verdicts, strict=True):
         place = f"{finding['file']}:{finding['line']}"
         print(f"{verdict:8}{finding['code']} {finding['severity']} {place}: {finding['message']}")
@@ -105,7 +105,7 @@ def draw_failures(results: Path, python: str, seed: int, count: int) -> None:
         for entry in entries
         for each in entry["findings"]
     }
-    failures = json.loads(_probe(python, "failures", [entry["path"] for entry in entries]))
+    failures = json.loads(_run_probe(python, "failures", [entry["path"] for entry in entries]))
     failures.sort()
     drawn = random.Random(seed).sample(failures, min(count, len(failures)))  # noqa: S311
     hits = 0
@@ -122,7 +122,7 @@ def _place(entry: Values, file: str) -> Path:
     return path if path.is_file() else Path(file).resolve()
 
 
-def _probe(python: str, what: str, questions: Any) -> str:
+def _run_probe(python: str, what: str, questions: Any) -> str:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [python, str(LAB / "code_probe.py"), what],
@@ -137,7 +137,7 @@ def _probe(python: str, what: str, questions: Any) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def _run(command: list[str]) -> str:
+def _run_command(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command[:4])}: {done.stderr}")
@@ -165,9 +165,9 @@ def main() -> None:
     given = parser.parse_args()
     match given.verb:
         case "environment":
-            environment(given.target, given.folder, given.torch)
+            create_environment(given.target, given.folder, given.torch)
         case "audit":
-            audit(given.target.split(), given.paths, given.output)
+            audit_paths(given.target.split(), given.paths, given.output)
         case "findings":
             draw_findings(given.results, given.python, given.seed, given.count)
         case "failures":

@@ -22,59 +22,67 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-ASKS = ("version", "available", "find_spec", "hasattr", "platform", "TYPE_CHECKING", "installed")
+CONDITION_NAMES = (
+    "version",
+    "available",
+    "find_spec",
+    "hasattr",
+    "platform",
+    "TYPE_CHECKING",
+    "installed",
+)
 # Of other devices than NVIDIA's, and of Windows: the audit omits them.
 OTHER_DEVICES = ("npu", "mlu", "sdaa", "musa", "xpu", "hpu", "mps", "tpu", "windll")
 Failure = tuple[int, int, str]  # first and last line, and the result of Python
 
 
-class Unknown(Exception):
+class UnknownObject(Exception):
     """Raised if the object that a name refers to cannot be determined."""
 
 
-class Fails(Exception):
+class PythonFailure(Exception):
     """Raised if Python would raise an exception with this message."""
 
 
-class NotInstalled(Fails):
+class NotInstalled(PythonFailure):
     """Raised if a whole package is missing."""
 
 
-def of_other_device(error: Exception) -> bool:
+def concerns_other_device(error: Exception) -> bool:
     """Whether a failure concerns another device or system."""
     return any(word in OTHER_DEVICES for word in re.split(r"[. ]", str(error)))
 
 
-def load(module: str) -> Any:
+def load_module(module: str) -> Any:
     """Import a module; Fails if it is missing, Unknown if a module that it imports is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module == missing or module.startswith(missing + "."):
-            kind = Fails if "." in missing else NotInstalled
+            kind = PythonFailure if "." in missing else NotInstalled
             raise kind("ModuleNotFoundError: " + module) from error
-        raise Unknown(module + ": " + str(error)) from error
+        raise UnknownObject(module + ": " + str(error)) from error
     except BaseException as error:
-        raise Unknown(module + ": " + repr(error)) from error
+        raise UnknownObject(module + ": " + repr(error)) from error
 
 
-def member(owner: Any, name: str) -> Any:
+def find_member(owner: Any, name: str) -> Any:
     """An attribute or a submodule."""
     try:
         return getattr(owner, name)
     except AttributeError:
         pass
     except BaseException as error:
-        raise Unknown(name + ": " + repr(error)) from error
+        raise UnknownObject(name + ": " + repr(error)) from error
     if inspect.ismodule(owner) and hasattr(owner, "__path__"):
         full = f"{owner.__name__}.{name}"
         if importlib.util.find_spec(full) is not None:
-            return load(full)
-    raise Fails(str(getattr(owner, "__name__", owner))[:60] + " has no " + name)
+            return load_module(full)
+    raise PythonFailure(str(getattr(owner, "__name__", owner))[:60] + " has no " + name)
 
 
-def call(function: Any, node: ast.Call) -> None:
+def check_call(function: Any, node: ast.Call) -> None:
     """Raise Fails if the signature does not accept the keywords or the number of arguments."""
     if inspect.isclass(function) and issubclass(function, (BaseException, type)):
         return
@@ -92,22 +100,22 @@ def call(function: Any, node: ast.Call) -> None:
     if inspect.Parameter.VAR_KEYWORD not in kinds:
         for word in words:
             if word not in signature.parameters:
-                raise Fails(name_of(function) + " has no parameter " + word)
+                raise PythonFailure(qualified_name(function) + " has no parameter " + word)
     starred = any(isinstance(each, ast.Starred) for each in node.args)
     if starred or len(words) < len(node.keywords):
         return
     try:
         signature.bind(*node.args, **dict.fromkeys(words))
     except TypeError as error:
-        raise Fails(name_of(function) + ": " + str(error)) from error
+        raise PythonFailure(qualified_name(function) + ": " + str(error)) from error
 
 
-def name_of(value: Any) -> str:
+def qualified_name(value: Any) -> str:
     """The qualified name of a class or function."""
     return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}"
 
 
-class Walk:
+class UseWalk:
     """The uses of names in a file that run whenever their function runs."""
 
     def __init__(self, source: bytes, folder: Path) -> None:
@@ -121,56 +129,56 @@ class Walk:
 
     def run(self) -> None:
         """Fill `failures`."""
-        self._statements(self.tree.body, dict(self.names))
+        self._walk_statements(self.tree.body, dict(self.names))
 
-    def _local(self, module: str) -> bool:
+    def _is_local(self, module: str) -> bool:
         root = module.partition(".")[0]
         return any(
             (folder / f"{root}.py").exists() or (folder / root).is_dir()
             for folder in (self.folder, *self.folder.parents[:4])
         )
 
-    def _statements(self, body: Sequence[ast.stmt], names: dict[str, Any]) -> None:
+    def _walk_statements(self, body: Sequence[ast.stmt], names: dict[str, Any]) -> None:
         later: list[tuple[ast.AST, dict[str, Any]]] = []
         for node in body:
             if isinstance(node, ast.Try):
-                for name in bound(node):
+                for name in assigned_names(node):
                     names.pop(name, None)
                 continue
             if isinstance(node, ast.If):
-                self._branches(node, names)
+                self._walk_branches(node, names)
                 continue
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 names.pop(node.name, None)
                 later.append((node, names))
                 continue
             if isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)):
-                for name in bound(node):
+                for name in assigned_names(node):
                     names.pop(name, None)
                 for each in ast.iter_child_nodes(node):
                     if isinstance(each, ast.expr):
-                        self._expressions(each, names)
-                self._statements([*node.body, *getattr(node, "orelse", [])], names)
+                        self._walk_expressions(each, names)
+                self._walk_statements([*node.body, *getattr(node, "orelse", [])], names)
                 continue
-            self._statement(node, names)
+            self._walk_statement(node, names)
         for inner, outer in later:
-            self._definition(inner, outer)
+            self._walk_definition(inner, outer)
 
-    def _branches(self, node: ast.If, names: dict[str, Any]) -> None:
-        if any(word in ast.unparse(node.test) for word in ASKS):
-            for name in bound(node):
+    def _walk_branches(self, node: ast.If, names: dict[str, Any]) -> None:
+        if any(word in ast.unparse(node.test) for word in CONDITION_NAMES):
+            for name in assigned_names(node):
                 names.pop(name, None)
             return
-        self._expressions(node.test, names)
-        self._statements([*node.body, *node.orelse], names)
+        self._walk_expressions(node.test, names)
+        self._walk_statements([*node.body, *node.orelse], names)
 
-    def _definition(self, node: Any, names: dict[str, Any]) -> None:
+    def _walk_definition(self, node: Any, names: dict[str, Any]) -> None:
         inner = dict(names)
         for each in node.decorator_list:
-            self._expressions(each, names)
+            self._walk_expressions(each, names)
         if isinstance(node, ast.ClassDef):
             for each in node.bases:
-                self._expressions(each, names)
+                self._walk_expressions(each, names)
         else:
             arguments = node.args
             listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
@@ -178,60 +186,62 @@ class Walk:
             for argument in listed:
                 inner.pop(argument.arg, None)
             for default in [*arguments.defaults, *(each for each in arguments.kw_defaults if each)]:
-                self._expressions(default, names)
-            for name in bound(node):
+                self._walk_expressions(default, names)
+            for name in assigned_names(node):
                 inner.pop(name, None)
-        self._statements(node.body, inner)
+        self._walk_statements(node.body, inner)
 
-    def _statement(self, node: ast.stmt, names: dict[str, Any]) -> None:
+    def _walk_statement(self, node: ast.stmt, names: dict[str, Any]) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                self._import(node, alias, names)
+                self._walk_import(node, alias, names)
             return
         if isinstance(node, ast.ImportFrom):
             if node.level or not node.module:
                 return
             for alias in node.names:
-                self._from(node, node.module, alias, names)
+                self._walk_import_from(node, node.module, alias, names)
             return
-        self._expressions(node, names)
-        for name in bound(node):
+        self._walk_expressions(node, names)
+        for name in assigned_names(node):
             names.pop(name, None)
 
-    def _import(self, node: ast.stmt, alias: ast.alias, names: dict[str, Any]) -> None:
-        if self._local(alias.name):
+    def _walk_import(self, node: ast.stmt, alias: ast.alias, names: dict[str, Any]) -> None:
+        if self._is_local(alias.name):
             names.pop(alias.asname or alias.name.partition(".")[0], None)
             return
         try:
-            module = load(alias.name)
+            module = load_module(alias.name)
             root = sys.modules[alias.name.partition(".")[0]]
             names[alias.asname or root.__name__] = module if alias.asname else root
             self.known.setdefault(node.lineno, []).append(alias.name)
-        except (Fails, Unknown) as error:
-            self._note(node, error)
+        except (PythonFailure, UnknownObject) as error:
+            self._note_failure(node, error)
 
-    def _from(self, node: ast.stmt, module: str, alias: ast.alias, names: dict[str, Any]) -> None:
+    def _walk_import_from(
+        self, node: ast.stmt, module: str, alias: ast.alias, names: dict[str, Any]
+    ) -> None:
         names.pop(alias.asname or alias.name, None)
-        if self._local(module) or alias.name == "*":
+        if self._is_local(module) or alias.name == "*":
             return
         try:
-            names[alias.asname or alias.name] = member(load(module), alias.name)
+            names[alias.asname or alias.name] = find_member(load_module(module), alias.name)
             self.known.setdefault(node.lineno, []).append(f"{module}.{alias.name}")
-        except (Fails, Unknown) as error:
-            self._note(node, error)
+        except (PythonFailure, UnknownObject) as error:
+            self._note_failure(node, error)
 
-    def _note(self, node: Any, error: Exception) -> None:
-        if isinstance(error, Fails):
+    def _note_failure(self, node: Any, error: Exception) -> None:
+        if isinstance(error, PythonFailure):
             failures = self.absent if isinstance(error, NotInstalled) else self.failures
-            if not of_other_device(error):
+            if not concerns_other_device(error):
                 failures.append((node.lineno, node.end_lineno or node.lineno, str(error)))
         else:
             self.unknown[node.lineno] = str(error)
 
-    def _expressions(self, node: ast.AST, names: dict[str, Any]) -> None:
+    def _walk_expressions(self, node: ast.AST, names: dict[str, Any]) -> None:
         for each in ast.walk(node):
             if isinstance(each, (ast.Lambda, ast.comprehension)):
-                for name in bound(each):
+                for name in assigned_names(each):
                     names = {**names}
                     names.pop(name, None)
         for each in ast.walk(node):
@@ -239,32 +249,32 @@ class Walk:
                 continue
             try:
                 if isinstance(each, ast.Call):
-                    function = self._value(each.func, names)
-                    call(function, each)
-                    self.known.setdefault(each.lineno, []).append(name_of(function))
+                    function = self._dotted_value(each.func, names)
+                    check_call(function, each)
+                    self.known.setdefault(each.lineno, []).append(qualified_name(function))
                 elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load):
-                    self._value(each, names)
-            except Fails as error:
+                    self._dotted_value(each, names)
+            except PythonFailure as error:
                 line = getattr(each, "lineno", 0)
-                if not of_other_device(error):
+                if not concerns_other_device(error):
                     self.failures.append((line, getattr(each, "end_lineno", line), str(error)))
-            except Unknown as error:
+            except UnknownObject as error:
                 self.unknown.setdefault(each.lineno, str(error))
 
-    def _value(self, node: ast.expr, names: dict[str, Any]) -> Any:
+    def _dotted_value(self, node: ast.expr, names: dict[str, Any]) -> Any:
         """The object of a dotted name; only attributes of modules and classes are followed."""
         if isinstance(node, ast.Name) and node.id in names:
             return names[node.id]
         if isinstance(node, ast.Attribute):
-            owner = self._value(node.value, names)
+            owner = self._dotted_value(node.value, names)
             if ast.unparse(node.value).startswith("torch.ops"):
-                raise Unknown(node.attr)  # registered by what is not imported here
+                raise UnknownObject(node.attr)  # registered by what is not imported here
             if inspect.ismodule(owner) or inspect.isclass(owner):
-                return member(owner, node.attr)
-        raise Unknown(ast.unparse(node)[:60])
+                return find_member(owner, node.attr)
+        raise UnknownObject(ast.unparse(node)[:60])
 
 
-def bound(node: ast.AST) -> Iterator[str]:
+def assigned_names(node: ast.AST) -> Iterator[str]:
     """The names that a statement assigns."""
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -275,37 +285,37 @@ def bound(node: ast.AST) -> Iterator[str]:
             yield each.arg
 
 
-def failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
+def find_failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
     """The failures in the Python files below `paths`, except for missing packages."""
     result = []
     for top in map(Path, paths):
         for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
-            walk = walked(path)
+            walk = walk_file(path)
             if walk is not None:
                 result += [(str(path), *each) for each in dict.fromkeys(walk.failures)]
     return result
 
 
-def walked(path: Path) -> Walk | None:
+def walk_file(path: Path) -> UseWalk | None:
     """The uses of names in a file; None if the file is not valid Python of this version."""
     try:
-        walk = Walk(path.read_bytes(), path.parent)
+        walk = UseWalk(path.read_bytes(), path.parent)
     except (SyntaxError, ValueError):
         return None
     walk.run()
     return walk
 
 
-def findings(drawn: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+def judge_findings(drawn: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """The verdict on each finding (true, false or untried) and the reason."""
-    return [verdict(each) for each in drawn]
+    return [judge_finding(each) for each in drawn]
 
 
-def verdict(finding: dict[str, Any]) -> tuple[str, str]:
+def judge_finding(finding: dict[str, Any]) -> tuple[str, str]:
     """The verdict by the line of the file, else by the subject of the finding."""
     path, line = Path(finding["file"]), finding["line"]
     if path.suffix == ".py":
-        walk = walked(path)
+        walk = walk_file(path)
         if walk is not None:
             for first, last, why in [*walk.failures, *walk.absent]:
                 if first <= line <= last:
@@ -318,31 +328,31 @@ def verdict(finding: dict[str, Any]) -> tuple[str, str]:
     try:
         value: Any = None
         owner, _, inside = dotted.partition(":")
-        value = importable(owner)
+        value = import_dotted(owner)
         for name in inside.split(".") if inside else []:
-            value = member(value, name)
+            value = find_member(value, name)
         if inner:
             word = inner.removesuffix(")")
-            call(
+            check_call(
                 value,
                 ast.Call(
                     func=ast.Name(""), args=[], keywords=[ast.keyword(word, ast.Constant(None))]
                 ),
             )
-            raise Unknown(name_of(value) + " may take " + word)
-    except Fails as error:
+            raise UnknownObject(qualified_name(value) + " may take " + word)
+    except PythonFailure as error:
         return "true", f"by its subject: {error}"
-    except Unknown as error:
+    except UnknownObject as error:
         return "untried", str(error)
     return "false", f"{dotted} is there"
 
 
-def importable(dotted: str) -> Any:
+def import_dotted(dotted: str) -> Any:
     """The module, or the member of a module, with a dotted name."""
     parts = dotted.split(".")
-    value = load(parts[0])
+    value = load_module(parts[0])
     for name in parts[1:]:
-        value = member(value, name)
+        value = find_member(value, name)
     return value
 
 
@@ -354,7 +364,7 @@ def main() -> None:
     questions = json.load(sys.stdin)
     quiet = io.StringIO()
     with redirect_stdout(quiet), redirect_stderr(quiet):
-        answer = failures(questions) if what == "failures" else findings(questions)
+        answer = find_failures(questions) if what == "failures" else judge_findings(questions)
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 

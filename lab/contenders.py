@@ -52,7 +52,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     target: str
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target with all inputs and layers in the user's cache; `layers` has their sizes."""
 
     project: Project
@@ -70,12 +70,12 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
         return [*resolution.wheels, *(built.wheel for built in resolution.built)]
 
 
-def prepare(project: Project, folder: Path) -> Built:
+def prepare_target(project: Project, folder: Path) -> PreparedTarget:
     """Copy the project, and download all inputs of its target into the user's cache."""
-    return changed(project, {}, folder)
+    return change_project(project, {}, folder)
 
 
-def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
+def change_project(project: Project, pins: Mapping[str, str], folder: Path) -> PreparedTarget:
     """A copy of the project, locked again if `pins` are given, and built once."""
     copy = Project(root=folder, target=project.target)
     folder.mkdir(parents=True)
@@ -88,14 +88,14 @@ def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
     else:
         shutil.copy(project.root / "matrix.yaml", folder)
     # --verify reads every input, so that all are in the cache afterwards.
-    _imgbuild(copy, *_build(copy, folder / "layout"), "--verify")
+    _imgbuild(copy, *_build_command(copy, folder / "layout"), "--verify")
     lock = read_lock(folder / "images", project.target)
     digests = read_digests(folder / "images", lock)
     layers = {layer.digest: layer.size for layer in digests.arch[ARCH].layers}
-    return Built(project=copy, lock=lock, layers=layers)
+    return PreparedTarget(project=copy, lock=lock, layers=layers)
 
 
-class Imgbuild:
+class ImgbuildContender:
     """Runs imgbuild with a separate cache that contains only the inputs of the case."""
 
     def __init__(self, folder: Path, through: str, jobs: int | None) -> None:
@@ -103,20 +103,22 @@ class Imgbuild:
         self._through = through
         self._jobs = [] if jobs is None else ["--jobs", str(jobs)]
 
-    def build(self, built: Built) -> measuring.Measure:
+    def build(self, built: PreparedTarget) -> measuring.CommandMeasure:
         """Build to a layout from downloaded inputs."""
-        self._fill(built, None)
-        command: list[str | Path] = [IMGBUILD, *_build(built, None), *self._jobs]
-        return measuring.measure(command, folder=built.project.root, env=self._env)
+        self._fill_cache(built, None)
+        command: list[str | Path] = [IMGBUILD, *_build_command(built, None), *self._jobs]
+        return measuring.measure_command(command, folder=built.project.root, env=self._env)
 
-    def answer(self, built: Built, *, have: Built | None) -> measuring.Measure:
+    def answer(
+        self, built: PreparedTarget, *, have: PreparedTarget | None
+    ) -> measuring.CommandMeasure:
         """Build with all inputs downloaded, and run a command in the image.
 
         The image `have` is already in the cache, in the output and in the engine.
         """
-        self._fill(built, have)
+        self._fill_cache(built, have)
         if self._through != "root":
-            _quiet(self._through, "rmi", "--force", built.project.target)
+            _run_quietly(self._through, "rmi", "--force", built.project.target)
         if have is not None:
             subprocess.run(
                 self._script(have), cwd=have.project.root, env={**os.environ, **self._env},
@@ -124,25 +126,28 @@ class Imgbuild:
             )  # fmt: skip
             if built.project.root != have.project.root:
                 (have.project.root / "build").rename(built.project.root / "build")
-        return measuring.measure(
-            self._script(built), folder=built.project.root, env=self._env, daemons=daemons()
+        return measuring.measure_command(
+            self._script(built),
+            folder=built.project.root,
+            env=self._env,
+            daemons=daemon_processes(),
         )
 
-    def _script(self, built: Built) -> list[str | Path]:
+    def _script(self, built: PreparedTarget) -> list[str | Path]:
         """The command line of `imgbuild run`, which builds and loads the image."""
         words = ["run", built.project.target, "--through", self._through, *self._jobs]
         return [IMGBUILD, *words, "--", *ANSWER]
 
-    def digest(self, built: Built) -> measuring.Measure:
+    def digest(self, built: PreparedTarget) -> measuring.CommandMeasure:
         """Print the digest from the lock."""
         command: list[str | Path] = [IMGBUILD, "digest", built.project.target]
-        return measuring.measure(command, folder=built.project.root, env=self._env)
+        return measuring.measure_command(command, folder=built.project.root, env=self._env)
 
     @property
     def _env(self) -> dict[str, str]:
         return {"IMGBUILD_CACHE": str(self._folder / "cache"), "NO_COLOR": "1"}
 
-    def _fill(self, built: Built, have: Built | None) -> None:
+    def _fill_cache(self, built: PreparedTarget, have: PreparedTarget | None) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.rmtree(built.project.root / "build", ignore_errors=True)
         self._folder.mkdir(parents=True)
@@ -159,7 +164,7 @@ class Imgbuild:
                 store.add_blob(scratch / "blob", digest)
 
 
-class Docker:
+class DockerContender:
     """Runs `docker build` with uv and wheels of the build context, on a base of imgbuild."""
 
     def __init__(self, folder: Path) -> None:
@@ -174,7 +179,7 @@ class Docker:
         """The engine's version."""
         return _output("docker", "version", "--format", "{{.Server.Version}}").strip()
 
-    def prepare(self, built: Built) -> None:
+    def prepare(self, built: PreparedTarget) -> None:
         """Write the build context and transfer it to BuildKit, so that no run includes it."""
         self._load_base(built)
         shutil.rmtree(self._context, ignore_errors=True)
@@ -191,63 +196,67 @@ class Docker:
         )
         (self._context / "Dockerfile").write_text(text)
         words = ["--quiet", "--target=warm", "--output=type=cacheonly"]
-        _checked("docker", "buildx", "build", *words, self._context)
+        _run_checked("docker", "buildx", "build", *words, self._context)
 
-    def answer(self, *, cached: bool) -> measuring.Measure:
+    def answer(self, *, cached: bool) -> measuring.CommandMeasure:
         """Run `docker build` with the prepared context, and a command in the image.
 
         With `cached`, the results of earlier builds are used.
         """
         words = ["--provenance=false", "--sbom=false", "--progress=plain", f"--tag={TAG}"]
         if not cached:
-            self._forget()
+            self._forget_layers()
             words.append("--no-cache")
         build = shlex.join(["docker", "buildx", "build", *words, str(self._context)])
         run = shlex.join(["docker", "run", "--rm", TAG, *ANSWER])
-        return measuring.measure(["sh", "-c", f"{build} && {run}"], daemons=daemons())
+        return measuring.measure_command(
+            ["sh", "-c", f"{build} && {run}"], daemons=daemon_processes()
+        )
 
-    def ensure(self, built: Built) -> None:
+    def ensure_image(self, built: PreparedTarget) -> None:
         """Ensure that the image of `built` is in Docker and its steps in the build cache."""
         self.prepare(built)
-        _checked("docker", "buildx", "build", "--provenance=false", f"--tag={TAG}", self._context)
+        _run_checked(
+            "docker", "buildx", "build", "--provenance=false", f"--tag={TAG}", self._context
+        )
         self._layers[built.project.root] = _saved_layers()
 
-    def layers(self, built: Built) -> dict[str, int]:
+    def layers(self, built: PreparedTarget) -> dict[str, int]:
         """The compressed size of each layer of the image of `built`, which is built if missing."""
         if built.project.root not in self._layers:
-            self.ensure(built)
+            self.ensure_image(built)
         return self._layers[built.project.root]
 
-    def remember(self, built: Built) -> dict[str, int]:
+    def remember_layers(self, built: PreparedTarget) -> dict[str, int]:
         """Store the layers of the image just built as those of `built`."""
         self._layers[built.project.root] = _saved_layers()
         return self._layers[built.project.root]
 
-    def clean(self) -> None:
+    def remove_images(self) -> None:
         """Remove the images and BuildKit's cache of them."""
-        self._forget()
-        _quiet("docker", "rmi", "--force", BASE_TAG)
-        _quiet("docker", "builder", "prune", "--force", "--filter", "type=source.local")
+        self._forget_layers()
+        _run_quietly("docker", "rmi", "--force", BASE_TAG)
+        _run_quietly("docker", "builder", "prune", "--force", "--filter", "type=source.local")
 
-    def _forget(self) -> None:
-        _quiet("docker", "rmi", "--force", TAG)
-        _quiet("docker", "builder", "prune", "--force", "--filter", "type=regular")
+    def _forget_layers(self) -> None:
+        _run_quietly("docker", "rmi", "--force", TAG)
+        _run_quietly("docker", "builder", "prune", "--force", "--filter", "type=regular")
 
-    def _load_base(self, built: Built) -> None:
+    def _load_base(self, built: PreparedTarget) -> None:
         base = ",".join(deb.sha256 for deb in built.lock.arch[ARCH].debs)
         if base == self._base:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         archive = self._folder / "base.tar"
-        words = [*_build(built, archive), "--only", "base", "--format", "docker-archive"]
+        words = [*_build_command(built, archive), "--only", "base", "--format", "docker-archive"]
         _imgbuild(built.project, *words)
         output = _output("docker", "load", "--input", archive)
         archive.unlink()
-        _checked("docker", "tag", output.strip().rpartition(": ")[2].split()[-1], BASE_TAG)
+        _run_checked("docker", "tag", output.strip().rpartition(": ")[2].split()[-1], BASE_TAG)
         self._base = base
 
 
-def daemons() -> list[int]:
+def daemon_processes() -> list[int]:
     """The process IDs of Docker's daemon, whose child processes do the work."""
     pid_text = next((path.read_text() for path in DAEMON_PIDS if path.exists()), "")
     return [int(pid_text)] if pid_text.strip() else []
@@ -271,7 +280,7 @@ def _saved_layers() -> dict[str, int]:
     return {layer["digest"]: layer["size"] for layer in manifest["layers"]}
 
 
-def _build(what: Built | Project, output: Path | None) -> list[str]:
+def _build_command(what: PreparedTarget | Project, output: Path | None) -> list[str]:
     project = what if isinstance(what, Project) else what.project
     words = ["build", "--target", project.target, "--arch", ARCH.value]
     return words if output is None else [*words, "--output", str(output)]
@@ -292,11 +301,11 @@ def _link(source: Path | None, place: Path) -> None:
         place.chmod(source.stat().st_mode)
 
 
-def _checked(*command: str | Path) -> None:
+def _run_checked(*command: str | Path) -> None:
     subprocess.run(command, stdout=sys.stderr, check=True)
 
 
-def _quiet(*command: str | Path) -> None:
+def _run_quietly(*command: str | Path) -> None:
     """Run a command that may fail, such as removing a missing image."""
     subprocess.run(command, capture_output=True, check=False)
 

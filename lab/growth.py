@@ -30,10 +30,10 @@ from imgbuild.lock import lock_file, published
 from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import current, image_digests
 from imgbuild.render import write
-from imgbuild.system.reporter import SILENT
+from imgbuild.system.reporter import SILENT_REPORTER
 
 ROOT = Path(__file__).resolve().parents[1]
-UNIQUE = ("recommended", "retired", "tested")  # keys of a row that one target alone may have
+UNIQUE_KEYS = ("recommended", "retired", "tested")  # keys of a row that one target alone may have
 COMMANDS = (
     ("list",),
     ("list", "--wide"),
@@ -45,7 +45,7 @@ COMMANDS = (
 )
 
 
-class Dumper(yaml.SafeDumper):
+class RepeatingDumper(yaml.SafeDumper):
     """A YAML dumper that writes repeated values in full, because a matrix has no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
@@ -53,7 +53,7 @@ class Dumper(yaml.SafeDumper):
         return True
 
 
-def names(number: int) -> Iterator[tuple[str, str]]:
+def new_names(number: int) -> Iterator[tuple[str, str]]:
     """`number` new names, each with the target of this repository that it copies."""
     own = sorted(path.parent.name for path in (ROOT / "images").glob("*/lock.json"))
     for place, original in zip(range(number), itertools.cycle(own), strict=False):
@@ -68,12 +68,14 @@ def write_project(folder: Path, number: int) -> None:
         shutil.copy(ROOT / "images" / shared, folder / "images")
     matrix: dict[str, Any] = yaml.safe_load((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
     rows = matrix["targets"]
-    copies = list(names(number))
+    copies = list(new_names(number))
     matrix["targets"] = {
-        name: {key: value for key, value in rows[original].items() if key not in UNIQUE}
+        name: {key: value for key, value in rows[original].items() if key not in UNIQUE_KEYS}
         for name, original in copies
     }
-    text = yaml.dump(matrix, Dumper=Dumper, sort_keys=False, default_flow_style=None, width=10_000)
+    text = yaml.dump(
+        matrix, Dumper=RepeatingDumper, sort_keys=False, default_flow_style=None, width=10_000
+    )
     (folder / "matrix.yaml").write_text(text, encoding="utf-8")
     project = Project(matrix=folder / "matrix.yaml")
     for name, original in copies:
@@ -87,13 +89,13 @@ def write_project(folder: Path, number: int) -> None:
         current.write_locked(
             project,
             copy,
-            image_digests.digests_of(copy, image_digests.layer_records(digests), floors),
+            image_digests.compute_digests(copy, image_digests.layer_records(digests), floors),
         )
-    read = published.load(project.matrix)
-    write.keep_new(project, read, list(read.targets), SILENT)
+    read = published.load_matrix(project.matrix)
+    write.keep_new(project, read, list(read.targets), SILENT_REPORTER)
 
 
-def measured(folder: Path, cache: str, words: tuple[str, ...]) -> tuple[float, float, int]:
+def measure_command(folder: Path, cache: str, words: tuple[str, ...]) -> tuple[float, float, int]:
     """The wall time, processor time (in seconds) and memory (in MB) of a command in `folder`."""
     program = [sys.executable, "-m", "imgbuild", *words]
     env = {**os.environ, "IMGBUILD_CACHE": cache}
@@ -121,7 +123,7 @@ def main() -> None:
             write_project(folder, number)
         with tempfile.TemporaryDirectory() as cache:
             for words in COMMANDS:
-                wall, processor, memory = measured(folder, cache, words)
+                wall, processor, memory = measure_command(folder, cache, words)
                 command = f"imgbuild {' '.join(words)}"
                 print(f"{number} targets, {command}: {wall:.2f} s, {processor:.2f} s of processor"
                       f" time, {memory} MB")  # fmt: skip

@@ -20,7 +20,7 @@ import msgspec
 INTERVAL = 0.2  # seconds between two measurements of memory
 
 
-class Measure(msgspec.Struct, frozen=True, kw_only=True):
+class CommandMeasure(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of a command.
 
     `seconds` is the wall time. `memory` is the peak of all processes together in bytes, with shared
@@ -39,13 +39,13 @@ class Sampler(threading.Thread):
         super().__init__(daemon=True)
         self.peak = 0
         self._roots = [*roots, *daemons]
-        self._before = memory(daemons)
+        self._before = process_memory(daemons)
         self._end = threading.Event()
 
     def run(self) -> None:
         """Sample until `end` is called."""
         while not self._end.wait(INTERVAL):
-            self.peak = max(self.peak, memory(self._roots) - self._before)
+            self.peak = max(self.peak, process_memory(self._roots) - self._before)
 
     def end(self) -> None:
         """Stop sampling; `peak` is then final."""
@@ -53,13 +53,13 @@ class Sampler(threading.Thread):
         self.join()
 
 
-def measure(
+def measure_command(
     command: Sequence[str | Path],
     *,
     folder: Path | None = None,
     env: Mapping[str, str] | None = None,
     daemons: Sequence[int] = (),
-) -> Measure:
+) -> CommandMeasure:
     """Run `command`; CalledProcessError if it fails.
 
     `daemons` are processes that work for the command, such as dockerd: the growth of their memory
@@ -81,10 +81,10 @@ def measure(
         raise subprocess.CalledProcessError(process.returncode, shown)
     largest = usage.ru_maxrss * 1024
     print(f"  {seconds:.2f} s", file=sys.stderr, flush=True)
-    return Measure(seconds=seconds, memory=max(sampler.peak, largest), largest=largest)
+    return CommandMeasure(seconds=seconds, memory=max(sampler.peak, largest), largest=largest)
 
 
-def memory(roots: Sequence[int]) -> int:
+def process_memory(roots: Sequence[int]) -> int:
     """The memory of `roots` and all their descendants, in bytes; shared pages count once."""
     if not roots:
         return 0
@@ -117,7 +117,7 @@ def _process_memory(process: int) -> int:
     return int(fields.get("Pss", "0 kB").split()[0]) * 1024
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """A description of this machine and its load, in one line."""
     cpus = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     model = cpus[0].partition(":")[2].strip() if cpus else platform.machine()

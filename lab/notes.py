@@ -22,7 +22,7 @@ from imgbuild.container import run_in_image
 from imgbuild.container.request import ContainerRequest
 from imgbuild.pipeline import audit_lock
 from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Options, Session, built_layout, open_session
+from imgbuild.pipeline.session import Session, SessionOptions, find_built_layout, open_session
 from imgbuild.report import Evidence, Finding, Severity
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     why: str
 
 
-def draw(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
+def draw_sample(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
     """A random sample of the notes with evidence, which depends only on findings and seed."""
     notes = [
         note for note in findings if note.severity is Severity.NOTE and note.evidence is not None
@@ -50,7 +50,7 @@ def draw(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
     return random.Random(seed).sample(notes, min(number, len(notes)))  # noqa: S311
 
 
-def tried(
+def try_notes(
     session: Session, target: str, arch: Arch, notes: Sequence[Finding], through: str
 ) -> list[Verdict]:
     """The result for each note, from Python inside the image."""
@@ -60,19 +60,19 @@ def tried(
     questions = [
         {**question, "file": file} for question, file in zip(questions, files, strict=True)
     ]
-    layout = built_layout(session, target, None)
+    layout = find_built_layout(session, target, None)
     code = PROBE.read_text(encoding="utf-8")
     request = ContainerRequest(
         command=("python", "-c", code, json.dumps(questions)),
-        workdir=run_in_image.running(layout, arch).workdir,
+        workdir=run_in_image.command_config(layout, arch).workdir,
         network=False,
     )
-    done = run_in_image.run(
+    done = run_in_image.run_in_image(
         layout,
         arch,
         target,
         request,
-        container_engine=run_in_image.choose(through),
+        container_engine=run_in_image.choose_engine(through),
         store=open_inputs(session).store,
         capture=True,
     )
@@ -82,7 +82,7 @@ def tried(
     return msgspec.json.decode(answers[-1].removeprefix("VERDICTS "), type=list[Verdict])
 
 
-def table(target: str, arch: Arch, verdicts: Sequence[Verdict]) -> list[str]:
+def format_table(target: str, arch: Arch, verdicts: Sequence[Verdict]) -> list[str]:
     """One line of counts for the table of docs/benchmarks.md."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     answered = counts[TRUE] + counts[FALSE]
@@ -104,13 +104,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--through", choices=("docker", "podman", "root"), default="root")
     given = parser.parse_args()
-    session = open_session(None, Options())
+    session = open_session(None, SessionOptions())
     report = audit_lock.audit_target(
         session.project, given.target, given.arch, open_inputs(session)
     )
-    notes = draw(report.findings, given.number, given.seed)
-    verdicts = tried(session, given.target, given.arch, notes, given.through)
-    lines = table(given.target, given.arch, verdicts)
+    notes = draw_sample(report.findings, given.number, given.seed)
+    verdicts = try_notes(session, given.target, given.arch, notes, given.through)
+    lines = format_table(given.target, given.arch, verdicts)
     for note, verdict in zip(notes, verdicts, strict=True):
         why = f": {verdict.why}" if verdict.why else ""
         lines.append(f"- {verdict.outcome}: {note.message} ({note.where}){why}")

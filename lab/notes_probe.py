@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 
-class Untried(Exception):
+class UntriedError(Exception):
     """Raised if a question cannot be answered in this image."""
 
 
-def load(module: str) -> Any:
+def load_module(module: str) -> Any:
     """Import a module; None if it does not exist."""
     try:
         return importlib.import_module(module)
@@ -31,13 +31,13 @@ def load(module: str) -> Any:
         name = error.name or ""
         if module == name or module.startswith(name + "."):
             return None
-        raise Untried(str(error)) from error
+        raise UntriedError(str(error)) from error
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"
-        raise Untried(message) from error
+        raise UntriedError(message) from error
 
 
-def find(dotted: str) -> Any:
+def find_object(dotted: str) -> Any:
     """The object with a dotted name; None if a part of it is missing."""
     parts = dotted.replace(":", ".").split(".")
     for cut in range(len(parts), 0, -1):
@@ -46,16 +46,16 @@ def find(dotted: str) -> Any:
         except (ImportError, AttributeError, ValueError):
             there = False
         if there:
-            value = load(".".join(parts[:cut]))
+            value = load_module(".".join(parts[:cut]))
             for part in parts[cut:]:
-                if not has(value, part):
+                if not has_name(value, part):
                     return None
                 value = getattr(value, part, value)
             return value
     return None
 
 
-def has(owner: Any, name: str) -> bool:
+def has_name(owner: Any, name: str) -> bool:
     """Whether a module, class or object has `name`, or sets it on itself."""
     if hasattr(owner, name):
         return True
@@ -76,7 +76,7 @@ def has(owner: Any, name: str) -> bool:
 
 def lacks_module(subject: str, file: str) -> bool:
     """Whether the module `subject` cannot be imported because it is missing."""
-    return load(subject) is None
+    return load_module(subject) is None
 
 
 def lacks_package(subject: str, file: str) -> bool:
@@ -87,15 +87,15 @@ def lacks_package(subject: str, file: str) -> bool:
 def lacks_name(subject: str, file: str) -> bool:
     """Whether a module ("module:name") has no such name."""
     module, _, name = subject.partition(":")
-    value = load(module)
-    return value is None or not all_there(value, name.split("."))
+    value = load_module(module)
+    return value is None or not have_all_parts(value, name.split("."))
 
 
-def all_there(value: Any, parts: Sequence[str]) -> bool:
+def have_all_parts(value: Any, parts: Sequence[str]) -> bool:
     """Whether each of `parts` is an attribute of the preceding object, starting at `value`."""
     for part in parts:
         try:
-            if not has(value, part):
+            if not has_name(value, part):
                 return False
         except (ImportError, ValueError):
             return False
@@ -106,20 +106,20 @@ def all_there(value: Any, parts: Sequence[str]) -> bool:
 def lacks_attribute(subject: str, file: str) -> bool:
     """Whether a class has no such attribute."""
     owner, _, name = subject.rpartition(".")
-    value = find(owner)
+    value = find_object(owner)
     if value is None:
         message = f"{owner} not found"
-        raise Untried(message)
-    return not has(value, name)
+        raise UntriedError(message)
+    return not has_name(value, name)
 
 
 def refuses_keyword(subject: str, file: str) -> bool:
     """Whether a callable ("module.callable(keyword)") lacks the keyword."""
     callee, _, keyword = subject.removesuffix(")").partition("(")
-    value = find(callee)
+    value = find_object(callee)
     if value is None:
         message = f"{callee} not found"
-        raise Untried(message)
+        raise UntriedError(message)
     parameters = inspect.signature(value).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     return keyword not in parameters and not takes_all
@@ -130,13 +130,13 @@ def does_not_load(subject: str, file: str) -> bool:
     libraries = [Path(folder, file) for folder in sys.path if Path(folder, file).exists()]
     if not libraries:
         message = f"{file} is not installed"
-        raise Untried(message)
+        raise UntriedError(message)
     try:
         ctypes.CDLL(str(libraries[0]))
     except OSError as error:
         if subject in str(error):
             return True
-        raise Untried(str(error)) from error
+        raise UntriedError(str(error)) from error
     return False
 
 
@@ -151,14 +151,14 @@ CHECKS: dict[str, Callable[[str, str], bool]] = {
 }
 
 
-def verdict(question: dict[str, str]) -> tuple[str, str]:
+def judge_question(question: dict[str, str]) -> tuple[str, str]:
     """The outcome and reason for one question."""
     check = CHECKS.get(question["relation"])
     if check is None:
         return "untried", "cannot be checked inside an image"
     try:
         return "true" if check(question["subject"], question["file"]) else "false", ""
-    except Untried as error:
+    except UntriedError as error:
         return "untried", str(error)[:200]
     except BaseException as error:  # noqa: BLE001 - whatever a package raises
         return "untried", f"{type(error).__name__}: {error}"[:200]
@@ -167,5 +167,5 @@ def verdict(question: dict[str, str]) -> tuple[str, str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("questions", type=json.loads)
-    answers = [verdict(question) for question in parser.parse_args().questions]
+    answers = [judge_question(question) for question in parser.parse_args().questions]
     sys.stdout.write("VERDICTS " + json.dumps(answers) + "\n")

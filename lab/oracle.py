@@ -35,9 +35,16 @@ import msgspec
 
 import oracle_sets
 from imgbuild.report import Report
-from oracle_probe import Probe
-from oracle_results import Measured, details, left_out, read, row, seeds_of
-from oracle_sets import Draw, Pins, Shop
+from oracle_probe import SetProbe
+from oracle_results import (
+    MeasuredDraw,
+    exclusion_counts,
+    parse_seeds,
+    read_results,
+    seed_details,
+    verdict_row,
+)
+from oracle_sets import PackageShop, ResolvedPins, SetDraw
 from oracle_verdicts import (
     CHOICES,
     METADATA,
@@ -47,9 +54,9 @@ from oracle_verdicts import (
     Alarm,
     Failure,
     SetResult,
-    errors_of,
-    module_of,
-    table,
+    audit_errors,
+    module_of_file,
+    verdict_table,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,9 +72,9 @@ LIBRARIES = 40  # shared objects of one package that are opened
 class InstalledSet:
     """An installed set, with the modules that Python could not import."""
 
-    pins: Pins
+    pins: ResolvedPins
     folder: Path
-    probe: Probe
+    probe: SetProbe
     imported: tuple[str, ...]
     unmet: tuple[str, ...]
     failures: list[Failure] = dataclasses.field(default_factory=list)
@@ -97,54 +104,56 @@ class Experiments:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / "lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # sets have one path: one process at a time
-        self.table = oracle_sets.load()
-        self.shop = Shop(self.table, folder)
+        self.table = oracle_sets.load_table()
+        self.shop = PackageShop(self.table, folder)
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
-    def measure(self, seed: int, sample: float, *, audit: bool = True) -> Measured:
+    def measure_draw(self, seed: int, sample: float, *, audit: bool = True) -> MeasuredDraw:
         """The draw of `seed`, installed, imported and, if `audit`, audited.
 
         Only the share `sample` of draws without a failure is audited.
         """
-        draw = oracle_sets.draw(seed, self.shop)
+        draw = oracle_sets.draw_sets(seed, self.shop)
         if draw is None:
-            return Measured(seed=seed, failure="uv refused all attempts", commit=self.commit)
-        measured = Measured(seed=seed, draw=draw, commit=self.commit)
+            return MeasuredDraw(seed=seed, failure="uv refused all attempts", commit=self.commit)
+        measured = MeasuredDraw(seed=seed, draw=draw, commit=self.commit)
         with contextlib.ExitStack() as stack:
             try:
-                forced = stack.enter_context(self._installed(draw, "forced"))
-                self._import(forced, draw)
-                if not forced.fails and not oracle_sets.sampled(seed, sample):
+                forced = stack.enter_context(self._install_set(draw, "forced"))
+                self._import_packages(forced, draw)
+                if not forced.fails and not oracle_sets.is_sampled(seed, sample):
                     return msgspec.structs.replace(measured, failure="imports, not in the sample")
-                control = stack.enter_context(self._installed(draw, "control"))
-                self._import(control, draw)
-            except oracle_sets.Unresolved as error:
+                control = stack.enter_context(self._install_set(draw, "control"))
+                self._import_packages(control, draw)
+            except oracle_sets.UnresolvedError as error:
                 return msgspec.structs.replace(measured, failure=str(error)[-500:])
             ignore_incomparable(control, forced)
             if control.fails:
                 return msgspec.structs.replace(
                     measured, failure="the control fails", control=control.result()
                 )
-            answer = self._audited if audit else InstalledSet.result
+            answer = self._audit_set if audit else InstalledSet.result
             return msgspec.structs.replace(measured, control=answer(control), forced=answer(forced))
 
-    def again(self, measured: Measured, chosen: Callable[[SetResult], bool]) -> Measured:
+    def audit_again(
+        self, measured: MeasuredDraw, chosen: Callable[[SetResult], bool]
+    ) -> MeasuredDraw:
         """`measured`, with current audit results for the `chosen` sets."""
         if measured.draw is None or measured.control is None or measured.forced is None:
             return measured
         control, forced = measured.control, measured.forced
         if chosen(control):
-            control = self._audited_again(measured.draw, "control", control)
+            control = self._audit_again(measured.draw, "control", control)
         if chosen(forced):
-            forced = self._audited_again(measured.draw, "forced", forced)
+            forced = self._audit_again(measured.draw, "forced", forced)
         return msgspec.structs.replace(measured, control=control, forced=forced, commit=self.commit)
 
-    def _audited_again(self, draw: Draw, which: str, previous: SetResult) -> SetResult:
+    def _audit_again(self, draw: SetDraw, which: str, previous: SetResult) -> SetResult:
         """`previous` with current errors; new errors are looked up in the installed set.
 
         OSError or Unresolved if the set can no longer be installed.
         """
-        audit_report, complaint, seconds = self._audit(
+        audit_report, complaint, seconds = self._audit_pins(
             draw.forced if which == "forced" else draw.control
         )
         facts = {
@@ -152,60 +161,62 @@ class Experiments:
             for alarm in previous.alarms
             if alarm.fact != UNKNOWN or alarm.finding.check in (METADATA, *UNTESTABLE)
         }
-        errors = errors_of(audit_report.findings if audit_report is not None else ())
+        errors = audit_errors(audit_report.findings if audit_report is not None else ())
         if all(str(finding) in facts for finding in errors):
             alarms = [Alarm(finding=finding, fact=facts[str(finding)]) for finding in errors]
         else:
-            with self._installed(draw, which) as installed_set:
-                alarms = list(_looked_up(audit_report, installed_set.probe))
+            with self._install_set(draw, which) as installed_set:
+                alarms = list(_look_up_alarms(audit_report, installed_set.probe))
         return msgspec.structs.replace(
             previous, alarms=tuple(alarms), audited=complaint, audit_seconds=seconds
         )
 
     @contextlib.contextmanager
-    def _installed(self, draw: Draw, which: str) -> Iterator[InstalledSet]:
+    def _install_set(self, draw: SetDraw, which: str) -> Iterator[InstalledSet]:
         """Install the set "forced" or "control" for a `with` block.
 
         Its path is constant, so that bytecode of identical files is reused.
         """
         pins = draw.forced if which == "forced" else draw.control
-        packages = oracle_sets.imported(draw.package, pins, self.table)
+        packages = oracle_sets.packages_to_import(draw.package, pins, self.table)
         packages = tuple(dict.fromkeys([*packages, *draw.mains]))
         folder = self.folder / which
-        oracle_sets.remove(folder)
+        oracle_sets.remove_set(folder)
         folder.mkdir()
         try:
             target = folder / "site"
-            self.shop.install(oracle_sets.installed(pins.versions), target)
+            self.shop.install(oracle_sets.pins_to_install(pins.versions), target)
             base = [self._base(draw.torch)] if "torch" in pins.versions else []
-            tried = Probe(folder, [target, *base], bytecode=self.folder / "bytecode")
-            elsewhere = pins.versions.keys() - oracle_sets.installed(pins.versions).keys()
-            unmet = oracle_sets.conflicts(target, {name: pins.versions[name] for name in elsewhere})
+            tried = SetProbe(folder, [target, *base], bytecode=self.folder / "bytecode")
+            elsewhere = pins.versions.keys() - oracle_sets.pins_to_install(pins.versions).keys()
+            unmet = oracle_sets.metadata_conflicts(
+                target, {name: pins.versions[name] for name in elsewhere}
+            )
             yield InstalledSet(
                 pins=pins, folder=folder, probe=tried, imported=packages, unmet=unmet
             )
         finally:
-            oracle_sets.remove(folder)
+            oracle_sets.remove_set(folder)
 
-    def _import(self, installed_set: InstalledSet, draw: Draw) -> None:
+    def _import_packages(self, installed_set: InstalledSet, draw: SetDraw) -> None:
         """Import the packages of a set with Python, and record failures."""
         target = installed_set.folder / "site"
         both = draw.control.versions.keys() & draw.forced.versions.keys()
         for package in installed_set.imported:
             listed = self.table.packages.get(package)
-            names = listed.names_in(both) if listed and package in draw.mains else ()
-            modules = oracle_sets.modules_of(target, package)
+            names = listed.names_to_read(both) if listed and package in draw.mains else ()
+            modules = oracle_sets.modules_to_import(target, package)
             installed_set.modules.update(modules)
             installed_set.failures += _failures(
                 installed_set.probe, target, package, modules, names
             )
 
-    def _audited(self, installed_set: InstalledSet) -> SetResult:
+    def _audit_set(self, installed_set: InstalledSet) -> SetResult:
         """The results of Python and of the audit for a set."""
-        audit_report, complaint, seconds = self._audit(installed_set.pins)
+        audit_report, complaint, seconds = self._audit_pins(installed_set.pins)
         return msgspec.structs.replace(
             installed_set.result(),
-            alarms=tuple(_looked_up(audit_report, installed_set.probe)),
+            alarms=tuple(_look_up_alarms(audit_report, installed_set.probe)),
             audited=complaint,
             audit_seconds=seconds,
         )
@@ -231,13 +242,13 @@ class Experiments:
             partial.rename(base)
         return base
 
-    def _audit(self, pins: Pins) -> tuple[Report | None, str, float]:
+    def _audit_pins(self, pins: ResolvedPins) -> tuple[Report | None, str, float]:
         """The report or last output of `imgbuild audit` on the pins, and its seconds."""
         start = time.monotonic()
         audit_report, complaint = self._audit_answer(pins)
         return audit_report, complaint, round(time.monotonic() - start, 1)
 
-    def _audit_answer(self, pins: Pins) -> tuple[Report | None, str]:
+    def _audit_answer(self, pins: ResolvedPins) -> tuple[Report | None, str]:
         path = self.folder / "pins.txt"
         lines = [f"{name}=={version}\n" for name, version in sorted(pins.versions.items())]
         path.write_text("".join(lines), encoding="utf-8")
@@ -267,17 +278,17 @@ class Experiments:
         except (msgspec.MsgspecError, ValueError, IndexError):
             return None, done.stderr.strip()[-500:] or f"exit status {done.returncode}"
 
-    def trim(self) -> None:
+    def trim_cache(self) -> None:
         """Clear uv's cache if it exceeds its limit."""
         cache = self.folder / "uv-cache"
         if cache.exists():
             kilobytes = int(_output(["du", "-sk", str(cache)]).split()[0])
             if kilobytes << 10 > CACHE_LIMIT:
-                oracle_sets.remove(cache)
+                oracle_sets.remove_set(cache)
 
 
 def _failures(
-    tried: Probe, target: Path, package: str, modules: Sequence[str], names: Sequence[str]
+    tried: SetProbe, target: Path, package: str, modules: Sequence[str], names: Sequence[str]
 ) -> Iterator[Failure]:
     """The failures to import, read or open parts of one package."""
     objects = [
@@ -285,7 +296,7 @@ def _failures(
         for module in modules
         for path in sorted(target.joinpath(*module.split(".")).rglob("*.so"))
     ]
-    answer = tried.ask(modules=modules, names=names, libraries=objects[:LIBRARIES])
+    answer = tried.run_query(modules=modules, names=names, libraries=objects[:LIBRARIES])
     for each in answer["failures"]:
         name = each["name"].removeprefix(f"{target}/")
         yield Failure(package=package, name=name, error=each["error"], trace=tuple(each["trace"]))
@@ -297,18 +308,18 @@ def _report(text: str) -> Report:
     return msgspec.convert(document[0] if isinstance(document, list) else document, Report)
 
 
-def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
+def _look_up_alarms(report: Report | None, tried: SetProbe) -> Iterator[Alarm]:
     """The errors of a report, and whether Python confirms them if it can look them up."""
     left = ALARMS
-    for finding in errors_of(report.findings if report is not None else ()):
+    for finding in audit_errors(report.findings if report is not None else ()):
         evidence = finding.evidence
         if evidence is None or finding.check in (METADATA, *UNTESTABLE) or not left:
             yield Alarm(finding=finding)
             continue
         left -= 1
-        module = module_of(evidence.file)
+        module = module_of_file(evidence.file)
         fact = {"relation": str(evidence.relation), "subject": evidence.subject}
-        answer = tried.ask(modules=[module] if module else [], facts=[fact])
+        answer = tried.run_query(modules=[module] if module else [], facts=[fact])
         failing = [
             place.rpartition(":")[0] for failure in answer["failures"] for place in failure["trace"]
         ]
@@ -340,44 +351,46 @@ def _output(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def run(options: argparse.Namespace) -> None:
+def measure_seeds(options: argparse.Namespace) -> None:
     """Measure seeds missing in the results, and append each."""
-    results = read(options.results)
-    draws = read(options.draws) if options.draws else None
+    results = read_results(options.results)
+    draws = read_results(options.draws) if options.draws else None
     experiments = Experiments(options.folder)
     for seed in options.seeds:
         if seed in results or (draws is not None and seed not in draws):
             continue
-        experiments.trim()
+        experiments.trim_cache()
         if draws is None:
-            measured = experiments.measure(seed, options.sample, audit=not options.no_audit)
+            measured = experiments.measure_draw(seed, options.sample, audit=not options.no_audit)
         else:
             previous = draws[seed]
             if options.only == "broken" and (previous.forced is None or not previous.forced.fails):
                 continue
-            measured = experiments.again(previous, CHOICES[options.only])
+            measured = experiments.audit_again(previous, CHOICES[options.only])
         with options.results.open("ab") as file:
             file.write(msgspec.json.encode(measured) + b"\n")
-        measured_row = row(measured)
+        measured_row = verdict_row(measured)
         text = (
             f"{measured_row.control}, {measured_row.forced}" if measured_row else measured.failure
         )
         print(f"{seed}: {text if seed % 2 == 0 else 'measured'}", flush=True)
 
 
-def report(options: argparse.Namespace) -> None:
+def print_report(options: argparse.Namespace) -> None:
     """Print the table, and details of development seeds."""
-    results = read(options.results)
+    results = read_results(options.results)
     rows = [
-        result_row for measured in results.values() if (result_row := row(measured)) is not None
+        result_row
+        for measured in results.values()
+        if (result_row := verdict_row(measured)) is not None
     ]
-    print("\n".join(table(rows)), end="\n\n")
-    print("\n".join(left_out(results.values())))
+    print("\n".join(verdict_table(rows)), end="\n\n")
+    print("\n".join(exclusion_counts(results.values())))
     for measured in (
         sorted(results.values(), key=lambda measured: measured.seed) if options.details else ()
     ):
         if options.held_out or measured.seed % 2 == 0:
-            sys.stdout.writelines(f"{line}\n" for line in details(measured))
+            sys.stdout.writelines(f"{line}\n" for line in seed_details(measured))
 
 
 def main() -> None:
@@ -385,7 +398,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", choices=("run", "again", "report"))
     parser.add_argument(
-        "--seeds", type=seeds_of, default=range(1, 201), help="range of seeds, such as 1-200"
+        "--seeds", type=parse_seeds, default=range(1, 201), help="range of seeds, such as 1-200"
     )
     parser.add_argument(
         "--folder", type=Path, default=FOLDER, help="folder for sets, downloads and facts"
@@ -413,7 +426,7 @@ def main() -> None:
     if options.command == "again" and options.draws is None:
         parser.error("again needs --draws FILE")
     with contextlib.suppress(KeyboardInterrupt):
-        report(options) if options.command == "report" else run(options)
+        print_report(options) if options.command == "report" else measure_seeds(options)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any
 IMPORT_LIMIT = 240  # seconds
 
 
-class Probe:
+class SetProbe:
     """Runs queries on an installed set, each in a new process.
 
     `bytecode` is a folder of compiled modules, which sets with the same path share.
@@ -38,7 +38,7 @@ class Probe:
         self._bytecode = bytecode
         self._paths = [str(path) for path in paths]
 
-    def ask(
+    def run_query(
         self,
         *,
         modules: Sequence[str] = (),
@@ -115,7 +115,7 @@ def main() -> None:
     for name in [*request["modules"], *request["names"]]:
         # The current step is written before it starts, because an import may end the process.
         out.write_text(json.dumps({**answer, "at": name}), encoding="utf-8")
-        failure = failed(name, request["paths"], by_name=name in request["names"])
+        failure = find_failure(name, request["paths"], by_name=name in request["names"])
         if failure is not None:
             answer["failures"].append(failure)
     for library in request["libraries"]:
@@ -129,19 +129,19 @@ def main() -> None:
     out.write_text(json.dumps(answer), encoding="utf-8")
 
 
-def failed(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any] | None:
+def find_failure(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any] | None:
     """The failure to import a module or to read a name in it; None if there is no failure."""
     try:
         if by_name:
-            look_up(name)
+            look_up_object(name)
         else:
             importlib.import_module(name)
     except BaseException as error:  # noqa: BLE001 - an import may raise anything, SystemExit too
-        return {"name": name, "error": words(error), "trace": places(error, paths)}
+        return {"name": name, "error": error_text(error), "trace": traceback_places(error, paths)}
     return None
 
 
-def look_up(name: str) -> Any:
+def look_up_object(name: str) -> Any:
     """The object with a dotted name; AttributeError or ImportError if it is missing."""
     parts = name.split(".")
     value: Any = importlib.import_module(parts[0])
@@ -158,7 +158,7 @@ def look_up(name: str) -> Any:
     return value
 
 
-def words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The error and its cause in one line of at most 400 characters."""
     text = f"{type(error).__name__}: {error}"
     cause = error.__cause__ or error.__context__
@@ -167,7 +167,7 @@ def words(error: BaseException) -> str:
     return " ".join(text.split())[:400]
 
 
-def places(error: BaseException, paths: list[str]) -> list[str]:
+def traceback_places(error: BaseException, paths: list[str]) -> list[str]:
     """The files and lines of the traceback inside the set, outermost first and causes last."""
     locations = []
     seen: set[int] = set()
@@ -197,14 +197,20 @@ def claim_verdict(fact: dict[str, str]) -> str:
                 value = getattr(value, part)
             return "refuted"
         if relation == "attribute":
-            look_up(subject)
+            look_up_object(subject)
             return "refuted"
         if relation == "keyword":
             called, _, rest = subject.partition("(")
-            return "refuted" if accepts(look_up(called), rest.rstrip(")")) else "holds"
+            return (
+                "refuted" if accepts_keyword(look_up_object(called), rest.rstrip(")")) else "holds"
+            )
         if relation == "argument":
             called, _, rest = subject.partition("(")
-            return "holds" if demands(look_up(called), rest.rstrip(")")) else "refuted"
+            return (
+                "holds"
+                if requires_argument(look_up_object(called), rest.rstrip(")"))
+                else "refuted"
+            )
     except (ImportError, AttributeError):
         return "holds"
     except BaseException:  # noqa: BLE001 - it cannot be looked up at all
@@ -212,14 +218,14 @@ def claim_verdict(fact: dict[str, str]) -> str:
     return "unknown"
 
 
-def accepts(called: Any, keyword: str) -> bool:
+def accepts_keyword(called: Any, keyword: str) -> bool:
     """Whether a callable accepts a keyword argument."""
     parameters = inspect.signature(called).parameters
     kinds = {each.kind for each in parameters.values()}
     return keyword in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def demands(called: Any, argument: str) -> bool:
+def requires_argument(called: Any, argument: str) -> bool:
     """Whether a callable requires `argument`, or accepts at most that number of arguments."""
     parameters = inspect.signature(called).parameters
     if not argument.isdigit():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from oracle_sets import Draw
+from oracle_sets import SetDraw
 from oracle_verdicts import (
     METADATA,
     Row,
@@ -15,35 +15,35 @@ from oracle_verdicts import (
     Verdict,
     metadata_verdict,
     same_reason,
-    verdict,
+    set_verdict,
 )
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredDraw(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the results. If uv rejected all attempts there is no draw, but a `failure`."""
 
     seed: int
-    draw: Draw | None = None
+    draw: SetDraw | None = None
     control: SetResult | None = None
     forced: SetResult | None = None
     failure: str = ""
     commit: str = ""
 
 
-def seeds_of(text: str) -> Iterable[int]:
+def parse_seeds(text: str) -> Iterable[int]:
     """The seeds of "5" or "1-200"."""
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
 
 
-def read(path: Path) -> dict[int, Measured]:
+def read_results(path: Path) -> dict[int, MeasuredDraw]:
     """The results of a file, by seed."""
     lines = path.read_bytes().splitlines() if path.exists() else []
-    decoded = (msgspec.json.decode(line, type=Measured) for line in lines if line.strip())
+    decoded = (msgspec.json.decode(line, type=MeasuredDraw) for line in lines if line.strip())
     return {measured.seed: measured for measured in decoded}
 
 
-def row(measured: Measured) -> Row | None:
+def verdict_row(measured: MeasuredDraw) -> Row | None:
     """The verdicts of a seed; None if the seed was not audited."""
     if measured.draw is None or measured.control is None or measured.forced is None:
         return None
@@ -51,8 +51,8 @@ def row(measured: Measured) -> Row | None:
         seed=measured.seed,
         fails=measured.forced.fails,
         metadata_clean=not measured.forced.unmet,
-        forced=verdict(measured.forced, measured.draw.package),
-        control=verdict(measured.control, measured.draw.package),
+        forced=set_verdict(measured.forced, measured.draw.package),
+        control=set_verdict(measured.control, measured.draw.package),
         forced_metadata=metadata_verdict(measured.forced),
         control_metadata=metadata_verdict(measured.control),
         metadata_said=any(alarm.finding.check == METADATA for alarm in measured.forced.alarms),
@@ -60,11 +60,11 @@ def row(measured: Measured) -> Row | None:
     )
 
 
-def left_out(results: Iterable[Measured]) -> Iterator[str]:
+def exclusion_counts(results: Iterable[MeasuredDraw]) -> Iterator[str]:
     """The reasons for draws that were not audited, with counts for each half."""
     counts: dict[str, list[int]] = {}
     for measured in results:
-        if row(measured) is None:
+        if verdict_row(measured) is None:
             reason = (
                 measured.failure
                 if measured.draw is None or len(measured.failure) < 40
@@ -75,9 +75,9 @@ def left_out(results: Iterable[Measured]) -> Iterator[str]:
         yield f"Not audited: {reason}: {even} of development, {odd} held out."
 
 
-def details(measured: Measured) -> Iterator[str]:
+def seed_details(measured: MeasuredDraw) -> Iterator[str]:
     """The misses and false alarms of a seed."""
-    verdicts = row(measured)
+    verdicts = verdict_row(measured)
     if (
         verdicts is None
         or measured.draw is None

@@ -18,27 +18,27 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from imgbuild.http.client import Http
-from imgbuild.index.candidates import best
-from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.http.client import HttpClient
+from imgbuild.index.candidates import best_wheel
+from imgbuild.index.pages import IndexAddress, IndexLookup
 from imgbuild.solve import uv
 from imgbuild.system import uv_program
-from imgbuild.values import Arch, normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import Arch, normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 TABLE = Path(__file__).with_suffix("").with_name("oracle.yaml")
 PYTHON = "3.11"
 GLIBC = "2.36"
-MACHINE = Tags(python=PYTHON, glibc=GLIBC, arch=Arch.X86_64)
+MACHINE = WheelTags(python=PYTHON, glibc=GLIBC, arch=Arch.X86_64)
 UV_PLATFORM = "x86_64-manylinux_2_36"
 ATTEMPTS = 25  # draws of one seed that uv may refuse
-OF_MAINS = 0.65  # of the forced packages; the others are required by a package of the set
-PINNED = 0.2  # of the main packages; of these, the control has any version, not the newest
+MAIN_SHARE = 0.65  # of the forced packages; the others are required by a package of the set
+PINNED_SHARE = 0.2  # of the main packages; of these, the control has any version, not the newest
 # Dependencies of torch that no import on a CPU needs.
 GPU_ONLY = ("nvidia-", "cuda-")
 
 
-class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ListedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A package of the table with its oldest version and the names that are read from it.
 
     `beside` are names that are read only if the set contains the other package.
@@ -48,7 +48,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     beside: dict[str, tuple[str, ...]] = msgspec.field(default={}, name="with")
 
-    def names_in(self, packages: Collection[str]) -> tuple[str, ...]:
+    def names_to_read(self, packages: Collection[str]) -> tuple[str, ...]:
         """The names to read in a set of these packages."""
         more = [name for other, names in self.beside.items() if other in packages for name in names]
         return (*self.names, *more)
@@ -67,21 +67,21 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     companions: tuple[str, ...] = ()
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PackageTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of lab/oracle.yaml."""
 
-    packages: dict[str, Listed]
+    packages: dict[str, ListedPackage]
     groups: tuple[Group, ...]
 
 
-class Pins(msgspec.Struct, frozen=True):
+class ResolvedPins(msgspec.Struct, frozen=True):
     """A resolved set, with the version and the dependents of each package."""
 
     versions: dict[str, str]
     needed_by: dict[str, tuple[str, ...]]
 
 
-class Draw(msgspec.Struct, frozen=True, kw_only=True):
+class SetDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Two sets from the same requirements: `control` as resolved, `forced` with one version forced.
 
     `how`: "override" ignores other packages' requirements on the forced package, "resolve" keeps
@@ -96,28 +96,28 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     how: str
     package: str
     version: str
-    control: Pins
-    forced: Pins
+    control: ResolvedPins
+    forced: ResolvedPins
 
 
-def load() -> Table:
+def load_table() -> PackageTable:
     """The table of packages and groups."""
-    return msgspec.convert(yaml.safe_load(TABLE.read_text(encoding="utf-8")), Table)
+    return msgspec.convert(yaml.safe_load(TABLE.read_text(encoding="utf-8")), PackageTable)
 
 
-class Unresolved(Exception):
+class UnresolvedError(Exception):
     """Raised with uv's explanation if uv finds no set for the requirements."""
 
 
-class Shop:
+class PackageShop:
     """Lists versions of the index and runs uv. `folder` contains the cache of uv."""
 
-    def __init__(self, table: Table, folder: Path) -> None:
+    def __init__(self, table: PackageTable, folder: Path) -> None:
         self.table = table
         self.folder = folder
-        self._http = Http()
+        self._http = HttpClient()
         place = IndexAddress(name="default", address=uv.default_index())
-        self._indexes = Indexes({place.name: place}, {}, place.name, self._http)
+        self._indexes = IndexLookup({place.name: place}, {}, place.name, self._http)
 
     @functools.cache  # noqa: B019 - one shop lives as long as the program
     def versions(self, package: str) -> tuple[str, ...]:
@@ -128,10 +128,14 @@ class Shop:
         return tuple(
             str(version)
             for version in sorted(candidates)
-            if version >= oldest and not version.is_prerelease and best(files, version, MACHINE)
+            if version >= oldest
+            and not version.is_prerelease
+            and best_wheel(files, version, MACHINE)
         )
 
-    def resolve(self, requirements: Iterable[str], override: str = "", torch: str = "") -> Pins:
+    def resolve(
+        self, requirements: Iterable[str], override: str = "", torch: str = ""
+    ) -> ResolvedPins:
         """The newest set of wheels for `requirements`; Unresolved if no such set exists."""
         floors = [f"{name}>={listed.oldest}" for name, listed in self.table.packages.items()]
         if torch:
@@ -149,12 +153,12 @@ class Shop:
             ]
             done = self._uv(command, "\n".join(requirements) + "\n")
         if done.returncode != 0:
-            raise Unresolved(done.stderr.strip())
-        chosen = uv.parse(done.stdout)
-        return Pins(
+            raise UnresolvedError(done.stderr.strip())
+        chosen = uv.parse_output(done.stdout)
+        return ResolvedPins(
             {pinned.package: pinned.version for pinned in chosen},
             {
-                pinned.package: tuple(sorted({normalize(each) for each in pinned.via}))
+                pinned.package: tuple(sorted({normalize_package(each) for each in pinned.via}))
                 for pinned in chosen
             },
         )
@@ -169,7 +173,7 @@ class Shop:
         ]
         done = self._uv(command, requirements + "\n")
         if done.returncode != 0:
-            raise Unresolved(done.stderr.strip())
+            raise UnresolvedError(done.stderr.strip())
 
     def _uv(self, arguments: list[str], text: str) -> subprocess.CompletedProcess[str]:
         environment = {
@@ -181,7 +185,7 @@ class Shop:
         if "PIP_FIND_LINKS" in environment and arguments[:2] == ["pip", "install"]:
             environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])
         return subprocess.run(
-            [uv_program.binary(), *arguments],
+            [uv_program.uv_path(), *arguments],
             input=text,
             capture_output=True,
             text=True,
@@ -190,37 +194,39 @@ class Shop:
         )
 
 
-def sampled(seed: int, share: float) -> bool:
+def is_sampled(seed: int, share: float) -> bool:
     """Whether the draw of `seed` is audited even without a failure."""
     return random.Random(f"sample {seed}").random() < share  # noqa: S311
 
 
-def draw(seed: int, shop: Shop) -> Draw | None:
+def draw_sets(seed: int, shop: PackageShop) -> SetDraw | None:
     """The draw of `seed`; None if uv rejects all its attempts."""
     dice = random.Random(seed)  # noqa: S311 - a sample, no secret
     groups = shop.table.groups
     (group,) = dice.choices(groups, weights=[group.weight for group in groups])
     for _ in range(ATTEMPTS):
         try:
-            attempt = _attempt(seed, dice, group, shop)
-        except Unresolved:
+            attempt = _attempt_draw(seed, dice, group, shop)
+        except UnresolvedError:
             continue
         if attempt is not None:
             return attempt
     return None
 
 
-def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw | None:
+def _attempt_draw(
+    seed: int, dice: random.Random, group: Group, shop: PackageShop
+) -> SetDraw | None:
     mains = dice.sample(group.mains, dice.randint(1, 4))
     requirements = {Requirement(companion).name: companion for companion in group.companions}
-    requirements |= {name: _pinned(name, dice, shop) for name in mains}
+    requirements |= {name: _pinned_requirement(name, dice, shop) for name in mains}
     control = shop.resolve(requirements.values(), torch=group.torch)
     needed = sorted(
         name
         for name, users in control.needed_by.items()
         if name in shop.table.packages and set(users) & control.versions.keys()
     )
-    package = dice.choice(mains if dice.random() < OF_MAINS or not needed else needed)
+    package = dice.choice(mains if dice.random() < MAIN_SHARE or not needed else needed)
     others = [
         candidate for candidate in shop.versions(package) if candidate != control.versions[package]
     ]
@@ -234,7 +240,7 @@ def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw |
         forced = shop.resolve(requirements.values(), override=pin, torch=group.torch)
     else:
         forced = shop.resolve({**requirements, package: pin}.values(), torch=group.torch)
-    return Draw(
+    return SetDraw(
         seed=seed,
         group=group.name,
         torch=group.torch,
@@ -248,21 +254,23 @@ def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw |
     )
 
 
-def _pinned(name: str, dice: random.Random, shop: Shop) -> str:
+def _pinned_requirement(name: str, dice: random.Random, shop: PackageShop) -> str:
     """A requirement on a main package: usually the newest compatible version, else any version."""
     versions = shop.versions(name)
-    pinned = bool(versions) and dice.random() < PINNED
+    pinned = bool(versions) and dice.random() < PINNED_SHARE
     return f"{name}=={dice.choice(versions)}" if pinned else name
 
 
-def imported(package: str, pins: Pins, table: Table, most: int = 6) -> tuple[str, ...]:
+def packages_to_import(
+    package: str, pins: ResolvedPins, table: PackageTable, most: int = 6
+) -> tuple[str, ...]:
     """`package` and its direct dependents in `pins`, packages of the table first."""
     users = [name for name in pins.needed_by.get(package, ()) if name in pins.versions]
     users.sort(key=lambda name: (name not in table.packages, name))
     return (package, *users[:most])
 
 
-def installed(pins: Mapping[str, str]) -> dict[str, str]:
+def pins_to_install(pins: Mapping[str, str]) -> dict[str, str]:
     """The pins that a set installs in addition to the base of its group."""
     return {
         name: version
@@ -271,10 +279,10 @@ def installed(pins: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def modules_of(target: Path, package: str) -> tuple[str, ...]:
+def modules_to_import(target: Path, package: str) -> tuple[str, ...]:
     """The modules of an installed package to import: top-level modules, or those in namespaces."""
     for each in distributions(path=[str(target)]):
-        if normalize(each.metadata["Name"]) == package:
+        if normalize_package(each.metadata["Name"]) == package:
             return _top_modules(each, target)
     return ()
 
@@ -313,25 +321,27 @@ def _top_modules(distribution: Distribution, target: Path) -> tuple[str, ...]:
     )
 
 
-def conflicts(target: Path, extra: Mapping[str, str]) -> tuple[str, ...]:
+def metadata_conflicts(target: Path, extra: Mapping[str, str]) -> tuple[str, ...]:
     """The requirements in METADATA, without extras, that the installed set does not satisfy.
 
     Each is "package: requirement". `extra` has the versions of packages installed elsewhere.
     """
     installed = list(distributions(path=[str(target)]))
-    versions = {normalize(each.metadata["Name"]): each.version for each in installed} | dict(extra)
+    versions = {
+        normalize_package(each.metadata["Name"]): each.version for each in installed
+    } | dict(extra)
     unmet = []
     for each in installed:
         for line in each.requires or ():
             need = Requirement(line)
             if need.marker is not None and not need.marker.evaluate({"extra": ""}):
                 continue
-            version = versions.get(normalize(need.name))
+            version = versions.get(normalize_package(need.name))
             if version is None or not need.specifier.contains(version, prereleases=True):
-                unmet.append(f"{normalize(each.metadata['Name'])}: {line}")
+                unmet.append(f"{normalize_package(each.metadata['Name'])}: {line}")
     return tuple(sorted(unmet))
 
 
-def remove(folder: Path) -> None:
+def remove_set(folder: Path) -> None:
     """Remove an installed set."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 
 # A CPU has no driver: these are not failures of a set.
 NO_GPU = re.compile(
@@ -96,13 +96,13 @@ CHOICES: dict[str, Callable[[SetResult], bool]] = {
 }
 
 
-def verdict(result: SetResult, package: str) -> Verdict:
+def set_verdict(result: SetResult, package: str) -> Verdict:
     """The verdict of a set in which the version of `package` was forced."""
     if result.audited:
         return Verdict.UNANSWERED
     tested = [alarm for alarm in result.errors if alarm.finding.check not in UNTESTABLE]
     if result.fails:
-        seen = any(explains(alarm, result.failures, package) for alarm in result.errors)
+        seen = any(explains_failure(alarm, result.failures, package) for alarm in result.errors)
         return Verdict.TRUE if seen else Verdict.MISS
     if not tested:
         return Verdict.HEALTHY
@@ -111,7 +111,7 @@ def verdict(result: SetResult, package: str) -> Verdict:
     return Verdict.FALSE_ALARM
 
 
-def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
+def explains_failure(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
     """Whether an error is about one of `failures`, according to its file or its packages.
 
     This includes failures in a file of the first package whose message contains both packages.
@@ -144,14 +144,14 @@ def same_reason(result: SetResult, package: str) -> bool:
     The reasons are the same if the error has a file of the traceback or the missing name.
     """
     return any(
-        _named(alarm, failure)
+        _is_named(alarm, failure)
         for alarm in result.errors
         for failure in result.failures
-        if not failure.needs_gpu and explains(alarm, [failure], package)
+        if not failure.needs_gpu and explains_failure(alarm, [failure], package)
     )
 
 
-def _named(alarm: Alarm, failure: Failure) -> bool:
+def _is_named(alarm: Alarm, failure: Failure) -> bool:
     evidence = alarm.finding.evidence
     if evidence is None:
         return False
@@ -159,7 +159,7 @@ def _named(alarm: Alarm, failure: Failure) -> bool:
         return True
     if _names_both(evidence, failure):
         return True
-    if evidence.relation in (Relation.WINDOW, Relation.ABI):
+    if evidence.relation in (ConflictRelation.WINDOW, ConflictRelation.ABI):
         name = evidence.other.replace("-", "_")
     else:
         name = next(iter(re.findall(r"\w+", evidence.subject)[-1:]), "")
@@ -174,7 +174,8 @@ def metadata_verdict(result: SetResult) -> Verdict:
     reported = {
         claim.package
         for claim in evidence
-        if claim is not None and claim.relation in (Relation.REQUIREMENT, Relation.PACKAGE)
+        if claim is not None
+        and claim.relation in (ConflictRelation.REQUIREMENT, ConflictRelation.PACKAGE)
     }
     unmet = {line.partition(":")[0] for line in result.unmet}
     if result.audited:
@@ -186,19 +187,19 @@ def metadata_verdict(result: SetResult) -> Verdict:
     return Verdict.TRUE if unmet else Verdict.HEALTHY
 
 
-def module_of(file: str) -> str:
+def module_of_file(file: str) -> str:
     """The module name of a Python file in a wheel; "" for other files."""
     if not file.endswith(".py"):
         return ""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def errors_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def audit_errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The errors among `findings`."""
     return tuple(finding for finding in findings if finding.severity is Severity.ERROR)
 
 
-def wilson(hits: int, total: int) -> tuple[float, float]:
+def wilson_interval(hits: int, total: int) -> tuple[float, float]:
     """The 95 % Wilson interval of a share; 0 to 1 if `total` is 0."""
     if not total:
         return 0.0, 1.0
@@ -209,11 +210,11 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
-def share(hits: int, total: int) -> str:
+def format_share(hits: int, total: int) -> str:
     """A share as a cell of a table, such as "5 of 13: 38 % (18 to 64)"."""
     if not total:
         return "0 of 0"
-    low, high = wilson(hits, total)
+    low, high = wilson_interval(hits, total)
     return f"{hits} of {total}: {hits / total:.0%} ({low:.0%} to {high:.0%})".replace("%", " %")
 
 
@@ -234,7 +235,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 Half = Callable[[Row], bool]
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def verdict_table(rows: Sequence[Row]) -> list[str]:
     """The Markdown table of `rows`."""
     halves: list[tuple[str, Half]] = [
         ("development (even seeds)", lambda row: row.seed % 2 == 0),
@@ -269,19 +270,23 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
         "sets": str(len(rows) * 2),
         "that fail": str(len(failing)),
         "not answered": str(sum(Verdict.UNANSWERED in (row.control, row.forced) for row in rows)),
-        "failures seen by code or libraries": share(len(seen), len(answered)),
-        "of these, for Python's reason": share(sum(row.same_reason for row in seen), len(seen)),
-        "failures seen by these or METADATA": share(
+        "failures seen by code or libraries": format_share(len(seen), len(answered)),
+        "of these, for Python's reason": format_share(
+            sum(row.same_reason for row in seen), len(seen)
+        ),
+        "failures seen by these or METADATA": format_share(
             sum(row.forced is Verdict.TRUE or row.metadata_said for row in answered),
             len(answered),
         ),
-        "failures that METADATA allows, seen": share(
+        "failures that METADATA allows, seen": format_share(
             sum(row.forced is Verdict.TRUE for row in hidden), len(hidden)
         ),
-        "healthy sets with a false alarm": share(healthy.count(Verdict.FALSE_ALARM), len(healthy)),
-        "healthy sets with an error whose fact holds": share(
+        "healthy sets with a false alarm": format_share(
+            healthy.count(Verdict.FALSE_ALARM), len(healthy)
+        ),
+        "healthy sets with an error whose fact holds": format_share(
             healthy.count(Verdict.LATENT), len(healthy)
         ),
-        "sets with unmet METADATA, seen": share(unmet.count(Verdict.TRUE), len(unmet)),
-        "sets with met METADATA, refused": share(met.count(Verdict.FALSE_ALARM), len(met)),
+        "sets with unmet METADATA, seen": format_share(unmet.count(Verdict.TRUE), len(unmet)),
+        "sets with met METADATA, refused": format_share(met.count(Verdict.FALSE_ALARM), len(met)),
     }

@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def timed(tree: Path, words: list[str]) -> tuple[float, float]:
+def time_command(tree: Path, words: list[str]) -> tuple[float, float]:
     """The wall time and processor time in seconds of one run with the code of `tree`."""
     python = tree / ".venv/bin/python"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -64,7 +64,7 @@ def main() -> None:
         for tree in trees if number % 2 else trees[::-1]:
             if given.setup:
                 subprocess.run(shlex.split(given.setup), check=True)
-            taken = timed(tree, given.words)
+            taken = time_command(tree, given.words)
             if number:
                 timings[tree].append(taken)
     for at, what in enumerate(("wall", "processor")):

@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from imgbuild.system.console import console  # noqa: E402 - tests are beside the tools, not installed
-from tests.support.combinations import HALVES, Combination, Outcome, audit_all, load  # noqa: E402
+from tests.support.combinations import HALVES, Combination, Outcome, audit_all, load_combinations  # noqa: E402
 
 
-def table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
+def format_table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
     """The table, with a line for each group of outcomes."""
     lines = [
         "| | records | found | recall | healthy neighbours with an error | precision |",
@@ -36,7 +36,7 @@ def table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
     return lines
 
 
-def faults(outcomes: Iterable[Outcome]) -> list[str]:
+def fault_lines(outcomes: Iterable[Outcome]) -> list[str]:
     """The missed findings, and the messages of false alarms."""
     lines = []
     for outcome in outcomes:
@@ -56,7 +56,9 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="folder in which to store facts (default: none)")
     parser.add_argument("--processes", type=int, help="number of processes (default: one per core)")
     given = parser.parse_args()
-    halves: dict[str, tuple[Combination, ...]] = {half: load(half) for half in given.half or HALVES}
+    halves: dict[str, tuple[Combination, ...]] = {
+        half: load_combinations(half) for half in given.half or HALVES
+    }
     records = [record for half in halves.values() for record in half]
     with tempfile.TemporaryDirectory() as folder:
         cache = given.cache or Path(folder)
@@ -71,7 +73,11 @@ def main() -> None:
         for check in checks
     ]
     rows.append(("all", list(outcomes.values())))
-    console.data("\n".join([*table(rows), "", *faults(outcomes[record.id] for record in records)]))
+    console.data(
+        "\n".join(
+            [*format_table(rows), "", *fault_lines(outcomes[record.id] for record in records)]
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ from pathlib import Path
 from imgbuild import codec
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.publish import listing
-from imgbuild.registry.client import Client
-from imgbuild.registry.image import read
-from imgbuild.registry.image_reference import Reference, parse_repository
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image import read_registry_image
+from imgbuild.registry.image_reference import ImageReference, parse_repository
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
@@ -33,10 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TargetImage = tuple[str, Arch, ImageDigests]
 
 
-def images(folder: Path) -> list[TargetImage]:
+def list_images(folder: Path) -> list[TargetImage]:
     """Every image with digests below `folder`: target, architecture, image."""
     all_digests = [
-        codec.read(path, TargetDigests) for path in sorted(folder.glob("*/digests.json"))
+        codec.read_document(path, TargetDigests) for path in sorted(folder.glob("*/digests.json"))
     ]
     return [
         (target_digests.target, arch, image)
@@ -45,37 +45,41 @@ def images(folder: Path) -> list[TargetImage]:
     ]
 
 
-def table(locked_images: Sequence[TargetImage]) -> list[str]:
+def image_table(locked_images: Sequence[TargetImage]) -> list[str]:
     """The lines of the table, and the sums below them."""
-    holders = Counter(digest for _, _, image in locked_images for digest in digests(image))
+    holders = Counter(digest for _, _, image in locked_images for digest in sizes_by_digest(image))
     lines = [
         "| image | layers | packed | unpacked | own | shared |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for target, arch, image in locked_images:
-        packed = sum(digests(image).values())
-        unique = sum(size for digest, size in digests(image).items() if holders[digest] == 1)
+        packed = sum(sizes_by_digest(image).values())
+        unique = sum(
+            size for digest, size in sizes_by_digest(image).items() if holders[digest] == 1
+        )
         unpacked = sum(layer.unpacked for layer in image.layers)
         lines.append(
             f"| {target} {arch} | {len(image.layers)} | {packed / 1e9:.2f} GB "
             f"| {unpacked / 1e9:.2f} GB | {unique / 1e9:.2f} GB | {1 - unique / packed:.0%} |"
         )
-    return [*lines, "", *sums("both architectures", locked_images)] + [
+    return [*lines, "", *sum_lines("both architectures", locked_images)] + [
         line
         for selected_arch in Arch
-        for line in sums(
+        for line in sum_lines(
             str(selected_arch), [item for item in locked_images if item[1] is selected_arch]
         )
     ]
 
 
-def sums(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
+def sum_lines(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
     """A line that compares the size of a registry with all images with the sum of their sizes."""
     if not locked_images:
         return []
-    total = sum(size for _, _, image in locked_images for size in digests(image).values())
+    total = sum(size for _, _, image in locked_images for size in sizes_by_digest(image).values())
     layer_sizes = {
-        digest: size for _, _, image in locked_images for digest, size in digests(image).items()
+        digest: size
+        for _, _, image in locked_images
+        for digest, size in sizes_by_digest(image).items()
     }
     once = sum(layer_sizes.values())
     images_ = f"{len(locked_images)} images of {total / 1e9:.1f} GB"
@@ -83,24 +87,26 @@ def sums(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
     return [f"- {title}: {images_} in {layers}: **{once / total:.1%}**"]
 
 
-def digests(image: ImageDigests) -> dict[str, int]:
+def sizes_by_digest(image: ImageDigests) -> dict[str, int]:
     """The packed size in bytes of each layer of an image, by digest."""
     return {layer.digest: layer.size for layer in image.layers}
 
 
-def pushed(
+def pushed_lines(
     locked_images: Sequence[TargetImage], place: str, storage: Path | None
 ) -> tuple[list[str], bool]:
     """Lines with computed and actual sizes of targets in `place`, and whether they are equal."""
-    repository, client = parse_repository(place), Client()
-    entries = listing.listing(client, [repository]).entries
+    repository, client = parse_repository(place), RegistryClient()
+    entries = listing.list_images(client, [repository]).entries
     there = {manifest.digest for entry in entries for manifest in entry.arch.values()}
     tagged = [item for item in locked_images if item[2].manifest in there]
-    computed = {digest: size for _, _, image in tagged for digest, size in digests(image).items()}
+    computed = {
+        digest: size for _, _, image in tagged for digest, size in sizes_by_digest(image).items()
+    }
     listed: dict[Digest, int | None] = {}
     for digest in sorted(there & {image.manifest for _, _, image in tagged}):
-        reference = Reference(repository.host, repository.name, digest=digest)
-        for remote in read(client, reference).images.values():
+        reference = ImageReference(repository.host, repository.name, digest=digest)
+        for remote in read_registry_image(client, reference).images.values():
             listed |= {layer.digest: layer.size for layer in remote.layers}
     answered = {digest: client.has(repository, digest) for digest in computed}
     stored: dict[str, dict[Digest, int | None]] = {
@@ -112,7 +118,7 @@ def pushed(
         stored["its files"] = {
             digest: files[digest].stat().st_size for digest in computed if digest in files
         }
-    lines = sums(f"computed for the images in {place}", tagged)
+    lines = sum_lines(f"computed for the images in {place}", tagged)
     for name, sizes in stored.items():
         once = sum(size or 0 for size in sizes.values())
         equal = "equal" if sizes == computed else "**not equal**"
@@ -134,14 +140,14 @@ def main() -> int:
     )
     options = parser.parse_args()
     folder = options.images
-    locked_images = images(folder)
+    locked_images = list_images(folder)
     if not locked_images:
         console.error(f"{folder}: no target has a lock", hint="imgbuild lock --all")
         return 2
     if options.registry is None:
-        console.data("\n".join(table(locked_images)))
+        console.data("\n".join(image_table(locked_images)))
         return 0
-    lines, equal = pushed(locked_images, options.registry, options.storage)
+    lines, equal = pushed_lines(locked_images, options.registry, options.storage)
     console.data("\n".join(lines))
     return 0 if equal else 1
 

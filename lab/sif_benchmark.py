@@ -31,19 +31,19 @@ HEAD = (
 )
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class ConversionRun(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of one conversion, with its peak bytes on disk and the size of its output.
 
     `cpu`: seconds of processor time of all its processes, nearly independent of other load.
     """
 
-    measure: measuring.Measure
+    measure: measuring.CommandMeasure
     cpu: float
     disk: int
     size: int
 
 
-class Watch(threading.Thread):
+class FolderWatch(threading.Thread):
     """Records the peak size of the files in `folder` without the output `out`."""
 
     def __init__(self, folder: Path, out: str) -> None:
@@ -77,15 +77,15 @@ class Watch(threading.Thread):
 
 def main() -> None:
     """Convert in a temporary folder."""
-    options = arguments()
+    options = parse_arguments()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-sif-", dir=options.work))
     try:
-        print(benchmark(options, folder))
+        print(run_benchmark(options, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -103,60 +103,60 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def benchmark(options: argparse.Namespace, folder: Path) -> str:
+def run_benchmark(options: argparse.Namespace, folder: Path) -> str:
     """Run both programs alternately, because other load should affect both; returns the report."""
-    before = measuring.machine()
+    before = measuring.describe_machine()
     layout = options.layout.resolve()
     for blob in (layout / "blobs/sha256").iterdir():
         with blob.open("rb") as file:
             while file.read(1 << 24):
                 pass
-    runs: dict[str, list[Run]] = {"imgbuild": [], "apptainer build": []}
+    runs: dict[str, list[ConversionRun]] = {"imgbuild": [], "apptainer build": []}
     for _ in range(options.runs):
         out = folder / "ours.sif"
         command = [
             *(IMGBUILD, "build", "--from", layout, "--format", "sif"),
             *("--output", out, "--compress", options.compress),
         ]
-        runs["imgbuild"].append(convert(command, folder, out))
+        runs["imgbuild"].append(run_conversion(command, folder, out))
         out = folder / "theirs.sif"
         arguments = ["--disable-cache", "--mksquashfs-args", OPTIONS[options.compress]]
         command = ["apptainer", "build", *arguments, out, f"oci:{layout}"]
-        runs["apptainer build"].append(convert(command, folder, out))
-    return report(runs, before)
+        runs["apptainer build"].append(run_conversion(command, folder, out))
+    return format_report(runs, before)
 
 
-def convert(command: Sequence[str | Path], folder: Path, out: Path) -> Run:
+def run_conversion(command: Sequence[str | Path], folder: Path, out: Path) -> ConversionRun:
     """Run `command`, which creates `out`, with temporary files in `folder`; `out` is removed."""
     place = folder / "temporary"
     place.mkdir()
-    watch = Watch(folder, out.name)
+    watch = FolderWatch(folder, out.name)
     watch.start()
-    before = processor()
+    before = processor_seconds()
     try:
-        taken = measuring.measure(
+        taken = measuring.measure_command(
             command, env={"TMPDIR": str(place), "APPTAINER_TMPDIR": str(place)}
         )
     finally:
         watch.end()
-    cpu = processor() - before
-    conversion = Run(measure=taken, cpu=cpu, disk=watch.peak, size=out.stat().st_size)
+    cpu = processor_seconds() - before
+    conversion = ConversionRun(measure=taken, cpu=cpu, disk=watch.peak, size=out.stat().st_size)
     out.unlink()
     shutil.rmtree(place)
     return conversion
 
 
-def processor() -> float:
+def processor_seconds() -> float:
     """The processor time of all ended child processes in seconds."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
-def report(runs: dict[str, list[Run]], before: str) -> str:
+def format_report(runs: dict[str, list[ConversionRun]], before: str) -> str:
     """A line about the machine, and a table of medians."""
     count = len(runs["imgbuild"])
     lines = [f"{before}; median of {count}.", "", HEAD, "| --- " * 7 + "|"]
-    slowest = max(median(each) for each in runs.values())
+    slowest = max(median_seconds(each) for each in runs.values())
     for name, each in runs.items():
         memory = statistics.median(run.measure.memory for run in each) / 1e6
         largest = statistics.median(run.measure.largest for run in each) / 1e6
@@ -165,14 +165,15 @@ def report(runs: dict[str, list[Run]], before: str) -> str:
         cpu = statistics.median(run.cpu for run in each)
         size = each[0].size / 1e6
         lines.append(
-            f"| `{name}` | {median(each):.1f} s ({times}) | {slowest / median(each):.2f} times |"
+            f"| `{name}` | {median_seconds(each):.1f} s ({times}) |"
+            f" {slowest / median_seconds(each):.2f} times |"
             f" {cpu:.1f} s |"
             f" {memory:,.0f} MB ({largest:,.0f} MB) | {disk:,.1f} MB | {size:,.1f} MB |"
         )
     return "\n".join(lines)
 
 
-def median(runs: Sequence[Run]) -> float:
+def median_seconds(runs: Sequence[ConversionRun]) -> float:
     """The median wall time in seconds."""
     return statistics.median(run.measure.seconds for run in runs)
 

@@ -27,7 +27,7 @@ import pytest
 from tests.support import needs, schedule
 
 # Another process may keep the machine busy, so no test has a deadline. Examples differ in each run.
-EXAMPLES = 100 if needs.long() else 30
+EXAMPLES = 100 if needs.is_long_run() else 30
 hypothesis.settings.register_profile("imgbuild", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("imgbuild")
 
@@ -53,7 +53,7 @@ COLLECTED: pytest.StashKey[Path] = pytest.StashKey()
 ROOM: pytest.StashKey[set[tuple[Path, tuple[float, ...]]]] = pytest.StashKey()
 
 
-class Touched(AssertionError):
+class TouchedMachineError(AssertionError):
     """A unit test started a process or used the network."""
 
 
@@ -68,13 +68,13 @@ class Guard:
             return
         if event in PROCESSES and WORKERS not in str(arguments[1]):
             message = f"a unit test started a process: {arguments[:2]}; {REMEDY}"
-            raise Touched(message)
+            raise TouchedMachineError(message)
         if event in NETWORK and not _is_local(arguments[1]):
             message = f"a unit test reached the network: {arguments[1]}; {REMEDY}"
-            raise Touched(message)
+            raise TouchedMachineError(message)
         if event in LOOKUPS and not _is_local(arguments[0]):
             message = f"a unit test looked up a host: {arguments[0]!r}; {REMEDY}"
-            raise Touched(message)
+            raise TouchedMachineError(message)
 
 
 def _is_local(address: object) -> bool:
@@ -133,7 +133,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str | None:
-    return None if needs.long() else f"long tests are omitted; {LONG} runs them"
+    return None if needs.is_long_run() else f"long tests are omitted; {LONG} runs them"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -148,7 +148,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> schedule.
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [] if needs.long() else [item for item in items if item.get_closest_marker("long")]
+    left_out = (
+        [] if needs.is_long_run() else [item for item in items if item.get_closest_marker("long")]
+    )
     if config.getoption("--renew-golden"):
         left_out = [item for item in items if "golden" not in getattr(item, "fixturenames", ())]
     if config.getoption("--repeat-failed"):
@@ -162,8 +164,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for item in tests:
                 if item.get_closest_marker("timeout") is None:
                     item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
-    schedule.sort(items)
-    schedule.write(config.stash[COLLECTED], items, len(left_out))
+    schedule.sort_tests(items)
+    schedule.write_groups(config.stash[COLLECTED], items, len(left_out))
 
 
 def _failed_files(config: pytest.Config) -> set[str]:
@@ -182,7 +184,7 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
     if isinstance(collector, pytest.Directory) and report.result is not None:
-        report.result = schedule.turned(collector.config, report.result)
+        report.result = schedule.rotate_nodes(collector.config, report.result)
     return report
 
 
@@ -205,11 +207,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.path.is_relative_to(schedule.INTEGRATION):
         needs.wait_for_engines()
     if item.get_closest_marker("network"):
-        needs.network()
+        needs.require_network()
     for mark in item.iter_markers("disk"):
         room = (item.path, mark.args)
         if room not in item.config.stash[ROOM]:  # once per file: its first test fills the disk
-            needs.disk(*mark.args)
+            needs.require_disk_space(*mark.args)
             item.config.stash[ROOM].add(room)
 
 
@@ -223,7 +225,7 @@ def pytest_runtest_makereport(
     """
     report = yield
     allowed = needs.small_disk() and no_room(report)
-    if report.skipped and not hasattr(report, "wasxfail") and needs.strict() and not allowed:
+    if report.skipped and not hasattr(report, "wasxfail") and needs.is_strict() and not allowed:
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid}: skipping is not allowed here: {report.longreprtext}"
     return report
@@ -256,7 +258,7 @@ def pytest_terminal_summary(
         needs.remedy(_reason(report)) for report in terminalreporter.stats.get("skipped", [])
     )
     if not config.getoption("--renew-golden"):
-        remedies[LONG] += schedule.read(config.stash[COLLECTED])["left_out"]
+        remedies[LONG] += schedule.read_groups(config.stash[COLLECTED])["left_out"]
     parts = [f"{count} ({remedy})" for remedy, count in remedies.items() if count]
     if parts:
         terminalreporter.write_line(f"tests that did not run: {', '.join(parts)}", yellow=True)

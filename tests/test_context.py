@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.layers import PRINTERS
-from tests.support.source_code import imports, modules, nodes
+from tests.support.source_code import all_nodes, module_imports, package_modules
 
 BOTH = 10  # functions that may take `store` and `http` side by side
 
@@ -13,8 +13,8 @@ BOTH = 10  # functions that may take `store` and `http` side by side
 def test_only_cli_pipeline_and_process_modules_print():
     printing = {
         name
-        for name, tree in modules().items()
-        for dotted, _ in imports(tree)
+        for name, tree in package_modules().items()
+        for dotted, _ in module_imports(tree)
         if dotted.startswith("imgbuild.system.console")
     }
     others = {name for name in printing if not {name, name.partition(".")[0]} & set(PRINTERS)}
@@ -25,8 +25,8 @@ def test_only_cli_pipeline_and_process_modules_print():
 def test_cache_and_client_are_passed_in_one_context():
     both = [
         f"{name}:{node.lineno} {node.name}"
-        for name, tree in modules().items()
-        for node in nodes(tree)
+        for name, tree in package_modules().items()
+        for node in all_nodes(tree)
         if isinstance(node, ast.FunctionDef)
         and {"store", "http"} <= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
     ]

@@ -12,27 +12,36 @@ from collections import Counter
 
 from tests.layers import CALLERS, EXTENDING, IMPORTERS, LEVELS, ROOT_MODULES
 from tests.support.rows import each_row
-from tests.support.source_code import ROOT, calls, imports, internal_imports, modules, nodes
+from tests.support.source_code import (
+    ROOT,
+    all_nodes,
+    called_names,
+    internal_imports,
+    module_imports,
+    package_modules,
+)
 
 # How the first line of a module with one importer in its folder gives the reason for that.
 SEPARATE = re.compile(r"\(separate: [^()]+\)\.$")
 
 
 def test_root_has_only_known_files():
-    loose = {name for name in modules() if name and "." not in name and not _is_folder(name)}
+    loose = {
+        name for name in package_modules() if name and "." not in name and not _is_folder(name)
+    }
     assert loose == {*ROOT_MODULES, "__main__"}
 
 
 def test_every_folder_has_a_level():
-    folders = {name.partition(".")[0] for name in modules() if name}
+    folders = {name.partition(".")[0] for name in package_modules() if name}
     assert folders == {name for level in LEVELS for name in level}
 
 
 def test_folders_import_from_lower_levels():
     wrong = [
         f"{name or 'imgbuild'} imports {other}, which is not on a lower level"
-        for name in modules()
-        for other in internal_imports(name, modules())
+        for name in package_modules()
+        for other in internal_imports(name, package_modules())
         if other and name and _top(name) != _top(other)
         and not {_top(name), _top(other)} <= {*ROOT_MODULES}
         and _level(other) >= _level(name) and name != "__main__"
@@ -41,15 +50,15 @@ def test_folders_import_from_lower_levels():
 
 
 def test_modules_have_no_circular_imports():
-    graph = {name: internal_imports(name, modules()) for name in modules()}
+    graph = {name: internal_imports(name, package_modules()) for name in package_modules()}
     list(graphlib.TopologicalSorter(graph).static_order())  # CycleError has the cycle
 
 
 def test_folders_have_no_circular_imports():
     """All depths are checked; modules directly in a folder with subfolders count as one folder."""
     graph: dict[str, set[str]] = {}
-    for name in modules():
-        for other in internal_imports(name, modules()):
+    for name in package_modules():
+        for other in internal_imports(name, package_modules()):
             if _folder(name) != _folder(other):
                 graph.setdefault(_folder(name), set()).add(_folder(other))
     list(graphlib.TopologicalSorter(graph).static_order())
@@ -62,7 +71,9 @@ def test_tree_in_architecture_page_is_current():
 
 
 def test_every_folder_has_a_docstring():
-    silent = [name for name, tree in modules().items() if _is_folder(name) and not tree.body]
+    silent = [
+        name for name, tree in package_modules().items() if _is_folder(name) and not tree.body
+    ]
     assert not silent
 
 
@@ -70,9 +81,9 @@ def test_every_folder_has_a_docstring():
 def test_restricted_imports_are_used_only_where_allowed(banned):
     wrong = [
         f"{name}:{line}"
-        for name, tree in modules().items()
+        for name, tree in package_modules().items()
         if not any(_matches(name, allowed) for allowed in IMPORTERS[banned])
-        for dotted, line in imports(tree)
+        for dotted, line in module_imports(tree)
         if dotted == banned or dotted.startswith(f"{banned}.")
     ]
     assert not wrong, f"only {IMPORTERS[banned]} may import {banned}"
@@ -82,9 +93,9 @@ def test_restricted_imports_are_used_only_where_allowed(banned):
 def test_restricted_calls_are_used_only_where_allowed(banned):
     wrong = [
         f"{name}:{line}"
-        for name, tree in modules().items()
+        for name, tree in package_modules().items()
         if not any(_matches(name, allowed) for allowed in CALLERS[banned])
-        for called, line in calls(tree)
+        for called, line in called_names(tree)
         if called == banned
     ]
     assert not wrong, f"only {CALLERS[banned]} may call {banned}()"
@@ -93,9 +104,11 @@ def test_restricted_calls_are_used_only_where_allowed(banned):
 def test_no_class_inherits_from_a_class_of_its_folder():
     """Protocols and msgspec values are excluded. A file can therefore be read alone."""
     wrong = []
-    for name, tree in modules().items():
-        imported_trees = {other: modules()[other] for other in internal_imports(name, modules())}
-        for node in nodes(tree):
+    for name, tree in package_modules().items():
+        imported_trees = {
+            other: package_modules()[other] for other in internal_imports(name, package_modules())
+        }
+        for node in all_nodes(tree):
             if isinstance(node, ast.ClassDef) and node.name not in EXTENDING:
                 for base in map(ast.unparse, node.bases):
                     source = next(
@@ -115,7 +128,7 @@ def test_class_names_are_unique():
     """The name of a public class is unique in the package, except for a few terms of formats."""
     name_counts = Counter(
         node.name
-        for tree in modules().values()
+        for tree in package_modules().values()
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
@@ -125,8 +138,8 @@ def test_class_names_are_unique():
 def test_module_with_a_single_importer_in_its_folder_has_a_reason():
     """The first line of its docstring ends with `(separate: reason).`"""
     importers: dict[str, set[str]] = {}
-    for name in modules():
-        for other in internal_imports(name, modules()):
+    for name in package_modules():
+        for other in internal_imports(name, package_modules()):
             importers.setdefault(other, set()).add(name)
     single = {
         name
@@ -137,7 +150,7 @@ def test_module_with_a_single_importer_in_its_folder_has_a_reason():
     }
     explained = {
         name
-        for name, tree in modules().items()
+        for name, tree in package_modules().items()
         if SEPARATE.search((ast.get_docstring(tree) or "").partition("\n")[0])
     }
     assert single - explained == set(), (
@@ -150,8 +163,8 @@ def test_no_protocol_has_its_only_implementation_in_its_folder():
     """The user of such a protocol can use the class instead."""
     classes = {
         node.name: (name, node)
-        for name, tree in modules().items()
-        for node in nodes(tree)
+        for name, tree in package_modules().items()
+        for node in all_nodes(tree)
         if isinstance(node, ast.ClassDef)
     }
     protocols = {name for name, (_, node) in classes.items() if "Protocol" in _bases(node)}
@@ -202,7 +215,7 @@ def _defines(module: str, name: str) -> bool:
         isinstance(node, ast.ClassDef)
         and node.name == name.rpartition(".")[2]
         and not {"Protocol", "msgspec.Struct"} & set(map(ast.unparse, node.bases))
-        for node in modules()[module].body
+        for node in package_modules()[module].body
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_code import ROOT, modules, nodes, parsed, tracked
+from tests.support.source_code import ROOT, all_nodes, package_modules, parse_file, tracked_files
 
 FILLER = re.compile(
     r"_?(?:found|one|own|made|said|asked|held|known|wanted|due|kept|told|stands)(?:_|$)"
@@ -37,12 +37,12 @@ Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 @cache
 def trees(*patterns: str) -> dict[Path, ast.Module]:
     """The tracked Python files that match."""
-    return {path: parsed(path) for path in tracked(*patterns)}
+    return {path: parse_file(path) for path in tracked_files(*patterns)}
 
 
 def functions(tree: ast.Module) -> Iterator[Definition]:
     """All functions and methods, nested ones too."""
-    for node in nodes(tree):
+    for node in all_nodes(tree):
         if isinstance(node, Definition):
             yield node
 
@@ -72,7 +72,7 @@ def names_in(function: Definition) -> Iterator[str]:
 
 def identifiers(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Every name that a module binds or passes, with its line."""
-    for node in nodes(tree):
+    for node in all_nodes(tree):
         if isinstance(node, Documented):
             yield node.name, node.lineno
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -112,7 +112,7 @@ def test_docstrings_name_existing_identifiers() -> None:
     for path, tree in trees("builder/*.py", "tools/*.py", "lab/*.py").items():
         docstrings = {
             node: text
-            for node in nodes(tree)
+            for node in all_nodes(tree)
             if isinstance(node, Documented) and (text := ast.get_docstring(node, clean=False))
         }
         code = path.read_text()
@@ -131,11 +131,11 @@ def test_docstrings_name_existing_identifiers() -> None:
 
 
 def test_few_imports_rename_a_module_of_imgbuild() -> None:
-    known = modules()
+    known = package_modules()
     renaming = [
         f"{name}: {alias.name} as {alias.asname}"
         for name, tree in known.items()
-        for node in nodes(tree)
+        for node in all_nodes(tree)
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
         if alias.asname and alias.asname != alias.name

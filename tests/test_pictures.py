@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_code import ROOT, module_of
+from tests.support.source_code import ROOT, import_script
 
-PICTURES = module_of(ROOT / "tools/pictures.py")
+PICTURES = import_script(ROOT / "tools/pictures.py")
 
 
 @pytest.mark.parametrize("name", PICTURES.PICTURES)

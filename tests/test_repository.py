@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import needs
 from tests.support.rows import each_row
-from tests.support.source_code import ROOT, modules, nodes, parsed, tracked
+from tests.support.source_code import ROOT, all_nodes, package_modules, parse_file, tracked_files
 
 FILE_LINES = 600
 FUNCTION_LINES = 60
@@ -51,8 +51,8 @@ def test_ruff_reports_nothing():
 
 def test_hadolint_reports_nothing():
     # All Dockerfiles of images are made from one template.
-    images = "images/*/Dockerfile" if needs.long() else "images/cu130-trl/Dockerfile"
-    dockerfiles = [*tracked(images), *tracked("tests/data/render/Dockerfile*")]
+    images = "images/*/Dockerfile" if needs.is_long_run() else "images/cu130-trl/Dockerfile"
+    dockerfiles = [*tracked_files(images), *tracked_files("tests/data/render/Dockerfile*")]
     assert dockerfiles
     linter = Path(sys.executable).with_name("hadolint")
     command = [linter if linter.exists() else "hadolint", "--no-color", *dockerfiles]
@@ -73,7 +73,7 @@ def test_actionlint_and_zizmor_report_nothing(words):
 def test_workflows_pin_actions_by_commit_with_version():
     named = [
         line.strip()
-        for path in tracked(".github")
+        for path in tracked_files(".github")
         for line in path.read_text().splitlines()
         if "uses: " in line and "uses: $/" not in line and "uses: ./ " not in line
     ]
@@ -83,11 +83,11 @@ def test_workflows_pin_actions_by_commit_with_version():
 
 def test_shellcheck_reports_nothing():
     # Three quarters of these scripts are the same lines.
-    names = "*" if needs.long() else "[rsv]*"
-    scripts = tracked(f"tests/data/slurm/{names}.sh")
+    names = "*" if needs.is_long_run() else "[rsv]*"
+    scripts = tracked_files(f"tests/data/slurm/{names}.sh")
     assert len(scripts) > 2
     linter = Path(sys.executable).with_name("shellcheck")  # its wheel is for x86_64 alone
-    program = linter if linter.exists() else needs.tool("shellcheck")
+    program = linter if linter.exists() else needs.require_tool("shellcheck")
     words = ("ci", "script", "cu124-vllm", "--all-published", "--registry", "registry.example/rl")
     for more in ((), ("--on", "slurm", "--sign-key", "it's a key", "--sbatch=--qos=high")):
         script = subprocess.run(
@@ -118,8 +118,8 @@ def test_mypy_is_strict():
 
 def test_files_are_within_size_limit():
     code = [
-        *tracked("*.py"),
-        *(path for path in tracked("lab", "tools", ".ci", "Makefile") if _is_code(path)),
+        *tracked_files("*.py"),
+        *(path for path in tracked_files("lab", "tools", ".ci", "Makefile") if _is_code(path)),
     ]
     long = [f"{_name(path)}: {n}" for path in code if (n := _lines(path)) > FILE_LINES]
     assert not long, f"over {FILE_LINES} lines: {long}"
@@ -127,8 +127,8 @@ def test_files_are_within_size_limit():
 
 def test_functions_are_within_size_limit():
     long = []
-    for path in tracked("*.py"):
-        for node in nodes(parsed(path)):
+    for path in tracked_files("*.py"):
+        for node in all_nodes(parse_file(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1 - _docstring_lines(node)
                 if lines > FUNCTION_LINES:
@@ -139,7 +139,9 @@ def test_functions_are_within_size_limit():
 def test_modules_have_docstrings():
     # An empty __init__ needs no docstring.
     mute = [
-        name for name, tree in modules().items() if tree.body and ast.get_docstring(tree) is None
+        name
+        for name, tree in package_modules().items()
+        if tree.body and ast.get_docstring(tree) is None
     ]
     assert not mute
 
@@ -147,8 +149,8 @@ def test_modules_have_docstrings():
 def test_text_files_are_opened_with_an_encoding():
     wrong = [
         f"{name}:{node.lineno} {ast.unparse(node.func)}"
-        for name, tree in modules().items()
-        for node in nodes(tree)
+        for name, tree in package_modules().items()
+        for node in all_nodes(tree)
         if isinstance(node, ast.Call)
         and re.search(r"\.(read_text|write_text)$|^tarfile\.open$", ast.unparse(node.func))
         and not any(keyword.arg == "encoding" for keyword in node.keywords)
@@ -159,7 +161,7 @@ def test_text_files_are_opened_with_an_encoding():
 def test_no_package_registry_is_named():
     pattern = re.compile("|".join(re.escape(host) for host in REGISTRIES))
     named: list[str] = []
-    for path in tracked():
+    for path in tracked_files():
         if path.is_symlink():
             continue  # what it links to is tracked under its own name
         text = path.read_bytes().decode(errors="replace")
@@ -205,7 +207,7 @@ def test_repository_documents_exist(name, words):
 
 def test_links_in_documents_are_valid():
     broken = []
-    for path in tracked("*.md"):
+    for path in tracked_files("*.md"):
         for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
             target = link.partition("#")[0]
             if target and "://" not in target and not (path.parent / target).exists():
@@ -238,7 +240,7 @@ def test_documents_name_existing_verbs():
     verbs = set(getattr(typer.main.get_command(app), "commands", {}))
     named = {
         (_name(path), verb)
-        for path in [*tracked("*.md"), ROOT / "Makefile"]
+        for path in [*tracked_files("*.md"), ROOT / "Makefile"]
         if path.name != "CHANGELOG.md"  # it lists removed verbs
         for verb in re.findall(r"(?:\$ |`|\(IMGBUILD\) )imgbuild ([a-z]+)", path.read_text())
     }
@@ -247,16 +249,16 @@ def test_documents_name_existing_verbs():
 
 
 def test_schema_is_current(golden):
-    from imgbuild.matrix.schema import published
+    from imgbuild.matrix.schema import matrix_schema_bytes
 
-    golden(ROOT / "matrix.schema.json", published().decode())
+    golden(ROOT / "matrix.schema.json", matrix_schema_bytes().decode())
 
 
 def test_pytest_collects_every_test_file(pytestconfig):
     """By default, pytest skips some folders, such as build and dist."""
     skipped = [
         f"{path}: pytest skips a folder named {folder}"
-        for path in tracked("tests/**/test_*.py", "tests/test_*.py")
+        for path in tracked_files("tests/**/test_*.py", "tests/test_*.py")
         for folder in _name(path).split("/")[:-1]
         if any(fnmatch.fnmatch(folder, pattern) for pattern in pytestconfig.getini("norecursedirs"))
     ]
@@ -285,7 +287,7 @@ for path in sys.argv[1:]:
 
 
 def test_tools_have_a_help_text():
-    programs = [path for path in tracked("lab", "tools") if _is_program(path)]
+    programs = [path for path in tracked_files("lab", "tools") if _is_program(path)]
     in_python = [path for path in programs if path.suffix == ".py"]
     assert in_python
     done = subprocess.run(
@@ -302,7 +304,7 @@ def test_tools_have_a_help_text():
 def test_tools_can_be_run():
     silent = [
         p
-        for p in tracked("lab", "tools")
+        for p in tracked_files("lab", "tools")
         if p.read_bytes()[:2] == b"#!" and not os.access(p, os.X_OK)
     ]
     assert not silent

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import layers
-from tests.support.inprocess_project import TARGET, Sample, make
+from tests.support.inprocess_project import TARGET, SampleProject, write_project
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ("cryptography", "docker", "elftools", "jinja2", "nacl", "requests", "rich", "urllib3")
@@ -22,11 +22,11 @@ SHOW = (
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
-    return make(tmp_path_factory.mktemp("startup"))
+def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleProject:
+    return write_project(tmp_path_factory.mktemp("startup"))
 
 
-def _imported(sample: Sample, *words: str) -> set[str]:
+def _imported(sample: SampleProject, *words: str) -> set[str]:
     """The modules that are imported when a command ends."""
     done = subprocess.run(
         [sys.executable, "-c", SHOW, *words],
@@ -35,7 +35,7 @@ def _imported(sample: Sample, *words: str) -> set[str]:
     return set(done.stderr.splitlines()[-1].split())
 
 
-def test_version_option_imports_no_command_line_modules(sample: Sample) -> None:
+def test_version_option_imports_no_command_line_modules(sample: SampleProject) -> None:
     modules = _imported(sample, "--version")
     assert {name for name in modules if name.startswith("imgbuild")} == {"imgbuild", "imgbuild.cli"}
     assert modules.isdisjoint({*LIBRARIES, "typer", "msgspec", "yaml", "packaging"})
@@ -54,24 +54,24 @@ def test_version_option_imports_no_command_line_modules(sample: Sample) -> None:
     ids=" ".join,
 )
 def test_verb_imports_only_libraries_that_it_uses(
-    sample: Sample, words: tuple[str, ...], libraries: tuple[str, ...]
+    sample: SampleProject, words: tuple[str, ...], libraries: tuple[str, ...]
 ) -> None:
     assert _imported(sample, *words) & {*libraries} == set()
 
 
-def test_main_help_imports_no_verb(sample: Sample) -> None:
+def test_main_help_imports_no_verb(sample: SampleProject) -> None:
     modules = {name for name in _imported(sample, "--help") if name.startswith("imgbuild.cli.")}
     assert {name for name in modules if not name.startswith("imgbuild.cli._")} == set()
 
 
-def test_verb_imports_no_other_verb(sample: Sample) -> None:
+def test_verb_imports_no_other_verb(sample: SampleProject) -> None:
     modules = {name for name in _imported(sample, "digest", TARGET) if "imgbuild.cli." in name}
     assert {name for name in modules if not name.startswith("imgbuild.cli._")} == {
         "imgbuild.cli.digest"
     }
 
 
-def test_run_of_existing_image_imports_no_build_modules(sample: Sample) -> None:
+def test_run_of_existing_image_imports_no_build_modules(sample: SampleProject) -> None:
     modules = _imported(sample, "run", TARGET, "--dry-run", "--", "true")
     for part in ("assemble", "solve", "audit", "render.contexts", "sif", "project.read"):
         assert {name for name in modules if name.startswith(f"imgbuild.{part}")} == set()
@@ -86,7 +86,9 @@ def test_run_of_existing_image_imports_no_build_modules(sample: Sample) -> None:
         ("list --nosuch --json", ">&-"),
     ],
 )
-def test_full_or_closed_stdout_is_an_error(sample: Sample, words: str, redirected: str) -> None:
+def test_full_or_closed_stdout_is_an_error(
+    sample: SampleProject, words: str, redirected: str
+) -> None:
     program = f"{sys.executable} -c 'from imgbuild.cli import main; main()' {words} {redirected}"
     done = subprocess.run(
         ["sh", "-c", program], cwd=sample.folder, capture_output=True, text=True, check=False

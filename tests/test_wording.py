@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 
 from tests.support.rows import each_row
-from tests.support.source_code import ROOT, nodes, parsed, tracked
+from tests.support.source_code import ROOT, all_nodes, parse_file, tracked_files
 
 LIST = ROOT / "tests/data/banned-words.txt"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md")),
-    *tracked("docs/*.md", ".github/*.md", "lab/*.md", "smoke_tests/*.md"),
+    *tracked_files("docs/*.md", ".github/*.md", "lab/*.md", "smoke_tests/*.md"),
 ]
-SOURCES = [p for p in tracked(
+SOURCES = [p for p in tracked_files(
     "builder/imgbuild/*.py", "smoke_tests/*.py", "lab/*.py", "tools/*.py"
 ) if "data/image" not in str(p)]  # fmt: skip
 # Read whole. Other templates and builder/imgbuild/data/image end in Dockerfiles and layers, whose
 # bytes are locked.
-TEXTS = [p for p in tracked(
+TEXTS = [p for p in tracked_files(
     "matrix.yaml", "ci.yaml", "tool/*.yaml", "builder/imgbuild/data/*.yaml", "smoke_tests/*.json",
     ".github/*.yml", "Makefile", "tools/apptainer", "tools/engines", "pyproject.toml",
     "images/templates/slurm/*.j2", "images/templates/script.j2", "images/templates/apptainer.j2",
@@ -67,7 +67,7 @@ def _prose(path: Path) -> Iterator[tuple[str, int]]:
 
     Comments, which only the slow tokenizer finds, are read if the file has a banned word at all.
     """
-    for node in nodes(parsed(path)):
+    for node in all_nodes(parse_file(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value, node.lineno
     if not _banned().search(path.read_text()):

@@ -22,18 +22,20 @@ from tests.layers import LEVELS, ROOT_MODULES  # noqa: E402
 PAGE = ROOT / "ARCHITECTURE.md"
 PACKAGE = ROOT / "builder" / "imgbuild"
 START, END = "<!-- tree: tools/architecture.py -->\n", "<!-- end of tree -->\n"
-STALE = 5
+STALE_STATUS = 5
 WIDTH = 15
 
 
-def tree() -> str:
+def tree_block() -> str:
     """The levels as a code block, highest first, with number, folder and purpose."""
     lines = []
     for number, level in reversed(list(enumerate(LEVELS, start=1))):
         if {*level} <= {*ROOT_MODULES}:
             for index, name in enumerate(level):
                 label = f"{number:2}" if index == 0 else "  "
-                lines.append(f"{label}  {f'{name}.py':{WIDTH}} {purpose(PACKAGE / f'{name}.py')}")
+                lines.append(
+                    f"{label}  {f'{name}.py':{WIDTH}} {module_purpose(PACKAGE / f'{name}.py')}"
+                )
             continue
         folders = [name for name in level if (PACKAGE / name).is_dir()]
         for index, name in enumerate(folders):
@@ -46,13 +48,13 @@ def _rows(name: str, depth: int = 0) -> Iterator[tuple[int, str]]:
     """A folder and its subfolders, each with its depth."""
     folder = PACKAGE / name
     label = "  " * depth + folder.name + "/"
-    yield depth, f"{label:{WIDTH}} {purpose(folder)}"
+    yield depth, f"{label:{WIDTH}} {module_purpose(folder)}"
     for inner in sorted(path.parent for path in folder.glob("*/__init__.py")):
         yield from _rows(str(inner.relative_to(PACKAGE)), depth + 1)
 
 
 @functools.cache
-def purpose(path: Path) -> str:
+def module_purpose(path: Path) -> str:
     """The first line of the docstring of a module, or of a folder's `__init__`."""
     file = path / "__init__.py" if path.is_dir() else path
     text = file.read_text(encoding="utf-8")
@@ -67,10 +69,10 @@ def _line(path: Path) -> str:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     ]
     public = f" ({', '.join(names)})" if names else ""
-    return f"- `{path.relative_to(PACKAGE)}`: {purpose(path)}{public}"
+    return f"- `{path.relative_to(PACKAGE)}`: {module_purpose(path)}{public}"
 
 
-def modules() -> str:
+def module_index() -> str:
     """A section for each level, highest first, with a line for each module."""
     lines: list[str] = []
     for number, level in reversed(list(enumerate(LEVELS, start=1))):
@@ -80,7 +82,7 @@ def modules() -> str:
                 lines.append(_line(PACKAGE / f"{name}.py"))
                 continue
             for folder in sorted(path.parent for path in (PACKAGE / name).rglob("__init__.py")):
-                lines.append(f"\n**{folder.relative_to(PACKAGE)}/**: {purpose(folder)}\n")
+                lines.append(f"\n**{folder.relative_to(PACKAGE)}/**: {module_purpose(folder)}\n")
                 lines += [
                     _line(path)
                     for path in sorted(folder.glob("*.py"))
@@ -90,12 +92,12 @@ def modules() -> str:
     return "\n".join(lines).replace("\n\n\n", "\n\n")
 
 
-def rendered() -> str:
+def render_page() -> str:
     """The text of ARCHITECTURE.md with the current tree."""
     text = PAGE.read_text(encoding="utf-8")
     head, _, rest = text.partition(START)
     _, _, tail = rest.partition(END)
-    return f"{head}{START}{tree()}{END}{tail}"
+    return f"{head}{START}{tree_block()}{END}{tail}"
 
 
 def main() -> int:
@@ -109,12 +111,12 @@ def main() -> int:
         help="only compare the page; exit with status 5 if it is out of date",
     )
     options = parser.parse_args()
-    text = rendered()
+    text = render_page()
     if options.check:
         stale = PAGE.read_text(encoding="utf-8") != text
         if stale:
             print("ARCHITECTURE.md is out of date; run tools/architecture.py", file=sys.stderr)
-        return STALE if stale else 0
+        return STALE_STATUS if stale else 0
     PAGE.write_text(text, encoding="utf-8")
     return 0
 

@@ -19,7 +19,7 @@ import yaml
 from packaging.version import Version
 
 import published_wheels
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.system import files
 
 FILE = "diagnose/facts/classes.yaml"
@@ -39,15 +39,17 @@ OMITTED = re.compile(r"/(?:tests?|testing|models|examples?|benchmarks?|third_par
 OLDEST = Version("0.0")
 
 
-def classes(package: str, http: Http) -> set[str]:
+def classes(package: str, http: HttpClient) -> set[str]:
     """The classes in the newest and in an earlier wheel of a package."""
     every = published_wheels.default_indexes(http).files(package)
-    wheels = [*published_wheels.of_each(every, OLDEST, published_wheels.minor).values()]
+    wheels = [
+        *published_wheels.first_wheels(every, OLDEST, published_wheels.minor_release).values()
+    ]
     names: set[str] = set()
     for file in {
         each.name: each for each in (*wheels[-1:], *wheels[len(wheels) * 2 // 3 :][:1])
     }.values():
-        with published_wheels.opened(file, http, block=1 << 20) as wheel:
+        with published_wheels.open_wheel(file, http, block=1 << 20) as wheel:
             for path in wheel.namelist():
                 if path.endswith((".py", ".pyi")) and not OMITTED.search(f"/{path}"):
                     text = wheel.read(path).decode("utf-8", "replace")
@@ -75,7 +77,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.parse_args()
-    http = Http()
+    http = HttpClient()
     document = of_one((package, classes(package, http)) for package in PACKAGES)
     path = files.data(FILE)
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=100_000), encoding="utf-8")

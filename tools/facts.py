@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Writes the file of facts about the wheels and Debian packages of published targets.
 
-Reads every wheel and Debian package of the targets. Targets in `AUDITED` are audited as the lock of
-an extension is, for x86_64 if available. The file includes the modules and sources that these
-audits read, and the same modules of other wheels of the same version. `make facts` uses a separate
-cache, because the file must depend only on the locks and the code. Wheels that the next target does
-not need are removed from the cache. A run requires about 10 GB of disk and 30 GB of downloads, and
-can be interrupted and continued.
+Reads every wheel and Debian package of the targets. Targets in `AUDITED_TARGETS` are audited as the
+lock of an extension is, for x86_64 if available. The file includes the modules and sources that
+these audits read, and the same modules of other wheels of the same version. `make facts` uses a
+separate cache, because the file must depend only on the locks and the code. Wheels that the next
+target does not need are removed from the cache. A run requires about 10 GB of disk and 30 GB of
+downloads, and can be interrupted and continued.
 
---small updates only the small facts (`SMALL`), which are read by ranges of the wheels (about 1 GB).
---missing adds the wheels and Debian packages that the file lacks, without modules. --modules adds
-only the modules and sources that audits read from wheels in the file. --names adds only the names
-that audits look up. --modules and --names read modules by ranges.
+--small updates only the small facts (`SMALL_FACTS`), which are read by ranges of the wheels (about
+1 GB). --missing adds the wheels and Debian packages that the file lacks, without modules. --modules
+adds only the modules and sources that audits read from wheels in the file. --names adds only the
+names that audits look up. --modules and --names read modules by ranges.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ import msgspec
 
 import looked_up_names
 from imgbuild.assemble import folders
-from imgbuild.assemble.inputs import Inputs, installation
+from imgbuild.assemble.inputs import Inputs, installation_key
 from imgbuild.attest.sbom import packages
 from imgbuild.audit import judge
 from imgbuild.audit.checks import rules
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.main_path.named import add_named_packages
 from imgbuild.audit.packages import advised, generated, loaded
 from imgbuild.audit.packages.base import read_base, stored_libraries
-from imgbuild.audit.packages.library import REMOTE, Library, LibraryWheel
+from imgbuild.audit.packages.library import REMOTE_SUFFIX, Library, LibraryWheel
 from imgbuild.audit.packages.package_set import open_package_set
 from imgbuild.audit.packages.published import (
     DEBS,
@@ -49,37 +49,37 @@ from imgbuild.audit.packages.published import (
     PublishedPackageFacts,
     PublishedWheelFacts,
     elf_lists,
-    headers_of,
     metadata_file,
+    metadata_headers,
     package_facts,
 )
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.facts_file import FactsFile, facts_path, replace_entry, write_facts
 from imgbuild.cache.store import Store
-from imgbuild.index.remote_wheel import LATER, Blocks
+from imgbuild.index.remote_wheel import LOCKED_PREFIX, BlockCache
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel, installed_wheels
 from imgbuild.pipeline import audit_lock
 from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Options, open_session
-from imgbuild.plan.plan import Layer, WheelsRecipe, base_of, omitted, plan
+from imgbuild.pipeline.session import SessionOptions, open_session
+from imgbuild.plan.plan import Layer, WheelsRecipe, base_plan, create_plan, omitted_paths
 from imgbuild.system.amounts import size_text
-from imgbuild.values import Arch, Sha256, normalize
-from imgbuild.wheel.record import relative
+from imgbuild.values import Arch, Sha256, normalize_package
+from imgbuild.wheel.record import record_path
 
 LIMIT = 20 << 20  # bytes by which imgbuild's wheel may grow
 REMEDY = "make facts"
 EXAMPLES = ("cu124-vllm",)  # the target that the pages on extensions use
 # The targets whose modules are in the file; those of all targets would be larger than LIMIT.
-AUDITED = ("cu124-vllm", "cu124-vllm0.8.5")
+AUDITED_TARGETS = ("cu124-vllm", "cu124-vllm0.8.5")
 
 
 # Facts of one wheel each, cached by the type of their reader.
-SMALL = (generated.KIND, loaded.KIND, advised.KIND)
+SMALL_FACTS = (generated.KIND, loaded.KIND, advised.KIND)
 
 
-class Facts:
+class FactsReader:
     """The facts read so far."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Facts:
         self.debs: dict[Sha256, tuple[ElfFacts, ...]] = {}
         self.bases: dict[str, bytes] = {}
         self.records: dict[Sha256, bytes] = {}
-        self.small: dict[str, dict[Sha256, bytes]] = {kind: {} for kind in SMALL}
+        self.small: dict[str, dict[Sha256, bytes]] = {kind: {} for kind in SMALL_FACTS}
 
     def add_small(self, library_wheel: LibraryWheel, named: Collection[str], store: Store) -> None:
         """Read the small facts of a wheel, and advised extras if its package is in `named`."""
@@ -98,13 +98,13 @@ class Facts:
         if library_wheel.package in named:
             _ = library_wheel.advised_extras
         for kind, small in self.small.items():
-            data = store.fact(kind, key) or store.fact(kind + REMOTE, key)
+            data = store.fact(kind, key) or store.fact(kind + REMOTE_SUFFIX, key)
             if data is not None:
                 small[key] = data
 
     def add_wheel(self, wheel: Wheel, facts: PublishedWheelFacts, metadata: bytes) -> None:
         """Add the facts about a wheel, including those of another target's audit."""
-        package = self.wheels.setdefault(normalize(wheel.package), {})
+        package = self.wheels.setdefault(normalize_package(wheel.package), {})
         before = package.get(wheel.sha256, facts)
         package[wheel.sha256] = msgspec.structs.replace(
             facts,
@@ -112,9 +112,9 @@ class Facts:
             members={**before.members, **facts.members},
             mentions={**before.mentions, **facts.mentions},
             imports=facts.imports or before.imports,
-            installed=_merged((*before.installed, *facts.installed)),
+            installed=_merge_differences((*before.installed, *facts.installed)),
         )
-        self.headers[wheel.sha256] = headers_of(metadata)
+        self.headers[wheel.sha256] = metadata_headers(metadata)
         if package[wheel.sha256].modules:
             self.audited.setdefault((wheel.package, wheel.version), package[wheel.sha256])
 
@@ -122,7 +122,7 @@ class Facts:
         """Add the libraries and the records for SBOMs of `debs`, which are in the cache."""
         read_base(debs, lambda deb: Path(inputs.store.file(deb.sha256) or ""), inputs.store)
         self.debs |= {deb.sha256: stored_libraries(deb, inputs.store) or () for deb in debs}
-        records = packages.look(((deb.sha256, deb) for deb in debs), inputs.store)
+        records = packages.look_up_packages(((deb.sha256, deb) for deb in debs), inputs.store)
         self.records |= {key: msgspec.json.encode(record) for key, record in records.items()}
 
     def add_base(self, layers: Sequence[Layer], inputs: Inputs) -> None:
@@ -146,7 +146,9 @@ class Facts:
         }  # fmt: skip
 
 
-def _merged(differences: Sequence[InstalledDifference]) -> tuple[InstalledDifference, ...]:
+def _merge_differences(
+    differences: Sequence[InstalledDifference],
+) -> tuple[InstalledDifference, ...]:
     """`differences` merged into one mapping, without duplicates."""
     merged: dict[InstalledDifference, set[str]] = {}
     for difference in differences:
@@ -160,36 +162,36 @@ def _merged(differences: Sequence[InstalledDifference]) -> tuple[InstalledDiffer
 
 def chosen_locks(names: Sequence[str]) -> list[Lock]:
     """The locks of the targets `names`, by default the recommended ones and the example."""
-    session = open_session(None, Options())
+    session = open_session(None, SessionOptions())
     targets = session.matrix.targets.items()
     recommended = [name for name, target in targets if target.recommended]
     return [lock_file.read_lock(session.project.images, name)
             for name in names or (*EXAMPLES, *recommended)]  # fmt: skip
 
 
-def architectures(lock: Lock) -> list[Arch]:
+def ordered_arches(lock: Lock) -> list[Arch]:
     """The architectures of `lock`, x86_64 first."""
     return sorted(lock.arch, key=lambda arch: arch is not Arch.X86_64)
 
 
-def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> Facts:
+def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> FactsReader:
     """The facts about all wheels and Debian packages of `locks`, with modules of `audited`."""
-    session = open_session(None, Options())
-    facts = Facts()
-    parts = [(lock, arch) for lock in locks for arch in architectures(lock)]
+    session = open_session(None, SessionOptions())
+    facts = FactsReader()
+    parts = [(lock, arch) for lock in locks for arch in ordered_arches(lock)]
     for (lock, arch), following in itertools.zip_longest(parts, parts[1:]):
         inputs = open_inputs(session)
         wheels = {wheel.sha256: wheel for wheel in installed_wheels(lock.arch[arch])}
         inputs.fetch_missing(lock, wheels)
-        if lock.target in audited and arch == architectures(lock)[0]:
-            audit(lock, arch, wheels, inputs)
+        if lock.target in audited and arch == ordered_arches(lock)[0]:
+            audit_like_extension(lock, arch, wheels, inputs)
         else:
             read_twins(wheels, inputs, facts)
         read_objects(wheels, inputs)
         read_wheels(lock, arch, wheels, inputs, facts)
         inputs.fetch_missing(lock, [deb.sha256 for deb in lock.arch[arch].debs])
         facts.add_debs(lock.arch[arch].debs, inputs)
-        facts.add_base(base_of(plan(lock, arch)).layers, inputs)
+        facts.add_base(base_plan(create_plan(lock, arch)).layers, inputs)
         needed = {wheel.sha256 for wheel in installed_wheels(following[0].arch[following[1]])
                   } if following else set[Sha256]()  # fmt: skip
         for key in wheels.keys() - needed:
@@ -198,7 +200,9 @@ def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> Facts:
     return facts
 
 
-def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
+def audit_like_extension(
+    lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
+) -> None:
     """Audit the main path of `lock` as of an extension, without rare branches.
 
     The facts are cached. The pinned packages are imported, as added packages would be.
@@ -206,27 +210,29 @@ def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
     resolution = lock.arch[arch]
     supply = audit_lock.LockFiles(lock, inputs)
     ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
-    with Library(inputs.store, Blocks(ranges), ahead=False) as library:
+    with Library(inputs.store, BlockCache(ranges), ahead=False) as library:
         package_set = open_package_set(
             tuple(wheels.values()),
             library,
             python=lock.base.python,
             arch=arch,
             glibc=lock.base.glibc,
-            locate=lambda wheel: inputs.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}",
-            omit=omitted(lock.drop, wheels.values()),
+            locate=lambda wheel: (
+                inputs.store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
+            ),
+            omit=omitted_paths(lock.drop, wheels.values()),
         )
-        terms = audit_lock.terms_of(lock, inputs.matrix)
-        judge.audit(
+        terms = audit_lock.audit_terms(lock, inputs.matrix)
+        judge.audit_package_set(
             package_set,
             terms,
-            path=main_path(package_set, with_named(package_set, terms.named)),
+            path=main_path(package_set, add_named_packages(package_set, terms.named)),
             past=audit_lock.removed_attributes_check(
                 package_set, ranges.indexes, library, inputs.context.http, resolution.versions
             ),
             checks=[check for check in CHECKS if check != "elf"],
         )
-        for package in policy.load().walk & package_set.wheels.keys():
+        for package in policy.load_policy().walk & package_set.wheels.keys():
             _ = package_set.wheels[package].imports
 
 
@@ -238,7 +244,7 @@ def read_objects(wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
         )
 
 
-def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts) -> None:
+def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: FactsReader) -> None:
     """Read from `wheels` the modules that an audit read from other wheels of the same versions."""
     with Library(inputs.store, ahead=False) as library:
         for key, wheel in wheels.items():
@@ -254,7 +260,9 @@ def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library
     same = {path for path, crc in twin.crcs.items() if path in members and members[path].crc == crc}
     modules = [name for name in twin.modules if name in library_wheel.sources]
     unchanged = {name: twin.module(name) for name in modules if library_wheel.sources[name] in same}
-    library_wheel.learn({name: module for name, module in unchanged.items() if module is not None})
+    library_wheel.add_facts(
+        {name: module for name, module in unchanged.items() if module is not None}
+    )
     library.prefetch({library_wheel: modules})
     library_wheel.read(twin.members)
     for key in twin.mentions:
@@ -265,23 +273,23 @@ def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library
 
 def shown_files() -> set[str]:
     """The files that are stored with comments, because a rule may search for a comment."""
-    return {rule.shown.file for rule in rules.load()}
+    return {rule.shown.file for rule in rules.load_rules()}
 
 
 def read_wheels(
-    lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts
+    lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: FactsReader
 ) -> None:
     """Add the facts about `wheels`, which were audited for `arch`, to `facts`."""
-    layers = plan(lock, arch).layers
+    layers = create_plan(lock, arch).layers
     tables = inputs.file_tables(lock, layers)
     installations = {
-        wheel.sha256: installation(layer.recipe, wheel)
+        wheel.sha256: installation_key(layer.recipe, wheel)
         for layer in layers
         if isinstance(layer.recipe, WheelsRecipe)
         for wheel in layer.recipe.wheels
     }
     shown = shown_files()
-    named = audit_lock.terms_of(lock, inputs.matrix).named
+    named = audit_lock.audit_terms(lock, inputs.matrix).named
     with Library(inputs.store) as library:
         for key, wheel in wheels.items():
             library_wheel = library.wheel(wheel, inputs.store.file(key) or Path(wheel.file))
@@ -289,7 +297,8 @@ def read_wheels(
             members = {(path, stored.crcs[path], size) for path, size in stored.index.files.items()}
             folder = f"lib/python{lock.base.python}/site-packages"
             installed = {
-                (relative(file.path, folder), file.crc, file.size) for file in tables[wheel.package]
+                (record_path(file.path, folder), file.crc, file.size)
+                for file in tables[wheel.package]
             }
             difference = InstalledDifference(
                 keys=(installations[key],),
@@ -306,57 +315,59 @@ def read_wheels(
 
 def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     """The entries of the file at `path`, with the small facts of the wheels of `locks`."""
-    session = open_session(None, Options())
-    facts = Facts()
+    session = open_session(None, SessionOptions())
+    facts = FactsReader()
     for lock in locks:
-        for arch in architectures(lock):
+        for arch in ordered_arches(lock):
             inputs = open_inputs(session)
             wheels = {wheel.sha256: wheel for wheel in installed_wheels(lock.arch[arch])}
             supply = audit_lock.LockFiles(lock, inputs)
             ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
-            named = audit_lock.terms_of(lock, inputs.matrix).named
-            with Library(inputs.store, Blocks(ranges)) as library:
+            named = audit_lock.audit_terms(lock, inputs.matrix).named
+            with Library(inputs.store, BlockCache(ranges)) as library:
                 for key, wheel in wheels.items():
-                    place = inputs.store.file(key) or f"{LATER}{key}"
+                    place = inputs.store.file(key) or f"{LOCKED_PREFIX}{key}"
                     facts.add_small(library.wheel(wheel, place), named, inputs.store)
             print(f"{lock.target} {arch}: {len(wheels)} wheels", flush=True)
-    return entries_of(path) | {kind: facts.entries()[kind] for kind in SMALL}
+    return read_entries(path) | {kind: facts.entries()[kind] for kind in SMALL_FACTS}
 
 
 def add_names(locks: Sequence[Lock], path: Path) -> None:
     """Add the names that the audits of `locks` look up to the file at `path`."""
-    session = open_session(None, Options())
+    session = open_session(None, SessionOptions())
     before = FactsFile.open(path).entry(NAMES) or msgspec.msgpack.encode({})
     sets = msgspec.msgpack.decode(before, type=dict[Sha256, tuple[str, ...]])
     for lock in locks:
-        key, names = looked_up_names.of_lock(lock, architectures(lock)[0], open_inputs(session))
+        key, names = looked_up_names.names_looked_up(
+            lock, ordered_arches(lock)[0], open_inputs(session)
+        )
         sets[key] = names
         replace_entry(path, NAMES, msgspec.msgpack.encode(dict(sorted(sets.items()))))
         print(f"{lock.target}: {len(names)} names", flush=True)
 
 
-def with_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
+def add_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     """The entries of the file at `path`, with the modules that audits of `locks` read.
 
     The cache must have no modules from other audits.
     """
-    session = open_session(None, Options())
+    session = open_session(None, SessionOptions())
     before = FactsFile.open(path)
     published = PublishedFacts(before)
-    facts = Facts()
+    facts = FactsReader()
     shown = shown_files()
     for lock in locks:
-        arch, inputs = architectures(lock)[0], open_inputs(session)
+        arch, inputs = ordered_arches(lock)[0], open_inputs(session)
         wheels = {wheel.sha256: wheel for wheel in installed_wheels(lock.arch[arch])}
-        audit(lock, arch, wheels, inputs)
+        audit_like_extension(lock, arch, wheels, inputs)
         ranges = audit_lock.LockedRanges(lock, wheels, inputs, audit_lock.LockFiles(lock, inputs))
-        with Library(inputs.store, Blocks(ranges)) as library:
+        with Library(inputs.store, BlockCache(ranges)) as library:
             for key, wheel in wheels.items():
-                package = normalize(wheel.package)
+                package = normalize_package(wheel.package)
                 known = published.wheel(package, key)
                 if known is None:
                     continue
-                place = inputs.store.file(key) or f"{LATER}{key}"
+                place = inputs.store.file(key) or f"{LOCKED_PREFIX}{key}"
                 stored = library.wheel(wheel, place).stored_facts(shown)
                 elf_facts = published.elf_facts(package, key)
                 earlier = facts.wheels.setdefault(package, {}).get(key, known)
@@ -368,10 +379,10 @@ def with_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
                     imports=stored.imports or earlier.imports,
                     elf_facts=elf_facts,
                 )
-    return merged_entries(entries_of(path), published, facts)
+    return merged_entries(read_entries(path), published, facts)
 
 
-def entries_of(path: Path) -> dict[str, bytes]:
+def read_entries(path: Path) -> dict[str, bytes]:
     """The entries of the file at `path`."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
@@ -379,21 +390,23 @@ def entries_of(path: Path) -> dict[str, bytes]:
     return {name: file.entry(name) or b"" for name in names}
 
 
-def with_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
+def add_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     """The entries of the file at `path`, with missing wheels, packages and bases added."""
-    session = open_session(None, Options())
+    session = open_session(None, SessionOptions())
     before = FactsFile.open(path)
     published = PublishedFacts(before)
-    facts = Facts()
+    facts = FactsReader()
     for lock in locks:
-        for arch in architectures(lock):
+        for arch in ordered_arches(lock):
             inputs = open_inputs(session)
             wheels = {
                 wheel.sha256: wheel
                 for wheel in installed_wheels(lock.arch[arch])
-                if published.wheel(normalize(wheel.package), wheel.sha256) is None
+                if published.wheel(normalize_package(wheel.package), wheel.sha256) is None
             }
-            debs = [deb for deb in lock.arch[arch].debs if published.deb(deb.sha256) is None]
+            debs = [
+                deb for deb in lock.arch[arch].debs if published.deb_libraries(deb.sha256) is None
+            ]
             if wheels:
                 inputs.fetch_missing(lock, wheels)
                 read_twins(wheels, inputs, facts)
@@ -402,13 +415,13 @@ def with_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
             if debs:
                 inputs.fetch_missing(lock, [deb.sha256 for deb in lock.arch[arch].debs])
                 facts.add_debs(debs, inputs)
-                facts.add_base(base_of(plan(lock, arch)).layers, inputs)
+                facts.add_base(base_plan(create_plan(lock, arch)).layers, inputs)
             inputs.store.release()
-    return merged_entries(entries_of(path), published, facts)
+    return merged_entries(read_entries(path), published, facts)
 
 
 def merged_entries(
-    entries: Mapping[str, bytes], published: PublishedFacts, facts: Facts
+    entries: Mapping[str, bytes], published: PublishedFacts, facts: FactsReader
 ) -> dict[str, bytes]:
     """`entries`, whose facts are `published`, with `facts` added."""
     decode = msgspec.msgpack.decode
@@ -421,7 +434,7 @@ def merged_entries(
                 wheels[key] = msgspec.structs.replace(wheel_facts, elf_facts=elf_facts)
     debs = decode(entries[DEBS], type=DebFacts)
     for key in debs.debs:
-        facts.debs.setdefault(key, published.deb(key) or ())
+        facts.debs.setdefault(key, published.deb_libraries(key) or ())
     maps = {
         packages.FACT: facts.records,
         folders.FACT: facts.bases,
@@ -434,7 +447,7 @@ def merged_entries(
     return {**entries, **facts.entries()}
 
 
-def check(path: Path, locks: Sequence[Lock]) -> list[str]:
+def find_missing(path: Path, locks: Sequence[Lock]) -> list[str]:
     """The wheels of `locks` missing in the file at `path`, as text."""
     file = FactsFile.open(path)
     facts = PublishedFacts(file)
@@ -443,7 +456,7 @@ def check(path: Path, locks: Sequence[Lock]) -> list[str]:
         for lock in locks
         for resolution in lock.arch.values()
         for wheel in installed_wheels(resolution)
-        if facts.wheel(normalize(wheel.package), wheel.sha256) is None
+        if facts.wheel(normalize_package(wheel.package), wheel.sha256) is None
     ]
 
 
@@ -480,19 +493,19 @@ def main() -> int:
     path: Path = options.output
     locks = chosen_locks(options.target)
     if options.check:
-        lacking = check(path, locks)
+        lacking = find_missing(path, locks)
         for line in lacking:
             print(f"{path} lacks {line}; run: {REMEDY}", file=sys.stderr)
         return 4 if lacking else 0
     if options.names:
         add_names(locks, path)
         return 0
-    parts = {"small": read_small, "missing": with_missing, "modules": with_modules}
+    parts = {"small": read_small, "missing": add_missing, "modules": add_modules}
     for name, read in parts.items():
         if getattr(options, name):
             write_facts(path, read(locks, path))
             return 0
-    facts = read_targets(locks, options.target or AUDITED)
+    facts = read_targets(locks, options.target or AUDITED_TARGETS)
     write_facts(path, facts.entries())
     size = path.stat().st_size
     print(f"{path}: {len(facts.headers)} wheels, {len(facts.debs)} packages, {size_text(size)}")

@@ -19,12 +19,12 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.lock import published
-from imgbuild.matrix.project_paths import find
-from imgbuild.matrix.select import select
+from imgbuild.matrix.project_paths import find_project
+from imgbuild.matrix.select import select_targets
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system import quoting
-from imgbuild.system.quoting import Quoted
+from imgbuild.system.quoting import QuotedText
 from imgbuild.values import Arch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,20 +36,21 @@ NOTE = "<!-- made from locks and test records by tools/images_table.py -->"
 
 def all_rows(root: Path) -> list[TableRow]:
     """The rows of `imgbuild list --all` for the matrix in `root`."""
-    project = find(root)
-    matrix = published.load(project.matrix)
-    rows = table.rows(
-        matrix, published.shown_targets(matrix, select(matrix, [], everything=True, arches=[]))
+    project = find_project(root)
+    matrix = published.load_matrix(project.matrix)
+    rows = table.create_rows(
+        matrix,
+        published.shown_targets(matrix, select_targets(matrix, [], everything=True, arches=[])),
     )
-    states = {row.target: status.state(project, matrix, row.target) for row in rows}
+    states = {row.target: status.target_state(project, matrix, row.target) for row in rows}
     return [
-        table.with_images(
+        table.add_images(
             project,
             msgspec.structs.replace(
                 row, state=str(states[row.target]), reasons=states[row.target].reasons
             ),
         )
-        for row in table.ordered(rows)
+        for row in table.order_rows(rows)
     ]
 
 
@@ -57,7 +58,7 @@ def all_rows(root: Path) -> list[TableRow]:
 PINS = {"torch": "torch", "vllm": "vLLM", "trl": "TRL", "verl": "verl"}
 
 
-def images(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
+def image_table(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
     """A Markdown table of the images with download sizes and test records.
 
     With `pages`, names are links to the pages of the targets, and only x86_64 sizes and the newest
@@ -67,12 +68,12 @@ def images(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
     head = ["target", "CUDA", *PINS.values(), "also", size, "tested"]
     body = [
         [
-            Quoted(f"{_name(row, link=pages)}{_mark(row)}"),
+            QuotedText(f"{_name(row, link=pages)}{_name_mark(row)}"),
             row.cuda,
-            *(row.pins.get(name, table.NONE) for name in PINS),
-            table.also_pinned(row) or table.NONE,
-            Quoted("<br>".join(_sizes(row, x86_64_alone=pages))),
-            Quoted("<br>".join(map(quoting.markdown, _tested(row, brief=pages)))),
+            *(row.pins.get(name, table.NO_VALUE) for name in PINS),
+            table.other_pins(row) or table.NO_VALUE,
+            QuotedText("<br>".join(_sizes(row, x86_64_alone=pages))),
+            QuotedText("<br>".join(map(quoting.markdown_cell, _tested_text(row, brief=pages)))),
         ]
         for row in rows
         if row.images
@@ -93,19 +94,19 @@ def _sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
     return [f"{arch} {size}" for arch, size in sizes.items()]
 
 
-def _tested(row: TableRow, *, brief: bool) -> list[str]:
+def _tested_text(row: TableRow, *, brief: bool) -> list[str]:
     """The GPUs and the month of the newest test, or the records of each image."""
-    return [table.record(row)] if brief else table.test_runs(row)
+    return [table.highest_record(row)] if brief else table.test_runs(row)
 
 
-def _mark(row: TableRow) -> str:
+def _name_mark(row: TableRow) -> str:
     """The text below the name of a target in a Markdown table."""
     if row.recommended:
-        return f"<br>**{quoting.markdown(row.recommended)}**"
+        return f"<br>**{quoting.markdown_cell(row.recommended)}**"
     return "<br>retired" if row.retired else ""
 
 
-def replaced(text: str, rows: Sequence[TableRow]) -> str | None:
+def replace_table(text: str, rows: Sequence[TableRow]) -> str | None:
     """`text` with the table between BEGIN or RECOMMENDED and END; None without these comments."""
     begin = RECOMMENDED if RECOMMENDED in text else BEGIN
     chosen = [row for row in rows if row.recommended or begin == BEGIN]
@@ -115,7 +116,7 @@ def replaced(text: str, rows: Sequence[TableRow]) -> str | None:
         return None
     return (
         before
-        + "\n".join([begin, NOTE, "", *images(chosen, pages=begin == RECOMMENDED), "", END])
+        + "\n".join([begin, NOTE, "", *image_table(chosen, pages=begin == RECOMMENDED), "", END])
         + after
     )
 
@@ -130,7 +131,7 @@ def main(words: Sequence[str] | None = None) -> int:
     rows, stale = all_rows(ROOT), []
     for name in PAGES:
         before = (ROOT / name).read_text(encoding="utf-8")
-        after = replaced(before, rows)
+        after = replace_table(before, rows)
         if after is None:
             print(f"{name} has no comments around the table of images", file=sys.stderr)
             return 2

@@ -9,25 +9,25 @@ import msgspec
 
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit import judge
-from imgbuild.audit.judge import Terms
+from imgbuild.audit.judge import AuditTerms
 from imgbuild.audit.main_path.closure import MainPath, main_path
-from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.main_path.named import add_named_packages
 from imgbuild.audit.packages.advised import AdvisedExtra
 from imgbuild.audit.packages.generated import GeneratedCode
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.loaded import Names
+from imgbuild.audit.packages.loaded import NamesByFile
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
-from imgbuild.audit.packages.queried import key_of, name_of
+from imgbuild.audit.packages.queried import normalized_name, package_set_key
 from imgbuild.audit.packages.reading import WheelMetadata
-from imgbuild.audit.source.facts import ModuleFacts, Opaque
-from imgbuild.index.remote_wheel import LATER, Blocks
-from imgbuild.learn.loop import READABLE
+from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
+from imgbuild.index.remote_wheel import LOCKED_PREFIX, BlockCache
+from imgbuild.learn.loop import READABLE_CHECKS
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.pipeline import audit_lock
 from imgbuild.report import Finding, Severity
-from imgbuild.solve.solve import python_of
-from imgbuild.values import Arch, Sha256, normalize
+from imgbuild.solve.solve import base_python
+from imgbuild.values import Arch, Sha256, normalize_package
 
 # The package that provides the module distutils to Python 3.12 and later.
 _PROVIDERS = ("setuptools",)
@@ -42,12 +42,12 @@ class RecordingPackageSet(PackageSet):
         return set(_PROVIDERS)
 
     def _root(self, module: str) -> str:
-        self.names.add(name_of(module))
+        self.names.add(normalized_name(module))
         return module
 
     def _package(self, package: str) -> str:
         self._root(package)
-        self.names.add(normalize(package))
+        self.names.add(normalize_package(package))
         return package
 
     def version(self, package: str) -> str | None:
@@ -74,7 +74,7 @@ class RecordingPackageSet(PackageSet):
         """Return the advised extras of a package and record its name."""
         return super().advised_extras(self._package(package))
 
-    def loaded(self, package: str) -> Names:
+    def loaded(self, package: str) -> NamesByFile:
         """Return the names that a package loads and record its name."""
         return super().loaded(self._package(package))
 
@@ -90,7 +90,7 @@ class RecordingPackageSet(PackageSet):
         """Return whether a module exists and record the top-level module."""
         return super().exists(self._root(module))
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         """Return the facts of a module and record the top-level module."""
         return super().module(self._root(name))
 
@@ -99,48 +99,52 @@ class RecordingPackageSet(PackageSet):
         return super().mentioning(self._root(package), word)
 
 
-def of_lock(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, ...]]:
+def names_looked_up(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, ...]]:
     """The key of a target's packages, and the names that auditing their code looks up."""
     resolution = lock.arch[arch]
     # As `lock` audits: with the exact Python of the base.
     target = inputs.matrix.targets[lock.target]
-    python = python_of(inputs.matrix.bases[target.base], resolution)
+    python = base_python(inputs.matrix.bases[target.base], resolution)
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     supply = audit_lock.LockFiles(lock, inputs)
     ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
-    terms = msgspec.structs.replace(audit_lock.terms_of(lock, inputs.matrix), named=())
-    with Library(inputs.store, Blocks(ranges), ahead=False) as library:
+    terms = msgspec.structs.replace(audit_lock.audit_terms(lock, inputs.matrix), named=())
+    with Library(inputs.store, BlockCache(ranges), ahead=False) as library:
         package_set = open_package_set(
             tuple(wheels.values()),
             library,
             python=python,
             arch=arch,
             glibc=lock.base.glibc,
-            locate=lambda wheel: inputs.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}",
+            locate=lambda wheel: (
+                inputs.store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
+            ),
             kind=RecordingPackageSet,
         )
         past = audit_lock.removed_attributes_check(
             package_set, ranges.indexes, library, inputs.context.http, resolution.versions,
             published=package_set.packages,
         )  # fmt: skip
-        names = of_audit(package_set, terms, past)
-    key = key_of(list(wheels.values()), package_set.python, arch, package_set.glibc)
+        names = names_looked_up_by_audit(package_set, terms, past)
+    key = package_set_key(list(wheels.values()), package_set.python, arch, package_set.glibc)
     return key, names
 
 
-def of_audit(
-    package_set: PackageSet, terms: Terms, past: Callable[[MainPath], list[Finding]] | None = None
+def names_looked_up_by_audit(
+    package_set: PackageSet,
+    terms: AuditTerms,
+    past: Callable[[MainPath], list[Finding]] | None = None,
 ) -> tuple[str, ...]:
     """The names that an audit of the code of `package_set` looks up; ValueError if it has errors.
 
     Checks of METADATA and rules read all packages of an extension, so their names are not recorded.
     """
-    report = judge.audit(
+    report = judge.audit_package_set(
         package_set,
         terms,
-        path=main_path(package_set, with_named(package_set, ())),
+        path=main_path(package_set, add_named_packages(package_set, ())),
         past=past,
-        checks=[check for check in READABLE if check not in ("metadata", "rules")],
+        checks=[check for check in READABLE_CHECKS if check not in ("metadata", "rules")],
         published=package_set.packages,
     )
     errors = [each.message for each in report.findings if each.severity is Severity.ERROR]

@@ -25,7 +25,7 @@ import yaml
 from packaging.version import Version
 
 import published_wheels
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.index.pages import IndexFile
 from imgbuild.system import files, yaml_data
 
@@ -35,7 +35,7 @@ MINORS = (
     "transformers", "torch", "accelerate", "peft", "datasets", "diffusers", "outlines", "xgrammar",
     "tensordict", "compressed-tensors", "flashinfer-python", "ms-swift", "llamafactory",
 )  # fmt: skip
-DEEP = ("accelerate", "peft")  # others import names of their inner modules
+DEEP_PACKAGES = ("accelerate", "peft")  # others import names of their inner modules
 OLDEST = {
     "trl": "0.8", "vllm": "0.4", "transformers": "4.30", "accelerate": "0.30", "peft": "0.8",
     "verl": "0.1", "torch": "2.1", "sglang": "0.4", "datasets": "2.14", "outlines": "0.0.30",
@@ -59,7 +59,9 @@ IMPORTERS = {
     "xfuser": "0.3", "vllm-ascend": "0.7", "vllm-omni": "0.1", "lmms-eval": "0.2",
 }  # fmt: skip
 # Classes whose arguments and members are kept; others are internal.
-KEPT = re.compile(r"(?:Config|Arguments|Args|Params|Trainer|LLM|Engine|Cache|Accelerator|Base)$")
+KEPT_CLASSES = re.compile(
+    r"(?:Config|Arguments|Args|Params|Trainer|LLM|Engine|Cache|Accelerator|Base)$"
+)
 LISTED = re.compile(r"^__all__ \+?= \[([^\]]*)\]", re.MULTILINE)
 IMPORTED = re.compile(
     r"^ *from (?P<module>[a-z_]\w*(?:\.\w+)+) import (?P<names>\([^)]*\)|[^\n(]+)", re.MULTILINE
@@ -76,17 +78,17 @@ class VersionNames(msgspec.Struct):
     members: dict[str, set[str]]
 
 
-def imported(packages: Iterable[str], http: Http) -> dict[str, set[str]]:
+def imported_names(packages: Iterable[str], http: HttpClient) -> dict[str, set[str]]:
     """The names that `IMPORTERS` import from modules of these packages, by module."""
     tops = {TOPS.get(package, package.replace("-", "_")) for package in packages}
     imports: dict[str, set[str]] = defaultdict(set)
     for importer, oldest in IMPORTERS.items():
         others = tops - {importer.replace("-", "_")}
         every = published_wheels.default_indexes(http).files(importer)
-        for file in published_wheels.of_each(
-            every, Version(oldest), published_wheels.minor
+        for file in published_wheels.first_wheels(
+            every, Version(oldest), published_wheels.minor_release
         ).values():
-            with published_wheels.opened(file, http, block=1 << 20) as wheel:
+            with published_wheels.open_wheel(file, http, block=1 << 20) as wheel:
                 for path in wheel.namelist():
                     if path.endswith(".py") and not TESTS.search(f"/{path}"):
                         _imports(wheel.read(path).decode("utf-8", "replace"), others, imports)
@@ -103,18 +105,19 @@ def _imports(text: str, tops: set[str], imports: dict[str, set[str]]) -> None:
             }  # fmt: skip
 
 
-def read(
+def read_names(
     package: str,
     file: IndexFile,
-    http: Http,
+    http: HttpClient,
     inner: Mapping[str, set[str]],
     listed: Sequence[str] | None,
 ) -> VersionNames:
     """The names in a wheel on the index; inner modules are read only for names in `inner`.
 
-    `listed` has the classes whose arguments are read; None selects those that `KEPT` matches.
+    `listed` has the classes whose arguments are read; None selects those that `KEPT_CLASSES`
+    matches.
     """
-    with published_wheels.opened(file, http, block=1 << 20) as wheel:
+    with published_wheels.open_wheel(file, http, block=1 << 20) as wheel:
         folder = f"{TOPS.get(package, package.replace('-', '_'))}/"
         paths = [
             path for path in wheel.namelist()
@@ -125,11 +128,11 @@ def read(
         # A class of the same name in experimental modules must not stand for the public one.
         for path in sorted(paths, key=lambda path: "/experimental/" not in path):
             deep = path.count("/") > (2 if package == "torch" else 4)
-            needed = module_of(path) in inner
+            needed = module_of_file(path) in inner
             if not path.endswith(".py") or (not needed and (deep or TESTS.search(f"/{path}"))):
                 continue
-            module, text = module_of(path), wheel.read(path)
-            named = module.count(".") < (3 if package in DEEP else 2)
+            module, text = module_of_file(path), wheel.read(path)
+            named = module.count(".") < (3 if package in DEEP_PACKAGES else 2)
             classless = listed is not None and not any(
                 f"class {n}".encode() in text for n in listed
             )
@@ -139,7 +142,7 @@ def read(
                 tree = ast.parse(text)
             except SyntaxError:
                 continue
-            bindings = set(bound(tree.body))
+            bindings = set(bound_names(tree.body))
             if "*" in bindings or (needed and not named and "__getattr__" in bindings):
                 names[module] = {"*"}
             elif named:
@@ -155,28 +158,32 @@ def read(
             }  # fmt: skip
     modules = {
         module for path in paths
-        if (module := module_of(path)).count(".") < 3 or module in inner
+        if (module := module_of_file(path)).count(".") < 3 or module in inner
     }  # fmt: skip
     for name, old in RENAMED.items():
         if name in classes:
             classes[old] = classes[name]
-    public = [name for name in classes if (KEPT.search(name) if listed is None else name in listed)]
+    public = [
+        name
+        for name in classes
+        if (KEPT_CLASSES.search(name) if listed is None else name in listed)
+    ]
     return VersionNames(
         modules=modules,
         names=names,
-        arguments={name: arguments(name, classes, set()) for name in public},
-        members={name: members(name, classes, set()) for name in public},
+        arguments={name: constructor_arguments(name, classes, set()) for name in public},
+        members={name: class_members(name, classes, set()) for name in public},
     )
 
 
-def module_of(path: str) -> str:
+def module_of_file(path: str) -> str:
     """The module of a file in a wheel."""
     parts = path.split("/")
     parts[-1] = parts[-1].partition(".")[0]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def bound(body: Iterable[ast.stmt]) -> Iterable[str]:
+def bound_names(body: Iterable[ast.stmt]) -> Iterable[str]:
     """The names that a module's body binds, or lists for lazy import."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -185,7 +192,7 @@ def bound(body: Iterable[ast.stmt]) -> Iterable[str]:
             yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
         elif isinstance(node, ast.If | ast.Try):
             handlers = [part for each in getattr(node, "handlers", ()) for part in each.body]
-            yield from bound([*node.body, *handlers, *node.orelse])
+            yield from bound_names([*node.body, *handlers, *node.orelse])
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr | ast.AugAssign):
             targets = getattr(node, "targets", [getattr(node, "target", None)])
             yield from (each.id for each in targets if isinstance(each, ast.Name))
@@ -196,12 +203,18 @@ def bound(body: Iterable[ast.stmt]) -> Iterable[str]:
             )  # fmt: skip
 
 
-def arguments(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> set[str]:
+def constructor_arguments(
+    name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]
+) -> set[str]:
     """The arguments of a constructor, which are parameters or the fields of a dataclass."""
     if name not in classes or name in seen:
         return set()
     node = classes[name]
-    above = {each for base in bases(node) for each in arguments(base, classes, {*seen, name})}
+    above = {
+        each
+        for base in base_names(node)
+        for each in constructor_arguments(base, classes, {*seen, name})
+    }
     fields = {
         each.target.id for each in node.body
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
@@ -219,7 +232,7 @@ def arguments(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) ->
     return fields | above
 
 
-def members(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> set[str]:
+def class_members(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> set[str]:
     """The methods and fields of a class."""
     if name not in classes or name in seen:
         return set()
@@ -231,16 +244,20 @@ def members(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> s
             if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
             and ast.unparse(each.value) == "self"
         }  # fmt: skip
-    above = {each for base in bases(node) for each in members(base, classes, {*seen, name})}
+    above = {
+        each for base in base_names(node) for each in class_members(base, classes, {*seen, name})
+    }
     return {each for each in functions | above if each[0] != "_"}
 
 
-def bases(node: ast.ClassDef) -> list[str]:
+def base_names(node: ast.ClassDef) -> list[str]:
     """The names of the base classes of a class."""
     return [ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in node.bases]
 
 
-def changes(per_version: Sequence[set[str] | None], versions: Sequence[Version]) -> dict[str, str]:
+def changed_names(
+    per_version: Sequence[set[str] | None], versions: Sequence[Version]
+) -> dict[str, str]:
     """The names that not every version has, with the range of versions that have them.
 
     Versions without the module or class are None and are ignored.
@@ -260,14 +277,14 @@ def changes(per_version: Sequence[set[str] | None], versions: Sequence[Version])
     return {spec: " ".join(names) for spec, names in sorted(groups.items())}
 
 
-def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
+def data_tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
     """The tables of a data file."""
     versions, values = list(read_versions), list(read_versions.values())
 
-    def _by_key(part: str) -> dict[str, dict[str, str]]:
+    def _group_by_key(part: str) -> dict[str, dict[str, str]]:
         keys = sorted({key for value in values for key in getattr(value, part)})
         rows = {
-            key: changes([getattr(value, part).get(key) for value in values], versions)
+            key: changed_names([getattr(value, part).get(key) for value in values], versions)
             for key in keys
         }
         unknown = {
@@ -279,23 +296,25 @@ def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
         return {key: row for key, row in rows.items() if row and key not in unknown}
 
     return {
-        "arguments": _by_key("arguments"),
-        "names": _by_key("names"),
-        "modules": changes([value.modules for value in values], versions),
-        "members": _by_key("members"),
+        "arguments": _group_by_key("arguments"),
+        "names": _group_by_key("names"),
+        "modules": changed_names([value.modules for value in values], versions),
+        "members": _group_by_key("members"),
     }
 
 
-def write(package: str, http: Http, inner: Mapping[str, set[str]], *, names: bool) -> Path:
+def write_package(
+    package: str, http: HttpClient, inner: Mapping[str, set[str]], *, names: bool
+) -> Path:
     """Read the versions of a package and write its file; with `names`, keep the arguments."""
     every = published_wheels.default_indexes(http).files(package)
-    key = published_wheels.minor if package in MINORS else _release
-    wheels = published_wheels.of_each(every, Version(OLDEST[package]), key)
+    key = published_wheels.minor_release if package in MINORS else _release
+    wheels = published_wheels.first_wheels(every, Version(OLDEST[package]), key)
     listed = () if names else CLASSES.get(package)
-    values = {v: read(package, file, http, inner, listed) for v, file in wheels.items()}
+    values = {v: read_names(package, file, http, inner, listed) for v, file in wheels.items()}
     path = files.data(FOLDER) / f"{package}.yaml"
-    other = yaml_data.read(path.read_bytes()) if path.exists() else {}
-    new = tables(values)
+    other = yaml_data.parse_yaml(path.read_bytes()) if path.exists() else {}
+    new = data_tables(values)
     if names:
         new |= {part: other[part] for part in ("arguments", "members") if part in other}
     first, last = str(next(iter(values))), str([*values][-1])
@@ -320,10 +339,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--names", action="store_true", help="keep the arguments and members of the existing file"
     )
-    options, http = parser.parse_args(words), Http()
-    inner = imported(options.package, http)
+    options, http = parser.parse_args(words), HttpClient()
+    inner = imported_names(options.package, http)
     for package in options.package:
-        print(write(package, http, inner, names=options.names))
+        print(write_package(package, http, inner, names=options.names))
     return 0
 
 

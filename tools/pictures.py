@@ -84,9 +84,9 @@ PICTURES = {
 }
 
 
-def drawn(picture: Picture) -> str:
+def draw_picture(picture: Picture) -> str:
     """The SVG of a picture."""
-    text = Text.from_ansi(f"$ {picture.command}\n{written(picture)}")
+    text = Text.from_ansi(f"$ {picture.command}\n{run_for_picture(picture)}")
     console = Console(
         record=True,
         width=picture.columns,
@@ -103,7 +103,7 @@ def drawn(picture: Picture) -> str:
     return "\n".join(line.rstrip() for line in svg.splitlines() if line.strip()) + "\n"
 
 
-def written(picture: Picture) -> str:
+def run_for_picture(picture: Picture) -> str:
     """The output of the command on a terminal; CalledProcessError if it fails."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, picture.columns, 0, 0))
@@ -135,7 +135,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     stale = []
     for name, picture in PICTURES.items():
-        text, path = drawn(picture), FOLDER / name
+        text, path = draw_picture(picture), FOLDER / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)

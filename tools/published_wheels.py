@@ -8,25 +8,25 @@ from collections.abc import Callable, Hashable, Iterable
 
 from packaging.version import Version
 
-from imgbuild.http.client import Http
-from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
-from imgbuild.index.remote_wheel import Blocks, RemoteFile
+from imgbuild.http.client import HttpClient
+from imgbuild.index.pages import IndexAddress, IndexFile, IndexLookup
+from imgbuild.index.remote_wheel import BlockCache, RemoteFile
 from imgbuild.solve import uv
 
 
-def default_indexes(http: Http) -> Indexes:
+def default_indexes(http: HttpClient) -> IndexLookup:
     """The default index of uv as the only index."""
     place = IndexAddress(name="default", address=uv.default_index())
-    return Indexes({place.name: place}, {}, place.name, http)
+    return IndexLookup({place.name: place}, {}, place.name, http)
 
 
-def opened(file: IndexFile, http: Http, block: int) -> zipfile.ZipFile:
+def open_wheel(file: IndexFile, http: HttpClient, block: int) -> zipfile.ZipFile:
     """A wheel whose needed parts are downloaded in blocks of `block` bytes."""
-    remote = RemoteFile(file.url, Blocks(http, block=block, limit=64))
+    remote = RemoteFile(file.url, BlockCache(http, block=block, limit=64))
     return zipfile.ZipFile(io.BufferedReader(remote, 1 << 16))
 
 
-def of_each(
+def first_wheels(
     every: Iterable[IndexFile], oldest: Version, key: Callable[[Version], Hashable]
 ) -> dict[Version, IndexFile]:
     """A wheel of the first final version for each `key`, from `oldest` on, in order of version.
@@ -46,6 +46,6 @@ def of_each(
     return {version: wheels[version] for version in first.values()}
 
 
-def minor(version: Version) -> tuple[int, ...]:
+def minor_release(version: Version) -> tuple[int, ...]:
     """The minor release of a version."""
     return version.release[:2]

@@ -18,28 +18,28 @@ from pathlib import Path
 
 from imgbuild.errors import ImgbuildError
 from imgbuild.lock import published
-from imgbuild.matrix.project_paths import find
+from imgbuild.matrix.project_paths import find_project
 from imgbuild.publish import listing, pull_page
 from imgbuild.registry import image_reference
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- pull -->", "<!-- /pull -->"
 NOTE = "<!-- made by tools/pull_lines.py, by update.yml for the registry of its repository -->"
-WITHOUT = """\
+NO_REGISTRY_TEXT = """\
 Where workflows publish the images of a repository, `imgbuild registry ls HOST/REPOSITORY --format
 markdown` prints the `docker pull` and `apptainer pull` lines of each. The workflow `update` of a
 [fork](docs/howto/publish.md) writes those of its own registry into this place."""
 
 
-def block(place: str, recommended: Sequence[str]) -> list[str] | None:
+def pull_block(place: str, recommended: Sequence[str]) -> list[str] | None:
     """The text for the images in `place`; None if no target has an image there."""
-    client = Client()
-    images = listing.listing(client, [image_reference.parse_repository(place)])
-    return pull_page.brief(images, recommended)
+    client = RegistryClient()
+    images = listing.list_images(client, [image_reference.parse_repository(place)])
+    return pull_page.brief_commands(images, recommended)
 
 
-def replaced(text: str, lines: Sequence[str]) -> str | None:
+def replace_block(text: str, lines: Sequence[str]) -> str | None:
     """`text` with `lines` between BEGIN and END; None without these comments."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -55,16 +55,16 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("place", nargs="?", metavar="REGISTRY/REPOSITORY")
     options = parser.parse_args(words)
-    matrix = published.load(find(ROOT).matrix)
+    matrix = published.load_matrix(find_project(ROOT).matrix)
     recommended = [name for name, target in matrix.targets.items() if target.recommended]
     try:
-        lines = block(options.place, recommended) if options.place else None
+        lines = pull_block(options.place, recommended) if options.place else None
     except ImgbuildError as error:
         print(f"README.md is left as it is: {error.message}", file=sys.stderr)
         return 1
     path = ROOT / "README.md"
     text = path.read_text(encoding="utf-8")
-    changed = replaced(text, lines or [WITHOUT])
+    changed = replace_block(text, lines or [NO_REGISTRY_TEXT])
     if changed is None:
         print(f"README.md has no comments {BEGIN} and {END}: it is left as it is", file=sys.stderr)
     elif changed != text:

@@ -23,13 +23,13 @@ import typer.main
 
 from imgbuild.ci import settings
 from imgbuild.cli._app import app
-from imgbuild.cli._help import metavar
-from imgbuild.cli._help import text as text_of
-from imgbuild.cli.show import guide_of
+from imgbuild.cli._help import parameter_help as text_of
+from imgbuild.cli._help import value_metavar
+from imgbuild.cli.show import target_guide
 from imgbuild.diagnose import codes, rules
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix import schema
-from imgbuild.matrix.select import select
+from imgbuild.matrix.select import select_targets
 from imgbuild.pipeline.session import open_session
 from imgbuild.show import guide
 from imgbuild.smoke import records
@@ -42,36 +42,40 @@ import architecture  # noqa: E402
 
 DOCS = ROOT / "docs"
 STALE = 5  # the exit status that imgbuild itself has for it
-MADE = "<!-- Made by tools/reference.py; edit the code and run it. -->\n"
-PLAIN = {"string": "text", "integer": "number", "boolean": "true or false", "null": "null"}
+GENERATED_NOTE = "<!-- Made by tools/reference.py; edit the code and run it. -->\n"
+TYPE_NAMES = {"string": "text", "integer": "number", "boolean": "true or false", "null": "null"}
 
 
-def folders() -> dict[str, dict[str, str]]:
+def page_folders() -> dict[str, dict[str, str]]:
     """The pages of each folder in docs, by name."""
-    return {"reference": pages(), "images": guides()}
+    return {"reference": reference_pages(), "images": guide_pages()}
 
 
-def guides() -> dict[str, str]:
+def guide_pages() -> dict[str, str]:
     """The guides of the recommended targets, by name in docs/images."""
     session = open_session(ROOT / "matrix.yaml")
-    chosen = select(session.matrix, [], everything=True, arches=[])
+    chosen = select_targets(session.matrix, [], everything=True, arches=[])
     return {
-        f"{item.name}.md": "\n".join([MADE, *guide.lines(guide_of(session, item)), ""])
+        f"{item.name}.md": "\n".join(
+            [GENERATED_NOTE, *guide.guide_lines(target_guide(session, item)), ""]
+        )
         for item in chosen
         if item.target.recommended
     }
 
 
-def pages() -> dict[str, str]:
+def reference_pages() -> dict[str, str]:
     """The pages, by name in docs/reference."""
     return {
-        "cli.md": cli(),
-        "matrix.md": keys("matrix.yaml", schema.schema(), MATRIX),
-        "extension.md": keys("matrix.yaml of an extension", schema.extension_schema(), EXTENSION),
-        "ci.md": keys("ci.yaml", ci_schema(), CI),
+        "cli.md": cli_page(),
+        "matrix.md": file_page("matrix.yaml", schema.matrix_schema(), MATRIX),
+        "extension.md": file_page(
+            "matrix.yaml of an extension", schema.extension_schema(), EXTENSION
+        ),
+        "ci.md": file_page("ci.yaml", ci_schema(), CI),
         "errors.md": errors_page(),
         "failures.md": failures_page(),
-        "modules.md": f"{MADE}\n# Modules\n\n{MODULES}\n{architecture.modules()}",
+        "modules.md": f"{GENERATED_NOTE}\n# Modules\n\n{MODULES}\n{architecture.module_index()}",
         "test-runs.md": test_runs(),
     }
 
@@ -99,22 +103,22 @@ The settings of `imgbuild ci` for images and machines ([how to](../ci.md)). The 
 # --- verbs ---------------------------------------------------------------------------------------
 
 
-def verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
+def visible_verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
     """Every visible verb and subcommand by its full name, in the order of the help."""
     for name, command in of.commands.items():
         if command.hidden:
             continue
         yield f"{above} {name}", command
         if hasattr(command, "commands"):
-            yield from verbs(command, f"{above} {name}")
+            yield from visible_verbs(command, f"{above} {name}")
 
 
-def cli() -> str:
+def cli_page() -> str:
     """The page of verbs, with a list by help panel and a section for each verb."""
     program = typer.main.get_command(app)
-    commands = list(verbs(program))
-    parts = [MADE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(commands)]
-    parts += [section(name, command) for name, command in commands]
+    commands = list(visible_verbs(program))
+    parts = [GENERATED_NOTE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(commands)]
+    parts += [verb_section(name, command) for name, command in commands]
     return "\n".join(parts)
 
 
@@ -141,29 +145,33 @@ def _contents(commands: Sequence[tuple[str, Any]]) -> Iterator[str]:
         if name.count(" ") == 1:
             link = f"[{name.split()[1]}](#{name.replace(' ', '-')})"
             panels.setdefault(command.rich_help_panel or "Others", []).append(link)
-    yield from table(("", "verbs"), [(panel, ", ".join(links)) for panel, links in panels.items()])
+    yield from markdown_table(
+        ("", "verbs"), [(panel, ", ".join(links)) for panel, links in panels.items()]
+    )
 
 
-def section(name: str, command: Any) -> str:
+def verb_section(name: str, command: Any) -> str:
     """The section of a verb with description, usage, arguments and options."""
-    lines = [f"## {name}\n", f"{prose(command.help or '')}\n"]
+    lines = [f"## {name}\n", f"{help_markdown(command.help or '')}\n"]
     if hasattr(command, "commands"):
         rest = ", ".join(f"`{name} {each}`" for each in command.commands)
         return "\n".join([*lines, f"Verbs: {rest}.\n"])
     given = [each for each in command.params if not each.hidden]
     arguments = [each for each in given if each.opts and not each.opts[0].startswith("-")]
     options = [each for each in given if each not in arguments and not SHARED & set(each.opts)]
-    words = [name, *(["[OPTIONS]"] if given != arguments else []), *map(metavar, arguments)]
+    words = [name, *(["[OPTIONS]"] if given != arguments else []), *map(value_metavar, arguments)]
     lines.append(f"```text\n{' '.join(words)}\n```\n")
     if arguments:
-        rows = [(f"`{metavar(each)}`", text_of(each)) for each in arguments]
-        lines += table(("argument", "is"), rows)
+        rows = [(f"`{value_metavar(each)}`", text_of(each)) for each in arguments]
+        lines += markdown_table(("argument", "is"), rows)
     if options:
-        lines += table(("option", "does"), [(flags(each), text_of(each)) for each in options])
+        lines += markdown_table(
+            ("option", "does"), [(option_flags(each), text_of(each)) for each in options]
+        )
     return "\n".join(lines)
 
 
-def prose(text: str) -> str:
+def help_markdown(text: str) -> str:
     """Help as Markdown, where text indented by four spaces becomes a code block."""
     lines: list[str] = []
     for line in inspect.cleandoc(text).splitlines():
@@ -180,9 +188,9 @@ def prose(text: str) -> str:
     return joined.replace(f"```\n\n{EXAMPLE}\n```bash\n", "")
 
 
-def flags(option: Any) -> str:
+def option_flags(option: Any) -> str:
     """The names of an option, long name first, with the negated name after a slash."""
-    value = metavar(option)
+    value = value_metavar(option)
     names = sorted(option.opts, key=lambda name: -len(name))
     words = [f"`{names[0]} {value}`" if value else f"`{names[0]}`", *(f"`{n}`" for n in names[1:])]
     return " / ".join([", ".join(words), *(f"`{name}`" for name in option.secondary_opts)])
@@ -200,11 +208,11 @@ def ci_schema() -> dict[str, Any]:
     return {**top, "$defs": definitions}
 
 
-def keys(title: str, schema: Mapping[str, Any], head: str) -> str:
+def file_page(title: str, schema: Mapping[str, Any], head: str) -> str:
     """The page of a file with its top-level keys, then the keys of each part in order of use."""
     definitions = schema["$defs"]
-    parts = [MADE, f"# {title}\n", f"{head}\n", *key_table(schema, definitions)]
-    for name in _used(schema, definitions):
+    parts = [GENERATED_NOTE, f"# {title}\n", f"{head}\n", *key_table(schema, definitions)]
+    for name in _used_definitions(schema, definitions):
         part = definitions[name]
         if "properties" in part:
             parts += [f"## {name}\n", f"{part.get('description', '')}\n"]
@@ -212,24 +220,24 @@ def keys(title: str, schema: Mapping[str, Any], head: str) -> str:
     return "\n".join(parts)
 
 
-def _used(part: object, definitions: Mapping[str, Any]) -> list[str]:
+def _used_definitions(part: object, definitions: Mapping[str, Any]) -> list[str]:
     """The names of definitions below `part`, in the order of use."""
     used_names: dict[str, None] = {}
 
-    def _walk(node: object) -> None:
+    def _collect_definitions(node: object) -> None:
         if isinstance(node, list):
             for item in node:
-                _walk(item)
+                _collect_definitions(item)
         elif isinstance(node, dict):
             name = str(node.get("$ref", "")).rsplit("/", 1)[-1]
             if name and name not in used_names:
                 used_names[name] = None
-                _walk(definitions[name])
+                _collect_definitions(definitions[name])
             for key, item in node.items():
                 if key != "$defs":
-                    _walk(item)
+                    _collect_definitions(item)
 
-    _walk(part)
+    _collect_definitions(part)
     return list(used_names)
 
 
@@ -239,16 +247,16 @@ def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[s
     rows = [
         (
             f"`{key}`",
-            kind(node, definitions),
+            type_text(node, definitions),
             _default(node, needed=key in required),
-            says(node, definitions),
+            key_description(node, definitions),
         )
         for key, node in part["properties"].items()
     ]
-    return table(("key", "value", "if omitted", "says"), rows)
+    return markdown_table(("key", "value", "if omitted", "says"), rows)
 
 
-def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+def type_text(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     """The type of a value as text, with links to parts of the file."""
     if "$ref" in node:
         name = node["$ref"].rsplit("/", 1)[1]
@@ -259,12 +267,12 @@ def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         return _alternatives(node.get("enum", [node.get("const")]))
     if "anyOf" in node:
         choices = [each for each in node["anyOf"] if each.get("type") != "null"]
-        return " or ".join(kind(each, definitions) for each in choices)
+        return " or ".join(type_text(each, definitions) for each in choices)
     if node.get("type") == "array":
-        return f"list of {kind(node['items'], definitions)}"
+        return f"list of {type_text(node['items'], definitions)}"
     if node.get("type") == "object":
-        return f"map to {kind(node['additionalProperties'], definitions)}"
-    return "day" if node.get("format") == "date" else PLAIN[node["type"]]
+        return f"map to {type_text(node['additionalProperties'], definitions)}"
+    return "day" if node.get("format") == "date" else TYPE_NAMES[node["type"]]
 
 
 def _alternatives(values: Sequence[object]) -> str:
@@ -281,12 +289,12 @@ def _default(node: Mapping[str, Any], *, needed: bool) -> str:
     return f"`{plain}`"
 
 
-def says(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+def key_description(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     """The description of a key, or of the parts of its value."""
     if "description" in node:
         return str(node["description"])
     if "$ref" in node:
-        return says(definitions[node["$ref"].rsplit("/", 1)[1]], definitions)
+        return key_description(definitions[node["$ref"].rsplit("/", 1)[1]], definitions)
     if "const" in node:
         return "what it is"
     inner = [node.get("items"), node.get("additionalProperties"), *node.get("anyOf", ())]
@@ -300,11 +308,13 @@ def errors_page() -> str:
     """The classes of errors with their exit statuses, sorted by status."""
     kinds = sorted(ImgbuildError.__subclasses__(), key=lambda error_class: error_class.exit_code)
     rows = [
-        (str(error_class.exit_code), f"`{error_class.__name__}`", first(error_class))
+        (str(error_class.exit_code), f"`{error_class.__name__}`", first_sentences(error_class))
         for error_class in kinds
     ]
-    statuses = table(("status", "`error` in `--json`", "means"), [("0", "", "Done."), *rows])
-    return "\n".join([MADE, "# Errors and exit statuses\n", ERRORS, *statuses, SEVERAL])
+    statuses = markdown_table(
+        ("status", "`error` in `--json`", "means"), [("0", "", "Done."), *rows]
+    )
+    return "\n".join([GENERATED_NOTE, "# Errors and exit statuses\n", ERRORS, *statuses, SEVERAL])
 
 
 ERRORS = """\
@@ -321,11 +331,14 @@ one, else 1.
 
 def failures_page() -> str:
     """The page of failures that `imgbuild diagnose` detects, with codes, causes and remedies."""
-    lines = [MADE, "# Failures in logs\n", FAILURES]
-    for rule in sorted(rules.load(), key=lambda rule: rule.code):
-        lines += [f"## {rule.code}: {rule.title}\n", f"Cause: {codes.plain(rule.cause)}.\n"]
-        lines.append(f"Cure: {codes.plain(rule.cure)}.\n")
-    for code, failure in sorted(rules.kinds().items()):
+    lines = [GENERATED_NOTE, "# Failures in logs\n", FAILURES]
+    for rule in sorted(rules.load_rules(), key=lambda rule: rule.code):
+        lines += [
+            f"## {rule.code}: {rule.title}\n",
+            f"Cause: {codes.fill_placeholders(rule.cause)}.\n",
+        ]
+        lines.append(f"Cure: {codes.fill_placeholders(rule.cure)}.\n")
+    for code, failure in sorted(rules.derived_kinds().items()):
         lines += [f"## {code}: {failure.title}\n", f"{failure.text.strip()}\n"]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -338,7 +351,7 @@ Codes from IMG901 on are reasoned from facts, such as the versions in which a na
 """
 
 
-def first(of: type) -> str:
+def first_sentences(of: type) -> str:
     """The first sentence or sentences of a docstring, as one line."""
     return " ".join((inspect.getdoc(of) or "").split("\n\n")[0].split())
 
@@ -348,11 +361,11 @@ def first(of: type) -> str:
 
 def test_runs() -> str:
     """All recorded runs of smoke tests, in a table for each target."""
-    parts = [MADE, "# Recorded runs of the smoke tests\n", TEST_RUNS]
+    parts = [GENERATED_NOTE, "# Recorded runs of the smoke tests\n", TEST_RUNS]
     for path in sorted((ROOT / "images").glob(f"*/{records.FILE}")):
         target = path.parent.name
         runs = records.read_records(path.parents[1], target).runs
-        parts += [f"## {target}\n", *table(TEST_RUN, [_test_run(run) for run in runs])]
+        parts += [f"## {target}\n", *markdown_table(TEST_RUN, [_test_run(run) for run in runs])]
     return "\n".join(parts)
 
 
@@ -395,7 +408,7 @@ def _test_run(run: RecordedRun) -> tuple[str, ...]:
 # --- Markdown ------------------------------------------------------------------------------------
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A Markdown table followed by an empty line; bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     table_rows = [
@@ -417,7 +430,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     check = parser.parse_args(words).check
     stale = []
-    for folder, page_texts in folders().items():
+    for folder, page_texts in page_folders().items():
         there = {path.name for path in (DOCS / folder).glob("*")}
         stale += [f"{folder}/{name}" for name in sorted(there - page_texts.keys())]
         for name, text in page_texts.items():

@@ -32,7 +32,7 @@ PLATFORMS = ("any", *(f"manylinux_2_{minor}_" for minor in (17, 28, 34)), "manyl
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class BuildEnvironment:
     """The environment of a build. `root` is a folder used as the root of the file system."""
 
     words: Sequence[str] = ()
@@ -44,11 +44,11 @@ class Surroundings:
 
 
 CASES = {
-    "again": ("an empty cache of layers", Surroundings()),
-    "umask": ("another user, umask 077", Surroundings(umask=0o077, user=54321)),
+    "again": ("an empty cache of layers", BuildEnvironment()),
+    "umask": ("another user, umask 077", BuildEnvironment(umask=0o077, user=54321)),
     "folder": (
         "another folder, time zone and locale",
-        Surroundings(
+        BuildEnvironment(
             folder="some wh\u00e9re/else",
             env={
                 "TZ": "Asia/Kathmandu",
@@ -60,17 +60,17 @@ CASES = {
             },
         ),
     ),
-    "trixie": ("the Python of Debian 13, no network", Surroundings(suite="trixie")),
-    "sid": ("the Python of Debian sid, no network", Surroundings(suite="sid")),
-    "jobs-1": ("one process", Surroundings(words=("--jobs", "1"))),
-    "jobs-2": ("two processes", Surroundings(words=("--jobs", "2"))),
-    "offline": ("--offline", Surroundings(words=("--offline",))),
+    "trixie": ("the Python of Debian 13, no network", BuildEnvironment(suite="trixie")),
+    "sid": ("the Python of Debian sid, no network", BuildEnvironment(suite="sid")),
+    "jobs-1": ("one process", BuildEnvironment(words=("--jobs", "1"))),
+    "jobs-2": ("two processes", BuildEnvironment(words=("--jobs", "2"))),
+    "offline": ("--offline", BuildEnvironment(words=("--offline",))),
 }
 
 
 def main() -> None:
     """Run the selected cases of the selected targets."""
-    options = arguments()
+    options = parse_arguments()
     project: Path = options.project.resolve()
     locked = project.glob("images/*/digests.json")
     targets = options.target or sorted(path.parent.name for path in locked)
@@ -82,11 +82,11 @@ def main() -> None:
         print("| target | surroundings | digest | seconds |\n| --- | --- | --- | --- |", flush=True)
         for target in targets:
             # With every input read and checked: no file is missing from the cache afterwards.
-            first = ("the first build, every file checked", Surroundings(words=("--verify",)))
+            first = ("the first build, every file checked", BuildEnvironment(words=("--verify",)))
             cases = {"first": first} | {name: CASES[name] for name in options.case or CASES}
             for name, (title, surroundings) in cases.items():
                 started = time.monotonic()
-                fault = attempt(project, target, name, surroundings, work)
+                fault = attempt_build(project, target, name, surroundings, work)
                 seconds = time.monotonic() - started
                 row = (target, title, fault or "as locked", f"{seconds:.0f}")
                 print(f"| {' | '.join(row)} |", flush=True)
@@ -96,7 +96,7 @@ def main() -> None:
     sys.exit(1 if failures else 0)
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     cases = "\n".join(f"  {name:8} {title}" for name, (title, _) in CASES.items())
     parser = argparse.ArgumentParser(
@@ -126,8 +126,8 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def attempt(
-    project: Path, target: str, name: str, surroundings: Surroundings, work: Path
+def attempt_build(
+    project: Path, target: str, name: str, surroundings: BuildEnvironment, work: Path
 ) -> str | None:
     """Build `target` once; returns None if the digest matches digests.json, else the error."""
     if os.geteuid() != 0 and (surroundings.user is not None or surroundings.suite is not None):
@@ -138,7 +138,7 @@ def attempt(
         copy_project(project, place)
         build = first_build if name == "first" else later_build
         build(target, surroundings, folder, place)
-        return compare(project, target, place / "out")
+        return compare_layout(project, target, place / "out")
     except subprocess.CalledProcessError as error:
         log = folder / "log"
         tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
@@ -160,12 +160,14 @@ def copy_project(project: Path, place: Path) -> None:
     shutil.copytree(ROOT / "builder", place / "builder", ignore=ignored)
 
 
-def first_build(target: str, surroundings: Surroundings, folder: Path, place: Path) -> None:
+def first_build(target: str, surroundings: BuildEnvironment, folder: Path, place: Path) -> None:
     """Build with the user's cache and network."""
-    run([*words(PYTHON, target, surroundings)], folder, place, {"PYTHONPATH": "builder"})
+    run_logged(
+        [*build_command(PYTHON, target, surroundings)], folder, place, {"PYTHONPATH": "builder"}
+    )
 
 
-def later_build(target: str, surroundings: Surroundings, folder: Path, place: Path) -> None:
+def later_build(target: str, surroundings: BuildEnvironment, folder: Path, place: Path) -> None:
     """Build with a cache of input files only."""
     cache = place / "cache"
     link_inputs(place / "images" / target / "lock.json", cache_root() / "files", cache / "files")
@@ -174,28 +176,30 @@ def later_build(target: str, surroundings: Surroundings, folder: Path, place: Pa
     env |= {f"{scheme}_proxy": "http://127.0.0.1:9" for scheme in ("http", "https")}
     env |= surroundings.env
     if surroundings.user is not None:
-        give(place, surroundings.user)
+        give_ownership(place, surroundings.user)
     if surroundings.suite is None:
-        run(words(PYTHON, target, surroundings), folder, place, env, surroundings)
+        run_logged(build_command(PYTHON, target, surroundings), folder, place, env, surroundings)
     else:
-        run_in_suite(surroundings.suite, words("python3", target, surroundings), folder, place, env)
+        run_in_suite(
+            surroundings.suite, build_command("python3", target, surroundings), folder, place, env
+        )
 
 
-def words(python: Path | str, target: str, surroundings: Surroundings) -> list[str]:
+def build_command(python: Path | str, target: str, surroundings: BuildEnvironment) -> list[str]:
     """The command line of a build."""
     build = [str(python), "-P", "-m", "imgbuild", "build", "--target", target, "--output", "out"]
     return [*build, *surroundings.words]
 
 
-def run(
+def run_logged(
     command: Sequence[str],
     folder: Path,
     place: Path,
     env: dict[str, str],
-    surroundings: Surroundings | None = None,
+    surroundings: BuildEnvironment | None = None,
 ) -> None:
     """Run `command` in `place`, with its output in the log; CalledProcessError if it fails."""
-    around = surroundings or Surroundings()
+    around = surroundings or BuildEnvironment()
     with (folder / "log").open("ab") as log:
         subprocess.run(
             command,
@@ -232,7 +236,7 @@ def run_in_suite(
         ' exec chroot "$root" env -i --chdir=/project "$@"'
     )
     isolated = ["unshare", "--mount", "--net", "--pid", "--fork", "sh", "-c", script, "sh"]
-    run([*isolated, str(root), str(place), *assignments, *command], folder, folder, {})
+    run_logged([*isolated, str(root), str(place), *assignments, *command], folder, folder, {})
 
 
 def make_root(suite: str, root: Path, folder: Path) -> None:
@@ -244,7 +248,7 @@ def make_root(suite: str, root: Path, folder: Path) -> None:
     mirror = sites.stdout.split()[0]
     options = ["--variant=apt", "--include=python3", "--mode=root"]
     options.append('--aptopt=Acquire::Check-Valid-Until "false"')
-    run(["mmdebstrap", *options, suite, str(root), mirror], folder, folder, {})
+    run_logged(["mmdebstrap", *options, suite, str(root), mirror], folder, folder, {})
 
 
 def python_version(root: Path) -> str:
@@ -277,10 +281,10 @@ def install_dependencies(version: str, site: Path, folder: Path) -> None:
     command += ["--only-binary", ":all:", "--python-version", version]
     command += [word for platform in platforms for word in ("--platform", platform)]
     command += ["--constraint", str(ROOT / "tools" / "constraints.txt"), *project["dependencies"]]
-    run(command, folder, folder, {})
+    run_logged(command, folder, folder, {})
 
 
-def compare(project: Path, target: str, layout: Path) -> str | None:
+def compare_layout(project: Path, target: str, layout: Path) -> str | None:
     """Hash all blobs of the layout; returns None if they match digests.json, else the error."""
     locked = json.loads((project / "images" / target / "digests.json").read_text())
     expected = {entry["manifest"] for entry in locked["arch"].values()}
@@ -295,7 +299,7 @@ def compare(project: Path, target: str, layout: Path) -> str | None:
                 return f"damaged: {digest}"
         if path.stat().st_size > 1 << 20:
             continue
-        waiting.extend(children(path))
+        waiting.extend(child_digests(path))
         if is_manifest(path):
             manifests.add(digest)
     missing, strange = expected - manifests, manifests - expected
@@ -304,7 +308,7 @@ def compare(project: Path, target: str, layout: Path) -> str | None:
     return None
 
 
-def children(path: Path) -> list[str]:
+def child_digests(path: Path) -> list[str]:
     """The digests in a document of the layout; empty for other blobs."""
     document = read_document(path)
     entries = [*document.get("manifests", []), *document.get("layers", [])]
@@ -348,7 +352,7 @@ def link_inputs(lock: Path, files: Path, into: Path) -> None:
                 shutil.copy(source, place)
 
 
-def give(place: Path, user: int) -> None:
+def give_ownership(place: Path, user: int) -> None:
     """Give everything below `place` to the user; linked files are replaced by copies."""
     for base, _, names in os.walk(place):
         os.chown(base, user, user)

@@ -21,10 +21,10 @@ from packaging.metadata import Metadata
 from packaging.version import Version
 
 import published_wheels
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.index.pages import IndexFile
 from imgbuild.system import files
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 OLDEST = {
     "vllm": "0.6.3", "sglang": "0.4", "trl": "0.8", "verl": "0.2", "transformers": "4.40",
@@ -38,7 +38,7 @@ MINORS = (
     *("numba", "bitsandbytes", "outlines"),
 )
 # The packages whose releases break those that use them.
-REQUIRED = frozenset(
+REQUIRED_PACKAGES = frozenset(
     (
         *("accelerate", "apache-tvm-ffi", "bitsandbytes", "compressed-tensors", "datasets"),
         *("depyf", "fastapi", "flashinfer-cubin", "flashinfer-python", "fsspec", "gguf"),
@@ -57,22 +57,22 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-def required(file: IndexFile, http: Http) -> dict[str, str]:
-    """The specifiers that a wheel requires of packages in `REQUIRED`, by package."""
-    with published_wheels.opened(file, http, block=1 << 16) as wheel:
+def required_specifiers(file: IndexFile, http: HttpClient) -> dict[str, str]:
+    """The specifiers that a wheel requires of packages in `REQUIRED_PACKAGES`, by package."""
+    with published_wheels.open_wheel(file, http, block=1 << 16) as wheel:
         path = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(wheel.read(path), validate=False)
     specifiers: dict[str, str] = {}
     for extra in ("", *(metadata.provides_extra or ())):
         for each in metadata.requires_dist or ():
-            name = normalize(each.name)
+            name = normalize_package(each.name)
             applies = each.marker is None or each.marker.evaluate({**ENVIRONMENT, "extra": extra})
-            if name in REQUIRED and applies and str(each.specifier):
+            if name in REQUIRED_PACKAGES and applies and str(each.specifier):
                 specifiers.setdefault(name, str(each.specifier))
     return specifiers
 
 
-def ranges(by_version: Mapping[Version, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+def version_ranges(by_version: Mapping[Version, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     """The required specifiers by required package and version range."""
     versions = list(by_version)
     rows: dict[str, dict[str, str]] = {}
@@ -95,15 +95,15 @@ def main(words: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(
         description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args(words)
-    http = Http()
+    http = HttpClient()
     indexes = published_wheels.default_indexes(http)
     document = {}
     with ThreadPoolExecutor(8) as threads:
         for package, oldest in OLDEST.items():
-            key = published_wheels.minor if package in MINORS else attrgetter("release")
-            wheels = published_wheels.of_each(indexes.files(package), Version(oldest), key)
-            values = threads.map(lambda file: required(file, http), wheels.values())
-            document[package] = ranges(dict(zip(wheels, values, strict=True)))
+            key = published_wheels.minor_release if package in MINORS else attrgetter("release")
+            wheels = published_wheels.first_wheels(indexes.files(package), Version(oldest), key)
+            values = threads.map(lambda file: required_specifiers(file, http), wheels.values())
+            document[package] = version_ranges(dict(zip(wheels, values, strict=True)))
             print(package, len(wheels), file=sys.stderr)
     path = Path(files.data("diagnose/facts")) / "requirements.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=100_000), encoding="utf-8")

@@ -61,7 +61,7 @@ PICTURES = {
 }
 
 
-def drawn(window: Browser, site: Path, picture: SitePicture) -> bytes:
+def draw_picture(window: Browser, site: Path, picture: SitePicture) -> bytes:
     """The PNG of a picture."""
     window.view(picture.width, picture.height, dark=picture.dark)
     window.open("about:blank")  # so that the form of another picture is not kept
@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
         options = ("--output", str(site), "--registry", REGISTRY)
         subprocess.run([*command, *options], cwd=ROOT, check=True)
         for name, picture in PICTURES.items():
-            (FOLDER / name).write_bytes(drawn(window, site, picture))
+            (FOLDER / name).write_bytes(draw_picture(window, site, picture))
     return 0
 
 

@@ -79,7 +79,7 @@ json.dump([sys.version.split()[0], release, found], sys.stdout)
 """
 
 
-class Stubs:
+class StdlibStubs:
     """The stubs of the standard library for one version of Python."""
 
     def __init__(self, version: Release) -> None:
@@ -99,25 +99,25 @@ class Stubs:
         """The public names of a module, and its classes that can be subscripted, as "X[]"."""
         if module not in self._names:
             self._names[module] = frozenset()  # for modules that import each other
-            tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
-            bound_names = set(self._bound(tree.body, module))
+            tree = ast.parse(stub_path(module).read_text(encoding="utf-8"))
+            bound_names = set(self._bound_names(tree.body, module))
             self._names[module] = frozenset(
                 name for name in bound_names if not name.startswith("_")
             )
         return self._names[module]
 
-    def _bound(self, body: Iterable[ast.stmt], module: str) -> Iterator[str]:
-        for node in self._taken(body):
+    def _bound_names(self, body: Iterable[ast.stmt], module: str) -> Iterator[str]:
+        for node in self._taken_branches(body):
             match node:
                 case ast.ImportFrom():
-                    yield from self._imported(node, module)
+                    yield from self._reexported_names(node, module)
                 case ast.Import():
                     yield from (alias.name for alias in node.names if alias.asname == alias.name)
                 case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                     if not any("type_check_only" in ast.unparse(d) for d in node.decorator_list):
                         yield node.name
                     members = node.body if isinstance(node, ast.ClassDef) else ()
-                    if "__class_getitem__" in self._bound(members, module):
+                    if "__class_getitem__" in self._bound_names(members, module):
                         yield node.name + SUBSCRIPT
                 case ast.Assign():
                     yield from (
@@ -126,9 +126,9 @@ class Stubs:
                 case ast.AnnAssign(target=ast.Name(id=name)):
                     yield name
 
-    def _imported(self, node: ast.ImportFrom, module: str) -> Iterator[str]:
+    def _reexported_names(self, node: ast.ImportFrom, module: str) -> Iterator[str]:
         """The names that `from a import b as b` or `from a import *` re-exports."""
-        base = module if path_of(module).name == "__init__.pyi" else module.rpartition(".")[0]
+        base = module if stub_path(module).name == "__init__.pyi" else module.rpartition(".")[0]
         above = base.split(".")[: len(base.split(".")) - node.level + 1] if node.level else []
         source = ".".join([*above, *([node.module] if node.module else [])])
         for alias in node.names:
@@ -137,22 +137,24 @@ class Stubs:
             elif alias.asname == alias.name:
                 yield alias.name
 
-    def _taken(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    def _taken_branches(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         """The statements in the branches for this version on Linux."""
         for node in body:
             if isinstance(node, ast.If):
-                yield from self._taken(node.body if self._holds(node.test) else node.orelse)
+                yield from self._taken_branches(
+                    node.body if self._test_holds(node.test) else node.orelse
+                )
             else:
                 yield node
 
-    def _holds(self, test: ast.expr) -> bool:
+    def _test_holds(self, test: ast.expr) -> bool:
         match test:
             case ast.BoolOp(op=ast.And()):
-                return all(map(self._holds, test.values))
+                return all(map(self._test_holds, test.values))
             case ast.BoolOp(op=ast.Or()):
-                return any(map(self._holds, test.values))
+                return any(map(self._test_holds, test.values))
             case ast.UnaryOp(op=ast.Not()):
-                return not self._holds(test.operand)
+                return not self._test_holds(test.operand)
             case ast.Compare(ops=[sign], comparators=[right]):
                 have: dict[str, Any] = {"sys.version_info": self.version, "sys.platform": "linux"}
                 left = have[ast.unparse(test.left)]
@@ -176,13 +178,13 @@ def _version(text: str) -> Release:
     return int(major), int(minor)
 
 
-def path_of(module: str) -> Path:
+def stub_path(module: str) -> Path:
     """The stub of a module."""
     path = TYPESHED.joinpath(*module.split("."))
     return path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")
 
 
-def public() -> list[str]:
+def public_modules() -> list[str]:
     """All modules in whose names no component starts with an underscore."""
     modules = []
     for path in sorted(TYPESHED.rglob("*.pyi")):
@@ -205,10 +207,10 @@ def specifier(having: list[Release], among: list[Release]) -> str:
 Table = dict[str, dict[str, str]]  # module → name → specifier; "" is the module itself
 
 
-def table(versions: dict[Release, Stubs]) -> Table:
+def missing_table(versions: dict[Release, StdlibStubs]) -> Table:
     """The modules and names that some versions lack. A submodule is a name of its parent."""
     missing: Table = {}
-    for module in public():
+    for module in public_modules():
         with_it = [version for version, stubs in versions.items() if stubs.has(module)]
         if not with_it:
             continue
@@ -228,7 +230,7 @@ def table(versions: dict[Release, Stubs]) -> Table:
     return missing
 
 
-def disagreements(missing: Table, python: str) -> tuple[str, set[tuple[str, str]]]:
+def find_disagreements(missing: Table, python: str) -> tuple[str, set[tuple[str, str]]]:
     """The version of an interpreter, and the names for which it contradicts typeshed."""
     question = json.dumps({module: list(names) for module, names in missing.items()})
     done = subprocess.run(
@@ -243,7 +245,7 @@ def disagreements(missing: Table, python: str) -> tuple[str, set[tuple[str, str]
     }
 
 
-def document(missing: Table, checked: list[str]) -> str:
+def table_yaml(missing: Table, checked: list[str]) -> str:
     """The table as YAML: names by module and specifier, separated by spaces."""
     first, last = ("{}.{}".format(*release) for release in (VERSIONS[0], VERSIONS[-1]))
     probed = ", ".join(sorted(checked, key=Version))
@@ -276,15 +278,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("python", nargs="+", help="interpreter that checks every name")
     given = parser.parse_args()
-    missing = table({version: Stubs(version) for version in VERSIONS})
+    missing = missing_table({version: StdlibStubs(version) for version in VERSIONS})
     checked = []
     for python in given.python:
-        release, wrong = disagreements(missing, python)
+        release, wrong = find_disagreements(missing, python)
         checked.append(release)
         for module, name in sorted(wrong):
             print(f"omitted, because Python {release} disagrees: {module or 'module'} {name}")
             del missing[module][name]
-    OUTPUT.write_text(document(missing, checked), encoding="utf-8")
+    OUTPUT.write_text(table_yaml(missing, checked), encoding="utf-8")
 
 
 if __name__ == "__main__":

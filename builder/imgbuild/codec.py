@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from imgbuild.errors import InputError, Problem
+from imgbuild.errors import InputError, InputProblem
 from imgbuild.system import boundary
 from imgbuild.system.folder import OpenFolder
 
 T = TypeVar("T")
 LIMIT = boundary.LIMIT
-SEARCHED = 16 << 20  # bytes of an invalid document in which the invalid text is searched for
-SHOWN = 200  # characters of an invalid text in a message
+SEARCH_LIMIT = 16 << 20  # bytes of an invalid document in which the invalid text is searched for
+SHOWN_CHARACTERS = 200  # characters of an invalid text in a message
 # json.dumps would create an encoder for each value.
 _SCALAR = json.JSONEncoder(ensure_ascii=False)
 _COMPACT = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -31,17 +31,17 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",",
 
 def to_builtins(value: Any) -> Any:
     """Convert `value` to JSON types, with sorted mappings, and fields in the struct's order."""
-    return msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_other)
+    return msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_encode_other)
 
 
-def _other(value: object) -> str:
+def _encode_other(value: object) -> str:
     """Encode types that not every release of msgspec encodes."""
     if isinstance(value, PurePath):
         return str(value)
     raise NotImplementedError
 
 
-def compact(value: Any) -> bytes:
+def encode_compact(value: Any) -> bytes:
     """Canonical JSON on one line with sorted keys, for hashing and for registry documents."""
     return _COMPACT.encode(to_builtins(value)).encode()
 
@@ -55,10 +55,10 @@ def _block(value: Any, indent: str) -> str:
     inner = indent + "  "
     if isinstance(value, dict):
         rows = [f"{_SCALAR.encode(key)}: {_block(item, inner)}" for key, item in value.items()]
-        opening, closing, flat = "{", "}", _flat(value.values())
+        opening, closing, flat = "{", "}", _is_flat(value.values())
     elif isinstance(value, list | tuple):  # msgspec leaves tuples as they are
         rows = [_block(item, inner) for item in value]
-        opening, closing, flat = "[", "]", _flat(value)
+        opening, closing, flat = "[", "]", _is_flat(value)
     else:
         return _SCALAR.encode(value)
     if flat:
@@ -66,7 +66,7 @@ def _block(value: Any, indent: str) -> str:
     return opening + ",".join(f"\n{inner}{row}" for row in rows) + f"\n{indent}{closing}"
 
 
-def _flat(items: Any) -> bool:
+def _is_flat(items: Any) -> bool:
     return not any(isinstance(item, dict | list | tuple) and item for item in items)
 
 
@@ -80,12 +80,12 @@ def decode(
     Raises InputError with `hint` and a message that names `file`, the key and the value.
     """
     cause: Exception
-    problem: Problem | None = None
+    problem: InputProblem | None = None
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:  # ValidationError is one of these
         fault, cause = str(error), error
-        if isinstance(error, msgspec.ValidationError) and len(data) <= SEARCHED:
+        if isinstance(error, msgspec.ValidationError) and len(data) <= SEARCH_LIMIT:
             problem = _first_misfit(data, kind, file)
     except UnicodeDecodeError as error:
         fault, cause = f"a string in the file is not UTF-8: {error.reason}", error
@@ -94,11 +94,11 @@ def decode(
     except (ValueError, OverflowError, MemoryError) as error:  # numbers that Python cannot hold
         fault, cause = str(error) or type(error).__name__, error
     message = f"{file} is not a valid {what}"
-    problem = problem or Problem(file=file, message=fault)
+    problem = problem or InputProblem(file=file, message=fault)
     raise InputError(message, problems=(problem,), hint=hint) from cause
 
 
-def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
+def _first_misfit(data: bytes, kind: type[T], file: str) -> InputProblem | None:
     """The first text in `data` that does not match the pattern of its type, or None.
 
     Errors of msgspec name neither the value nor the keys of mappings.
@@ -111,7 +111,7 @@ def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
 
 def _misfit(
     value: object, kind: inspect.Type, path: tuple[str | int, ...], file: str
-) -> Problem | None:
+) -> InputProblem | None:
     expected = None
     while isinstance(kind, inspect.Metadata):
         expected = (kind.extra_json_schema or {}).get("description", expected)
@@ -119,10 +119,13 @@ def _misfit(
     parts: list[tuple[object, inspect.Type, tuple[str | int, ...]]] = []
     match kind, value:
         case inspect.StrType(pattern=str(pattern)), str() if not re.search(pattern, value):
-            return Problem(
-                file=file, path=dotted(path), message="the text does not have the expected format",
-                value=value if len(value) <= SHOWN else f"{value[:SHOWN]}…", expected=expected,
-            )  # fmt: skip
+            return InputProblem(
+                file=file,
+                path=dotted_path(path),
+                message="the text does not have the expected format",
+                value=value if len(value) <= SHOWN_CHARACTERS else f"{value[:SHOWN_CHARACTERS]}…",
+                expected=expected,
+            )
         case inspect.StructType(), dict():
             parts += [(value[field.encode_name], field.type, (*path, field.encode_name))
                       for field in kind.fields if field.encode_name in value]  # fmt: skip
@@ -136,7 +139,7 @@ def _misfit(
     return next(filter(None, (_misfit(*part, file) for part in parts)), None)
 
 
-def dotted(path: Sequence[str | int]) -> str:
+def dotted_path(path: Sequence[str | int]) -> str:
     """Format the path of a value in a document, such as targets.cu124-vllm.arch[0]."""
     text = ""
     for part in path:
@@ -144,7 +147,9 @@ def dotted(path: Sequence[str | int]) -> str:
     return text
 
 
-def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None = None) -> T:
+def read_document(
+    path: Path, kind: type[T], *, what: str = "document", hint: str | None = None
+) -> T:
     """Read the file at `path` as a `kind`.
 
     `what` and `hint` are used as in `decode`.
@@ -152,14 +157,14 @@ def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None 
     Raises InputError if it is missing or invalid.
     """
     try:
-        data = boundary.content(path, LIMIT)
+        data = boundary.read_regular_file(path, LIMIT)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
     return decode(data, kind, file=str(path), what=what, hint=hint)
 
 
-def write(path: Path, value: Any, *, below: Path | None = None) -> bool:
+def write_document(path: Path, value: Any, *, below: Path | None = None) -> bool:
     """Write `value` to `path`. Returns False if the file already has this content."""
     return write_bytes(path, encode(value), below=below)
 

@@ -1,6 +1,7 @@
 """Defines the errors that users see, with a message, a hint, and an exit code for each class.
 
-Errors are caught only in `cli.main`, which prints them and exits. A `Signal` is not an error.
+Errors are caught only in `cli.main`, which prints them and exits. A `ControlSignal` is not an
+error.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class InputProblem(msgspec.Struct, frozen=True, kw_only=True):
     """An error in an input file: place, value, and expected value.
 
     `line` and `column` start at 1. `path` is a key such as "targets.cu124.python". `nearest` is the
@@ -41,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
 
-class Signal(Exception):
+class ControlSignal(Exception):
     """Base class of exceptions that tell callers to stop or to retry. Never shown to users."""
 
 
@@ -69,7 +70,7 @@ class InputError(ImgbuildError):
     exit_code = 2
 
     def __init__(
-        self, message: str, *, problems: tuple[Problem, ...] = (), hint: str | None = None
+        self, message: str, *, problems: tuple[InputProblem, ...] = (), hint: str | None = None
     ) -> None:
         super().__init__(message, hint=hint)
         self.problems = problems

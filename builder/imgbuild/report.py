@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-Tier = Literal["static", "cpu", "gpu", "multi-gpu"]  # of smoke tests; each needs more than the last
+TierName = Literal[
+    "static", "cpu", "gpu", "multi-gpu"
+]  # of smoke tests; each needs more than the last
 OUTCOMES = ("passed", "failed", "skipped")  # of a test case
 
 
@@ -20,7 +22,7 @@ class Severity(enum.StrEnum):
     NOTE = "note"
 
 
-class Relation(enum.StrEnum):
+class ConflictRelation(enum.StrEnum):
     """The type of a conflict between two packages, or of an item that a package lacks."""
 
     PACKAGE = "package"  # imports a package that is not in the package set
@@ -54,7 +56,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt is compatible, too.
     """
 
-    relation: Relation
+    relation: ConflictRelation
     package: str
     version: str
     file: str = ""
@@ -81,7 +83,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence | None = None
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class TestCase(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a smoke test. `seconds` is the duration.
 
     `notes` are log lines about packages that run without an optional part.
@@ -95,22 +97,22 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def count(cases: Sequence[Case], outcome: str) -> int:
+def count_cases(cases: Sequence[TestCase], outcome: str) -> int:
     """The number of `cases` with this outcome."""
     return sum(case.outcome == outcome for case in cases)
 
 
-def passed(cases: Sequence[Case]) -> bool:
+def has_passed(cases: Sequence[TestCase]) -> bool:
     """Whether no case failed, and at least one case passed."""
-    return not count(cases, "failed") and count(cases, "passed") > 0
+    return not count_cases(cases, "failed") and count_cases(cases, "passed") > 0
 
 
-def counts(cases: Sequence[Case]) -> str:
+def case_counts(cases: Sequence[TestCase]) -> str:
     """The number of cases by outcome, such as "3 passed, 0 failed, 1 skipped"."""
-    return ", ".join(f"{count(cases, outcome)} {outcome}" for outcome in OUTCOMES)
+    return ", ".join(f"{count_cases(cases, outcome)} {outcome}" for outcome in OUTCOMES)
 
 
-Release = Annotated[
+ReleaseText = Annotated[
     str,
     msgspec.Meta(pattern=r"^[0-9A-Za-z.]*\Z", description='version numbers such as "550.54.14"'),
 ]
@@ -127,15 +129,15 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
     installations without a container.
     """
 
-    cuda: Release
-    driver: Release = ""
-    driver_full: Release = ""
-    gpu: tuple[Release, ...] = ()
-    gpu_ptx: tuple[Release, ...] = ()
-    glibc: Release = ""
+    cuda: ReleaseText
+    driver: ReleaseText = ""
+    driver_full: ReleaseText = ""
+    gpu: tuple[ReleaseText, ...] = ()
+    gpu_ptx: tuple[ReleaseText, ...] = ()
+    glibc: ReleaseText = ""
 
 
-class Unread(msgspec.Struct, frozen=True, kw_only=True):
+class UncheckedPart(msgspec.Struct, frozen=True, kw_only=True):
     """An item that an audit did not check: a package (name==version), or a part of all packages.
 
     If `required` is set, the user named the item, and the audit fails without it.
@@ -158,8 +160,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tier: str = ""
     floors: Floors | None = None
     findings: tuple[Finding, ...] = ()
-    cases: tuple[Case, ...] = ()
-    unread: tuple[Unread, ...] = ()
+    cases: tuple[TestCase, ...] = ()
+    unread: tuple[UncheckedPart, ...] = ()
 
     @property
     def ok(self) -> bool:

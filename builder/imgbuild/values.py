@@ -60,7 +60,7 @@ class Arch(enum.StrEnum):
         return spellings.get(name) or cls(name)
 
 
-def of_machine(arches: Sequence[Arch]) -> tuple[Arch, ...]:
+def native_arch(arches: Sequence[Arch]) -> tuple[Arch, ...]:
     """The architecture of this machine if it is in `arches`, else all `arches`."""
     with contextlib.suppress(ValueError):
         machine = Arch.parse(platform.machine())
@@ -98,12 +98,12 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-def normalize(package: str) -> str:
+def normalize_package(package: str) -> str:
     """Normalize a package name by PEP 503: lower case, a hyphen for each run of `-_.`."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def markers(python: str, arch: Arch) -> dict[str, str]:
+def environment_markers(python: str, arch: Arch) -> dict[str, str]:
     """The values of environment markers (PEP 508) for CPython `python` ("3.11.2") on Linux."""
     full = python if python.count(".") == 2 else f"{python}.0"
     return {

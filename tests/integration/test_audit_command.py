@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import images, local_index, sample_project
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 WHEEL = "packages/thewheel-1.0-py3-none-any.whl"
 PINS = ("--requirements", "pins.txt", "--python", "3.11", "--arch", "x86_64")
@@ -18,9 +18,9 @@ TRL = b"from vllm import Gone\n\nclass GRPOTrainer: ...\n"
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[FileSite]:
     """An index that also has a trl and two vLLMs, and a registry with a base."""
-    index = sample_project.index()
+    index = sample_project.sample_index()
     index.wheel("trl", "9.0", files={"trl/__init__.py": TRL})
     source = {"PKG-INFO": b"Name: vllm\nVersion: 7.5\n", "vllm/__init__.py": b"class Old: ...\n"}
     index.add(
@@ -33,12 +33,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
     index.wheel("vllm", "8.0", files={"vllm/__init__.py": b"class Gone: ...\n"})
     index.wheel("vllm", "9.0", files={"vllm/__init__.py": b"class New: ...\n"})
     images.python_base(tmp_path)
-    with serve(Site(files=index.site_files())) as opened:
+    with serve_site(FileSite(files=index.site_files())) as opened:
         yield opened
 
 
 @pytest.fixture
-def project(site: Site, tmp_path: Path) -> Project:
+def project(site: FileSite, tmp_path: Path) -> Project:
     """A locked project, and an empty cache."""
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "first")
     project.write(
@@ -57,7 +57,7 @@ def cached_wheels(project: Project) -> list[str]:
     return [path.name for path in files if path.read_bytes().startswith(b"PK\x03\x04")]
 
 
-def test_facts_of_dropped_wheels_are_kept(project: Project, site: Site) -> None:
+def test_facts_of_dropped_wheels_are_kept(project: Project, site: FileSite) -> None:
     first = project.run("audit", TARGET, "--drop")
     assert cached_wheels(project) == []
     site.requests.clear()
@@ -66,7 +66,7 @@ def test_facts_of_dropped_wheels_are_kept(project: Project, site: Site) -> None:
     project.run("audit", TARGET, "--select", "elf", "--select", "cuda", "--offline")
 
 
-def test_pins_are_audited_against_index(project: Project, site: Site) -> None:
+def test_pins_are_audited_against_index(project: Project, site: FileSite) -> None:
     pins = project.folder / "pins.txt"
     pins.write_text("trl==9.0\nvllm==9.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, "--json", status=4)
@@ -129,14 +129,14 @@ def test_files_and_named_pins_form_one_set(project: Project) -> None:
     assert "stdin:1: trl==8.0 contradicts trl==9.0 in bad.txt:1" in done.stderr
 
 
-def test_requirements_of_extra_are_audited(project: Project, site: Site) -> None:
+def test_requirements_of_extra_are_audited(project: Project, site: FileSite) -> None:
     machine = ("--python", "3.11", "--arch", "x86_64", "--select", "metadata")
     done = project.run("audit", "trl[vllm]==9.0", *machine)
     assert "trl 9.0 has no extra vllm" in done.stdout
     assert "its extras: none" in done.stdout
 
 
-def test_wheel_by_url_replaces_index_wheel(project: Project, site: Site) -> None:
+def test_wheel_by_url_replaces_index_wheel(project: Project, site: FileSite) -> None:
     name = "vllm-9.0-py3-none-any.whl"
     files = {"vllm/__init__.py": b"class Gone: ...\n"}
     site.files[f"elsewhere/{name}"] = local_index.wheel_bytes("vllm", "9.0", files=files)
@@ -160,7 +160,7 @@ def test_wheel_by_url_replaces_index_wheel(project: Project, site: Site) -> None
     assert f"could not read {site.url(f'absent/{name}')}" in done.stdout + done.stderr
 
 
-def test_cuda_build_contradicting_torch_is_an_error(project: Project, site: Site) -> None:
+def test_cuda_build_contradicting_torch_is_an_error(project: Project, site: FileSite) -> None:
     name = "attn-1.0+cu12torch2.7cxx11abiTRUE-py3-none-any.whl"
     site.files[f"elsewhere/{name}"] = local_index.wheel_bytes(
         "attn", "1.0+cu12torch2.7cxx11abiTRUE", files={"attn.py": b""}

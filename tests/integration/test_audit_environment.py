@@ -39,15 +39,15 @@ class Machine:
         """A virtual environment with these packages, created by uv."""
         root = self.folder / "env"
         python = ["--python", sys.executable]
-        self._run([uv_program.binary(), "venv", "-q", "--offline", "--clear", *python, str(root)])
+        self._run([uv_program.uv_path(), "venv", "-q", "--offline", "--clear", *python, str(root)])
         chosen = ["--offline", "--no-index", "--find-links", str(self.wheels), "--no-deps"]
         python = ["--python", str(root / "bin" / "python")]
-        self._run([uv_program.binary(), "pip", "install", "-q", *chosen, *python, *pins])
+        self._run([uv_program.uv_path(), "pip", "install", "-q", *chosen, *python, *pins])
         return root
 
     def audit(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """The result of `imgbuild audit` with these arguments."""
-        done = prepared_program.run(["audit", *words], cwd=self.folder, env=self._env())
+        done = prepared_program.run_prepared(["audit", *words], cwd=self.folder, env=self._env())
         assert done.returncode == status, done.stdout + done.stderr
         return done
 

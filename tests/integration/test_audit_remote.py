@@ -12,13 +12,13 @@ import pytest
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
-from imgbuild.index.pages import SIMPLE, read_page
+from imgbuild.http.client import HttpClient
+from imgbuild.index.pages import SIMPLE_TYPES, read_page
 from imgbuild.lock.resolution import Wheel
 from imgbuild.solve import uv
 from imgbuild.values import Arch
 from tests.support import audited, prepared_program
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 BINARY = random.Random(3).randbytes(20 << 20)
 
@@ -26,25 +26,25 @@ BINARY = random.Random(3).randbytes(20 << 20)
 class Counting:
     """Counts the ranges and bytes requested from `http`."""
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: HttpClient) -> None:
         self._http = http
         self.requests = 0
         self.length = 0
 
-    def part(self, url: str, start: int, length: int) -> bytes:
+    def fetch_part(self, url: str, start: int, length: int) -> bytes:
         self.requests += 1
         self.length += length
-        return self._http.part(url, start, length)
+        return self._http.fetch_part(url, start, length)
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
         self.requests += 1
         self.length += length
         return self._http.part_end(url, length)
 
-    def bytes(self, url: str) -> bytes:
+    def fetch_bytes(self, url: str) -> bytes:
         raise AssertionError(url)
 
-    def fingerprint(self, url: str) -> tuple[str, int]:
+    def hash_remote_file(self, url: str) -> tuple[str, int]:
         raise AssertionError(url)
 
 
@@ -71,15 +71,15 @@ def test_modules_of_large_wheel_are_read_by_ranges(tmp_path: Path) -> None:
     files |= {f"big/m{number:03}.py": f"VALUE = {number}\n" for number in range(300)}
     wheel, path = audited.wheel(tmp_path / "site", "big", "1.0", files)
     store = Store.open(tmp_path / "cache")
-    with serve(Site(files={wheel.file: path.read_bytes()})) as site:
-        http = Counting(Http(attempts=1))
+    with serve_site(FileSite(files={wheel.file: path.read_bytes()})) as site:
+        http = Counting(HttpClient(attempts=1))
         package_set = package_set_of(wheel, site.url(wheel.file), http, store)
         package_set.prefetch(package_set.modules_of("big"))
         assert package_set.module("big.m299") is not None
         assert http.requests <= 5
         assert http.length < 1 << 20
         package_set.wheels["big"].save()
-        again = Counting(Http(attempts=1))
+        again = Counting(HttpClient(attempts=1))
         later = package_set_of(wheel, site.url(wheel.file), again, store)
         assert later.module("big.m007") == package_set.module("big.m007")
         assert again.requests == 0
@@ -87,8 +87,8 @@ def test_modules_of_large_wheel_are_read_by_ranges(tmp_path: Path) -> None:
 
 @pytest.mark.network
 def test_wheel_of_public_index_is_read(tmp_path: Path) -> None:
-    http = Http()
-    page = http.text(f"{uv.default_index().rstrip('/')}/vllm/", accept=SIMPLE)
+    http = HttpClient()
+    page = http.text(f"{uv.default_index().rstrip('/')}/vllm/", accept=SIMPLE_TYPES)
     (file,) = (
         file
         for file in read_page(page)
@@ -121,7 +121,7 @@ def test_wheels_compiled_for_another_numpy_are_reported(numpy: str, status: int)
     pins = ("opencv-python-headless==4.9.0.80", f"numpy=={numpy}")
     options = ("--python", "3.11", "--arch", "x86_64", "--json")
     words = ("audit", *pins, *options)
-    done = prepared_program.run(words, cwd=Path.cwd(), env=os.environ)
+    done = prepared_program.run_prepared(words, cwd=Path.cwd(), env=os.environ)
     assert done.returncode == status, done.stderr
     (report,) = json.loads(done.stdout)
     errors = [finding["where"] for finding in report["findings"] if finding["severity"] == "error"]

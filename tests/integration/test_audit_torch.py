@@ -19,11 +19,11 @@ from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import open_package_set
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import lock_file
 from imgbuild.lock.resolution import Wheel
-from imgbuild.matrix.load import load
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.matrix.load import load_matrix
+from imgbuild.report import ConflictRelation, Finding, Severity
 from imgbuild.values import Arch
 from tests.support import needs, samples
 
@@ -57,7 +57,7 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
     assert wheel.version == "2.6.0"
     store = Store.open()
     if store.file(wheel.sha256) is None:
-        Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).fetch_missing(
+        Inputs(load_matrix(ROOT / "matrix.yaml"), Context(store, HttpClient())).fetch_missing(
             lock, {wheel.sha256}
         )
     path = store.file(wheel.sha256)
@@ -74,7 +74,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def compiled(folder: Path, *, new_string: bool, typevars: bool) -> Path:
     """A library compiled with the old or new std::string, as a torch version declares it."""
-    compiler = needs.tool("g++")
+    compiler = needs.require_tool("g++")
     source = folder / "kernels.cpp"
     parameter, argument = (", bool", ", true") if typevars else ("", "")
     source.write_text(SOURCE.replace("PARAMETER", parameter).replace("ARGUMENT", argument))
@@ -92,7 +92,7 @@ def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Find
     """The findings for a wheel with `library`, in a package set with the real torch."""
     files = {FILE: library.read_bytes(), "flashinfer/__init__.py": b""}
     path = samples.write_wheel(library.parent, "flashinfer-python", "0.2.5", files)
-    wheel = samples.add(facts, path, "flashinfer-python", "0.2.5")
+    wheel = samples.add_to_store(facts, path, "flashinfer-python", "0.2.5")
     stored_path = facts.file(wheel.sha256)
     assert stored_path is not None
     places = {torch[0].sha256: torch[1], wheel.sha256: stored_path}
@@ -106,7 +106,7 @@ def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Find
             locate=lambda item: places[item.sha256],
             partial=True,
         )
-        return [finding for finding in linking.check(package_set) if FILE in finding.where]
+        return [finding for finding in linking.check_linking(package_set) if FILE in finding.where]
 
 
 def test_symbol_with_new_string_abi_is_undefined(
@@ -119,7 +119,7 @@ def test_symbol_with_new_string_abi_is_undefined(
     assert f"torch 2.6.0 defines it with std::string of the old ABI ({OLD}b)" in finding.message
     evidence = finding.evidence
     assert evidence is not None
-    assert (evidence.relation, evidence.subject) == (Relation.SYMBOL, f"{NEW}b")
+    assert (evidence.relation, evidence.subject) == (ConflictRelation.SYMBOL, f"{NEW}b")
     assert (evidence.other, evidence.other_version) == ("torch", "2.6.0")
 
 

@@ -41,7 +41,7 @@ def _workers(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_worker_processes_produce_same_report(tmp_path: Path, workers: ReaderProcesses):
-    worth, running = reading.WORTH, reading.RUNNING
+    worth, running = reading.PARALLEL_MINIMUM, reading.RUNNING_BYTES
     large = [request(tmp_path, "large", worth), request(tmp_path, "other", worth // 8)]
     small = request(tmp_path, "small", running)
     tiny = request(tmp_path, "tiny", running // 8)

@@ -26,8 +26,8 @@ FORGET = 'description~="venv-|exec /bin/sh"'  # the steps that install, in what 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    needs.buildx()
-    with dockerfile_project.project(tmp_path_factory.mktemp("builders")) as project:
+    needs.require_buildx()
+    with dockerfile_project.locked_project(tmp_path_factory.mktemp("builders")) as project:
         project.run("render", TARGET)
         yield project
 
@@ -68,7 +68,7 @@ def test_docker_build_has_the_same_files_as_imgbuild_build(project):
 def test_docker_built_image_is_usable(project):
     answer = json.loads(project.run(*BUILD, "--json").stdout)[0]
     place = project.folder / "build/docker" / TARGET
-    assert (answer["output"], answer["digest"]) == (str(place), images.verified(place).digest)
+    assert (answer["output"], answer["digest"]) == (str(place), images.verify_layout(place).digest)
     assert leftovers(project) == []
     for through in ("root", "docker"):
         done = project.run(
@@ -162,7 +162,7 @@ def test_concurrent_builds_of_target_are_serialized(with_step, tmp_path):
     answers = [json.loads(stdout)[0] for stdout, _ in results]
     assert answers[0]["digest"] == answers[1]["digest"]
     for answer in answers:
-        images.verified(Path(answer["output"]))
+        images.verify_layout(Path(answer["output"]))
     assert leftovers(with_step) == []
 
 

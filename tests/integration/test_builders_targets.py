@@ -44,7 +44,7 @@ pytestmark = [
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
     """The committed locks and Dockerfiles in a separate folder, which is removed at the end."""
-    docker = needs.buildx()
+    docker = needs.require_buildx()
     shutil.copytree(ROOT / "images", tmp_path / "images")
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
     yield tmp_path

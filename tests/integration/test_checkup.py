@@ -27,7 +27,7 @@ def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Pa
     source = folder / "driver.c"
     source.write_text(text or DRIVER % (init, count))
     subprocess.run(
-        [needs.tool("gcc"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source,
+        [needs.require_tool("gcc"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source,
          "-o", folder / "libcuda.so.1"],
         check=True,
     )  # fmt: skip
@@ -92,8 +92,12 @@ def test_driver_without_gpu_is_a_note_if_no_gpu_is_requested(tmp_path: Path) -> 
 
 
 def test_user_without_passwd_entry_is_reported(tmp_path: Path) -> None:
-    needs.root()
-    as_arbitrary_user = (needs.tool("setpriv", "util-linux"), "--reuid=54321", "--clear-groups")
+    needs.require_root()
+    as_arbitrary_user = (
+        needs.require_tool("setpriv", "util-linux"),
+        "--reuid=54321",
+        "--clear-groups",
+    )
     home = {"HOME": "/root"}
     findings = look(before=as_arbitrary_user, **home)
     assert findings["user"]["severity"] == "error"

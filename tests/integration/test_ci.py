@@ -19,12 +19,20 @@ from pathlib import Path
 import pytest
 
 from imgbuild.attest.signing import forms
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import Reference, Repository, parse_repository
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import ImageReference, Repository, parse_repository
 from tests.support import ci_repository, docker_registry, needs
-from tests.support.ci_repository import BROKEN, CAUSE, OTHER, Sample, run, script, states
+from tests.support.ci_repository import (
+    BROKEN,
+    CAUSE,
+    OTHER,
+    Sample,
+    ci_script,
+    run_script,
+    step_states,
+)
 from tests.support.sample_project import TARGET
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(1200)]
 ARCH = "x86_64"
@@ -35,16 +43,16 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("ci")
     with (
-        serve(Site(files=ci_repository.index().site_files())) as site,
-        docker_registry.serve(folder / "registry") as registry,
+        serve_site(FileSite(files=ci_repository.index().site_files())) as site,
+        docker_registry.serve_registry(folder / "registry") as registry,
     ):
-        project = ci_repository.make(folder / "project", site.url("simple"))
+        project = ci_repository.create_project(folder / "project", site.url("simple"))
         base = ci_repository.git(project.folder, "rev-parse", "HEAD")
         yield Sample(project, registry, base, folder / "scripts")
 
 
 def test_interrupted_script_resumes_without_repeating_steps(sample):
-    path = script(sample, "--all", "--registry", sample.place("rl"))
+    path = ci_script(sample, "--all", "--registry", sample.place("rl"))
     begun = sample.project.folder / f"build/ci/{OTHER}@{ARCH}/audit.json"
     with subprocess.Popen(
         ["bash", str(path)], env=sample.project.environment(), start_new_session=True,
@@ -56,19 +64,19 @@ def test_interrupted_script_resumes_without_repeating_steps(sample):
         _, messages = running.communicate()
     assert running.returncode == 130, messages
     assert "interrupted; run this script again to continue" in messages
-    before, request_count = states(sample), len(sample.registry.received_requests())
+    before, request_count = step_states(sample), len(sample.registry.received_requests())
     assert before[f"{TARGET}@publish tag"][0] == 0
     assert f"{OTHER}@{ARCH} job" not in before
     assert TARGET in sample.tags("rl")
     assert OTHER not in sample.tags("rl")
 
-    messages = run(sample, path, status=1)
+    messages = run_script(sample, path, status=1)
     assert f"ci: {TARGET}@{ARCH}: published\n" in messages
     assert f"ci: {OTHER}@{ARCH}: audit has passed before\n" in messages
     assert f"ci: {OTHER}@publish passed\n" in messages
     assert f"ci: {BROKEN}@{ARCH}: smoke failed with exit status 1\n" in messages
     assert f"ci: {BROKEN}@publish waits for {BROKEN}@{ARCH}\n" in messages
-    after = states(sample)
+    after = step_states(sample)
     assert {
         name for name in before if name.startswith(TARGET) and after[name] != before[name]
     } == set()
@@ -91,33 +99,33 @@ def test_interrupted_script_resumes_without_repeating_steps(sample):
 
 
 def test_script_for_another_lock_publishes_nothing(sample):
-    path = script(sample, BROKEN, "--registry", sample.place("stale"))
+    path = ci_script(sample, BROKEN, "--registry", sample.place("stale"))
     path.write_text(path.read_text().replace(sample.digest(BROKEN), f"sha256:{'0' * 64}"))
     writes = len(sample.registry.writes())
-    messages = run(sample, path, status=5)
+    messages = run_script(sample, path, status=5)
     assert f"{BROKEN} was locked again; write this script anew" in messages
     assert len(sample.registry.writes()) == writes
 
 
 def test_script_without_results_folder_does_nothing(sample, tmp_path):
     (tmp_path / "file").touch()
-    path = script(sample, OTHER, "--no-push", "--results", str(tmp_path / "file/results"))
-    assert "ci: " not in run(sample, path, status=2)
+    path = ci_script(sample, OTHER, "--no-push", "--results", str(tmp_path / "file/results"))
+    assert "ci: " not in run_script(sample, path, status=2)
 
 
 def test_job_for_another_machine_is_run_by_the_same_script_there(sample):
-    path = script(sample, OTHER, "--registry", sample.place("machines"), "--all-published")
+    path = ci_script(sample, OTHER, "--registry", sample.place("machines"), "--all-published")
     text = path.read_text()
     begin = f"begin {OTHER}@{ARCH} {sample.digest(OTHER)}"
     path.write_text(re.sub(rf"(?m)^({begin} \w+) x86_64", r"\1 aarch64", text))
     shutil.rmtree(sample.project.folder / f"build/ci/{OTHER}@{ARCH}")
-    messages = run(sample, path, status=1)
+    messages = run_script(sample, path, status=1)
     assert f"{OTHER}@{ARCH} needs a machine of aarch64; run this script there" in messages
     assert f"{OTHER}@publish waits for {OTHER}@{ARCH}" in messages
     other = sample.folder / "other.sh"  # of that machine
     other.write_text(re.sub(rf"(?ms)^begin {OTHER}@publish .*?finish$", "", text))
-    run(sample, other)
-    messages = run(sample, path)
+    run_script(sample, other)
+    messages = run_script(sample, path)
     assert f"{OTHER}@{ARCH} has passed on another machine" in messages
     assert sample.tags("machines")[OTHER] == sample.digest(OTHER)
 
@@ -134,7 +142,7 @@ def test_rerun_repeats_only_failed_steps(sample):
 @pytest.fixture(scope="module")
 def changed(sample: Sample) -> Sample:
     """The sample after a change of one pin."""
-    ci_repository.pin(sample.project, TARGET, "2.0")
+    ci_repository.change_pin(sample.project, TARGET, "2.0")
     return sample
 
 
@@ -163,11 +171,11 @@ def test_nightly_run_publishes_and_reports_targets(changed, tmp_path):
     assert job_run.status == 0, job_run.said
     targets = {target["target"]: target for target in job_run.outputs["targets"]}
     assert set(targets) == {TARGET, BROKEN}
-    before = states(changed)
+    before = step_states(changed)
     [image] = targets[TARGET]["image"]
     done = changed.job("target", "image", JOB=image["id"], REGISTRY=place)
     assert done.status == 0, done.said
-    after = states(changed)
+    after = step_states(changed)
     # Results of the change under review for the same digest on this machine are kept.
     assert after[f"{TARGET}@{ARCH} smoke"] == before[f"{TARGET}@{ARCH} smoke"]
     assert changed.tags("rl")[TARGET] != changed.digest(TARGET)  # pushed, not tagged
@@ -191,7 +199,7 @@ def report(sample: Sample, folder: Path, place: str) -> None:
         '#!/bin/sh\necho "$@" >> "$0.log"\n[ "$2" != list ] || cat "$0.number" || true\n'
     )
     program.chmod(0o755)
-    env = {"PATH": ci_repository.with_programs(folder), "GH_TOKEN": "none", "GH_REPO": "me/rl"}
+    env = {"PATH": ci_repository.path_with_programs(folder), "GH_TOKEN": "none", "GH_REPO": "me/rl"}
     env["REGISTRY"] = place
     done = sample.job("nightly", "report", **env)
     assert done.status == 1, done.said
@@ -248,7 +256,7 @@ def results_of(sample: Sample, target: str) -> dict[str, tuple[int, int]]:
     """The results of the audits and tests of a target."""
     return {
         name: state
-        for name, state in states(sample).items()
+        for name, state in step_states(sample).items()
         if name.startswith(f"{target}@") and name.split(" ")[1] in ("audit", "smoke")
     }
 
@@ -257,7 +265,7 @@ def test_moved_tag_is_restored(scratch_sample):
     place, before = scratch_sample.place("rl"), results_of(scratch_sample, OTHER)
     scratch_sample.project.run("registry", "tag", f"{place}@{scratch_sample.digest(TARGET)}", OTHER)
     assert scratch_sample.tags("rl")[OTHER] == scratch_sample.digest(TARGET)
-    run(scratch_sample, script(scratch_sample, OTHER, "--registry", place))
+    run_script(scratch_sample, ci_script(scratch_sample, OTHER, "--registry", place))
     assert scratch_sample.tags("rl")[OTHER] == scratch_sample.digest(OTHER)
     assert results_of(scratch_sample, OTHER) == before
     assert (scratch_sample.project.folder / "build" / OTHER / "oci-layout").exists()  # one is kept
@@ -269,20 +277,24 @@ SLURM = ("--on", "slurm", "--sbatch=--gpus-per-node=0")
 
 def test_failed_tier_after_push_sets_no_tag(scratch_sample):
     """The GPU tier runs on a Slurm node without a GPU, so it fails."""
-    scratch_sample.project.env.update(needs.slurm())
+    scratch_sample.project.env.update(needs.require_slurm())
     tell(scratch_sample, GPU)
     gate = ("--gate", "static", "--gate", "gpu")
-    messages = run(
+    messages = run_script(
         scratch_sample,
-        script(scratch_sample, OTHER, "--registry", scratch_sample.place("gated"), *gate, *SLURM),
+        ci_script(
+            scratch_sample, OTHER, "--registry", scratch_sample.place("gated"), *gate, *SLURM
+        ),
         status=1,
     )
     assert f"{OTHER}@{ARCH} passed" in messages
     assert f"{OTHER}@{ARCH}-gpu: smoke failed with exit status 1" in messages
     assert f"{OTHER}@publish waits for {OTHER}@{ARCH}-gpu" in messages
     assert scratch_sample.tags("gated") == {}
-    client, place = Client(origin=True), parse_repository(scratch_sample.place("gated"))
-    answer = client.resolve(Reference(place.host, place.name, digest=scratch_sample.digest(OTHER)))
+    client, place = RegistryClient(origin=True), parse_repository(scratch_sample.place("gated"))
+    answer = client.resolve(
+        ImageReference(place.host, place.name, digest=scratch_sample.digest(OTHER))
+    )
     assert answer is not None
     jobs = scratch_sample.project.run("ci", "jobs", OTHER, *gate, "--json").stdout
     (scratch_sample.folder / "jobs.json").write_text(jobs)
@@ -305,20 +317,22 @@ if "ci" in sys.orig_argv:
 def test_passed_tier_on_node_sets_tag(scratch_sample, tmp_path):
     """A tier that requires no GPU runs on a real Slurm between the push and the tag."""
     (tmp_path / "sitecustomize.py").write_text(STATIC)
-    scratch_sample.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
+    scratch_sample.project.env.update(needs.require_slurm(), PYTHONPATH=str(tmp_path))
     tell(scratch_sample, GPU)
     words = ("--registry", scratch_sample.place("passed"), "--gate", "static")
-    messages = run(scratch_sample, script(scratch_sample, OTHER, *words, *SLURM))
+    messages = run_script(scratch_sample, ci_script(scratch_sample, OTHER, *words, *SLURM))
     assert f"{OTHER}@{ARCH}-static passed" in messages
     assert scratch_sample.tags("passed")[OTHER] == scratch_sample.digest(OTHER)
 
 
 def test_sif_is_pushed_to_repository_of_image(scratch_sample):
     """The image has passed, so the SIF is pushed although no machine can run a tier."""
-    needs.tool("mksquashfs", "squashfs-tools")
+    needs.require_tool("mksquashfs", "squashfs-tools")
     tell(scratch_sample, "sif: true\n", gate="[static, gpu]")
-    path = script(scratch_sample, f"{TARGET}@{ARCH}-sif", "--registry", scratch_sample.place("rl"))
-    assert f"{TARGET}@{ARCH}-sif passed" in run(scratch_sample, path)
+    path = ci_script(
+        scratch_sample, f"{TARGET}@{ARCH}-sif", "--registry", scratch_sample.place("rl")
+    )
+    assert f"{TARGET}@{ARCH}-sif passed" in run_script(scratch_sample, path)
     assert f"{TARGET}-{ARCH}-sif" in scratch_sample.tags("rl")
 
 
@@ -326,23 +340,23 @@ def test_image_is_signed_before_its_tag_is_set(scratch_sample, tmp_path):
     """`verify` with the public key and the real cosign accept the signature."""
     sample = scratch_sample
     secret, public = tmp_path / "key.pem", tmp_path / "key.pub"
-    openssl = needs.tool("openssl")
+    openssl = needs.require_tool("openssl")
     curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
     subprocess.run([openssl, "genpkey", *curve, "-out", str(secret)], check=True)
     subprocess.run([openssl, "pkey", "-in", secret, "-pubout", "-out", public], check=True)
     assert signature(sample, f"{sample.place('rl')}:{OTHER}", public, status=9) == "failed"
     before = results_of(sample, OTHER)
     place = sample.place("signed")
-    path = script(sample, OTHER, "--registry", place, "--sign-key", str(secret))
+    path = ci_script(sample, OTHER, "--registry", place, "--sign-key", str(secret))
     request_count = len(sample.registry.received_requests())
-    run(sample, path)
+    run_script(sample, path)
     requests = sample.registry.writes(request_count)
     put = [request.path for request in requests if request.method == "PUT"]
     tags = [at for at, path in enumerate(put) if f"/signed/manifests/{OTHER}" in path]
     assert len(tags) == 2
     assert f"/v2/signed/manifests/{sample.digest(OTHER)}" in put
     repository = Repository(sample.registry.host, "signed")
-    bundles = Client().referrers(repository, sample.digest(OTHER), forms.BUNDLE)
+    bundles = RegistryClient().referrers(repository, sample.digest(OTHER), forms.BUNDLE)
     places = [put.index(f"/v2/signed/manifests/{bundle.digest}") for bundle in bundles]
     assert places
     assert max(places) < min(tags)
@@ -350,7 +364,12 @@ def test_image_is_signed_before_its_tag_is_set(scratch_sample, tmp_path):
     assert results_of(sample, OTHER) == before
     trusted = ("--key", str(public), "--insecure-ignore-tlog")
     subprocess.run(
-        [needs.tool("cosign", "cosign of Debian sid"), "verify", *trusted, f"{place}:{OTHER}"],
+        [
+            needs.require_tool("cosign", "cosign of Debian sid"),
+            "verify",
+            *trusted,
+            f"{place}:{OTHER}",
+        ],
         check=True,
     )
 

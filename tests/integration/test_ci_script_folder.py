@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.support.ci_jobs_sample import _sample, _shared_sample, of, script
-from tests.support.inprocess_project import Sample
+from tests.support.ci_jobs_sample import _sample, _shared_sample, job_script, make_jobs
+from tests.support.inprocess_project import SampleProject
 from tests.support.traps import Traps
 
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
-def test_script_commands_import_nothing_from_current_folder(sample: Sample, tmp_path: Path) -> None:
+def test_script_commands_import_nothing_from_current_folder(
+    sample: SampleProject, tmp_path: Path
+) -> None:
     planted = Traps(tmp_path / "flags")
     planted.plant(sample.folder)
-    head, _, _ = script(sample, of(sample)).partition("\nresults=")
+    head, _, _ = job_script(sample, make_jobs(sample)).partition("\nresults=")
     command = ["bash", "-c", f'{head}\n"${{imgbuild[@]}}" --version']
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert planted.triggered() == {}

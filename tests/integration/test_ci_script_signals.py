@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from tests.support.ci_jobs_sample import _sample, _shared_sample, of, script
-from tests.support.inprocess_project import TARGET, Sample
+from tests.support.ci_jobs_sample import _sample, _shared_sample, job_script, make_jobs
+from tests.support.inprocess_project import TARGET, SampleProject
 
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 STEP = """\
@@ -29,12 +29,12 @@ while :; do sleep 0.05; done
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_signal_to_script_stops_its_step(
-    sample: Sample, number: signal.Signals, status: int
+    sample: SampleProject, number: signal.Signals, status: int
 ) -> None:
     step = sample.folder / "step"
     step.write_text(STEP)
     step.chmod(0o755)
-    text = script(sample, of(sample), published=False)
+    text = job_script(sample, make_jobs(sample), published=False)
     text = re.sub(r"^imgbuild=.*$", f"imgbuild=({step})", text, flags=re.MULTILINE)
     path = sample.folder / "script.sh"
     path.write_text(text)

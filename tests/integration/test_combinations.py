@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.combinations import HALVES, Combination, Outcome, audit_all, half_of, load
+from tests.support.combinations import (
+    HALVES,
+    Combination,
+    Outcome,
+    audit_all,
+    half_of_record,
+    load_combinations,
+)
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(2700), pytest.mark.disk(5)]
 
-ALL = [record for half in HALVES for record in load(half)]
+ALL = [record for half in HALVES for record in load_combinations(half)]
 # Known limits of the audit, with the reason in docs/audit.md.
 UNSEEN: frozenset[str] = frozenset()
 
@@ -23,16 +30,18 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 
 def test_every_kind_of_combination_has_enough_rows() -> None:
-    assert len(load("held")) >= 25
+    assert len(load_combinations("held")) >= 25
     kinds = {"elf", "cuda", "imports", "calls", "support", "metadata", "rules"}
     assert {record.check for record in ALL} >= kinds
-    assert {record.check for record in load("held")} == {record.check for record in ALL}
+    assert {record.check for record in load_combinations("held")} == {
+        record.check for record in ALL
+    }
     assert {record.arch for record in ALL} == {"x86_64", "arm64"}
 
 
 @pytest.mark.parametrize("half", HALVES)
 def test_combinations_are_split_into_halves_deterministically(half: str) -> None:
-    assert {half_of(record.id) for record in load(half)} == {half}
+    assert {half_of_record(record.id) for record in load_combinations(half)} == {half}
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from imgbuild.assemble import committed_files
 from imgbuild.assemble.committed_files import CommittedFiles
 from imgbuild.errors import InputError
 from imgbuild.oci.layer import write_layer
-from imgbuild.oci.tar import Member
+from imgbuild.oci.tar import LayerMember
 from tests.support.git_repository import GitRepository
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
@@ -26,13 +26,13 @@ def _repository(tmp_path: Path) -> GitRepository:
 def read(folder: Path, tmp_path: Path) -> tuple[CommittedFiles, tuple[str, ...], str]:
     """The files of `folder`, the differences from them, and the digest of their layer."""
     contents = tmp_path / f"contents-{len(list(tmp_path.iterdir()))}"
-    committed = committed_files.find(folder)
-    files = committed_files.files_of(committed, "/workspace", contents)
+    committed = committed_files.find_committed_folder(folder)
+    files = committed_files.read_committed_files(committed, "/workspace", contents)
     digest = write_layer(files.members, None).digest
-    return files, committed_files.differences(committed, files), digest
+    return files, committed_files.find_differences(committed, files), digest
 
 
-def by_path(files: CommittedFiles) -> dict[str, Member]:
+def by_path(files: CommittedFiles) -> dict[str, LayerMember]:
     return {member.path.removeprefix("workspace/"): member for member in files.members}
 
 
@@ -105,10 +105,10 @@ def test_only_subfolder_of_repository_is_read(repository: GitRepository, tmp_pat
 
 def test_uncommitted_folder_is_refused(repository: GitRepository, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not in a readable git checkout"):
-        committed_files.find(tmp_path)
+        committed_files.find_committed_folder(tmp_path)
     with pytest.raises(InputError, match="has no commit"):
-        committed_files.find(repository.folder)
+        committed_files.find_committed_folder(repository.folder)
     repository.commit({"a.py": ""})
     (repository.folder / "new").mkdir()
     with pytest.raises(InputError, match="has no file of"):
-        committed_files.find(repository.folder / "new")
+        committed_files.find_committed_folder(repository.folder / "new")

@@ -20,7 +20,7 @@ import pytest
 from uv import find_uv_bin
 
 from imgbuild.container import engine, settings
-from imgbuild.container.load import load
+from imgbuild.container.load import load_image
 from imgbuild.container.settings import ContainerSettings, StartOptions
 from imgbuild.oci import layout
 from imgbuild.render import compose, kubernetes, skypilot
@@ -35,18 +35,18 @@ DEVCONTAINERS = "@devcontainers/cli@0.89.0"
 def container(image: str, **options: object) -> ContainerSettings:
     """The container of the sample lock, with another image."""
     requested = StartOptions(**{"gpus": "0", "env": (f"A={VALUE}",), **options})  # type: ignore[arg-type]
-    return settings.settings(samples.lock(), [Arch.X86_64], image, DIGEST, requested)
+    return settings.container_settings(samples.lock(), [Arch.X86_64], image, DIGEST, requested)
 
 
 @pytest.fixture(name="image", params=["podman"])
 def _image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An image with a shell, loaded into an engine."""
     getattr(needs, request.param)()
-    container_engine = engine.require(request.param)
+    container_engine = engine.require_engine(request.param)
     tag = f"imgbuild-test-{uuid.uuid4().hex[:12]}"
-    built = layout.read(images.tiny(tmp_path / "image"))
-    yield load(container_engine, built, Arch.X86_64, tag).reference
-    engine.remove(container_engine, f"{tag}:latest")
+    built = layout.read_layout(images.write_tiny_image(tmp_path / "image"))
+    yield load_image(container_engine, built, Arch.X86_64, tag).reference
+    engine.remove_image(container_engine, f"{tag}:latest")
 
 
 @pytest.fixture(name="folder")
@@ -78,7 +78,7 @@ def run(folder: Path, *words: str | Path, timeout: float = 240) -> str:
 @pytest.mark.engine
 def test_compose_starts_image(image: str, folder: Path) -> None:
     script = 'echo "[$A]" "$HF_HOME"; pwd; cat hello; id -u'
-    text = compose.compose(container(image, command=("sh", "-c", script), shared=64), "test")
+    text = compose.compose_text(container(image, command=("sh", "-c", script), shared=64), "test")
     # Debian's engines only recommend the program for `init`.
     (folder / "compose.yaml").write_text(text.replace("    init: true\n", ""))
     words = ("podman-compose", "--in-pod", "false")
@@ -96,8 +96,8 @@ def test_compose_starts_image(image: str, folder: Path) -> None:
 @pytest.mark.network
 @pytest.mark.parametrize("image", ["docker"], indirect=True)
 def test_cli_starts_dev_container(image: str, folder: Path) -> None:
-    npx = needs.tool("npx", "npm")
-    document = json.loads(compose.devcontainer(container(image, shared=64)))
+    npx = needs.require_tool("npx", "npm")
+    document = json.loads(compose.devcontainer_text(container(image, shared=64)))
     # The sample is a shell without accounts, and Docker of Debian has no program for `init`.
     document |= {"remoteUser": "root", "updateRemoteUserUID": False, "init": False}
     (folder / ".devcontainer").mkdir()
@@ -111,7 +111,7 @@ def test_cli_starts_dev_container(image: str, folder: Path) -> None:
         printed = run(folder, *words, "exec", *place, "sh", "-c", script)
         assert printed.splitlines()[-3:] == [f"[{VALUE}]", "/workspace", "hello"]
     finally:
-        docker = needs.tool("docker", "docker.io")
+        docker = needs.require_tool("docker", "docker.io")
         run(folder, docker, "rm", "--force", started["containerId"])
         run(folder, docker, "volume", "rm", f"imgbuild-kernels-{'1' * 12}")
 
@@ -121,7 +121,7 @@ def test_cli_starts_dev_container(image: str, folder: Path) -> None:
 def test_kubernetes_schemas_accept_jobs_and_pods(folder: Path) -> None:
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("python", "train.py"), "gpus": "8", "rdma": "rdma/ib", "shared": 64}
-    (folder / "job.yaml").write_text(kubernetes.job(container(image, **options), "test"))
+    (folder / "job.yaml").write_text(kubernetes.job_manifest(container(image, **options), "test"))
     uv = find_uv_bin()
     words = (
         uv,
@@ -140,7 +140,9 @@ def test_models_generated_from_jobset_schema_have_every_field(folder: Path) -> N
     """The models drop unknown fields and refuse wrong types."""
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("torchrun", "train.py"), "gpus": "8", "nodes": 2, "rdma": "rdma/ib"}
-    (folder / "jobset.yaml").write_text(kubernetes.jobset(container(image, **options), "test"))
+    (folder / "jobset.yaml").write_text(
+        kubernetes.jobset_manifest(container(image, **options), "test")
+    )
     script = (
         "import sys, json, yaml; from kubeflow_trainer_api.models import JobsetV1alpha2JobSet as J;"
         "document = yaml.safe_load(open('jobset.yaml'));"
@@ -162,7 +164,7 @@ def test_models_generated_from_jobset_schema_have_every_field(folder: Path) -> N
 def test_skypilot_reads_task(folder: Path) -> None:
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("echo", VALUE), "gpus": "8", "gpu": "H100", "nodes": 2}
-    (folder / "task.yaml").write_text(skypilot.task(container(image, **options), "test"))
+    (folder / "task.yaml").write_text(skypilot.task_text(container(image, **options), "test"))
     script = (
         "import sys, sky, json; task = sky.Task.from_yaml('task.yaml');"
         "[resources] = task.resources;"

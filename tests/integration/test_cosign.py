@@ -12,11 +12,11 @@ import pytest
 from imgbuild import codec
 from imgbuild.attest import in_toto
 from imgbuild.attest.signing import forms, keys, signer, statements, stored
-from imgbuild.attest.signing.signer import Signed
+from imgbuild.attest.signing.signer import SignedSubject
 from imgbuild.oci import layout
 from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
-from imgbuild.registry.client import Client, bytes_source
-from imgbuild.registry.image_reference import Reference, Repository
+from imgbuild.registry.client import RegistryClient, bytes_source
+from imgbuild.registry.image_reference import ImageReference, Repository
 from imgbuild.values import Arch, Digest
 from tests.support import docker_registry, images, needs
 from tests.support.docker_registry import OwnRegistry
@@ -41,8 +41,8 @@ SAID = {
 
 @pytest.fixture(name="registry", scope="module")
 def _registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    needs.tool("cosign", "cosign of Debian sid")
-    with docker_registry.serve(tmp_path_factory.mktemp("cosign") / "registry") as running:
+    needs.require_tool("cosign", "cosign of Debian sid")
+    with docker_registry.serve_registry(tmp_path_factory.mktemp("cosign") / "registry") as running:
         yield running
 
 
@@ -79,16 +79,20 @@ def run(*command: str, cwd: Path | None = None, right: bool = True) -> str:
 
 def cosign(*arguments: str, cwd: Path | None = None, right: bool = True) -> str:
     """Run cosign."""
-    return run(needs.tool("cosign", "cosign of Debian sid"), *arguments, cwd=cwd, right=right)
+    return run(
+        needs.require_tool("cosign", "cosign of Debian sid"), *arguments, cwd=cwd, right=right
+    )
 
 
 def push(registry: OwnRegistry, folder: Path, name: str, word: str = "hello") -> Descriptor:
     """Push a small image for two architectures to the registry; returns its descriptor."""
-    image_layout = layout.read(images.tiny(folder, tuple(Arch), word))
-    client, repository = Client(), Repository(registry.host, name)
+    image_layout = layout.read_layout(images.write_tiny_image(folder, tuple(Arch), word))
+    client, repository = RegistryClient(), Repository(registry.host, name)
     for image in image_layout.images.values():
         for blob in (image.config, *image.layers):
-            client.upload(repository, bytes_source(image_layout.blob(blob.digest).read_bytes()))
+            client.upload_blob(
+                repository, bytes_source(image_layout.blob(blob.digest).read_bytes())
+            )
     for descriptor in (
         *(image.manifest for image in image_layout.images.values()),
         image_layout.top,
@@ -98,11 +102,15 @@ def push(registry: OwnRegistry, folder: Path, name: str, word: str = "hello") ->
     return image_layout.top
 
 
-def sign(registry: OwnRegistry, name: str, top: Descriptor, private: Path, *types: str) -> Signed:
+def sign(
+    registry: OwnRegistry, name: str, top: Descriptor, private: Path, *types: str
+) -> SignedSubject:
     """Sign an image and statements of several types with imgbuild."""
-    signed_statements = [statements.of([top.digest], *SAID[each]) for each in types]
+    signed_statements = [statements.create_statement([top.digest], *SAID[each]) for each in types]
     key = keys.load_private(private, lambda _: b"pw")
-    return signer.sign(Client(), Repository(registry.host, name), top, key, signed_statements)
+    return signer.sign_subject(
+        RegistryClient(), Repository(registry.host, name), top, key, signed_statements
+    )
 
 
 def verify(
@@ -144,7 +152,9 @@ def test_imgbuild_reads_cosign_signatures(registry, pairs, tmp_path, form):
         "attest", "--key", str(private), *OFFLINE, form, "--type", "slsaprovenance1",
         "--predicate", str(predicate), reference,
     )  # fmt: skip
-    stored_signatures = stored.read(Client(), Repository(registry.host, name), top.digest)
+    stored_signatures = stored.read_signatures(
+        RegistryClient(), Repository(registry.host, name), top.digest
+    )
     assert stored_signatures.damaged == ()
     assert {each.kind for each in stored_signatures.signatures} == {
         in_toto.SIGNATURE, in_toto.PROVENANCE,
@@ -155,7 +165,7 @@ def test_imgbuild_reads_cosign_signatures(registry, pairs, tmp_path, form):
     )
 
 
-def layer_of(client: Client, repository: Repository, manifest: Digest) -> Descriptor:
+def layer_of(client: RegistryClient, repository: Repository, manifest: Digest) -> Descriptor:
     """The first layer of a manifest."""
     data = client.manifest(repository.with_digest(manifest)).data
     return codec.decode(data, Manifest, file="manifest").layers[0]
@@ -167,7 +177,7 @@ def test_cosign_and_imgbuild_refuse_flipped_byte_in_registry(registry, pairs, tm
     # A separate image, because a registry stores equal bytes once for all its repositories.
     top = push(registry, tmp_path, form, word=form)
     private, public = pairs["cosign"]
-    client, repository = Client(attempts=1), Repository(registry.host, form)
+    client, repository = RegistryClient(attempts=1), Repository(registry.host, form)
     options: tuple[str, ...] = ()
     if form == "bundle":
         manifest = sign(registry, form, top, private).bundles[-1]
@@ -175,7 +185,9 @@ def test_cosign_and_imgbuild_refuse_flipped_byte_in_registry(registry, pairs, tm
         options = ("--new-bundle-format=false",)
         cosign("sign", "--key", str(private), *OFFLINE, *options,
                f"{registry.host}/{form}@{top.digest}")  # fmt: skip
-        collection = client.resolve(repository.tagged(forms.tag(top.digest, forms.SIGNATURES)))
+        collection = client.resolve(
+            repository.tagged(forms.collection_tag(top.digest, forms.SIGNATURES))
+        )
         assert collection is not None
         manifest = collection.digest
     digest = layer_of(client, repository, manifest).digest
@@ -185,10 +197,10 @@ def test_cosign_and_imgbuild_refuse_flipped_byte_in_registry(registry, pairs, tm
         flipped = whole[:number] + bytes([whole[number] ^ 1]) + whole[number + 1 :]
         place.write_bytes(flipped)
         verify(registry, form, public, *options, right=False)
-        damaged = stored.read(client, repository, top.digest).damaged
+        damaged = stored.read_signatures(client, repository, top.digest).damaged
         assert [digest in damage for damage in damaged] == [True], damaged
     place.write_bytes(whole)
-    assert stored.read(client, repository, top.digest).damaged == ()
+    assert stored.read_signatures(client, repository, top.digest).damaged == ()
     verify(registry, form, public, *options)
 
 
@@ -197,7 +209,7 @@ def test_cosign_and_imgbuild_refuse_signature_of_another_image(registry, pairs, 
     name = f"moved-{form}"
     signed_image = push(registry, tmp_path / "one", name, word="one")
     private, public = pairs["cosign"]
-    client, repository = Client(), Repository(registry.host, name)
+    client, repository = RegistryClient(), Repository(registry.host, name)
     if form == "bundle":
         manifest = sign(registry, name, signed_image, private).bundles[-1]
         data = client.blob(repository, layer_of(client, repository, manifest))
@@ -207,13 +219,13 @@ def test_cosign_and_imgbuild_refuse_signature_of_another_image(registry, pairs, 
         cosign("sign", "--key", str(private), *OFFLINE, "--new-bundle-format=false",
                f"{registry.host}/{name}@{signed_image.digest}")  # fmt: skip
         signed = client.manifest(
-            repository.tagged(forms.tag(signed_image.digest, forms.SIGNATURES))
+            repository.tagged(forms.collection_tag(signed_image.digest, forms.SIGNATURES))
         )
         other = push(registry, tmp_path / "other", name, word="other")
-        tag = forms.tag(other.digest, forms.SIGNATURES)
+        tag = forms.collection_tag(other.digest, forms.SIGNATURES)
         client.put_manifest(repository, signed.data, MANIFEST, tag=tag)
     verify(registry, name, public, right=False)
-    (signature,) = stored.read(client, repository, other.digest).signatures
+    (signature,) = stored.read_signatures(client, repository, other.digest).signatures
     assert signature.by(keys.load_public(public))
     assert signature.digests == (signed_image.digest,)
-    assert client.resolve(Reference(registry.host, name, "one")) is not None
+    assert client.resolve(ImageReference(registry.host, name, "one")) is not None

@@ -14,7 +14,7 @@ from imgbuild.oci import layout
 from imgbuild.values import Arch
 from tests.support import ci_repository, needs, smoke_environment
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.long, pytest.mark.engine, pytest.mark.network]
 
@@ -37,17 +37,17 @@ print(sys.version_info[:2], os.confstr("CS_GNU_LIBC_VERSION"), thewheel.VALUE, s
 
 def test_debian_13_image_runs(tmp_path: Path) -> None:
     needs.user_namespaces()
-    with serve(Site(files=ci_repository.index().site_files())) as site:
+    with serve_site(FileSite(files=ci_repository.index().site_files())) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=None)
         project.write(BASE, user="imgbuild", uid=1000)
         path = project.folder / "matrix.yaml"
-        version = smoke_environment.pip().name.split("-")[1]
+        version = smoke_environment.pip_wheel().name.split("-")[1]
         path.write_text(path.read_text().replace("pins: {", f'pins: {{pip: "{version}", '))
         project.run("lock", TARGET)
         project.run("build", TARGET)
-    built = layout.read(project.folder / "build" / TARGET)
+    built = layout.read_layout(project.folder / "build" / TARGET)
     with root_folder(built, Arch.X86_64, Store.open()) as root:
-        done = sandbox.run(root, ["/opt/venv/bin/python", "-c", LOOK])
+        done = sandbox.run_in_sandbox(root, ["/opt/venv/bin/python", "-c", LOOK])
     assert (done.status, done.stdout) == (0, "(3, 13) glibc 2.41 42 []\n"), done.stderr
     smoke_run = project.run("smoke", TARGET, "--through", "root", "--tier", "static", "--json")
     (report,) = json.loads(smoke_run.stdout)

@@ -16,17 +16,17 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.deb import apt
-from imgbuild.deb.debian_version import compare
+from imgbuild.deb.debian_version import compare_versions
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
-from imgbuild.http.client import Http
-from imgbuild.matrix.load import load
+from imgbuild.http.client import HttpClient
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process
 from imgbuild.values import Arch
 from tests.support import needs, samples
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
-MATRIX = load(Path(__file__).parent.parent.parent / "matrix.yaml")
+MATRIX = load_matrix(Path(__file__).parent.parent.parent / "matrix.yaml")
 RELEASE = "debian/dists/bookworm/InRelease"
 INDEX = "debian/dists/bookworm/main/binary-amd64/Packages.xz"
 
@@ -38,26 +38,28 @@ def base() -> DebianBase:
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
     """The real release file and index as a mirror serves them."""
-    needs.tool("gpgv")
-    http, mirror = Http(), apt.mirrors(base())[0]
-    return {path: http.bytes(mirror + path.removeprefix("debian")) for path in (RELEASE, INDEX)}
+    needs.require_tool("gpgv")
+    http, mirror = HttpClient(), apt.archive_mirrors(base())[0]
+    return {
+        path: http.fetch_bytes(mirror + path.removeprefix("debian")) for path in (RELEASE, INDEX)
+    }
 
 
 @pytest.fixture
-def mirror(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def mirror(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[FileSite]:
     """A local mirror that serves the real files until a test changes them."""
-    with serve(Site(files=dict(files))) as site:
-        monkeypatch.setattr(apt, "mirrors", lambda _: (site.url("debian"),))
+    with serve_site(FileSite(files=dict(files))) as site:
+        monkeypatch.setattr(apt, "archive_mirrors", lambda _: (site.url("debian"),))
         yield site
 
 
 def resolved(folder: Path) -> int:
-    http = Http(attempts=1)
+    http = HttpClient(attempts=1)
     return len(apt.resolve_debs(base(), Arch.X86_64, Context(Store.open(folder), http)).debs)
 
 
 @pytest.mark.network
-def test_signed_debian_index_is_used_and_cached(mirror: Site, tmp_path: Path) -> None:
+def test_signed_debian_index_is_used_and_cached(mirror: FileSite, tmp_path: Path) -> None:
     count = resolved(tmp_path)
     assert count > 150
     assert resolved(tmp_path) == count
@@ -67,7 +69,7 @@ def test_signed_debian_index_is_used_and_cached(mirror: Site, tmp_path: Path) ->
 @pytest.mark.network
 @pytest.mark.usefixtures("mirror")
 def test_tools_add_packages_missing_in_base(tmp_path: Path) -> None:
-    context = Context(Store.open(tmp_path), Http(attempts=1))
+    context = Context(Store.open(tmp_path), HttpClient(attempts=1))
     plain = apt.resolve_debs(base(), Arch.X86_64, context)
     more = msgspec.structs.replace(base(), tools=("jq", "python3"))
     resolved_debs = apt.resolve_debs(more, Arch.X86_64, context)
@@ -89,7 +91,7 @@ def test_tools_add_packages_missing_in_base(tmp_path: Path) -> None:
     ],
 )
 def test_modified_release_file_is_refused(
-    mirror: Site, tmp_path: Path, old: bytes, new: bytes
+    mirror: FileSite, tmp_path: Path, old: bytes, new: bytes
 ) -> None:
     assert old in mirror.files[RELEASE]
     mirror.files[RELEASE] = mirror.files[RELEASE].replace(old, new)
@@ -98,7 +100,7 @@ def test_modified_release_file_is_refused(
 
 
 @pytest.mark.network
-def test_text_outside_signature_is_ignored(mirror: Site, tmp_path: Path) -> None:
+def test_text_outside_signature_is_ignored(mirror: FileSite, tmp_path: Path) -> None:
     forged = b"Codename: bookworm\nSHA256:\n " + b"0" * 64 + b" 1 main/binary-amd64/Packages.xz\n\n"
     mirror.files[RELEASE] = forged + mirror.files[RELEASE]
     try:
@@ -109,7 +111,7 @@ def test_text_outside_signature_is_ignored(mirror: Site, tmp_path: Path) -> None
 
 
 @pytest.mark.network
-def test_unsigned_release_file_is_refused(mirror: Site, tmp_path: Path) -> None:
+def test_unsigned_release_file_is_refused(mirror: FileSite, tmp_path: Path) -> None:
     text = mirror.files[RELEASE]
     mirror.files[RELEASE] = text[text.index(b"\n\n") + 2 : text.index(b"-----BEGIN PGP SIGNATURE")]
     with pytest.raises(IntegrityError, match="no valid Debian signature"):
@@ -117,7 +119,7 @@ def test_unsigned_release_file_is_refused(mirror: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.network
-def test_index_with_wrong_hash_is_refused(mirror: Site, tmp_path: Path) -> None:
+def test_index_with_wrong_hash_is_refused(mirror: FileSite, tmp_path: Path) -> None:
     data = bytearray(mirror.files[INDEX])
     data[len(data) // 2] ^= 1
     mirror.files[INDEX] = bytes(data)
@@ -126,7 +128,7 @@ def test_index_with_wrong_hash_is_refused(mirror: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.network
-def test_index_is_requested_by_hash_during_mirror_update(mirror: Site, tmp_path: Path) -> None:
+def test_index_is_requested_by_hash_during_mirror_update(mirror: FileSite, tmp_path: Path) -> None:
     match = re.search(rb"([0-9a-f]{64}) +\d+ main/binary-amd64/Packages\.xz", mirror.files[RELEASE])
     assert match is not None
     by_hash = f"{INDEX.rpartition('/')[0]}/by-hash/SHA256/{match[1].decode()}"
@@ -136,16 +138,16 @@ def test_index_is_requested_by_hash_during_mirror_update(mirror: Site, tmp_path:
 
 
 @pytest.mark.network
-def test_release_file_of_another_suite_is_refused(mirror: Site, tmp_path: Path) -> None:
+def test_release_file_of_another_suite_is_refused(mirror: FileSite, tmp_path: Path) -> None:
     mirror.files[RELEASE.replace("bookworm", "trixie")] = mirror.files[RELEASE]
     other = msgspec.structs.replace(base(), suite="trixie")
     with pytest.raises(IntegrityError, match="is signed for bookworm, not for trixie"):
-        apt.resolve_debs(other, Arch.X86_64, Context(Store.open(tmp_path), Http(attempts=1)))
+        apt.resolve_debs(other, Arch.X86_64, Context(Store.open(tmp_path), HttpClient(attempts=1)))
 
 
 @pytest.mark.network
 def test_missing_keyring_error_has_hint(
-    mirror: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirror: FileSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del mirror
     monkeypatch.setattr(apt, "KEYRINGS", (tmp_path / "none.gpg",))
@@ -155,20 +157,22 @@ def test_missing_keyring_error_has_hint(
 
 
 def test_unreachable_mirrors_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve(Site()) as site:
-        monkeypatch.setattr(apt, "mirrors", lambda _: (site.url("debian"),))
+    with serve_site(FileSite()) as site:
+        monkeypatch.setattr(apt, "archive_mirrors", lambda _: (site.url("debian"),))
         with pytest.raises(FetchFailed, match="no mirror responded for Debian bookworm"):
             resolved(tmp_path)
-    monkeypatch.setattr(apt, "mirrors", lambda _: ())
+    monkeypatch.setattr(apt, "archive_mirrors", lambda _: ())
     with pytest.raises(FetchFailed, match="no Debian mirror is known"):
         resolved(tmp_path)
 
 
 def test_mirror_configured_on_the_machine_is_tried_first() -> None:
-    needs.tool("apt-get", "apt")
-    configured = process.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout.split()
+    needs.require_tool("apt-get", "apt")
+    configured = process.run_command(
+        ["apt-get", "indextargets", "--format", "$(SITE)"]
+    ).stdout.split()
     extra = msgspec.structs.replace(base(), mirrors=("http://localhost:1/archive/",))
-    mirrors = apt.mirrors(extra)
+    mirrors = apt.archive_mirrors(extra)
     assert mirrors[-1] == "http://localhost:1/archive"
     assert set(mirrors[:-1]) <= {site.rstrip("/") for site in configured}
 
@@ -177,7 +181,7 @@ def test_release_classes_are_resolved_from_apt_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code name of `stable` is only in the lists, which are empty here."""
-    needs.tool("apt-get", "apt")
+    needs.require_tool("apt-get", "apt")
     rows = ("bookworm", "http://localhost:1/debian"), ("stable", "http://localhost:2/debian")
     for count in (1, 2):
         lines = (f"deb {site} {suite} main\n" for suite, site in rows[:count])
@@ -194,8 +198,8 @@ def test_release_classes_are_resolved_from_apt_lists(
 
 @pytest.mark.network
 def test_security_updates_are_installed_if_requested(tmp_path: Path) -> None:
-    needs.tool("gpgv")
-    context = Context(Store.open(tmp_path), Http())
+    needs.require_tool("gpgv")
+    context = Context(Store.open(tmp_path), HttpClient())
     secured = msgspec.structs.replace(base(), packages=("openssl",), security=())
     plain = msgspec.structs.replace(secured, security=None)
     main = apt.resolve_debs(plain, Arch.X86_64, context)
@@ -209,7 +213,7 @@ def test_security_updates_are_installed_if_requested(tmp_path: Path) -> None:
     assert {name: versions[name] for name in fixed} == fixed
     assert apt.security_updates(secured, updated.debs, Arch.X86_64, context) == (date, ())
     (deb,) = (deb for deb in updated.debs if deb.package == "openssl")
-    urls = apt.urls(deb, secured)
+    urls = apt.deb_urls(deb, secured)
     assert all("/pool/updates/" in url for url in urls)
     assert urls
     fetch_all([FileRequest(deb, lambda: urls)], context, title="openssl")
@@ -217,23 +221,23 @@ def test_security_updates_are_installed_if_requested(tmp_path: Path) -> None:
 
 @pytest.mark.network
 def test_missing_mirror_file_error_has_hint(tmp_path: Path) -> None:
-    context = Context(Store.open(tmp_path), Http(attempts=1))
-    with serve(Site()) as site:
+    context = Context(Store.open(tmp_path), HttpClient(attempts=1))
+    with serve_site(FileSite()) as site:
         gone = samples.deb("openssl")
         request = FileRequest(
-            gone, lambda: apt.urls(gone, mirrored_base(site)), hint="lock it again"
+            gone, lambda: apt.deb_urls(gone, mirrored_base(site)), hint="lock it again"
         )
         with pytest.raises(FetchFailed, match="404") as caught:
             fetch_all([request], context, title="openssl")
     assert caught.value.hint == "lock it again"
 
 
-def mirrored_base(site: Site) -> DebianBase:
+def mirrored_base(site: FileSite) -> DebianBase:
     return msgspec.structs.replace(base(), mirrors=(site.url("debian"),))
 
 
 def test_version_order_matches_dpkg() -> None:
-    dpkg = needs.tool("dpkg")
+    dpkg = needs.require_tool("dpkg")
     random_ = random.Random(12)
     pieces = ["1", "0", "9", "10", "a", "~", "+", ".", "deb", "rc", "~~", "b1", "00"]
     versions = [
@@ -242,7 +246,7 @@ def test_version_order_matches_dpkg() -> None:
         for _ in range(6)
     ]
     for left, right in itertools.combinations(versions, 2):
-        order = compare(left, right)
+        order = compare_versions(left, right)
         relation = {-1: "lt", 0: "eq", 1: "gt"}[order]
         done = subprocess.run([dpkg, "--compare-versions", left, relation, right], check=False)
         assert done.returncode == 0, (left, relation, right)

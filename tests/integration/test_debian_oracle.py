@@ -29,16 +29,16 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
-from imgbuild.container.sandbox import Root, run
+from imgbuild.container.sandbox import SandboxRoot, run_in_sandbox
 from imgbuild.deb import apt, debian_root, table
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.resolution import Deb
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.model import DebianBase
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.reader import LayerFile
 from imgbuild.oci.tar import MTIME
-from imgbuild.oci.unpack import unpack
+from imgbuild.oci.unpack import unpack_layers
 from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch
 from tests.support import needs
@@ -55,7 +55,7 @@ from tests.support.debian_differences import (
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 
 REPOSITORY = Path(__file__).parent.parent.parent
-MATRIX = load(REPOSITORY / "matrix.yaml")
+MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
 # Whole bases, and a part of each that is assembled quickly.
 WHOLE = [pytest.param(name, marks=pytest.mark.long) for name in ("debian-12", "debian-13")]
 PARTS = ("debian-12, a part", "debian-13, a part")
@@ -102,11 +102,11 @@ def base(request: pytest.FixtureRequest) -> DebianBase:
 
 
 def locked(base: DebianBase, arch: Arch) -> Locked:
-    store, http = Store.open(), Http()
+    store, http = Store.open(), HttpClient()
     debs = apt.resolve_debs(base, arch, Context(store, http)).debs
 
     def want(deb: Deb) -> FileRequest:
-        return FileRequest(deb, lambda: apt.urls(deb, base))
+        return FileRequest(deb, lambda: apt.deb_urls(deb, base))
 
     paths = fetch_all(
         [want(deb) for deb in debs], Context(store, http), title=f"Debian packages, {arch}"
@@ -118,19 +118,19 @@ def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
     """The assembled root on disk, unpacked from the layer file."""
     resolution = locked(base, arch)
     recipe = DebianRecipe(arch=arch, suite=base.suite, debs=resolution.debs, user=MATRIX.image.user)
-    members = debian_root.members(recipe, resolution.paths, folder / "spool")
+    members = debian_root.base_members(recipe, resolution.paths, folder / "spool")
     with (folder / "layer").open("wb") as sink:
         record = write_layer(members, sink)
     shutil.rmtree(folder / "spool")
     (folder / "ours").mkdir()
-    unpack([LayerFile(path=folder / "layer", diff_id=record.diff_id)], folder / "ours")
+    unpack_layers([LayerFile(path=folder / "layer", diff_id=record.diff_id)], folder / "ours")
     (folder / "layer").unlink()
     return folder / "ours"
 
 
 def installed(base: DebianBase, debs: Sequence[Deb], folder: Path) -> dict[str, Facts]:
     """A real root with the base's packages, all scripts run; apt resolves the dependencies."""
-    left_out = table.dpkg_configuration(table.load(base.suite)).decode().splitlines()
+    left_out = table.dpkg_configuration(table.load_table(base.suite)).decode().splitlines()
     options = [f"--dpkgopt={line}" for line in left_out if line.startswith("path-")]
     if base.suite == "bookworm":  # base-files has these links since Debian 13
         options.append("--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr")
@@ -140,14 +140,14 @@ def installed(base: DebianBase, debs: Sequence[Deb], folder: Path) -> dict[str, 
         *options,
         base.suite,
     ]
-    program = needs.tool("mmdebstrap")
+    program = needs.require_tool("mmdebstrap")
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
     inputs = [version.stdout, words, MTIME, sorted(deb.sha256 for deb in debs), _source()]
     key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kept = cache / "imgbuild-tests/mmdebstrap" / f"{key}.json"
     if not kept.exists():
-        mirror = f"deb {apt.mirrors(base)[0]} {base.suite} {' '.join(base.components)}"
+        mirror = f"deb {apt.archive_mirrors(base)[0]} {base.suite} {' '.join(base.components)}"
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(MTIME)}
         done = subprocess.run(
             [program, *words, str(folder / "real"), mirror],
@@ -168,7 +168,7 @@ def _source() -> str:
 
 @pytest.fixture(scope="module")
 def ours(base: DebianBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    needs.root()
+    needs.require_root()
     folder = tmp_path_factory.mktemp("debian")
     yield assembled(base, Arch.X86_64, folder)
     shutil.rmtree(folder)
@@ -235,7 +235,7 @@ def test_root_has_same_paths_as_debootstrap(base: DebianBase, roots: Roots) -> N
 def test_file_types_modes_owners_and_link_targets_match_debootstrap(
     base: DebianBase, roots: Roots
 ) -> None:
-    mode_mask = ~0 if table.load(base.suite).set_id else ~(stat.S_ISUID | stat.S_ISGID)
+    mode_mask = ~0 if table.load_table(base.suite).set_id else ~(stat.S_ISUID | stat.S_ISGID)
     faults = []
     for path in sorted(roots.real.keys() & roots.ours.keys()):
         real, mine = roots.real[path], roots.ours[path]
@@ -281,7 +281,7 @@ def test_every_accepted_difference_occurs(base: DebianBase, roots: Roots) -> Non
 
 
 def inside(folder: Path, *command: str, network: bool = False) -> str:
-    done = run(Root(path=folder), command, network=network)
+    done = run_in_sandbox(SandboxRoot(path=folder), command, network=network)
     assert done.status == 0, f"{command}: {done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -386,9 +386,9 @@ def test_dpkg_and_apt_report_no_problems(base: DebianBase, ours: Path) -> None:
     expected = [f"{deb.package} {deb.version}" for deb in locked(base, Arch.X86_64).debs]
     assert listed.splitlines() == expected
     # Missing files are excluded intentionally; no file has other content.
-    faults = run(Root(path=ours), ["dpkg", "--verify"]).stdout.splitlines()
-    suite_table = table.load(base.suite)
-    left_out, back = table.excluded(suite_table), table.included(suite_table)
+    faults = run_in_sandbox(SandboxRoot(path=ours), ["dpkg", "--verify"]).stdout.splitlines()
+    suite_table = table.load_table(base.suite)
+    left_out, back = table.excluded_pattern(suite_table), table.included_pattern(suite_table)
     for line in faults:
         path = line.split()[-1].lstrip("/")
         assert line.startswith("missing"), line
@@ -401,7 +401,7 @@ def test_packages_can_be_added_with_apt(base: DebianBase, ours: Path, tmp_path: 
     """Packages from this machine's mirror are added to a copy; their scripts and triggers run."""
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", str(ours), str(copy)], check=True)
-    mirror = apt.mirrors(base)[0]
+    mirror = apt.archive_mirrors(base)[0]
     (copy / "etc/apt/sources.list").write_text(f"deb {mirror} {base.suite} main\n")
     (copy / "etc/apt/sources.list.d/debian.sources").unlink(missing_ok=True)
     for path in (Path("/etc/resolv.conf"), Path("/etc/hosts")):
@@ -418,8 +418,8 @@ def test_packages_can_be_added_with_apt(base: DebianBase, ours: Path, tmp_path: 
 @whole
 def test_arm64_root_is_consistent_with_ldconfig(base: DebianBase, tmp_path: Path) -> None:
     """The root is assembled without emulation; only this check runs the ldconfig of arm64."""
-    needs.root()
-    emulator = needs.emulator("aarch64")
+    needs.require_root()
+    emulator = needs.require_emulator("aarch64")
     ours = assembled(base, Arch.ARM64, tmp_path)
     machines = set()
     for path, row in facts(ours).items():

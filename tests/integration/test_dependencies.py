@@ -25,7 +25,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    dependent_project.make(folder)
+    dependent_project.write_project(folder)
     index, store = LocalIndex(), Store.open()
     for wheel in read_lock(folder / "images", TARGET).arch[Arch.X86_64].wheels:
         path = store.file(wheel.sha256)
@@ -49,11 +49,11 @@ def test_unavailable_metadata_is_refused_offline(
 def test_metadata_is_read_from_index_with_progress_bar(
     index: LocalIndex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with servers.serve(servers.Site(files=index.site_files())) as site:
+    with servers.serve_site(servers.FileSite(files=index.site_files())) as site:
         matrix = Path("matrix.yaml")
         text = matrix.read_text().replace("main: {}", f"main: {{url: '{site.url('simple')}'}}")
         matrix.write_text(text.replace(TORCH, site.url("simple")))
-        with terminal.stderr(monkeypatch) as drawn:
+        with terminal.terminal_stderr(monkeypatch) as drawn:
             done = Command(monkeypatch, capsys)("why", "torch", TARGET)
     assert done.status == 0, drawn.lines[-3:]
     assert ["trl", "0.18.2", ">=2.5"] in [line.split() for line in done.stdout.splitlines()]

@@ -21,7 +21,7 @@ def codes(folder: Path, *command: str) -> list[str]:
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     ).stdout.decode()
     words = ("diagnose", "--json")
-    done = prepared_program.run(words, cwd=folder, env=os.environ, stdin=text)
+    done = prepared_program.run_prepared(words, cwd=folder, env=os.environ, stdin=text)
     assert done.returncode == 0, done.stderr
     return [finding["code"] for finding in json.loads(done.stdout)["findings"]]
 
@@ -50,7 +50,9 @@ def test_successful_pytest_and_git_output_has_no_failure(tmp_path: Path) -> None
 
 def test_collected_data_describes_machine_without_secrets(tmp_path: Path) -> None:
     environment = os.environ | {"HF_TOKEN": "hf_secret", "NCCL_DEBUG": "INFO"}
-    done = prepared_program.run(("doctor", "--collect", "--json"), cwd=tmp_path, env=environment)
+    done = prepared_program.run_prepared(
+        ("doctor", "--collect", "--json"), cwd=tmp_path, env=environment
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["host"]["kernel"]

@@ -15,10 +15,10 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, NoSolution
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.learn.loop import AuditedResolution, resolve_audited
 from imgbuild.lock.lock_file import Lock, decode_lock, make_lock
-from imgbuild.lock.published import Extended, Overlay, PublishedTarget, load
+from imgbuild.lock.published import ExtendedMatrix, PublishedTarget, TargetOverlay, load_matrix
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.model import Matrix
@@ -31,7 +31,7 @@ from tests.support import needs, sample_project
 from tests.support.git_repository import GitRepository, project_files
 from tests.support.local_index import LocalIndex, wheel_bytes
 from tests.support.sample_project import TARGET
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.network, pytest.mark.engine]
 BASE = (
@@ -82,7 +82,7 @@ def git_files(*requires: str, scm: bool = False) -> dict[str, str | bytes]:
 class Workplace:
     """A project with a matrix of small packages, an index and other servers."""
 
-    site: Site
+    site: FileSite
     index: LocalIndex
     repository: GitRepository
     matrix: Matrix
@@ -90,7 +90,7 @@ class Workplace:
     cache: Path
 
     def context(self, *, offline: bool = False, cache: Path | None = None) -> Context:
-        return Context(Store.open(cache or self.cache), Http(attempts=2, offline=offline))
+        return Context(Store.open(cache or self.cache), HttpClient(attempts=2, offline=offline))
 
     def resolve_audited(self, *texts: str, file: str = "") -> AuditedResolution:
         """Resolve and audit a row whose requirements.txt `file` has `texts`."""
@@ -102,9 +102,11 @@ class Workplace:
             name=TARGET, folder=self.folder, lock=lock, hash="0" * 64, image="",
             digest=Digest(f"sha256:{'0' * 64}"), manifests={},
         )  # fmt: skip
-        overlay = Overlay(row=row, published=published, folder=self.folder)
+        overlay = TargetOverlay(row=row, published=published, folder=self.folder)
         values = {**msgspec.structs.asdict(self.matrix), "overlays": {TARGET: overlay}}
-        return resolve_audited(Extended(**values), TARGET, [host_arch()], self.context(), (), tuple)
+        return resolve_audited(
+            ExtendedMatrix(**values), TARGET, [host_arch()], self.context(), (), tuple
+        )
 
     def lock(self, *texts: str) -> Lock:
         settled = self.resolve_audited(*texts)
@@ -121,9 +123,9 @@ def _shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="work")
 def _work(tmp_path: Path, shared_cache: Path) -> Iterator[Workplace]:
-    index = sample_project.index()
+    index = sample_project.sample_index()
     byurl = wheel_bytes("byurl", "1.5", ["helper"], {"byurl.py": b"import helper\n"})
-    with serve(Site(files=index.site_files())) as site:
+    with serve_site(FileSite(files=index.site_files())) as site:
         site.files["files/byurl-1.5-py3-none-any.whl"] = byurl
         folder = tmp_path / "project"
         folder.mkdir()
@@ -132,7 +134,9 @@ def _work(tmp_path: Path, shared_cache: Path) -> Iterator[Workplace]:
         ).replace("pypi: {}", f"pypi: {{url: '{site.url('simple')}'}}")
         (folder / "matrix.yaml").write_text(text)
         repository = GitRepository(tmp_path / "repository")
-        yield Workplace(site, index, repository, load(folder / "matrix.yaml"), folder, shared_cache)
+        yield Workplace(
+            site, index, repository, load_matrix(folder / "matrix.yaml"), folder, shared_cache
+        )
 
 
 def byurl(work: Workplace, **fragment: str) -> str:
@@ -167,7 +171,7 @@ def test_url_wheel_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
     text = codec.encode(lock)
     assert decode_lock(text, "lock.json", hint="", remedy="") == lock
     work.repository.git("tag", "--delete", "v1.2")
-    built = image_layout.build(
+    built = image_layout.build_layout(
         lock, digests, [host_arch()], tmp_path / "image",
         Inputs(work.matrix, work.context(cache=tmp_path / "empty")), processes=2, verify=True,
     )  # fmt: skip

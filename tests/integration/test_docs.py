@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import docs_shell
-from tests.support.doc_blocks import ROOT, Block, blocks, commands, small_documents
-from tests.support.docs_shell import Environments, Shell
+from tests.support.doc_blocks import ROOT, CodeBlock, block_commands, read_blocks, small_documents
+from tests.support.docs_shell import DocsShell, Environments
 
 pytestmark = [
     pytest.mark.engine, pytest.mark.apptainer, pytest.mark.network, pytest.mark.timeout(1200),
@@ -23,9 +23,9 @@ pytestmark = [
 READERS = {"matrix.yaml": "imgbuild list", "ci.yaml": "imgbuild ci jobs --all"}
 
 
-def runs(path: Path) -> list[Block]:
+def runs(path: Path) -> list[CodeBlock]:
     """The blocks of a file that must be run."""
-    return [block for block in blocks(path) if block.mark and block.mark.kind == "run"]
+    return [block for block in read_blocks(path) if block.mark and block.mark.kind == "run"]
 
 
 # Each takes 20 to 60 seconds; the engines and verbs that they use have separate tests.
@@ -54,7 +54,7 @@ def test_slow_test_files_exist() -> None:
 
 @pytest.mark.parametrize("path", FILES)
 def test_commands_print_documented_output(path: Path, environments: Environments) -> None:
-    shells: dict[str, Shell] = {}
+    shells: dict[str, DocsShell] = {}
     with contextlib.ExitStack() as stack:
         for block in runs(path):
             assert block.mark is not None
@@ -64,11 +64,11 @@ def test_commands_print_documented_output(path: Path, environments: Environments
             do(block, shells[name])
 
 
-def do(block: Block, shell: Shell) -> None:
+def do(block: CodeBlock, shell: DocsShell) -> None:
     """Run a block, or write it to a file and run the program that reads it."""
     assert block.mark is not None
     if not block.mark.verb:
-        for command in commands(block):
+        for command in block_commands(block):
             shell.run(command, block)
         return
     shell.write(block)

@@ -16,7 +16,7 @@ import pytest
 from imgbuild.assemble import workers
 from tests.support import images, sample_project
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 SECONDS = 120  # time limit of a hanging process
 LINE = "def f{0}(a, b={0}):\n    return [g(a, key=b + n) for n in range({0}) if n % 2]\n"
@@ -26,14 +26,14 @@ LINE = "def f{0}(a, b={0}):\n    return [g(a, key=b + n) for n in range({0}) if 
 def _project(tmp_path: Path) -> Iterator[Project]:
     """A project whose wheels are large enough for worker processes to be used."""
     images.python_base(tmp_path)
-    index = sample_project.index()
+    index = sample_project.sample_index()
     text = "".join(LINE.format(number) for number in range(4000)).encode()
     files = {f"large/m{number}.py": text for number in range(40)}
-    data = [random.Random(seed).randbytes(workers.WORTH) for seed in (0, 1)]
+    data = [random.Random(seed).randbytes(workers.PARALLEL_MINIMUM) for seed in (0, 1)]
     index.wheel("large", "1.0", files={"large/__init__.py": b"", "large/data": data[0], **files})
     files = {"thewheel/__init__.py": b"", "thewheel/data": data[1]}
     index.wheel("thewheel", "3.0", ["large"], files=files)
-    with serve(Site(files=index.site_files())) as site:
+    with serve_site(FileSite(files=index.site_files())) as site:
         base = sample_project.registry_base(
             sample_project.serve_image(site, tmp_path / "base", "base")
         )

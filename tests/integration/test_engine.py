@@ -14,13 +14,13 @@ import pytest
 
 from imgbuild.container import engine, loopback
 from imgbuild.container.engine import ContainerOptions, Engine
-from imgbuild.container.load import load
+from imgbuild.container.load import load_image
 from imgbuild.container.loopback import LoopbackImage
 from imgbuild.errors import IntegrityError, ToolMissing, WorkFailed
 from imgbuild.oci import layout
 from imgbuild.system import process
 from imgbuild.system.amounts import size_text
-from imgbuild.system.reporter import Silent
+from imgbuild.system.reporter import SilentReporter
 from imgbuild.values import Arch
 from tests.support import images, needs, rewritten_image
 
@@ -36,12 +36,12 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _container_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
     kind = request.param
     if kind == "docker20":
-        for name, value in needs.docker20().items():
+        for name, value in needs.require_docker20().items():
             monkeypatch.setenv(name, value)
         kind = "docker"
     else:
         getattr(needs, kind)()
-    return engine.require(kind)
+    return engine.require_engine(kind)
 
 
 # Independent of how an image is loaded: Docker 20.10 runs these in the long form only.
@@ -56,22 +56,26 @@ current = pytest.mark.parametrize(
 def _tag(container_engine: Engine) -> Iterator[str]:
     tag = f"imgbuild-test-{uuid.uuid4().hex[:12]}"
     yield tag
-    engine.remove(container_engine, f"{tag}:latest")
+    engine.remove_image(container_engine, f"{tag}:latest")
 
 
 @pytest.fixture(name="loaded")
 def _loaded(container_engine: Engine, folder: Path, tag: str) -> str:
-    return load(container_engine, layout.read(images.tiny(folder)), Arch.X86_64, tag).reference
+    return load_image(
+        container_engine, layout.read_layout(images.write_tiny_image(folder)), Arch.X86_64, tag
+    ).reference
 
 
-def ran(container_engine: Engine, reference: str, *command: str) -> process.Result:
+def ran(container_engine: Engine, reference: str, *command: str) -> process.ProcessResult:
     """Run a command, or the default command of the image, in a new container."""
-    return process.run(container_engine.command("run", "--rm", reference, *command), check=False)
+    return process.run_command(
+        container_engine.command("run", "--rm", reference, *command), check=False
+    )
 
 
 def test_loaded_image_is_identical_and_runs(container_engine, folder, tag):
-    read = layout.read(images.tiny(folder))
-    loaded = load(container_engine, read, Arch.X86_64, tag)
+    read = layout.read_layout(images.write_tiny_image(folder))
+    loaded = load_image(container_engine, read, Arch.X86_64, tag)
     stored = read.image(Arch.X86_64)
     assert loaded.id in (stored.manifest.digest, stored.config.digest)
     completed = ran(container_engine, loaded.reference)
@@ -81,22 +85,22 @@ def test_loaded_image_is_identical_and_runs(container_engine, folder, tag):
 
 
 def test_containerd_store_keeps_published_digest(folder, monkeypatch):
-    needs.docker()
+    needs.require_docker()
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    container_engine = engine.require("docker")
-    read = layout.read(images.tiny(folder, (Arch.X86_64, Arch.ARM64), "digest"))
+    container_engine = engine.require_engine("docker")
+    read = layout.read_layout(images.write_tiny_image(folder, (Arch.X86_64, Arch.ARM64), "digest"))
     for arch in read.images:
-        loaded = load(container_engine, read, arch, f"imgbuild-test-{arch}")
+        loaded = load_image(container_engine, read, arch, f"imgbuild-test-{arch}")
         assert loaded.id == read.image(arch).manifest.digest
-        engine.remove(container_engine, loaded.reference)
+        engine.remove_image(container_engine, loaded.reference)
 
 
 def test_second_load_sends_nothing(container_engine, folder, tag):
-    read = layout.read(images.tiny(folder, word="once"))
-    first = load(container_engine, read, Arch.X86_64, tag)
+    read = layout.read_layout(images.write_tiny_image(folder, word="once"))
+    first = load_image(container_engine, read, Arch.X86_64, tag)
     path = read.blob(read.image(Arch.X86_64).layers[0].digest)
     path.unlink()  # what is not there cannot be sent
-    assert load(container_engine, read, Arch.X86_64, tag).id == first.id
+    assert load_image(container_engine, read, Arch.X86_64, tag).id == first.id
 
 
 @contextlib.contextmanager
@@ -112,25 +116,28 @@ def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackI
 @pytest.mark.parametrize("near", [True, False])
 def test_existing_engine_layers_are_not_sent(container_engine, folder, tag, near, monkeypatch):
     if not near:
-        monkeypatch.setattr(loopback, "serve", nowhere)
-    old, new = (layout.read(images.tiny(folder, word=f"{word}{near}")) for word in ("old", "new"))
-    load(container_engine, old, Arch.X86_64, tag)
+        monkeypatch.setattr(loopback, "serve_image", nowhere)
+    old, new = (
+        layout.read_layout(images.write_tiny_image(folder, word=f"{word}{near}"))
+        for word in ("old", "new")
+    )
+    load_image(container_engine, old, Arch.X86_64, tag)
     shared, _ = new.image(Arch.X86_64).layers
     assert shared in old.image(Arch.X86_64).layers
     new.blob(shared.digest).unlink()
     if container_engine.kind == "podman" and not near:  # it accepts no archive that lacks a layer
         with pytest.raises(IntegrityError, match="cannot read"):
-            load(container_engine, new, Arch.X86_64, tag)
+            load_image(container_engine, new, Arch.X86_64, tag)
         return
     reporter = Told()
-    load(container_engine, new, Arch.X86_64, tag, reporter=reporter)
+    load_image(container_engine, new, Arch.X86_64, tag, reporter=reporter)
     assert ran(container_engine, tag).stdout == f"new{near}\n"
     sizes = [layer.size for layer in new.image(Arch.X86_64).layers]
     assert f"{size_text(sizes[1])} of {size_text(sum(sizes))} in 2 layers" in reporter.steps[0]
     assert reporter.totals[0] == sizes[1]
 
 
-class Told(Silent):
+class Told(SilentReporter):
     """Records the steps and bars of a reporter."""
 
     def __init__(self) -> None:
@@ -147,43 +154,55 @@ class Told(Silent):
 
 
 def test_remote_engine_receives_archive(container_engine, folder, tag, monkeypatch):
-    monkeypatch.setattr(loopback, "serve", nowhere)
-    read = layout.read(images.tiny(folder, word=f"far{container_engine.version}"))
+    monkeypatch.setattr(loopback, "serve_image", nowhere)
+    read = layout.read_layout(
+        images.write_tiny_image(folder, word=f"far{container_engine.version}")
+    )
     stored = read.image(Arch.X86_64)
-    assert load(container_engine, read, Arch.X86_64, tag).id in (
+    assert load_image(container_engine, read, Arch.X86_64, tag).id in (
         stored.manifest.digest,
         stored.config.digest,
     )
 
 
 def test_engine_error_is_reported(container_engine, folder, tag):
-    read = layout.read(images.tiny(folder, word=f"damaged{container_engine.version}"))
+    read = layout.read_layout(
+        images.write_tiny_image(folder, word=f"damaged{container_engine.version}")
+    )
     last = read.blob(read.image(Arch.X86_64).layers[-1].digest)
     data = last.read_bytes()
     last.unlink()
     last.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     digest = read.image(Arch.X86_64).layers[-1].digest.removeprefix("sha256:")
     with pytest.raises((IntegrityError, WorkFailed), match=digest[:12]):
-        load(container_engine, read, Arch.X86_64, tag)
-    assert engine.inspect(container_engine, tag) is None
+        load_image(container_engine, read, Arch.X86_64, tag)
+    assert engine.inspect_image(container_engine, tag) is None
 
 
 @current
 def test_new_image_replaces_tag(container_engine, folder, tag):
     old, _ = (
-        load(container_engine, layout.read(images.tiny(folder, word=word)), Arch.X86_64, tag)
+        load_image(
+            container_engine,
+            layout.read_layout(images.write_tiny_image(folder, word=word)),
+            Arch.X86_64,
+            tag,
+        )
         for word in ("old", "new")
     )
     assert ran(container_engine, tag).stdout == "new\n"
-    engine.remove(container_engine, old.id)
+    engine.remove_image(container_engine, old.id)
 
 
 @current
 def test_image_removal_is_idempotent(container_engine, loaded):
-    engine.remove(container_engine, loaded)
-    engine.remove(container_engine, loaded)
+    engine.remove_image(container_engine, loaded)
+    engine.remove_image(container_engine, loaded)
     assert (
-        process.run(container_engine.command("image", "inspect", loaded), check=False).status != 0
+        process.run_command(
+            container_engine.command("image", "inspect", loaded), check=False
+        ).status
+        != 0
     )
 
 
@@ -193,9 +212,9 @@ def test_container_settings_apply_to_command(container_engine, loaded):
         env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",)
     )
     command = ["sh", "-c", "id -u; echo $MORE; pwd; ls /sys/class/net"]
-    container = engine.create(container_engine, loaded, command, settings)
-    completed = engine.start(container_engine, container)
-    engine.discard(container_engine, container)
+    container = engine.create_container(container_engine, loaded, command, settings)
+    completed = engine.start_container(container_engine, container)
+    engine.remove_container(container_engine, container)
     assert completed.stdout.split("\n")[:3] == ["4321", "a b", "/bin"], completed
     assert completed.stdout.split()[-1] == "lo"
 
@@ -209,50 +228,50 @@ def test_files_are_copied_without_shared_folder(container_engine, loaded):
         tar.addfile(info, io.BytesIO(b"in\nx"))
     command = ["sh", "-c", "stat -c %u /opt/given/word; cat /opt/given/word"]
     settings = ContainerOptions(user="0", network=False)
-    container = engine.create(container_engine, loaded, command, settings)
+    container = engine.create_container(container_engine, loaded, command, settings)
     try:
-        engine.copy_in(container_engine, container, [data.getvalue()], "/opt")
-        completed = engine.start(container_engine, container)
+        engine.copy_into_container(container_engine, container, [data.getvalue()], "/opt")
+        completed = engine.start_container(container_engine, container)
         assert (completed.status, completed.stdout) == (0, "1000\nin\nx"), completed
     finally:
-        engine.discard(container_engine, container)
-    engine.discard(container_engine, container)
+        engine.remove_container(container_engine, container)
+    engine.remove_container(container_engine, container)
 
 
 def test_unreachable_engine_is_reported_with_remedy(monkeypatch):
-    needs.tool("docker", "docker.io docker-cli")
+    needs.require_tool("docker", "docker.io docker-cli")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
-    assert engine.find("docker") is None
+    assert engine.find_engine("docker") is None
     with pytest.raises(ToolMissing, match="cannot connect to docker") as caught:
-        engine.require("docker")
+        engine.require_engine("docker")
     assert "DOCKER_HOST" in str(caught.value.hint)
 
 
 def test_no_engine_is_found_without_installation(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert engine.find() is None
+    assert engine.find_engine() is None
     with pytest.raises(ToolMissing, match="no container engine found"):
-        engine.require()
+        engine.require_engine()
 
 
 def test_podman_is_preferred_with_container_host(monkeypatch):
-    needs.podman()
-    needs.docker()
+    needs.require_podman()
+    needs.require_docker()
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    assert engine.require().kind == "docker"
+    assert engine.require_engine().kind == "docker"
     monkeypatch.setenv("CONTAINER_HOST", "unix:///nonexistent/podman.sock")
     with pytest.raises(ToolMissing, match="CONTAINER_HOST=unix:///nonexistent"):
-        engine.find()
+        engine.find_engine()
 
 
 def test_unreachable_named_engine_is_not_replaced(monkeypatch):
-    needs.podman()
-    needs.docker()
+    needs.require_podman()
+    needs.require_docker()
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     with pytest.raises(ToolMissing, match="cannot connect to docker") as caught:
-        engine.find()
+        engine.find_engine()
     assert "unset DOCKER_HOST" in str(caught.value.hint)
-    assert engine.require("podman").kind == "podman"
+    assert engine.require_engine("podman").kind == "podman"
 
 
 def test_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
@@ -261,7 +280,7 @@ def test_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
     def _exchange(_: object, config: dict[str, dict[str, list[str]]]) -> None:
         config["rootfs"]["diff_ids"].reverse()
 
-    false = layout.read(rewritten_image.layout(tmp_path, _exchange))
+    false = layout.read_layout(rewritten_image.write_changed_layout(tmp_path, _exchange))
     with pytest.raises((IntegrityError, WorkFailed), match=r"(?i)diff id|don't match"):
-        load(container_engine, false, Arch.X86_64, tag)
-    assert engine.inspect(container_engine, f"{tag}:latest") is None
+        load_image(container_engine, false, Arch.X86_64, tag)
+    assert engine.inspect_image(container_engine, f"{tag}:latest") is None

@@ -51,18 +51,18 @@ mkdir -p "$root"
 
 @pytest.fixture(scope="module", name="sample")
 def _sample(tmp_path_factory: pytest.TempPathFactory) -> layout.Layout:
-    needs.root()
+    needs.require_root()
     folder = tmp_path_factory.mktemp("sample")
     (folder / "wheels").mkdir()
-    return smoke_environment.make_layout(folder, smoke_environment.good(folder / "wheels"))
+    return smoke_environment.make_layout(folder, smoke_environment.good_wheels(folder / "wheels"))
 
 
 @pytest.fixture(scope="module", name="image")
 def _image(sample: layout.Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    needs.tool("unsquashfs", "squashfs-tools")
+    needs.require_tool("unsquashfs", "squashfs-tools")
     out = tmp_path_factory.mktemp("image") / "small.sqsh"
     options = convert.ConvertOptions(format="squashfs")
-    convert.convert(sample, Arch.X86_64, out, options, lock=b"{}\n")
+    convert.convert_image(sample, Arch.X86_64, out, options, lock=b"{}\n")
     return out
 
 

@@ -19,10 +19,10 @@ from packaging.utils import canonicalize_name
 from imgbuild.assemble import sources
 from imgbuild.cache.store import Store
 from imgbuild.container import path_variables
-from imgbuild.http.client import Http
-from imgbuild.index.remote_wheel import Blocks, RemoteFile
+from imgbuild.http.client import HttpClient
+from imgbuild.index.remote_wheel import BlockCache, RemoteFile
 from imgbuild.lock.lock_file import Lock, lock_path, read_lock
-from imgbuild.lock.published import load
+from imgbuild.lock.published import load_matrix
 from imgbuild.show import image_environment
 from imgbuild.values import Arch
 from tests.support import dashboards
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.network
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "images"
-MATRIX = load(ROOT / "matrix.yaml")
+MATRIX = load_matrix(ROOT / "matrix.yaml")
 PLACE = re.compile(r"(?P<package>\S+)==(?P<version>\S+) (?P<path>[^:]+):(?P<line>\d+)")
 # The text of a line that refers to a variable without its name.
 SAYS = {
@@ -51,14 +51,14 @@ def named() -> dict[str, list[str]]:
     cited_places: dict[str, set[str]] = {}
     for name, target in MATRIX.targets.items():
         if lock_path(IMAGES, name).exists():
-            environment = image_environment.environment(
+            environment = image_environment.target_environment(
                 MATRIX, name, target.arch, read_lock(IMAGES, name)
             )
             cited = [(entry.name, entry.source) for entry in environment.image]
             cited += [(entry.name, entry.source) for entry in environment.late]
             for variable, places in cited:
                 cited_places.setdefault(variable, set()).update(filter(PLACE.fullmatch, places))
-    for row in path_variables.table():
+    for row in path_variables.path_variable_table():
         for name in row.names:
             cited_places.setdefault(name, set()).update(filter(PLACE.fullmatch, row.source))
     return {name: sorted(places) for name, places in sorted(cited_places.items()) if places}
@@ -82,7 +82,7 @@ def locked(package: str, version: str) -> tuple[Lock, int]:
 @pytest.fixture(scope="module")
 def read() -> Callable[[str, str, str], list[str]]:
     """A function that returns the lines of a file in a locked wheel."""
-    http, store = Http(), Store.open()
+    http, store = HttpClient(), Store.open()
     opened: dict[str, zipfile.ZipFile] = {}
 
     def _read(package: str, version: str, path: str) -> list[str]:
@@ -94,8 +94,8 @@ def read() -> Callable[[str, str, str], list[str]]:
                 opened[wheel.sha256] = zipfile.ZipFile(here)
             else:
                 indexes = sources.open_indexes(lock, MATRIX, http)
-                (url, *_) = indexes.addresses(package, wheel)
-                remote = RemoteFile(url, Blocks(http))
+                (url, *_) = indexes.file_urls(package, wheel)
+                remote = RemoteFile(url, BlockCache(http))
                 opened[wheel.sha256] = zipfile.ZipFile(BufferedReader(remote))
         return opened[wheel.sha256].read(path).decode().splitlines()
 
@@ -122,7 +122,7 @@ def test_variable_locations_exist_and_mention_variable(
 
 
 @pytest.mark.parametrize(
-    "version", sorted({version for version, _ in dashboards.lacking().values()})
+    "version", sorted({version for version, _ in dashboards.targets_without_dashboard().values()})
 )
 def test_dashboard_packages_match_ray_wheel(
     version: str, read: Callable[[str, str, str], list[str]]
@@ -134,4 +134,4 @@ def test_dashboard_packages_match_ray_wheel(
         if line.startswith("Requires-Dist: ") and 'extra == "default"' in line
     ]
     needed = {canonicalize_name(requirement.name) for requirement in requirements}
-    assert needed == dashboards.needed(version)
+    assert needed == dashboards.required_packages(version)

@@ -16,7 +16,7 @@ OTHER_UID = 4321
 
 @pytest.fixture(name="script")
 def _script(tmp_path: Path) -> Path:
-    needs.root()
+    needs.require_root()
     (tmp_path / "cache").mkdir(mode=0o700)
     recipe = FilesRecipe(
         user=samples.USER, workdir="/workspace", cache=str(tmp_path / "cache"), private=True

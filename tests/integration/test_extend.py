@@ -19,12 +19,12 @@ import pytest
 
 import imgbuild
 from imgbuild.oci import layout
-from imgbuild.oci.reader import Reader, inflated
+from imgbuild.oci.reader import TarReader, open_inflated
 from tests.support import images, needs, sample_project, torch_sdist
 from tests.support.layer_files import layer_file
 from tests.support.local_index import sdist_bytes
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 DEBIAN = {
@@ -46,7 +46,7 @@ OFFICIAL = ".imgbuild/published/small"
 class PublishedSite:
     """A project that publishes a target, and the index that all projects use."""
 
-    site: Site
+    site: FileSite
     published: Project
     image: Path
 
@@ -65,7 +65,7 @@ class PublishedSite:
 
 @pytest.fixture(scope="module")
 def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedSite]:
-    index = sample_project.index()
+    index = sample_project.sample_index()
     index.wheel("gadget", "1.0", ["helper"], files={"gadget.py": b"from helper import VALUE\n"})
     replaced = ("torch", "helper")
     index.published = [item for item in index.published if item.package not in replaced]
@@ -99,7 +99,7 @@ def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publish
     sdist = sdist_bytes("kernels", "1.0", torch_sdist.FILES)
     index.add("kernels", "kernels-1.0.tar.gz", sdist)
     folder = tmp_path_factory.mktemp("published")
-    with serve(Site(files=index.site_files())) as site:
+    with serve_site(FileSite(files=index.site_files())) as site:
         project = Project(folder / "project", site.url("simple"), cache=None)
         project.write(DEBIAN)
         project.run("lock", TARGET, "--keep")
@@ -137,9 +137,9 @@ def layers(project: Project, name: str) -> list[dict[str, Any]]:
 
 def paths(folder: Path, digest: str) -> dict[str, int]:
     """The mode of each path in a layer of a layout."""
-    blob = layout.read(folder).blob(digest)
-    with inflated(layer_file(blob)) as stream:
-        return {entry.path.rstrip("/"): entry.mode for entry in Reader(stream, str(blob))}
+    blob = layout.read_layout(folder).blob(digest)
+    with open_inflated(layer_file(blob)) as stream:
+        return {entry.path.rstrip("/"): entry.mode for entry in TarReader(stream, str(blob))}
 
 
 def test_published_layers_are_unchanged(published_site: PublishedSite, user: Project) -> None:
@@ -180,7 +180,7 @@ def test_only_added_layers_are_built_and_image_runs(
     assert published_site.site.received_requests("packages/gadget-1.0-py3-none-any.whl")
     assert not published_site.site.received_requests("packages/thewheel-1.0-py3-none-any.whl")
     digest = user.run("digest", OWN).stdout.strip()
-    built = images.verified(tmp_path / "image")
+    built = images.verify_layout(tmp_path / "image")
     assert built.digest == digest
     ran = fresh.run(
         "run",
@@ -203,7 +203,7 @@ def test_layers_without_image_are_built_from_lock(user: Project, tmp_path: Path)
     text = (copy / "matrix.yaml").read_text().splitlines(keepends=True)
     (copy / "matrix.yaml").write_text("".join(line for line in text if " image: " not in line))
     other.run("build", OWN, "--output", str(tmp_path / "image"))
-    assert images.verified(tmp_path / "image").digest == user.run("digest", OWN).stdout.strip()
+    assert images.verify_layout(tmp_path / "image").digest == user.run("digest", OWN).stdout.strip()
 
 
 def test_layers_are_fetched_from_registry(
@@ -215,7 +215,7 @@ def test_layers_are_fetched_from_registry(
     other = Project(copy, user.index_url, cache=tmp_path / "cache")
     edit(other, f"image: oci:{published_site.image} ", f"image: {name.partition('@')[0]} ")
     assert "3 layers assembled" in other.run("build", OWN).stderr
-    built = images.verified(copy / ".imgbuild/build" / OWN)
+    built = images.verify_layout(copy / ".imgbuild/build" / OWN)
     assert built.digest == user.run("digest", OWN).stdout.strip()
 
 

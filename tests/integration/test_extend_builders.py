@@ -21,7 +21,7 @@ def ours(tmp_path: Path) -> Iterator[Project]:
 
     The published target has a package that was built from its sdist.
     """
-    with dockerfile_project.project(tmp_path / "published", sdist=True) as published:
+    with dockerfile_project.locked_project(tmp_path / "published", sdist=True) as published:
         folder = tmp_path / OWN
         folder.mkdir()
         (folder / "train.sh").write_text("#!/bin/sh\njq --version\n")
@@ -39,7 +39,7 @@ def ours(tmp_path: Path) -> Iterator[Project]:
 
 
 def test_docker_build_has_the_same_files_as_imgbuild_build(ours: Project) -> None:
-    needs.buildx()
+    needs.require_buildx()
     assert (ours.images / OWN / "Dockerfile").is_file()
     ours.run("render", OWN, "--check")
     (answer,) = json.loads(ours.run("diff", OWN, "--builder", "docker", "--json").stdout)

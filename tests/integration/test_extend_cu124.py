@@ -90,7 +90,7 @@ def test_extended_image_runs(ours: Path) -> None:
     needs.user_namespaces()
     out = ours / "image"
     imgbuild(ours, "build", OWN, "--output", str(out))
-    assert images.verified(out).digest == imgbuild(ours, "digest", OWN).stdout.strip()
+    assert images.verify_layout(out).digest == imgbuild(ours, "digest", OWN).stdout.strip()
     ran = imgbuild(
         ours, "run", OWN, "--layout", str(out), "--through", "root", "--", "/opt/team/train.sh"
     )

@@ -22,7 +22,7 @@ from imgbuild.system.files import remove_tree
 from tests.support import images, memory_registry, needs, sample_project
 from tests.support.memory_registry import Registry
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 COUNT = int(os.environ.get("IMGBUILD_FAULTS", "0"))  # kills in all; 0: a few
 SEED = int(os.environ.get("IMGBUILD_SEED", "20261124"))
@@ -66,9 +66,9 @@ class FaultRun:
     def right(self, verb: str, out: Path) -> None:
         """Check that the result of a verb is the complete locked image, without leftovers."""
         if verb in ("build", "pull"):
-            assert images.verified(out / ("image" if verb == "build" else "pulled")).digest == (
-                self.digest
-            )
+            assert images.verify_layout(
+                out / ("image" if verb == "build" else "pulled")
+            ).digest == (self.digest)
         if verb == "push":
             assert self.registry.tags["me/image", TARGET] == self.digest
         cache = self.project.cache or Path()
@@ -83,9 +83,12 @@ class FaultRun:
 def _fault_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultRun]:
     folder = tmp_path_factory.mktemp("faults")
     images.python_base(folder)
-    index = sample_project.index()
+    index = sample_project.sample_index()
     index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(2_000_000)})
-    with serve(Site(files=index.site_files())) as site, memory_registry.serve(Registry()) as there:
+    with (
+        serve_site(FileSite(files=index.site_files())) as site,
+        memory_registry.serve(Registry()) as there,
+    ):
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         project.env["XDG_STATE_HOME"] = str(folder / "state")
         project.write(
@@ -184,7 +187,7 @@ def test_workers_exit_if_parent_is_killed():
 
 def test_killed_command_succeeds_on_rerun(fault_run, tmp_path, record_testsuite_property):
     if "sif" in VERBS:
-        needs.tool("mksquashfs", "squashfs-tools")
+        needs.require_tool("mksquashfs", "squashfs-tools")
     chance = random.Random(SEED)
     out, hits = tmp_path / "out", dict.fromkeys(VERBS, 0)
     seconds: dict[str, float] = {}
@@ -230,7 +233,7 @@ ALL = [(verb, fault) for verb in ("lock", "build", "archive", "sif", "pull") for
 
 @pytest.mark.parametrize(("verb", "fault"), ALL if COUNT else FEW)
 def test_disk_error_is_reported_and_the_next_run_succeeds(fault_run, tmp_path, verb, fault):
-    needs.root()
+    needs.require_root()
     disk = tmp_path / "disk"
     disk.mkdir()
     if verb == "pull" and ("me/image", TARGET) not in fault_run.registry.tags:
@@ -242,7 +245,15 @@ def test_disk_error_is_reported_and_the_next_run_succeeds(fault_run, tmp_path, v
     )  # fmt: skip
     command = fault_run.project.command(*fault_run.words(verb, Path("out")))
     done = subprocess.run(
-        [needs.tool("unshare", "util-linux"), "--mount", "sh", "-c", script, "sh", *command],
+        [
+            needs.require_tool("unshare", "util-linux"),
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            *command,
+        ],
         env=fault_run.project.environment() | {"IMGBUILD_CACHE": str(disk / "cache")},
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http, Refused
+from imgbuild.http.client import HttpClient, RequestRefused
 from imgbuild.lock.resolution import LockedFile
 from tests.support import downloads
 
@@ -27,13 +27,13 @@ def index() -> str:
 
 
 def test_wheel_of_index_is_fetched(tmp_path: Path) -> None:
-    http = Http()
+    http = HttpClient()
     page = http.text(f"{index()}/six/", accept="text/html")
     link = re.findall(r'href="([^"]+-1\.17\.0-[^"]+\.whl#sha256=[0-9a-f]{64})"', page.text)[-1]
     url, fragment = urldefrag(urljoin(page.url, link))
     end, size = http.part_end(url, 1000)
-    assert http.part(url, 0, 4) == b"PK\x03\x04"
-    assert http.part(url, size - 1000, 1000) == end
+    assert http.fetch_part(url, 0, 4) == b"PK\x03\x04"
+    assert http.fetch_part(url, size - 1000, 1000) == end
     locked = LockedFile(file="six.whl", size=size, sha256=fragment.removeprefix("sha256="))
     store = Store.open(tmp_path / "cache")
     path = fetch_all([FileRequest(locked, lambda: [url])], Context(store, http), title="six")[
@@ -43,6 +43,6 @@ def test_wheel_of_index_is_fetched(tmp_path: Path) -> None:
 
 
 def test_missing_package_is_reported() -> None:
-    with pytest.raises(Refused) as caught:
-        Http().text(f"{index()}/imgbuild-has-no-such-package/")
+    with pytest.raises(RequestRefused) as caught:
+        HttpClient().text(f"{index()}/imgbuild-has-no-such-package/")
     assert caught.value.status == 404

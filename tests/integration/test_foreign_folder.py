@@ -21,7 +21,7 @@ from imgbuild.system import process
 from tests.support import images, memory_registry, sample_project, traps
 from tests.support.memory_registry import Registry
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 from tests.support.traps import Traps
 
 pytestmark = pytest.mark.timeout(900)  # one fixture runs all verbs
@@ -113,7 +113,7 @@ class Foreign:
     project: Project
     registry: Registry
     traps: Traps
-    site: Site
+    site: FileSite
 
     def run(self, number: int) -> Outcome:
         """Run a case in the project's folder."""
@@ -153,9 +153,12 @@ class Foreign:
 def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     folder = tmp_path_factory.mktemp("foreign")
     images.python_base(folder)
-    index = sample_project.index()
+    index = sample_project.sample_index()
     above = folder / "above"
-    with serve(Site(files=index.site_files())) as site, memory_registry.serve(Registry()) as there:
+    with (
+        serve_site(FileSite(files=index.site_files())) as site,
+        memory_registry.serve(Registry()) as there,
+    ):
         project = Project(above / "project", site.url("simple"), cache=folder / "cache")
         project.write(
             sample_project.registry_base(sample_project.serve_image(site, folder / "base", "base"))
@@ -239,7 +242,7 @@ def _checkout(tmp_path: Path) -> tuple[Path, Traps]:
 ], ids=lambda words: words[0])  # fmt: skip
 def test_reading_repository_runs_no_code_of_it(checkout, words) -> None:
     folder, planted = checkout
-    assert repositories.run(folder, *words).status == 0
+    assert repositories.run_git(folder, *words).status == 0
     assert planted.triggered() == {}
 
 
@@ -248,16 +251,16 @@ def test_git_runs_no_hooks_or_monitors(checkout, words) -> None:
     folder, planted = checkout
     for name in (".gitattributes", ".git/info/attributes"):
         (folder / name).write_text("")  # without filters: their names are any that one chooses
-    process.run(["git", *words], cwd=folder, check=False)
+    process.run_command(["git", *words], cwd=folder, check=False)
     assert planted.triggered() == {}
 
 
 def test_missing_git_object_is_not_fetched(checkout) -> None:
     folder, planted = checkout
-    blob = repositories.run(folder, "rev-parse", "HEAD:./file").stdout.strip()
+    blob = repositories.run_git(folder, "rev-parse", "HEAD:./file").stdout.strip()
     traps.git(folder, "config", "extensions.partialClone", "origin")
     (folder / ".git/objects" / blob[:2] / blob[2:]).unlink()
-    assert repositories.run(folder, "cat-file", "blob", blob).status != 0
+    assert repositories.run_git(folder, "cat-file", "blob", blob).status != 0
     assert planted.triggered() == {}
 
 
@@ -266,7 +269,7 @@ def test_bare_repository_is_not_read(tmp_path: Path) -> None:
     folder.mkdir()
     traps.git(tmp_path, "init", "--quiet", "--bare", "bare")
     planted.bare(folder)
-    done = repositories.run(folder, "rev-parse", "--git-dir")
+    done = repositories.run_git(folder, "rev-parse", "--git-dir")
     assert done.status != 0
     assert "safe.bareRepository" in done.stderr
     assert planted.triggered() == {}

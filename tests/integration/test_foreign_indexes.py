@@ -19,7 +19,7 @@ from imgbuild.values import Arch, sha256
 from tests.support import images, sample_project
 from tests.support.local_index import LocalIndex, wheel_bytes
 from tests.support.sample_project import Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 TOOLKIT_126 = ('nvidia-cublas-cu12==12.6.4.1.*; extra == "all"',)
 TOOLKIT_130 = ('nvidia-cublas==13.1.0.3.*; extra == "all"',)
@@ -104,7 +104,7 @@ COMMON = "summary: a small image\n    base: below\n    as_of: 2026-01-01"
 
 def public() -> LocalIndex:
     """The default index: torch with CUDA for x86_64 only, and its dependencies."""
-    index = sample_project.index()
+    index = sample_project.sample_index()
     index.wheel("cuda-toolkit", "12.6.3", TOOLKIT_126)
     index.wheel("cuda-toolkit", "13.0.2", TOOLKIT_130)
     index.wheel("nvidia-cublas-cu12", "12.6.4.1")
@@ -158,17 +158,17 @@ class Net:
     """The servers of the default index and a registry, of PyTorch, FlashInfer and its releases."""
 
     def __init__(self) -> None:
-        self.default, self.pytorch, self.flashinfer, self.releases = (Site() for _ in range(4))
+        self.default, self.pytorch, self.flashinfer, self.releases = (FileSite() for _ in range(4))
 
 
 @pytest.fixture
 def net() -> Iterator[Net]:
     net = Net()
     with (
-        serve(net.default),
-        serve(net.pytorch),
-        serve(net.flashinfer),
-        serve(net.releases),
+        serve_site(net.default),
+        serve_site(net.pytorch),
+        serve_site(net.flashinfer),
+        serve_site(net.releases),
     ):
         net.default.files |= public().site_files()
         net.pytorch.files |= pytorch().pytorch_files("cu126")
@@ -215,7 +215,7 @@ def wheels(project: Project, target: str, arch: str = "x86_64") -> dict[str, Any
     return {wheel["package"]: wheel for wheel in locked}
 
 
-def requested_paths(site: Site) -> set[str]:
+def requested_paths(site: FileSite) -> set[str]:
     """The requested paths, unescaped."""
     return {unquote(path) for _, path, _ in site.requests}
 

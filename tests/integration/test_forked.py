@@ -17,7 +17,7 @@ from imgbuild.audit.code.code_set import CodeSet
 from imgbuild.audit.code.model import CodeText
 from imgbuild.cache.store import Store
 from imgbuild.system import forked
-from imgbuild.system.forked import Forked, processors
+from imgbuild.system.forked import ForkedCall, processor_count
 from tests.support import audited
 from tests.support.audited_code import BASE
 
@@ -33,7 +33,7 @@ def _wait() -> bytes:
 
 def test_forked_process_uses_objects_of_its_parent() -> None:
     value = [os.getpid()]
-    data = Forked(lambda: f"{value[0]} {os.getpid()} ".encode() + b"x" * 200_000).result()
+    data = ForkedCall(lambda: f"{value[0]} {os.getpid()} ".encode() + b"x" * 200_000).result()
     assert data is not None
     original, process, rest = data.split()
     assert original == str(os.getpid()).encode() != process
@@ -41,11 +41,11 @@ def test_forked_process_uses_objects_of_its_parent() -> None:
 
 
 def test_exception_in_forked_process_returns_no_result() -> None:
-    assert Forked(_fail).result() is None
+    assert ForkedCall(_fail).result() is None
 
 
 def test_forked_process_is_stopped() -> None:
-    copy = Forked(_wait)
+    copy = ForkedCall(_wait)
     process = copy._process
     copy.stop()
     copy.stop()
@@ -57,7 +57,7 @@ def test_process_with_threads_is_not_forked() -> None:
     event = threading.Event()
     thread = threading.Thread(target=event.wait)
     thread.start()
-    assert processors() == 1
+    assert processor_count() == 1
     event.set()
     thread.join()
 
@@ -73,20 +73,20 @@ def test_forked_code_audit_has_the_same_findings(
         path = tmp_path / "code" / f"file{number}.py"
         path.write_text(f"\n\nfrom base import missing{number}, Trainer\n", encoding="utf-8")
     texts = find_files([tmp_path / "code"])
-    expected = check.check(packages, texts, store).findings
+    expected = check.check_code(packages, texts, store).findings
     checked: list[str] = []
-    original = python_code._of_modules
+    original = python_code._module_findings
 
     def _recording(code: CodeSet, new: Mapping[str, CodeText], *rest: Any) -> object:
         checked.extend(new)
         return original(code, new, *rest)
 
-    monkeypatch.setattr(python_code, "_of_modules", _recording)
-    monkeypatch.setattr(forked, "processors", lambda: 3)
+    monkeypatch.setattr(python_code, "_module_findings", _recording)
+    monkeypatch.setattr(forked, "processor_count", lambda: 3)
     monkeypatch.setattr(python_code, "SHARE", 1)
     if fails:  # as without the network
-        monkeypatch.setattr(Forked, "result", lambda self: self.stop())
-    assert check.check(packages, texts, store, key="set").findings == expected
+        monkeypatch.setattr(ForkedCall, "result", lambda self: self.stop())
+    assert check.check_code(packages, texts, store, key="set").findings == expected
     assert len(expected) == 5
     assert len(checked) == (5 if fails else 2)
-    assert check.check(packages, texts, store, key="set").findings == expected
+    assert check.check_code(packages, texts, store, key="set").findings == expected

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import images, needs, sample_project
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 EMPTY_CACHE = ("CACHEDIR.TAG", "FORMAT", "live", "locks", "locks/entries", "scratch")
 # Fills the disk after a layer was unpacked, adds the layer, and frees space again.
@@ -47,12 +47,12 @@ finally:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A locked project with an incompressible wheel of 3 MB; its cache has all files."""
-    needs.root()
+    needs.require_root()
     folder = tmp_path_factory.mktemp("project")
     images.python_base(folder)
-    index = sample_project.index()
+    index = sample_project.sample_index()
     index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(3_000_000)})
-    with serve(Site(files=index.site_files())) as site:
+    with serve_site(FileSite(files=index.site_files())) as site:
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         base = {
             "kind": "registry",
@@ -81,7 +81,7 @@ def in_disk(
     disk: Path, setup: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run `command` with a tmpfs at `disk` that has the matrix of `folder`; then list its files."""
-    mount, unshare = needs.tool("mount"), needs.tool("unshare", "util-linux")
+    mount, unshare = needs.require_tool("mount"), needs.require_tool("unshare", "util-linux")
     disk.mkdir()
     script = (
         f"set -e; {mount} -t tmpfs none {disk}; cp matrix.yaml {disk}; {setup}; cd {disk}; set +e;"

@@ -16,7 +16,7 @@ from tests.integration.test_mirror import BOTH, base
 from tests.support import docker_registry, images, needs, sample_project
 from tests.support.docker_registry import OwnRegistry
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = pytest.mark.engine
 DAYS = ("20260101", "20260201")
@@ -49,7 +49,10 @@ def skopeo(verb: str, *arguments: str) -> str:
     """Run skopeo against a registry without TLS."""
     side = "--dest-tls-verify=false" if verb == "copy" else "--tls-verify=false"
     done = subprocess.run(
-        [needs.tool("skopeo"), verb, side, *arguments], capture_output=True, text=True, check=False
+        [needs.require_tool("skopeo"), verb, side, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -57,7 +60,11 @@ def skopeo(verb: str, *arguments: str) -> str:
 
 def collect(registry: OwnRegistry) -> None:
     """Run the registry's own garbage collection, during which nothing may be pushed."""
-    command = [docker_registry.program(), "garbage-collect", str(registry.folder / "config.yml")]
+    command = [
+        docker_registry.registry_program(),
+        "garbage-collect",
+        str(registry.folder / "config.yml"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -67,8 +74,8 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     """The initial state, which no test modifies."""
     folder = tmp_path_factory.mktemp("gc")
     with (
-        docker_registry.serve(folder / "registry") as registry,
-        serve(Site(files=sample_project.index().site_files())) as site,
+        docker_registry.serve_registry(folder / "registry") as registry,
+        serve_site(FileSite(files=sample_project.sample_index().site_files())) as site,
     ):
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         below = {"kind": "registry", "image": base(folder, site), "python": "3.11",
@@ -80,7 +87,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
             project.run("push", TARGET, sample.images)
             project.run("registry", "tag", f"{sample.images}:{TARGET}", f"{TARGET}-{day}")
             sample.digests.append(project.run("digest", TARGET).stdout.strip())
-        theirs = images.tiny(folder / "theirs")
+        theirs = images.write_tiny_image(folder / "theirs")
         skopeo("copy", "--quiet", f"oci:{theirs}:tiny", f"docker://{sample.images}:theirs")
         yield sample
 
@@ -88,7 +95,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
 @pytest.fixture
 def sample(pushed: Sample, tmp_path: Path) -> Iterator[Sample]:
     """A copy of the sample in a separate registry."""
-    with docker_registry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve_registry(tmp_path / "registry") as registry:
         shutil.copytree(pushed.registry.storage, registry.storage)
         yield Sample(pushed.project, registry, pushed.digests)
 
@@ -119,6 +126,6 @@ def test_deletion_frees_only_blobs_of_the_old_image(sample, tmp_path):
 
     pulled = tmp_path / "pulled"
     sample.project.run("pull", f"{sample.images}:{TARGET}", "--output", str(pulled))
-    assert images.verified(pulled).digest == sample.digests[1]
+    assert images.verify_layout(pulled).digest == sample.digests[1]
     skopeo("copy", "--quiet", "--src-tls-verify=false", f"docker://{sample.images}:theirs",
            f"dir:{tmp_path / 'theirs-again'}")  # fmt: skip

@@ -12,20 +12,20 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress
 from imgbuild.solve import git_tree
-from imgbuild.wheel.sdist import members
+from imgbuild.wheel.sdist import read_members
 from tests.support.git_repository import GitRepository, project_files
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 EVIL = "#!/bin/sh\ntouch {mark}\n"
 
 
 @pytest.fixture(name="context")
 def _context(tmp_path: Path) -> Context:
-    return Context(Store.open(tmp_path / "cache"), Http(attempts=1))
+    return Context(Store.open(tmp_path / "cache"), HttpClient(attempts=1))
 
 
 @pytest.fixture(name="repository")
@@ -34,13 +34,13 @@ def _repository(tmp_path: Path) -> GitRepository:
 
 
 def address_of(text: str) -> GitAddress:
-    address = addresses.read(text)
+    address = addresses.parse_address(text)
     assert isinstance(address, GitAddress)
     return address
 
 
 def fetch(text: str, context: Context) -> git_tree.GitTree:
-    return git_tree.fetched(git_tree.resolved(address_of(text), context), context)
+    return git_tree.fetch_tree(git_tree.resolve_revision(address_of(text), context), context)
 
 
 def content_of(tree: git_tree.GitTree, context: Context) -> dict[str, bytes]:
@@ -48,7 +48,7 @@ def content_of(tree: git_tree.GitTree, context: Context) -> dict[str, bytes]:
     assert path is not None
     return {
         member.path: b"".join(content())
-        for member, content in members(path, "archive")
+        for member, content in read_members(path, "archive")
         if member.kind == "file"
     }
 
@@ -58,7 +58,7 @@ def test_git_archive_depends_only_on_commit(repository, tmp_path):
     commit = repository.commit(files)
     digests = set()
     for number in range(2):
-        context = Context(Store.open(tmp_path / f"cache-{number}"), Http())
+        context = Context(Store.open(tmp_path / f"cache-{number}"), HttpClient())
         tree = fetch(f"{repository.url}@{commit}", context)
         path = context.store.file(tree.sha256)
         assert path is not None
@@ -203,8 +203,8 @@ def test_too_many_files_are_refused(repository, context, monkeypatch):
 
 
 @pytest.fixture(name="site")
-def _site() -> Iterator[Site]:
-    with serve(Site(ranges=False)) as site:
+def _site() -> Iterator[FileSite]:
+    with serve_site(FileSite(ranges=False)) as site:
         yield site
 
 

@@ -23,7 +23,7 @@ TARGET = "small"
 def git(folder: Path, *words: str) -> None:
     """Run git in `folder` with a fixed user name."""
     name = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-    command = [needs.tool("git"), *name, *words]
+    command = [needs.require_tool("git"), *name, *words]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
@@ -34,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_folder_outside_repository_is_reported(project: Project) -> None:
-    needs.tool("git")
+    needs.require_tool("git")
     with pytest.raises(InputError, match="is not in a git repository") as caught:
         revisions.locked_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
@@ -48,9 +48,9 @@ def test_locks_of_revisions_are_read(project: Project) -> None:
     with pytest.raises(InputError, match="absent is not a revision of the repository"):
         revisions.locked_at(project, TARGET, "absent")
     sample_lock = samples.lock()
-    target_digests = image_digests.digests_of(sample_lock, records(sample_lock))
-    codec.write(lock_file.lock_path(project.images, TARGET), sample_lock)
-    codec.write(image_digests.digests_path(project.images, TARGET), target_digests)
+    target_digests = image_digests.compute_digests(sample_lock, records(sample_lock))
+    codec.write_document(lock_file.lock_path(project.images, TARGET), sample_lock)
+    codec.write_document(image_digests.digests_path(project.images, TARGET), target_digests)
     git(project.root, "add", "images")
     git(project.root, "commit", "--quiet", "--message", "locked")
     assert revisions.locked_at(project, TARGET, "HEAD") == (sample_lock, target_digests)
@@ -64,9 +64,9 @@ def test_locks_of_revisions_are_read(project: Project) -> None:
 def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.TargetDigests]:
     """Write and commit a lock with torch at `version`; its bytes, and its digests."""
     sample_lock = samples.lock(samples.wheel("torch", version))
-    target_digests = image_digests.digests_of(sample_lock, records(sample_lock))
-    codec.write(lock_file.lock_path(project.images, TARGET), sample_lock)
-    codec.write(image_digests.digests_path(project.images, TARGET), target_digests)
+    target_digests = image_digests.compute_digests(sample_lock, records(sample_lock))
+    codec.write_document(lock_file.lock_path(project.images, TARGET), sample_lock)
+    codec.write_document(image_digests.digests_path(project.images, TARGET), target_digests)
     git(project.root, "add", "images")
     git(project.root, "commit", "--quiet", "--message", f"torch {version}")
     return lock_file.lock_path(project.images, TARGET).read_bytes(), target_digests
@@ -89,16 +89,16 @@ def test_target_history_lists_each_digest_once(project: Project) -> None:
     _, first = locked_as(project, "1.0")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing of it")
     _, second = locked_as(project, "2.0\x1b[31m")
-    newest, oldest = revisions.history(project, TARGET)
+    newest, oldest = revisions.target_history(project, TARGET)
     assert (newest.digest, oldest.digest) == (second.digest, first.digest)
     assert (newest.subject, oldest.subject) == ("torch 2.0\x1b[31m", "torch 1.0")
     assert oldest.size == {arch: image.size for arch, image in first.arch.items()}
     git(project.root, "rm", "--quiet", "-r", "images")
     git(project.root, "commit", "--quiet", "--message", "removed")
-    removed, *earlier = revisions.history(project, TARGET)
+    removed, *earlier = revisions.target_history(project, TARGET)
     assert (removed.digest, earlier) == (None, [newest, oldest])
     with pytest.raises(InputError, match="contains digests of absent"):
-        revisions.history(project, "absent")
+        revisions.target_history(project, "absent")
 
 
 def test_commit_without_digest_change_is_not_a_revision(project: Project) -> None:
@@ -111,7 +111,7 @@ def test_commit_without_digest_change_is_not_a_revision(project: Project) -> Non
     git(project.root, "checkout", "--quiet", "main")
     locked_as(project, "2.0")
     git(project.root, "merge", "--quiet", "-X", "ours", "--message", "a merge", "reformat")
-    subjects = [each.subject for each in revisions.history(project, TARGET)]
+    subjects = [each.subject for each in revisions.target_history(project, TARGET)]
     assert subjects == ["torch 2.0", "torch 1.0"]
 
 
@@ -124,7 +124,7 @@ def test_digest_changed_by_merge_is_a_revision(project: Project) -> None:
     locked_as(project, "3.0")
     git(project.root, "merge", "--quiet", "--no-commit", "-X", "ours", "other")
     _, made = locked_as(project, "4.0")
-    newest, *_ = revisions.history(project, TARGET)
+    newest, *_ = revisions.target_history(project, TARGET)
     assert (newest.digest, newest.subject) == (made.digest, "torch 4.0")
 
 
@@ -134,15 +134,15 @@ def test_damaged_revision_is_skipped(project: Project) -> None:
     image_digests.digests_path(project.images, TARGET).write_bytes(b'{"digest": "\xff')
     git(project.root, "commit", "--quiet", "--all", "--message", "damaged")
     locked_as(project, "2.0")
-    changes = [*digest_history.commits(project, locks=True)]
+    changes = [*digest_history.digest_commits(project, locks=True)]
     assert [each.subject for each in changes] == ["torch 2.0", "torch 1.0"]
     assert [each.lock is not None for each in changes] == [True, True]
 
 
 def test_history_requires_repository(project: Project) -> None:
-    needs.tool("git")
+    needs.require_tool("git")
     with pytest.raises(InputError, match="git cannot read the history"):
-        revisions.history(project, TARGET)
+        revisions.target_history(project, TARGET)
 
 
 def test_catalogue_linked_to_checkout_has_history(project: Project, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_catalogue_linked_to_checkout_has_history(project: Project, tmp_path: Pa
     linked.mkdir(parents=True)
     (linked / "images").symlink_to(project.images)
     catalogue = Project(matrix=linked / "matrix.yaml")
-    [only] = revisions.history(catalogue, TARGET)
+    [only] = revisions.target_history(catalogue, TARGET)
     assert only.digest == target_digests.digest
     locked = revisions.locked_at(catalogue, TARGET, "HEAD")
     assert locked is not None

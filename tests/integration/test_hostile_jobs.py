@@ -20,18 +20,18 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.render import templates
 from imgbuild.sif import enroot, files, image
 from imgbuild.slurm import jobs
-from imgbuild.slurm.array import JobArray, Task
+from imgbuild.slurm.array import ArrayTarget, JobArray
 from imgbuild.slurm.jobs import Allocation, Container, EnvVariable, JobScript, ScriptKind
 from imgbuild.values import Arch
 from tests.support import ci_jobs_sample, hostile_texts, recording_programs, samples
-from tests.support.ci_jobs_sample import RUNNERS, _sample, _shared_sample, of
+from tests.support.ci_jobs_sample import RUNNERS, _sample, _shared_sample, make_jobs
 from tests.support.hostile_texts import WORDS
-from tests.support.inprocess_project import Sample
+from tests.support.inprocess_project import SampleProject
 from tests.support.recording_programs import Programs
 
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 DIGEST = f"sha256:{'0' * 64}"
-PLACES = [hostile_texts.name(text) for text in WORDS if not re.search(r"[,:\n]", text)]
+PLACES = [hostile_texts.path_component(text) for text in WORDS if not re.search(r"[,:\n]", text)]
 SPACELESS = [re.sub(r"\s", "${IFS}", place) for place in PLACES]
 FOLDER = "".join(PLACES[:6])
 OPTIONS = tuple(f"--comment={text}" for text in SPACELESS)
@@ -64,7 +64,7 @@ def job(kind: ScriptKind, folder: Path, *, pyxis: bool, hostile: bool = True) ->
         place.mkdir(exist_ok=True)
         (place / "data").touch()
     variables = [EnvVariable(f"WORD{number}", text) for number, text in enumerate(texts)]
-    return jobs.script(
+    return jobs.create_job_script(
         locked(),
         DIGEST,
         kind,
@@ -95,10 +95,10 @@ def test_job_receives_exact_arguments(
     kind: ScriptKind, pyxis: bool, programs: Programs, tmp_path: Path
 ) -> None:
     made = job(kind, tmp_path, pyxis=pyxis)
-    text = jobs.text(made, None)
+    text = jobs.job_text(made, None)
     work = tmp_path / "work"
     work.mkdir()
-    env = {**recording_programs.slurm(made.allocation.nodes), "PASSED": WORDS[0]}
+    env = {**recording_programs.slurm_variables(made.allocation.nodes), "PASSED": WORDS[0]}
     done = programs.run(text, env, cwd=work)
     assert done.returncode == 0, done.stderr
 
@@ -130,7 +130,7 @@ def test_job_receives_exact_arguments(
 
     read = recording_programs.sbatch_options(text)
     assert [word for word in read if word.startswith("--comment=")] == list(OPTIONS)
-    plain = jobs.text(job(kind, tmp_path, pyxis=pyxis, hostile=False), None)
+    plain = jobs.job_text(job(kind, tmp_path, pyxis=pyxis, hostile=False), None)
     assert len(read) == len(recording_programs.sbatch_options(plain))
     assert f"--output={made.log}" in read
 
@@ -145,14 +145,21 @@ def test_array_task_receives_exact_arguments(programs: Programs, tmp_path: Path)
     folder, root = tmp_path / f"order{FOLDER}", tmp_path / f"root{FOLDER}"
     folder.mkdir()
     root.mkdir()
-    target = hostile_texts.name(WORDS[1])
+    target = hostile_texts.path_component(WORDS[1])
     order = JobArray(
-        verb="build", name="build-x", folder=str(folder), root=str(root),
-        command=("imgbuild", "build", *WORDS), options=OPTIONS,
-        tasks=(Task(target="other", digest=DIGEST), Task(target=target, digest=DIGEST)),
-    )  # fmt: skip
-    text = templates.render("slurm/array.j2", order, images=None)
-    done = programs.run(text, {**recording_programs.slurm(1), "SLURM_ARRAY_TASK_ID": "1"})
+        verb="build",
+        name="build-x",
+        folder=str(folder),
+        root=str(root),
+        command=("imgbuild", "build", *WORDS),
+        options=OPTIONS,
+        tasks=(
+            ArrayTarget(target="other", digest=DIGEST),
+            ArrayTarget(target=target, digest=DIGEST),
+        ),
+    )
+    text = templates.render_template("slurm/array.j2", order, images=None)
+    done = programs.run(text, {**recording_programs.slurm_variables(1), "SLURM_ARRAY_TASK_ID": "1"})
     assert done.returncode == 0, done.stderr
     (call,) = programs.calls("imgbuild")
     assert call.words == ["build", *WORDS, target, "--jobs=4", "--json"]
@@ -163,15 +170,15 @@ def test_array_task_receives_exact_arguments(programs: Programs, tmp_path: Path)
 
 
 def test_ci_script_steps_receive_exact_arguments(
-    sample: Sample, programs: Programs, tmp_path: Path
+    sample: SampleProject, programs: Programs, tmp_path: Path
 ) -> None:
     folder = tmp_path / f"project{FOLDER}"
     sample.folder.rename(folder)
     sample = dataclasses.replace(sample, folder=folder)
-    target = of(sample, RUNNERS + "sif: true\ncves: {}\n")
+    target = make_jobs(sample, RUNNERS + "sif: true\ncves: {}\n")
 
     def _calls(texts: tuple[str, ...], place: str) -> list[list[str]]:
-        text = ci_jobs_sample.script(
+        text = ci_jobs_sample.job_script(
             sample, target, results=folder / f"results{place}", key=tmp_path / f"key{place}",
             registry=f"registry.example/{texts[0]}", plain_http=texts, selection=texts,
             slurm=tuple(f"--sbatch={each}" for each in texts), through=texts[0],
@@ -210,7 +217,7 @@ def hostile(word: str, exchanged: dict[str, str]) -> str:
 
 
 def source() -> image.SifSource:
-    settings = image.Settings(
+    settings = image.RuntimeSettings(
         env=tuple(f"WORD{number}={text}" for number, text in enumerate(WORDS)),
         entrypoint=("entrypoint", *WORDS),
         cmd=("run", *WORDS),
@@ -225,7 +232,7 @@ def source() -> image.SifSource:
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_sif_environment_matches_image(shell: str, programs: Programs):
     place = programs.folder / "environment"
-    place.write_text(files.environment(source()))
+    place.write_text(files.environment_script(source()))
     done = subprocess.run(
         [shell, "-c", f". {place}; exec env -0"], capture_output=True, text=True, check=True,
         env={"PATH": "/usr/bin:/bin", "CANARY": str(programs.canary)},
@@ -235,7 +242,7 @@ def test_sif_environment_matches_image(shell: str, programs: Programs):
     assert {**source().environment, **shown} == shown
 
 
-@pytest.mark.parametrize("script", [files.runscript, enroot.start])
+@pytest.mark.parametrize("script", [files.runscript_text, enroot.start_script])
 def test_start_script_runs_image_command(script, programs: Programs):
     text = script(source()).replace(" /etc/rc.local", f" {programs.folder}/rc.local")
     done = programs.run(text)
@@ -250,9 +257,9 @@ def test_volume_is_one_fstab_line_or_refused(text: str):
     made = msgspec.structs.replace(source(), settings=settings)
     if not re.fullmatch(r"[A-Za-z0-9@+=:,./!-]*", text):
         with pytest.raises(InputError, match=re.escape(repr(f"/data/{text}"))):
-            enroot.mounts(made)
+            enroot.fstab_text(made)
         return
-    written = enroot.mounts(made)
+    written = enroot.fstab_text(made)
     # Arguments that the host's environment could change, or getmntent(3) would parse otherwise.
     assert not re.search(r"[$`\\]", written.replace("${ENROOT_ROOTFS}", ""))
     (line,) = written.splitlines()

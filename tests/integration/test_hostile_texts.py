@@ -28,7 +28,7 @@ from imgbuild.lock import lock_file, requirements
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix, Variable
 from imgbuild.render import apptainer, bake, online, pylock, script, templates
-from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.render.dockerfile import DockerfileModel, create_dockerfile
 from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Allocation, Container, EnvVariable, ScriptKind
 from imgbuild.system import quoting
@@ -104,29 +104,29 @@ def typed(text: str) -> tuple[Lock, Matrix]:
     return lock, msgspec.structs.replace(matrix, targets={"small": target})
 
 
-def value(lock: Lock, matrix: Matrix) -> Dockerfile:
-    return dockerfile(lock, render_sample.digests_of(lock), matrix)
+def value(lock: Lock, matrix: Matrix) -> DockerfileModel:
+    return create_dockerfile(lock, render_sample.invented_digests(lock), matrix)
 
 
 def shell_script(lock: Lock, matrix: Matrix) -> str:
-    build_script = script.script(
-        lock, render_sample.digests_of(lock), Arch.X86_64, render_sample.address
+    build_script = script.create_script(
+        lock, render_sample.invented_digests(lock), Arch.X86_64, render_sample.file_address
     )
-    return script.text(build_script, "small", NONE)
+    return script.script_text(build_script, "small", NONE)
 
 
 def definition(lock: Lock, matrix: Matrix) -> str:
-    return apptainer.text(value(lock, matrix), Arch.X86_64, "small", NONE)
+    return apptainer.definition_text(value(lock, matrix), Arch.X86_64, "small", NONE)
 
 
 def steps(lock: Lock, matrix: Matrix) -> str:
-    return templates.render("dockerfile.j2", value(lock, matrix), images=NONE)
+    return templates.render_template("dockerfile.j2", value(lock, matrix), images=NONE)
 
 
 def online_steps(lock: Lock, matrix: Matrix) -> str:
-    context = online.online(value(lock, matrix), lock, "registry.example/x@sha256:0",
-                         render_sample.address)  # fmt: skip
-    return templates.render("dockerfile.j2", context, images=NONE)
+    context = online.online_dockerfile(value(lock, matrix), lock, "registry.example/x@sha256:0",
+                         render_sample.file_address)  # fmt: skip
+    return templates.render_template("dockerfile.j2", context, images=NONE)
 
 
 JOB_PACKAGES = tuple(samples.wheel(name) for name in ("ray", "verl", "vllm"))
@@ -138,26 +138,26 @@ def job_script(kind: ScriptKind, lock: Lock, matrix: Matrix, *, pyxis: bool) -> 
         for arch, each in lock.arch.items()
     }
     lock = msgspec.structs.replace(lock, arch=arches)
-    made = jobs.script(
+    made = jobs.create_job_script(
         lock, f"sha256:{'0' * 64}", kind,
         Allocation(nodes=1 if kind is ScriptKind.SINGLE else 2, gpus=1),
         Container(image="/bin/true", pyxis=pyxis),
         command=() if kind is ScriptKind.CHECK else ("true",),
         model="m" if kind is ScriptKind.TRL_SERVER else "",
     )  # fmt: skip
-    return jobs.text(made, None)
+    return jobs.job_text(made, None)
 
 
 def requirement_lines(lock: Lock, matrix: Matrix) -> str:
-    return requirements.text(lock, Arch.X86_64)
+    return requirements.requirements_text(lock, Arch.X86_64)
 
 
 def pylock_file(lock: Lock, matrix: Matrix) -> str:
-    return pylock.text(lock, (Arch.X86_64,), render_sample.address)
+    return pylock.pylock_text(lock, (Arch.X86_64,), render_sample.file_address)
 
 
 def bake_file(lock: Lock, matrix: Matrix) -> str:
-    return codec.encode(bake.bake([value(lock, matrix)])).decode()
+    return codec.encode(bake.bake_document([value(lock, matrix)])).decode()
 
 
 # -- parsers
@@ -372,7 +372,7 @@ def test_invalid_texts_are_quoted_or_refused(path, shell) -> None:
     number, matrix = PATHS.index(path), render_sample.matrix()
     lines = f"x\n{RUN}\n%setup\n{RUN}\n"
     texts = (BREAKS[number % len(BREAKS)], "%setup", PAYLOADS[number % 10], lines)
-    for text in texts if needs.long() else texts[number % 2 :: 2]:
+    for text in texts if needs.is_long_run() else texts[number % 2 :: 2]:
         lock = with_text(render_sample.lock(), path, text)
         for name, render in renderers(number).items():
             try:
@@ -388,7 +388,7 @@ def renderers(number: int) -> dict[str, Callable[[Lock, Matrix], str]]:
     return {
         name: render
         for position, (name, render) in enumerate(RENDERERS.items())
-        if needs.long() or not name.startswith("slurm ") or (position + number) % 3 == 0
+        if needs.is_long_run() or not name.startswith("slurm ") or (position + number) % 3 == 0
     }
 
 
@@ -434,11 +434,11 @@ def test_user_arguments_are_quoted_in_job(text: str, shell) -> None:
     allocation = Allocation(more=("--comment=x",))
     container = Container(image=f"/images/{text.strip()}", words=(text,))
     try:
-        job_script = jobs.script(
+        job_script = jobs.create_job_script(
             lock, f"sha256:{'0' * 64}", ScriptKind.SINGLE, allocation, container,
             command=("train", text), environment=(EnvVariable("WORD", text),),
         )  # fmt: skip
-        written = jobs.text(job_script, None)
+        written = jobs.job_text(job_script, None)
     except ImgbuildError:
         assert "\r" in text
         return
@@ -449,4 +449,4 @@ def test_user_arguments_are_quoted_in_job(text: str, shell) -> None:
 
 def test_sbatch_line_is_one_argument() -> None:
     for text in ("--comment=a b", "--comment=a#b", "--constraint='x|y'", 'a"b', "a\\b", "--x=é"):
-        assert shlex.split(quoting.sbatch(text), comments=True) == [text]
+        assert shlex.split(quoting.sbatch_word(text), comments=True) == [text]

@@ -29,7 +29,7 @@ flash-attn==2.7.4.post1
 
 def imgbuild(folder: Path, *words: str, status: int = 0) -> dict[str, Any]:
     """The JSON output of a verb in `folder`."""
-    done = prepared_program.run((*words, "--json"), cwd=folder, env=os.environ)
+    done = prepared_program.run_prepared((*words, "--json"), cwd=folder, env=os.environ)
     assert done.returncode == status, done.stdout + done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -20,17 +20,17 @@ import pytest
 from imgbuild.attest import provenance
 from imgbuild.attest.provenance import Commit
 from imgbuild.attest.sbom import packages
-from imgbuild.matrix.project_paths import find
+from imgbuild.matrix.project_paths import find_project
 from imgbuild.oci import layout
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry import artifact_store
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import parse_repository
 from imgbuild.values import Arch, sha256
 from tests.support import docker_registry, images, needs, sample_project
 from tests.support.docker_registry import OwnRegistry
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 from tests.unit.attest.sbom.test_document import valid_cyclonedx, valid_spdx
 from tests.unit.attest.test_provenance import valid as valid_provenance
 
@@ -57,7 +57,7 @@ class Shop:
     def raw(self, what: str) -> bytes:
         """A manifest as read by skopeo."""
         command = ("inspect", "--raw", "--tls-verify=false", f"docker://{self.place}{what}")
-        return run(needs.tool("skopeo"), *command).stdout
+        return run(needs.require_tool("skopeo"), *command).stdout
 
     def referrers(self, digest: str) -> dict[str, dict[str, Any]]:
         """The descriptors of the attachments of `digest` by artifact type."""
@@ -69,7 +69,7 @@ class Shop:
         """The files of an attachment, by the names that `oras pull` would use."""
         artifact = self.referrers(digest)[kind]["digest"]
         place = f"docker://{self.place}@{artifact}"
-        run(needs.tool("skopeo"), "copy", "--src-tls-verify=false", place, f"dir:{folder}")
+        run(needs.require_tool("skopeo"), "copy", "--src-tls-verify=false", place, f"dir:{folder}")
         manifest = json.loads((folder / "manifest.json").read_bytes())
         assert manifest["artifactType"] == kind
         assert manifest["subject"]["digest"] == digest
@@ -91,7 +91,7 @@ def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[b
 def git(folder: Path, *words: str) -> str:
     """The output of git, with a fixed user name."""
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    return run(needs.tool("git"), *identity, *words, cwd=folder).stdout.decode().strip()
+    return run(needs.require_tool("git"), *identity, *words, cwd=folder).stdout.decode().strip()
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     folder = tmp_path_factory.mktemp("inside")
     images.python_base(folder, tuple(Arch))
     with (
-        serve(Site(files=sample_project.index().site_files())) as site,
-        docker_registry.serve(folder / "registry") as registry,
+        serve_site(FileSite(files=sample_project.sample_index().site_files())) as site,
+        docker_registry.serve_registry(folder / "registry") as registry,
     ):
         base = sample_project.registry_base(
             sample_project.serve_image(site, folder / "base", "base")
@@ -183,7 +183,7 @@ def test_image_is_rebuilt_only_from_its_inputs(shop, tmp_path):
     )
     assert built_image["digest"] == shop.pushed["digest"]
     assert built_image["arch"] == shop.pushed["arch"]
-    assert layout.read(here.folder / "build" / TARGET).digest == shop.pushed["digest"]
+    assert layout.read_layout(here.folder / "build" / TARGET).digest == shop.pushed["digest"]
     # The folder written by `oras pull` works as well, and needs no registry.
     for name, data in shop.files(shop.pushed["digest"], LOCK, tmp_path / "lock").items():
         (here.folder / name).write_bytes(data)
@@ -198,17 +198,17 @@ def test_uncommitted_lock_has_no_commit_in_provenance(shop, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(shop.project.folder, folder)
     head = git(folder, "rev-parse", "HEAD")
-    commit = provenance.circumstances(find(folder), TARGET, {}).commit
+    commit = provenance.build_details(find_project(folder), TARGET, {}).commit
     assert commit == Commit(id=head, uri="git+https://host.example/me/it.git")
     (folder / "README").write_text("what no image is made of")
-    assert provenance.circumstances(find(folder), TARGET, {}).commit == commit
+    assert provenance.build_details(find_project(folder), TARGET, {}).commit == commit
     with (folder / "matrix.yaml").open("a") as file:
         file.write("# a thought\n")
-    assert provenance.circumstances(find(folder), TARGET, {}).commit is None
+    assert provenance.build_details(find_project(folder), TARGET, {}).commit is None
     git(folder, "add", "matrix.yaml")  # staged is not committed
-    assert provenance.circumstances(find(folder), TARGET, {}).commit is None
+    assert provenance.build_details(find_project(folder), TARGET, {}).commit is None
     shutil.rmtree(folder / ".git")
-    assert provenance.circumstances(find(folder), TARGET, {}).commit is None
+    assert provenance.build_details(find_project(folder), TARGET, {}).commit is None
 
 
 # -- the images of this repository
@@ -229,7 +229,7 @@ def test_sboms_of_local_target_are_valid(tmp_path: Path):
 
 def test_every_locked_file_has_metadata():
     """An SBOM would declare unread files as unknown."""
-    project = find(ROOT / "matrix.yaml")
+    project = find_project(ROOT / "matrix.yaml")
     recorded = packages.read_packages(project.images).packages
     unknown = set()
     for target in project.locked_targets():
@@ -243,13 +243,15 @@ def test_every_locked_file_has_metadata():
 
 def test_sif_of_pushed_image_matches_target(shop, tmp_path):
     """The lock is read from the registry, regardless of other attachments."""
-    needs.tool("mksquashfs", "squashfs-tools")
+    needs.require_tool("mksquashfs", "squashfs-tools")
     place = f"{shop.registry.host}/for-sif"
     shop.project.run("build", TARGET)
     (pushed,) = json.loads(shop.project.run("push", TARGET, place, "--json").stdout)
     digest = pushed["arch"]["x86_64"]
     subject = Descriptor(MANIFEST, digest, len(shop.raw(f"@{digest}")))
-    artifact_store.attach(Client(), parse_repository(place), subject, LOCK, listed_first(subject))
+    artifact_store.attach_artifact(
+        RegistryClient(), parse_repository(place), subject, LOCK, listed_first(subject)
+    )
     target_options, folder, pulled = (
         ["--arch", "x86_64", "--output", str(tmp_path / f"{name}.sif")]
         for name in ("own", "folder", "pulled")
@@ -271,6 +273,6 @@ def listed_first(subject: Descriptor) -> dict[str, artifact_store.ArtifactFile]:
             data=f"{{}}{' ' * number}".encode(), media_type="application/json"
         )
         files = {"lock.json": part}
-        if sha256(artifact_store.manifest(subject, LOCK, files)).startswith("000"):
+        if sha256(artifact_store.artifact_manifest(subject, LOCK, files)).startswith("000"):
             return files
     raise AssertionError

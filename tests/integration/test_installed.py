@@ -23,14 +23,14 @@ import pytest
 
 from imgbuild.cache.facts_file import facts_path
 from imgbuild.container import sandbox
-from imgbuild.container.sandbox import Bind
+from imgbuild.container.sandbox import BindMount
 from imgbuild.oci import layout
-from imgbuild.system.process import Result
+from imgbuild.system.process import ProcessResult
 from imgbuild.values import Arch
 from tests.support import ci_repository, needs, sample_project, servers, whole_machine
-from tests.support.layer_files import unpacked
+from tests.support.layer_files import unpack_layer_files
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.prefix) / "bin/uv"
@@ -75,13 +75,13 @@ class Machine:
     served: Path
     port: int
 
-    def run(self, folder: Path, *command: object, status: int = 0) -> Result:
+    def run(self, folder: Path, *command: object, status: int = 0) -> ProcessResult:
         """Run `command` in `folder`, which is in the home folder."""
         binds = [
-            Bind(source=self.home, target=str(self.home), writable=True),
-            Bind(source=self.wheels, target="/mnt/wheels"),
-            Bind(source=self.served, target="/mnt/served"),
-            Bind(source=UV, target="/usr/local/bin/uv"),
+            BindMount(source=self.home, target=str(self.home), writable=True),
+            BindMount(source=self.wheels, target="/mnt/wheels"),
+            BindMount(source=self.served, target="/mnt/served"),
+            BindMount(source=UV, target="/usr/local/bin/uv"),
         ]
         env = {
             "HOME": str(self.home), "PATH": f"{self.home}/.local/bin:{sandbox.PATH}",
@@ -89,7 +89,7 @@ class Machine:
         }  # fmt: skip
         served = ["python3", "-c", SERVED, "/mnt/served", str(self.port)]
         words = [*served, *map(str, command)]
-        done = whole_machine.run(self.root, words, folder=folder, env=env, binds=binds)
+        done = whole_machine.run_in_machine(self.root, words, folder=folder, env=env, binds=binds)
         assert done.status == status, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stderr
         return done
@@ -103,7 +103,7 @@ class User:
     folder: Path
     digest: str
 
-    def run(self, *words: str, status: int = 0) -> Result:
+    def run(self, *words: str, status: int = 0) -> ProcessResult:
         """Run `imgbuild WORDS` in the user's folder."""
         return self.machine.run(self.folder, "imgbuild", *words, status=status)
 
@@ -115,15 +115,15 @@ class User:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    index = sample_project.index()
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileSite]:
+    index = sample_project.sample_index()
     index.wheel("gadget", "1.0", ["helper"], files={"gadget.py": b"from helper import VALUE\n"})
-    with serve(Site(files=index.site_files())) as opened:
+    with serve_site(FileSite(files=index.site_files())) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def debian(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def debian(site: FileSite, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A layout of Debian's Python. Its packages are stored in the user's own cache."""
     folder = tmp_path_factory.mktemp("debian")
     project = Project(folder, site.url("simple"), cache=None)
@@ -134,7 +134,7 @@ def debian(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def published(site: Site, debian: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def published(site: FileSite, debian: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A locked project, which becomes the catalogue."""
     folder = tmp_path_factory.mktemp("published")
     project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
@@ -184,7 +184,7 @@ def wheels(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def user(
-    wheels: Path, site: Site, debian: Path, published: Project,
+    wheels: Path, site: FileSite, debian: Path, published: Project,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> User:  # fmt: skip
     """A user with an empty home who installs imgbuild."""
@@ -192,9 +192,9 @@ def user(
     folder = tmp_path_factory.mktemp("machine")
     for name in ("home", "served"):
         (folder / name).mkdir()
-    base = layout.read(debian)
+    base = layout.read_layout(debian)
     layers = base.image(Arch.X86_64).layers
-    unpacked([base.blob(layer.digest) for layer in layers], folder / "root")
+    unpack_layer_files([base.blob(layer.digest) for layer in layers], folder / "root")
     shutil.copy2(servers.__file__, folder / "served")
     (folder / "served/files").write_bytes(pickle.dumps(site.files))
     machine = Machine(
@@ -248,7 +248,7 @@ def test_installed_imgbuild_shows_and_builds_targets(user: User) -> None:
     user.run("build", TARGET)
     ran = user.run("run", TARGET, "--", "python", "-c", "import thewheel; print(thewheel.VALUE)")
     assert ran.stdout == "42\n"
-    assert layout.read(user.folder / "build" / TARGET).digest == user.digest
+    assert layout.read_layout(user.folder / "build" / TARGET).digest == user.digest
     assert [path.name for path in user.folder.iterdir()] == ["build"]
 
 
@@ -264,7 +264,7 @@ def test_copied_layout_is_tested_without_project(user: User, published: Project)
     (report,) = json.loads(done.stdout)
     assert {case["name"] for case in report["cases"] if case["outcome"] == "passed"} >= cases
     assert (report["target"], report["through"]) == (TARGET, "root")
-    config = layout.read(copied.folder / "layout").image(Arch.X86_64).config.digest
+    config = layout.read_layout(copied.folder / "layout").image(Arch.X86_64).config.digest
     assert report["config"] == config
     refused = copied.run(*smoke, status=2)
     assert "cannot read the lock layout/lock.json" in json.loads(refused.stdout)["message"]
@@ -309,7 +309,7 @@ def test_extending_project_is_initialized_locked_and_built(user: User) -> None:
     assert ran.stdout == "42\n"
     absent = "import importlib.util; print(importlib.util.find_spec('gadget'))"
     assert user_project.run("run", TARGET, "--", "python", "-c", absent).stdout == "None\n"
-    assert layout.read(folder / "build" / TARGET).digest == user.digest
+    assert layout.read_layout(folder / "build" / TARGET).digest == user.digest
     assert sorted(path.name for path in user_project.folder.iterdir()) == [
         ".imgbuild", "matrix.yaml",
     ]  # fmt: skip
@@ -327,5 +327,5 @@ def test_project_is_initialized_without_arguments(user: User) -> None:
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".json") == [
         ".gitignore", "build", "images", "published",
     ]  # fmt: skip
-    image_layout = layout.read(folder / "build/my-image")
+    image_layout = layout.read_layout(folder / "build/my-image")
     assert len(image_layout.images[Arch.X86_64].layers) >= 2

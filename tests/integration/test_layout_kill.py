@@ -35,14 +35,14 @@ while True:
 def source(folder: Path, word: str) -> Path:
     blobs = folder / "blobs"
     texts = ["shared", *(f"{word} {number}" for number in range(8))]
-    layers = [images.layer(blobs, [images.text("word", text)]) for text in texts]
-    layout.write(folder / word, {Arch.X86_64: images.summary(layers)}, "tiny")
+    layers = [images.make_layer(blobs, [images.text_member("word", text)]) for text in texts]
+    layout.write_layout(folder / word, {Arch.X86_64: images.image_files(layers)}, "tiny")
     return folder / word
 
 
 def test_killed_writer_leaves_complete_image(tmp_path):
     sources = [source(tmp_path, word) for word in ("one", "two")]
-    digests = {layout.read(path).digest for path in sources}
+    digests = {layout.read_layout(path).digest for path in sources}
     out = tmp_path / "out"
     seen = set()
     spread = random.Random(20250620)
@@ -55,8 +55,8 @@ def test_killed_writer_leaves_complete_image(tmp_path):
                 time.sleep(0.001)
             time.sleep(spread.uniform(0, 0.03))
             process.kill()
-        image_layout = images.verified(out)
-        assert layout.check(out, image_layout.digest)
+        image_layout = images.verify_layout(out)
+        assert layout.has_complete_image(out, image_layout.digest)
         seen.add(image_layout.digest)
     assert seen <= digests
 
@@ -74,7 +74,7 @@ def test_concurrent_writers_do_not_mix_images(tmp_path):
         for writer in writers:
             writer.kill()
             writer.wait()
-    assert images.verified(out).digest in {layout.read(path).digest for path in sources}
+    assert images.verify_layout(out).digest in {layout.read_layout(path).digest for path in sources}
 
 
 ARCHIVER = """
@@ -95,7 +95,7 @@ def test_killed_archive_writers_leave_complete_archive(tmp_path):
     out = tmp_path / "out/image.tar"
     whole = []
     for path in sources:
-        archive.write(path, out, "oci-archive", "tiny")
+        archive.write_archive(path, out, "oci-archive", "tiny")
         whole.append(out.read_bytes())
     spread = random.Random(20261125)
     for _ in range(4):
@@ -109,6 +109,6 @@ def test_killed_archive_writers_leave_complete_archive(tmp_path):
             writer.kill()
             writer.communicate()
             assert out.read_bytes() in whole
-    archive.write(sources[0], out, "oci-archive", "tiny")
+    archive.write_archive(sources[0], out, "oci-archive", "tiny")
     assert list(out.parent.iterdir()) == [out]
     assert out.read_bytes() == whole[0]

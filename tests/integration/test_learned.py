@@ -12,21 +12,21 @@ from packaging.specifiers import SpecifierSet
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.learn import loop
 from imgbuild.learn.loop import add_constraints
 from imgbuild.matrix import constraints
-from imgbuild.matrix.load import load
-from imgbuild.matrix.model import Wanted
+from imgbuild.matrix.load import load_matrix
+from imgbuild.matrix.model import RequiredPackage
 from imgbuild.solve import solve, uv
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 from tests.support import needs, samples
 from tests.support.local_index import LocalIndex
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 from tests.support.source_code import ROOT
 
-WANTED = Wanted(reason="for the test")
+WANTED = RequiredPackage(reason="for the test")
 PINS = {"torch": "2.6.0", "vllm": "0.8.5"}
 
 # vLLM 0.8 uses a name removed in transformers 5; TRL from 1.0 a module of vLLM 0.11.
@@ -81,13 +81,13 @@ class Small:
     """A small image whose packages are on a local index, with its learned constraints."""
 
     def __init__(self, stack, monkeypatch, folder, **changes):
-        self.site = stack.enter_context(serve(Site(files=index().site_files())))
+        self.site = stack.enter_context(serve_site(FileSite(files=index().site_files())))
         monkeypatch.setenv("UV_DEFAULT_INDEX", self.site.url("simple"))
         uv.default_index.cache_clear()
         stack.callback(uv.default_index.cache_clear)
         self.images = folder / "images"
         self.store = Store.open(folder / "cache")
-        self.http = Http(attempts=1)
+        self.http = HttpClient(attempts=1)
         self.matrix = samples.matrix(**changes)
         self.kept = []
 
@@ -97,8 +97,10 @@ class Small:
 
     def resolve_audited(self):
         problem = SolveProblem(self.matrix, "small", Arch.X86_64, Context(self.store, self.http))
-        prepared = solve.prepare(problem, "3.11.2", no_root)
-        return loop.resolve_audited_arch(prepared, constraints.read(self.images), self.keep)
+        prepared = solve.prepare_target(problem, "3.11.2", no_root)
+        return loop.resolve_audited_arch(
+            prepared, constraints.read_constraints(self.images), self.keep
+        )
 
 
 def no_root():
@@ -112,7 +114,7 @@ def test_learned_constraints_lead_to_compatible_versions(stack, monkeypatch, tmp
     assert (versions["vllm"], versions["trl"]) == ("0.8.5", "0.18.0")
     assert (versions["transformers"], versions["setuptools"]) == ("4.57.6", "80.9.0")
     assert settlement.report.ok
-    learned = {entry.package: entry for entry in constraints.read(small.images)}
+    learned = {entry.package: entry for entry in constraints.read_constraints(small.images)}
     assert learned["vllm"].versions == "==0.8.5"
     assert (learned["vllm"].needs, learned["vllm"].went) == ("transformers<5.0.0", "5.0.0")
     assert (learned["vllm"].file, learned["vllm"].line) == ("vllm/engine.py", 1)
@@ -170,7 +172,7 @@ def test_interrupted_run_resumes_with_learned_constraints(stack, monkeypatch, tm
     monkeypatch.setattr(solve, "choose_packages", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small.resolve_audited()
-    assert constraints.read(small.images)
+    assert constraints.read_constraints(small.images)
     monkeypatch.setattr(solve, "choose_packages", ask)
     small.kept.clear()
     assert small.resolve_audited().resolution.versions["trl"] == "0.18.0"
@@ -181,8 +183,8 @@ def test_interrupted_run_resumes_with_learned_constraints(stack, monkeypatch, tm
 @pytest.mark.network
 @pytest.mark.timeout(1800)
 def test_old_vllm_without_cut_off_gets_compatible_versions(tmp_path):
-    needs.network()
-    repository_matrix = load(ROOT / "matrix.yaml")
+    needs.require_network()
+    repository_matrix = load_matrix(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(
         repository_matrix.targets["cu124-vllm"],
         as_of=datetime.date(2100, 1, 1),
@@ -193,9 +195,9 @@ def test_old_vllm_without_cut_off_gets_compatible_versions(tmp_path):
     )
     matrix = msgspec.structs.replace(repository_matrix, targets={"old": target})
     store = Store.open(tmp_path / "cache")
-    problem = SolveProblem(matrix, "old", Arch.X86_64, Context(store, Http()))
+    problem = SolveProblem(matrix, "old", Arch.X86_64, Context(store, HttpClient()))
     settled = loop.resolve_audited_arch(
-        solve.prepare(problem, "3.11.2", no_root),
+        solve.prepare_target(problem, "3.11.2", no_root),
         (),
         lambda learned: add_constraints(tmp_path / "images", learned, store),
     )
@@ -207,6 +209,6 @@ def test_old_vllm_without_cut_off_gets_compatible_versions(tmp_path):
     assert versions["transformers"] in SpecifierSet(">=4.51.1,<5")
     assert versions["huggingface-hub"] in SpecifierSet("<1")
     assert "setuptools" in versions  # Triton imports it and does not declare it
-    learned = constraints.read(tmp_path / "images")
+    learned = constraints.read_constraints(tmp_path / "images")
     tokens = [entry for entry in learned if entry.name.endswith("all_special_tokens_extended")]
     assert [(entry.package, entry.needs) for entry in tokens] == [("vllm", "transformers<5.0.0")]

@@ -19,7 +19,7 @@ from imgbuild.cache.store import Store
 from imgbuild.values import sha256
 from tests.support import images, sample_project
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 HELD = "packages/thewheel-2.0-py3-none-any.whl"
 OTHER = "packages/another-0.1-py3-none-any.whl"
@@ -29,20 +29,20 @@ OWN = ("lock.json", "digests.json", "requirements-x86_64.txt")
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[FileSite]:
     """An index, and a registry with a base that has accounts and a stub of Python."""
     images.python_base(tmp_path)
-    with serve(Site(files=sample_project.index().site_files())) as opened:
+    with serve_site(FileSite(files=sample_project.sample_index().site_files())) as opened:
         yield opened
 
 
 @pytest.fixture
-def base(site: Site, tmp_path: Path) -> dict[str, object]:
+def base(site: FileSite, tmp_path: Path) -> dict[str, object]:
     return sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
 
 
 @pytest.fixture
-def project(site: Site, base: dict[str, object], tmp_path: Path) -> Project:
+def project(site: FileSite, base: dict[str, object], tmp_path: Path) -> Project:
     """A project that is locked with thewheel 1.0."""
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.write(base)
@@ -50,7 +50,7 @@ def project(site: Site, base: dict[str, object], tmp_path: Path) -> Project:
     return project
 
 
-def whole(site: Site, path: str) -> int:
+def whole(site: FileSite, path: str) -> int:
     """The number of complete requests for a file."""
     return sum(
         command == "GET" and name == f"/{path}" and "Range" not in headers
@@ -173,14 +173,14 @@ def test_drop_option_removes_wheels_from_cache(site, base, tmp_path):
     assert [wheel["file"] for wheel in wheels if store.file(wheel["sha256"])] == []
     project.run("build", TARGET, "--output", str(tmp_path / "image"))  # fetched again
     target_digests = project.read(f"{TARGET}/digests.json")["digest"]
-    assert images.verified(tmp_path / "image").digest == target_digests
+    assert images.verify_layout(tmp_path / "image").digest == target_digests
     assert [wheel["file"] for wheel in wheels if not store.file(wheel["sha256"])] == []
 
 
 class Gate:
     """Holds back one file of a site once it is requested completely."""
 
-    def __init__(self, site: Site, path: str) -> None:
+    def __init__(self, site: FileSite, path: str) -> None:
         self.site, self.path = site, path
         self.reached, self.opened = threading.Event(), threading.Event()
         site.before = self
@@ -228,7 +228,9 @@ def stop(
 def test_interrupted_lock_command_keeps_old_lock_and_resumes(site, project, base, tmp_path, number):
     before = project.files()
     project.write(base, thewheel="2.0")
-    another = next(item for item in sample_project.index().published if item.package == "another")
+    another = next(
+        item for item in sample_project.sample_index().published if item.package == "another"
+    )
     file_hash = sha256(another.data)
     gate = Gate(site, HELD)
     status, output = stop(project, gate, Store.open(tmp_path / "cache"), file_hash, number)

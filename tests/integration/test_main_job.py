@@ -19,7 +19,7 @@ import pytest
 
 from imgbuild.lock import lock_file
 from imgbuild.oci import layout
-from imgbuild.oci.reader import Reader, inflated
+from imgbuild.oci.reader import TarReader, open_inflated
 from imgbuild.plan import image_digests
 from imgbuild.values import Arch, digest_of
 from tests.support import damaged, docker_registry, images, needs, prepared_program, squashed
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.network, pytest.mark.disk(13), pytest.mark.timeout(150
 
 def imgbuild(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
-    done = prepared_program.run(arguments, cwd=cwd, env={**os.environ, **env})
+    done = prepared_program.run_prepared(arguments, cwd=cwd, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     return done
 
@@ -57,7 +57,7 @@ def target_digests():
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The layout of the target after a real build; tests are skipped without an engine."""
-    needs.docker()
+    needs.require_docker()
     out = tmp_path_factory.mktemp("main") / TARGET
     imgbuild("build", TARGET, "--output", str(out))
     yield out
@@ -67,8 +67,10 @@ def built(tmp_path_factory):
 @pytest.fixture(scope="module")
 def loaded(built):
     """The name of the image in Docker, from which it is removed at the end."""
-    docker = needs.docker()
-    needs.disk(13)  # in addition to the layout: Docker keeps the image packed and unpacked
+    docker = needs.require_docker()
+    needs.require_disk_space(
+        13
+    )  # in addition to the layout: Docker keeps the image packed and unpacked
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
     answer = json.loads(imgbuild("load", TARGET, "--layout", str(built), "--json").stdout)
     yield docker, answer[0]
@@ -77,7 +79,7 @@ def loaded(built):
 
 
 def test_built_digest_matches_lock(built, target_digests):
-    image_layout = images.verified(built)
+    image_layout = images.verify_layout(built)
     assert image_layout.digest == target_digests.digest
     assert imgbuild("digest", TARGET).stdout.strip() == target_digests.digest
     stored = image_layout.image(Arch.X86_64)
@@ -99,12 +101,12 @@ def test_each_file_is_in_one_layer(built):
 
     A layer depends on its own wheels alone, so it cannot omit files of another one.
     """
-    image_layout = layout.read(built)
+    image_layout = layout.read_layout(built)
     owners: dict[str, int] = {}
     twice = []
     for number, layer in enumerate(image_layout.image(Arch.X86_64).layers):
-        with inflated(layer_file(image_layout.blob(layer.digest))) as stream:
-            reader = Reader(stream, layer.digest)
+        with open_inflated(layer_file(image_layout.blob(layer.digest))) as stream:
+            reader = TarReader(stream, layer.digest)
             paths = [entry.path for entry in reader if entry.type != FOLDER]
         twice += [path for path in paths if owners.setdefault(path, number) != number]
     assert set(twice) == {"opt/venv/lib/python3.11/site-packages/nvidia/__init__.py"}
@@ -116,8 +118,8 @@ def test_each_file_is_in_one_layer(built):
 @pytest.mark.timeout(3000)
 def test_sif_has_image_files_and_passes_static_tests(built, tmp_path):
     """The SIF is deleted at the end, because of the limited disk space."""
-    needs.apptainer()
-    needs.disk(5)
+    needs.require_apptainer()
+    needs.require_disk_space(5)
     sif = tmp_path / "image.sif"
     imgbuild("build", "--from", str(built), "--format", "sif", "--output", str(sif))
     smoke = (
@@ -134,9 +136,9 @@ def test_sif_has_image_files_and_passes_static_tests(built, tmp_path):
     try:
         with ThreadPoolExecutor() as pool:  # none of the three uses two cores
             smoked = pool.submit(imgbuild, *smoke)
-            layers = pool.submit(squashed.tree, layout.read(built), Arch.X86_64)
-            actual = squashed.read(sif, squashed.start(sif))
-            expected = squashed.expected(layers.result())
+            layers = pool.submit(squashed.merged_tree, layout.read_layout(built), Arch.X86_64)
+            actual = squashed.read_squashfs(sif, squashed.squashfs_offset(sif))
+            expected = squashed.expected_entries(layers.result())
             reports = json.loads(smoked.result().stdout)
     finally:
         sif.unlink(missing_ok=True)
@@ -214,7 +216,7 @@ def test_image_passes_cpu_tests(loaded, built):
 
 @pytest.mark.engine
 def test_compiler_smoke_test_fails_without_gcc(loaded, tmp_path):
-    with damaged.container(loaded[0], loaded[1]["reference"]) as container:
+    with damaged.run_container(loaded[0], loaded[1]["reference"]) as container:
         container.damage("rm /usr/bin/cc /usr/bin/*gcc*")
         lock = lock_file.read_lock(ROOT / "images", TARGET)
         cases = container.cases(lock, "static", "compiler|triton launcher", tmp_path)
@@ -228,10 +230,10 @@ def test_compiler_smoke_test_fails_without_gcc(loaded, tmp_path):
 @pytest.mark.engine
 def test_vllm_smoke_test_fails_with_too_new_transformers(loaded, tmp_path):
     """After `pip install -U transformers` every import succeeds, but vLLM fails to start."""
-    with damaged.container(loaded[0], loaded[1]["reference"]) as container:
+    with damaged.run_container(loaded[0], loaded[1]["reference"]) as container:
         site = "/opt/venv/lib/python3.11/site-packages"
         container.damage(f"cd {site}; rm -r {' '.join(f'{name} {name}-*' for name in TOO_NEW)}")
-        for wheel in damaged.download(
+        for wheel in damaged.download_wheels(
             tmp_path / "wheels", (f"{n}=={v}" for n, v in TOO_NEW.items())
         ):
             with zipfile.ZipFile(wheel) as archive:
@@ -247,8 +249,8 @@ def test_vllm_smoke_test_fails_with_too_new_transformers(loaded, tmp_path):
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     """A registry to which the image was pushed once, and the output of the push."""
-    needs.disk(5)
-    with docker_registry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
+    needs.require_disk_space(5)
+    with docker_registry.serve_registry(tmp_path_factory.mktemp("registry") / "own") as running:
         yield running, push(running)
 
 
@@ -264,11 +266,11 @@ def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
 def test_pulled_image_has_pushed_digest(built, target_digests, registry):
     """The layers have gigabytes; test_push.py tests small layers."""
     running, pushed = registry
-    needs.disk(13)
+    needs.require_disk_space(13)
     layers = target_digests.arch[Arch.X86_64].layers
     assert pushed["sent"] > sum(layer.size for layer in layers)
     assert {row["state"] for row in pushed["blobs"]} == {"sent"}
-    skopeo, docker = needs.tool("skopeo"), needs.docker()
+    skopeo, docker = needs.require_tool("skopeo"), needs.require_docker()
     raw = subprocess.run(
         [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{running.host}/rl:{TARGET}"],
         check=True,

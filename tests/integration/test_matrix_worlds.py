@@ -15,9 +15,9 @@ import pytest
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.matrix import constraints, project_paths
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.pipeline import audit_lock
 from imgbuild.plan import current
 from imgbuild.report import Severity
@@ -27,13 +27,13 @@ from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(1800)]
 
-PROJECT = project_paths.find(ROOT)
-MATRIX = load(PROJECT.matrix)
+PROJECT = project_paths.find_project(ROOT)
+MATRIX = load_matrix(PROJECT.matrix)
 READABLE = ("metadata", "imports", "calls", "support", "rules")
 REACHED = [
     name
     for name, target in MATRIX.targets.items()
-    if Arch.X86_64 in target.arch and not status.needs(MATRIX, name)
+    if Arch.X86_64 in target.arch and not status.target_needs(MATRIX, name)
 ]
 LOCKED_TARGETS = [
     name for name in PROJECT.locked_targets() if Arch.X86_64 in MATRIX.targets[name].arch
@@ -43,7 +43,7 @@ TARGETS = list(dict.fromkeys((*REACHED, *LOCKED_TARGETS)))
 
 @pytest.fixture(scope="module")
 def inputs():
-    return Inputs(MATRIX, Context(Store.open(), Http()))
+    return Inputs(MATRIX, Context(Store.open(), HttpClient()))
 
 
 def test_sample_of_targets_is_not_empty():
@@ -56,7 +56,7 @@ def test_sample_of_targets_is_not_empty():
 def test_target_is_locked_with_clean_audit(name, inputs):
     lock, target_digests = current.read_current(PROJECT, MATRIX, name)
     assert target_digests.arch[Arch.X86_64].floors is not None
-    learned_constraints = constraints.read(PROJECT.images)
+    learned_constraints = constraints.read_constraints(PROJECT.images)
     report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, learned_constraints, checks=READABLE)
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     assert errors == []

@@ -22,7 +22,7 @@ from imgbuild.values import Arch
 from tests.support import docker_registry, images, needs, sample_project
 from tests.support.docker_registry import OwnRegistry
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 MIRROR = ("registry", "mirror")
 
@@ -48,7 +48,7 @@ class Sample:
 
     project: Project
     registry: OwnRegistry
-    site: Site
+    site: FileSite
     pushed: dict[str, Any]
 
     @property
@@ -60,15 +60,18 @@ class Sample:
         return Project(self.project.folder, self.project.index_url, cache=cache, env=env)
 
 
-def base(folder: Path, site: Site) -> str:
+def base(folder: Path, site: FileSite) -> str:
     """A base served by `site`: accounts and a stub of Python, for both architectures."""
     members = [
-        *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
-        images.text("usr/bin/python3.11", "", mode=0o755),
+        *(
+            images.text_member(f"etc/{name}", "root:x:0:0::/:/bin/sh\n")
+            for name in ("passwd", "group")
+        ),
+        images.text_member("usr/bin/python3.11", "", mode=0o755),
     ]
-    layers = [images.layer(folder / "blobs", members)]
-    summaries = {arch: images.summary(layers, arch) for arch in Arch}
-    layout.write(folder / "base", summaries, "base")
+    layers = [images.make_layer(folder / "blobs", members)]
+    summaries = {arch: images.image_files(layers, arch) for arch in Arch}
+    layout.write_layout(folder / "base", summaries, "base")
     return sample_project.serve_image(site, folder / "base", "upstream/base")
 
 
@@ -76,8 +79,8 @@ def base(folder: Path, site: Site) -> str:
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     folder = tmp_path_factory.mktemp("mirror")
     with (
-        docker_registry.serve(folder / "registry") as registry,
-        serve(Site(files=sample_project.index().site_files())) as site,
+        docker_registry.serve_registry(folder / "registry") as registry,
+        serve_site(FileSite(files=sample_project.sample_index().site_files())) as site,
     ):
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         below = {"kind": "registry", "image": base(folder, site), "python": "3.11",
@@ -95,10 +98,10 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
 def alone(sample: Sample, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run imgbuild in a network namespace with only a registry of the same files."""
     unshare = needs.user_namespaces()
-    needs.tool("ip", "iproute2")
+    needs.require_tool("ip", "iproute2")
     env = {
         **project.environment(),
-        "REGISTRY": docker_registry.program(),
+        "REGISTRY": docker_registry.registry_program(),
         "CONFIGURATION": str(sample.registry.folder / "config.yml"),
         "LOG": str(sample.registry.folder / "log-alone"),
         "PORT": sample.registry.host.rpartition(":")[2],
@@ -112,7 +115,7 @@ def alone(sample: Sample, project: Project, *arguments: str) -> subprocess.Compl
 
 def manifest(sample: Sample, tag: str) -> dict[str, Any]:
     """An artifact as stored in the registry."""
-    skopeo = needs.tool("skopeo")
+    skopeo = needs.require_tool("skopeo")
     command = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{sample.place}:{tag}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     document: dict[str, Any] = json.loads(done.stdout)
@@ -162,7 +165,10 @@ def test_build_uses_only_mirror(sample, tmp_path):
         assert f"from the mirror {sample.place}" in done.stderr
     finally:
         sample.project.run(*MIRROR, "use", "--off")
-    assert images.verified(output).digest == sample.project.read(f"{TARGET}/digests.json")["digest"]
+    assert (
+        images.verify_layout(output).digest
+        == sample.project.read(f"{TARGET}/digests.json")["digest"]
+    )
     assert sample.project.files() == before
     access_log = (sample.registry.folder / "log-alone").read_text()
     assert '"GET /v2/team/inputs/blobs/sha256:' in access_log
@@ -225,7 +231,10 @@ def test_damaged_mirror_file_is_not_used(sample, tmp_path):
         assert f"skipping {wheel['file']} in {sample.place}" in done.stderr
     finally:
         blob.write_bytes(original)
-    assert images.verified(tmp_path / "image").digest in sample.project.run("digest", TARGET).stdout
+    assert (
+        images.verify_layout(tmp_path / "image").digest
+        in sample.project.run("digest", TARGET).stdout
+    )
 
 
 def test_unreachable_input_mirror_is_skipped(sample, tmp_path):

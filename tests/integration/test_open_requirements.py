@@ -14,7 +14,7 @@ from tests.integration.test_resolve_command import index
 from tests.support import images, sample_project
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 PYPROJECT = """\
 [project]
@@ -27,7 +27,7 @@ dependencies = ["torch==2.6.0+cu124", "thewheel>=1", "helper; sys_platform == 'w
 @pytest.fixture(name="project")
 def _project(tmp_path: Path) -> Iterator[Project]:
     images.python_base(tmp_path, tuple(Arch))
-    with serve(Site(files=index().site_files())) as site:
+    with serve_site(FileSite(files=index().site_files())) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
         base = sample_project.serve_image(site, tmp_path / "base", "base")
         project.write(sample_project.registry_base(base))
@@ -101,7 +101,7 @@ def private() -> Iterator[str]:
     files = LocalIndex()
     files.wheel("team-rewards", "1.4", ["team-base>=2"])
     files.wheel("team-base", "2.0")
-    with serve(Site(files=files.site_files())) as site:
+    with serve_site(FileSite(files=files.site_files())) as site:
         yield site.url("simple")
 
 

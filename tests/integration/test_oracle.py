@@ -23,17 +23,17 @@ def _installed(folder, **files):
         path = site / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-    return oracle_probe.Probe(folder, [site], folder / "bytecode")
+    return oracle_probe.SetProbe(folder, [site], folder / "bytecode")
 
 
 def test_importable_module_has_no_failure(tmp_path):
     probe = _installed(tmp_path, user=USER, library=LIBRARY)
-    assert probe.ask(modules=["user"], names=["library.Thing.part"])["failures"] == []
+    assert probe.run_query(modules=["user"], names=["library.Thing.part"])["failures"] == []
 
 
 def test_import_failure_has_error_and_lines(tmp_path):
     probe = _installed(tmp_path, user=b"\n" + USER, library=b"")
-    (failure,) = probe.ask(modules=["user"])["failures"]
+    (failure,) = probe.run_query(modules=["user"])["failures"]
     assert failure["name"] == "user"
     assert failure["error"].startswith("ImportError: cannot import name 'name' from 'library'")
     assert failure["trace"] == ["user.py:2"]
@@ -41,20 +41,20 @@ def test_import_failure_has_error_and_lines(tmp_path):
 
 def test_removed_name_is_a_failure(tmp_path):
     probe = _installed(tmp_path, library=LIBRARY)
-    (failure,) = probe.ask(names=["library.Thing.gone"])["failures"]
+    (failure,) = probe.run_query(names=["library.Thing.gone"])["failures"]
     assert failure["error"].startswith("AttributeError: type object 'Thing' has no")
 
 
 def test_crashed_process_is_an_import_failure(tmp_path):
     probe = _installed(tmp_path, fine=b"", dies=b"import os; os.abort()")
-    (failure,) = probe.ask(modules=["fine", "dies"])["failures"]
+    (failure,) = probe.run_query(modules=["fine", "dies"])["failures"]
     assert (failure["name"], failure["error"]) == ("dies", "exit status -6")
 
 
 def test_unloadable_library_is_a_failure(tmp_path):
     library = tmp_path / "broken.so"
     library.write_bytes(b"not ELF")
-    (failure,) = _installed(tmp_path, fine=b"").ask(libraries=[str(library)])["failures"]
+    (failure,) = _installed(tmp_path, fine=b"").run_query(libraries=[str(library)])["failures"]
     assert failure["name"] == str(library)
 
 
@@ -80,4 +80,6 @@ def test_unloadable_library_is_a_failure(tmp_path):
 )
 def test_audit_claims_are_checked(tmp_path, relation, subject, expected):
     probe = _installed(tmp_path, library=LIBRARY, broken=b"1 / 0")
-    assert probe.ask(facts=[{"relation": relation, "subject": subject}])["facts"] == [expected]
+    assert probe.run_query(facts=[{"relation": relation, "subject": subject}])["facts"] == [
+        expected
+    ]

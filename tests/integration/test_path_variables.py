@@ -14,7 +14,12 @@ from imgbuild.container.path_variables import PathVariables
 from imgbuild.slurm import jobs
 
 SCRIPTS = Path(__file__).parents[1] / "data/slurm"
-ROWS = [(row, name) for row in path_variables.table() for name in row.names if name not in jobs.OWN]
+ROWS = [
+    (row, name)
+    for row in path_variables.path_variable_table()
+    for name in row.names
+    if name not in jobs.OWN_VARIABLES
+]
 
 
 def decide(
@@ -46,7 +51,7 @@ def test_job_script_passes_same_paths_as_run(
     elif row.holds == "file":
         value.touch()
     env = {name: str(value)}
-    passed_variables = path_variables.passed(env)
+    passed_variables = path_variables.passed_paths(env)
     binds, mounted, lines = decide(script, env, tmp_path / "here")
     assert mounted == list(passed_variables.env)
     assert binds == [

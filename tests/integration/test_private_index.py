@@ -18,13 +18,13 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError
-from imgbuild.http.client import Http, Refused
+from imgbuild.http.client import HttpClient, RequestRefused
 from imgbuild.http.session import BUNDLES
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.system.console import console
 from imgbuild.values import sha256
 from tests.support import connect_proxy, needs
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 WHEEL = bytes(range(256)) * 4000
 SECRET = "s3cret/of:me"
@@ -54,19 +54,19 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def site(authority: trustme.CA) -> Iterator[Site]:
+def site(authority: trustme.CA) -> Iterator[FileSite]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost", NAME).configure_cert(context)
     files = {"simple/trl/": b'<a href="/files/trl.whl">trl.whl</a>', "files/trl.whl": WHEEL}
-    with serve(Site(files=files, login=("me", SECRET)), context) as site:
+    with serve_site(FileSite(files=files, login=("me", SECRET)), context) as site:
         yield site
 
 
-def impatient() -> Http:
-    return Http(attempts=2, first_wait=0.01, timeout=(10, 10))
+def impatient() -> HttpClient:
+    return HttpClient(attempts=2, first_wait=0.01, timeout=(10, 10))
 
 
-def download(root: Path, http: Http, url: str) -> bytes:
+def download(root: Path, http: HttpClient, url: str) -> bytes:
     locked = LockedFile(file="trl.whl", size=len(WHEEL), sha256=sha256(WHEEL))
     store = Store.open(root / "cache")
     paths = fetch_all([FileRequest(locked, lambda: [url])], Context(store, http), title="private")
@@ -75,7 +75,7 @@ def download(root: Path, http: Http, url: str) -> bytes:
 
 def hashed_folder(bundle: Path) -> Path:
     """A folder of certificates with OpenSSL's hash names."""
-    openssl = needs.tool("openssl")
+    openssl = needs.require_tool("openssl")
     completed = subprocess.run(
         [openssl, "x509", "-hash", "-noout", "-in", bundle],
         capture_output=True,
@@ -90,7 +90,7 @@ def hashed_folder(bundle: Path) -> Path:
 
 @pytest.mark.parametrize("variable", BUNDLES)
 def test_custom_certificate_bundle_is_used_for_pages_and_files(
-    variable: str, bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variable: str, bundle: Path, site: FileSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The URL of the index has credentials; the URLs of files have none, as on real pages."""
     folder = hashed_folder(bundle) if variable == "SSL_CERT_DIR" else bundle
@@ -104,37 +104,37 @@ def test_custom_certificate_bundle_is_used_for_pages_and_files(
 
 
 def test_certificate_bundles_of_two_variables_are_combined(
-    bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, site: FileSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "other.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    assert impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}")) == WHEEL
+    assert impatient().fetch_bytes(site.url("files/trl.whl", f"me:{ENCODED}")) == WHEEL
 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_untrusted_certificate_authority_is_refused(
-    named: bool, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named: bool, site: FileSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if named:
         trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "other.pem"))
     with pytest.raises(FetchFailed, match="certificate is not trusted") as caught:
-        impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}"))
+        impatient().fetch_bytes(site.url("files/trl.whl", f"me:{ENCODED}"))
     assert "SSL_CERT_FILE" in str(caught.value.hint)
     assert site.requests == [], "credentials were sent to a server that is not verified"
 
 
 def test_certificate_for_another_host_is_refused(
-    bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, site: FileSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     with pytest.raises(FetchFailed, match="certificate is not trusted"):
-        impatient().bytes(f"https://127.0.0.1:{site.port}/files/trl.whl")
+        impatient().fetch_bytes(f"https://127.0.0.1:{site.port}/files/trl.whl")
 
 
 def test_netrc_credentials_are_used(
-    bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, site: FileSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     (tmp_path / "netrc").write_text(f"machine localhost login me password {SECRET}\n")
@@ -144,13 +144,13 @@ def test_netrc_credentials_are_used(
 
 
 def test_redirect_from_https_to_http_is_refused(
-    bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, site: FileSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    with serve(Site(files={"x": b"x"})) as open_site:
+    with serve_site(FileSite(files={"x": b"x"})) as open_site:
         site.redirects["/files/trl.whl"] = open_site.url("x")
         with pytest.raises(FetchFailed, match="not encrypted"):
-            impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}"))
+            impatient().fetch_bytes(site.url("files/trl.whl", f"me:{ENCODED}"))
         assert open_site.requests == []
 
 
@@ -158,12 +158,12 @@ def test_redirect_from_https_to_http_is_refused(
 
 
 def test_proxy_with_password_is_used(
-    bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, site: FileSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host of the index is reachable only through the proxy."""
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    with connect_proxy.serve(
-        connect_proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))
+    with connect_proxy.serve_proxy(
+        connect_proxy.ConnectProxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))
     ) as door:
         monkeypatch.setenv("HTTPS_PROXY", f"http://p:pr0xy-s3cret@127.0.0.1:{door.port}")
         url = f"https://me:{ENCODED}@{NAME}/files/trl.whl"
@@ -176,31 +176,31 @@ def test_proxy_with_password_is_used(
     ("login", "words"), [("", "proxy requires a user"), ("p:w0rong@", "proxy")]
 )
 def test_proxy_refusing_credentials_is_reported(
-    login: str, words: str, bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+    login: str, words: str, bundle: Path, site: FileSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    with connect_proxy.serve(
-        connect_proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))
+    with connect_proxy.serve_proxy(
+        connect_proxy.ConnectProxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))
     ) as door:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{login}127.0.0.1:{door.port}")
         with pytest.raises(FetchFailed, match=words) as caught:
-            impatient().bytes(f"https://{NAME}/files/trl.whl")
+            impatient().fetch_bytes(f"https://{NAME}/files/trl.whl")
     assert "HTTPS_PROXY" in str(caught.value.hint)
     assert "w0rong" not in shown(caught.value)
 
 
 def test_proxy_without_route_is_reported(
-    bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, site: FileSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    with connect_proxy.serve(connect_proxy.Proxy({})) as door:
+    with connect_proxy.serve_proxy(connect_proxy.ConnectProxy({})) as door:
         monkeypatch.setenv("HTTPS_PROXY", f"http://p:pr0xy-s3cret@127.0.0.1:{door.port}")
         with pytest.raises(FetchFailed, match="proxy") as caught:
-            impatient().bytes(f"https://{NAME}/files/trl.whl")
+            impatient().fetch_bytes(f"https://{NAME}/files/trl.whl")
         assert "pr0xy-s3cret" not in shown(caught.value)
         assert door.tunnels
         monkeypatch.setenv("NO_PROXY", "localhost")
-        assert impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}")) == WHEEL
+        assert impatient().fetch_bytes(site.url("files/trl.whl", f"me:{ENCODED}")) == WHEEL
 
 
 # -- keyring
@@ -238,9 +238,9 @@ import sys
 if sys.argv[2] == "program":
     sys.modules["keyring"] = None  # as where it is installed for the program alone
 from imgbuild.errors import ImgbuildError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 try:
-    sys.stdout.buffer.write(Http(attempts=2).bytes(sys.argv[1]))
+    sys.stdout.buffer.write(HttpClient(attempts=2).bytes(sys.argv[1]))
 except ImgbuildError as error:
     sys.exit(error.message)
 """
@@ -256,11 +256,11 @@ except ImgbuildError as error:
     ],
 )
 def test_keyring_credentials_are_used(
-    way: str, user: str, service: str, bundle: Path, site: Site, tmp_path: Path
+    way: str, user: str, service: str, bundle: Path, site: FileSite, tmp_path: Path
 ) -> None:
     """The real keyring is used as a module and as a program, with a backend of this test."""
     if importlib.util.find_spec("keyring") is None:
-        needs.missing("keyring is not installed", "pip install keyring")
+        needs.skip_or_fail("keyring is not installed", "pip install keyring")
     (tmp_path / "test_backend.py").write_text(BACKEND)
     logins = {service.format(port=site.port): ["me", SECRET]}
     (tmp_path / "logins.json").write_text(json.dumps(logins))
@@ -280,7 +280,9 @@ def test_keyring_credentials_are_used(
     assert SECRET.encode() not in done.stderr
 
 
-def test_keyring_without_credentials_is_reported(bundle: Path, site: Site, tmp_path: Path) -> None:
+def test_keyring_without_credentials_is_reported(
+    bundle: Path, site: FileSite, tmp_path: Path
+) -> None:
     environment = {**os.environ, "SSL_CERT_FILE": str(bundle)}
     done = subprocess.run(
         [sys.executable, "-c", FETCH, site.url("files/trl.whl"), "module"],
@@ -313,7 +315,7 @@ def shown(error: BaseException) -> str:
 def test_output_contains_no_secrets(
     path: str,
     bundle: Path,
-    site: Site,
+    site: FileSite,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -341,10 +343,10 @@ def test_output_contains_no_secrets(
 
 
 def test_wrong_password_is_not_shown(
-    bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, site: FileSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    with pytest.raises(Refused) as caught:
-        impatient().bytes(site.url("files/trl.whl", "me:wr0ng-one"))
+    with pytest.raises(RequestRefused) as caught:
+        impatient().fetch_bytes(site.url("files/trl.whl", "me:wr0ng-one"))
     assert caught.value.status == 401
     assert "wr0ng-one" not in shown(caught.value)

@@ -11,17 +11,17 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, NoSolution
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import Resolution
-from imgbuild.matrix.model import PackageIndex, Wanted
+from imgbuild.matrix.model import PackageIndex, RequiredPackage
 from imgbuild.solve import uv
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 from tests.support import samples
 from tests.support.local_index import LocalIndex
 from tests.support.resolving import resolve_wheels
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 CUDA_TOOLKIT = [
     "nvidia-cublas-cu12==12.4.5.8.*; extra == \"all\"",
@@ -71,7 +71,7 @@ def no_root():
 def wheels(matrix, folder, http=None, arch=Arch.X86_64):
     store = Store.open(folder / "cache")
     resolved_wheels, built = resolve_wheels(
-        matrix, "small", arch, "3.11.2", no_root, Context(store, http or Http(attempts=1))
+        matrix, "small", arch, "3.11.2", no_root, Context(store, http or HttpClient(attempts=1))
     )
     assert built == ()
     return resolved_wheels
@@ -82,9 +82,11 @@ def versions(resolved_wheels):
 
 
 def test_resolution_with_cut_off_and_cuda_release_is_deterministic(stack, default, tmp_path):
-    site = stack.enter_context(serve(Site(files=sample().site_files())))
+    site = stack.enter_context(serve_site(FileSite(files=sample().site_files())))
     default(site.url("simple"))
-    matrix = samples.matrix(requires={"nvidia-cuda-nvcc-cu12": Wanted(reason="for the test")})
+    matrix = samples.matrix(
+        requires={"nvidia-cuda-nvcc-cu12": RequiredPackage(reason="for the test")}
+    )
     resolved_wheels = wheels(matrix, tmp_path / "a")
     assert versions(resolved_wheels) == {
         "numpy": "2.2.6",
@@ -104,8 +106,8 @@ def private(stack, tmp_path):
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
-    site = Site(files=sample().site_files(), login=("reader", "s3cret-word"))
-    stack.enter_context(serve(site, context))
+    site = FileSite(files=sample().site_files(), login=("reader", "s3cret-word"))
+    stack.enter_context(serve_site(site, context))
     path = tmp_path / "authority.pem"
     authority.cert_pem.write_to_path(str(path))
     return site, path
@@ -127,7 +129,9 @@ def test_private_index_with_tls_and_password_is_used(
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=resolved_wheels)})
     store = Store.open(tmp_path / "cache")
     required_hashes = {wheel.sha256 for wheel in resolved_wheels}
-    Inputs(samples.matrix(), Context(store, Http(attempts=1))).fetch_missing(lock, required_hashes)
+    Inputs(samples.matrix(), Context(store, HttpClient(attempts=1))).fetch_missing(
+        lock, required_hashes
+    )
     assert all(store.file(wheel.sha256) for wheel in resolved_wheels)
     output = capfd.readouterr()
     everything = output.out + output.err + msgspec.json.encode(lock).decode()
@@ -159,8 +163,8 @@ def test_flat_index_is_read(stack, default, tmp_path):
         f'<a href="packages/{item.file}">x</a>' for item in local_index.published
     ).encode()
     files = local_index.site_files() | {"links.html": links}
-    first = stack.enter_context(serve(Site(files=files)))
-    default(stack.enter_context(serve(Site(files=sample().site_files()))).url("simple"))
+    first = stack.enter_context(serve_site(FileSite(files=files)))
+    default(stack.enter_context(serve_site(FileSite(files=sample().site_files()))).url("simple"))
     matrix = assigned(first.url("links.html"), flat=True, trl="own")
     matrix.targets["small"] = msgspec.structs.replace(
         matrix.targets["small"], pins={"torch": "2.6.0", "trl": "0.18.2"}
@@ -172,11 +176,11 @@ def test_hostile_default_index_cannot_provide_assigned_package(stack, default, t
     local_index, public = LocalIndex(), sample()
     local_index.wheel("company-kernels", "1.0", ["torch"])
     public.wheel("company-kernels", "99.0", ["torch"])
-    first = stack.enter_context(serve(Site(files=local_index.site_files(api=False))))
-    hostile = stack.enter_context(serve(Site(files=public.site_files())))
+    first = stack.enter_context(serve_site(FileSite(files=local_index.site_files(api=False))))
+    hostile = stack.enter_context(serve_site(FileSite(files=public.site_files())))
     default(hostile.url("simple"))
     matrix = assigned(first.url("simple"), **{"company-kernels": "own"})
-    requirements = {"company-kernels": Wanted(reason="for the test")}
+    requirements = {"company-kernels": RequiredPackage(reason="for the test")}
     matrix.targets["small"] = msgspec.structs.replace(
         matrix.targets["small"], requires=requirements
     )
@@ -190,8 +194,8 @@ def test_hostile_default_index_cannot_provide_assigned_package(stack, default, t
 def test_removed_package_is_not_taken_from_another_index(stack, default, tmp_path):
     public = sample()
     public.wheel("company-kernels", "1.0")
-    first = stack.enter_context(serve(Site()))
-    default(stack.enter_context(serve(Site(files=public.site_files()))).url("simple"))
+    first = stack.enter_context(serve_site(FileSite()))
+    default(stack.enter_context(serve_site(FileSite(files=public.site_files()))).url("simple"))
     matrix = assigned(first.url("simple"), **{"company-kernels": "own"})
     matrix.targets["small"] = msgspec.structs.replace(
         matrix.targets["small"], pins={"torch": "2.6.0", "company-kernels": "1.0"}
@@ -205,7 +209,7 @@ def test_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
     index = sample()
     index.wheel("kernels", "1.0", ["nvidia-cublas-cu11"])
     index.wheel("nvidia-cublas-cu11", "11.11.3.6")
-    default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
+    default(stack.enter_context(serve_site(FileSite(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.6.0", "kernels": "1.0"})
     with pytest.raises(NoSolution, match="would mix CUDA releases") as caught:
         wheels(matrix, tmp_path)
@@ -217,7 +221,7 @@ def test_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
 def test_torch_for_another_cuda_release_is_refused(stack, default, tmp_path):
     index = sample()
     index.wheel("torch", "2.7.0", [f"nvidia-cublas-cu12==12.6.4.1; {X86}"])
-    default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
+    default(stack.enter_context(serve_site(FileSite(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.7.0"})
     with pytest.raises(NoSolution, match=r"no release of CUDA 12\.4 works with torch") as caught:
         wheels(matrix, tmp_path)

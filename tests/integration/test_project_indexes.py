@@ -15,10 +15,10 @@ from tests.integration.test_extend import PublishedSite, published_site
 from tests.integration.test_project_rows import ROW, begin, versions
 from tests.support import folder_index
 from tests.support.git_repository import GitRepository, project_files
-from tests.support.inprocess_project import Command, enter
+from tests.support.inprocess_project import Command, enter_folder
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import TARGET
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 __all__ = ("published_site",)
 
@@ -63,11 +63,11 @@ FORMS = {
 
 
 @pytest.fixture
-def private() -> Iterator[Site]:
+def private() -> Iterator[FileSite]:
     files = LocalIndex()
     files.wheel("team-rewards", "1.4", ["team-base>=2"])
     files.wheel("team-base", "2.0")
-    with serve(Site(files=files.site_files(api=False), login=LOGIN)) as site:
+    with serve_site(FileSite(files=files.site_files(api=False), login=LOGIN)) as site:
         yield site
 
 
@@ -79,14 +79,14 @@ def use_default_index(
     for name, version in packages.items():
         index.wheel(name, version)
     catalogue = folder_index.catalogue_with(index, folder)
-    monkeypatch.setattr(verb, "load", lambda _: catalogue)
+    monkeypatch.setattr(verb, "load_matrix", lambda _: catalogue)
 
 
 @pytest.fixture
 def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    enter(tmp_path, monkeypatch)
+    enter_folder(tmp_path, monkeypatch)
     (tmp_path / "netrc").write_text(f"machine localhost login {LOGIN[0]} password {LOGIN[1]}\n")
     (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -97,7 +97,7 @@ def imgbuild(
 @pytest.mark.parametrize("form", FORMS)
 def test_index_url_is_written_to_row_without_credentials(
     form: str,
-    private: Site,
+    private: FileSite,
     imgbuild: Command,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -133,14 +133,14 @@ def test_declared_index_is_used_for_missing_files(imgbuild: Command) -> None:
     copy.wheel("tool", "1.0")
     copy.wheel("transformers", "4.51.3", files={"transformers/__init__.py": b"# of the project"})
     text = "-i {}\ntool\ntorch\ntransformers\n"
-    with serve(Site(files=copy.site_files())) as site:
+    with serve_site(FileSite(files=copy.site_files())) as site:
         Path("requirements.txt").write_text(text.format(site.url("simple")))
         assert imgbuild("init", "first").status == 0
     assert "indexes" not in yaml.safe_load(Path("matrix.yaml").read_text())
     Path("matrix.yaml").unlink()
     copy.wheel("tool", "1.0.1", files={"tool/__init__.py": b"# ours"})
     copy.wheel("transformers", "4.51.99")
-    with serve(Site(files=copy.site_files())) as site:
+    with serve_site(FileSite(files=copy.site_files())) as site:
         Path("requirements.txt").write_text(f"{text.format(site.url('simple')).strip()}==4.51.99\n")
         done = imgbuild("init", "second")
         assert done.status == 0, done.stderr
@@ -151,7 +151,7 @@ def test_declared_index_is_used_for_missing_files(imgbuild: Command) -> None:
 
 
 def test_index_without_credentials_is_reported_with_missing_packages(
-    private: Site, imgbuild: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    private: FileSite, imgbuild: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     Path("requirements.txt").write_text(f"--extra-index-url {private.url('simple')}\nteam-rewards")
@@ -166,7 +166,7 @@ def test_index_without_credentials_is_reported_with_missing_packages(
 @pytest.mark.engine
 @pytest.mark.network
 def test_lock_uses_index_written_by_init(
-    published_site: PublishedSite, private: Site, imgbuild: Command, tmp_path: Path
+    published_site: PublishedSite, private: FileSite, imgbuild: Command, tmp_path: Path
 ) -> None:
     Path("requirements.txt").write_text(
         f"--extra-index-url {private.url('simple')}\nteam-rewards\n"
@@ -197,7 +197,7 @@ def test_repository_name_is_read_from_its_files(
     files |= {f"package/{name}": text for name, text in project_files("inner", "1.0").items()}
     repository.commit(files, tag="v1")
     pages = {**repository.dumb_files("tool.git")}
-    with serve(Site(files=pages)) as site:
+    with serve_site(FileSite(files=pages)) as site:
         url = site.url("tool.git")
         Path("requirements.txt").write_text(f"{line.format(url=url)}\n")
         done = imgbuild("init")
@@ -206,7 +206,7 @@ def test_repository_name_is_read_from_its_files(
     package = "inner" if "package" in line else "team-tool"
     assert name == package
     assert address == f"git+{url}" + ("#subdirectory=package" if package == "inner" else "")
-    overlay = published.load(Path("matrix.yaml")).overlays["project"]  # type: ignore[attr-defined]
+    overlay = published.load_matrix(Path("matrix.yaml")).overlays["project"]  # type: ignore[attr-defined]
     (requirement,) = overlay.requirements.direct
     assert requirement.package == package
     assert f"added: {package}" in done.stdout

@@ -15,7 +15,7 @@ from imgbuild.values import Arch
 from tests.integration.test_extend import PublishedSite, layers, paths, published_site
 from tests.support import needs
 from tests.support.git_repository import GitRepository
-from tests.support.inprocess_project import unwrapped
+from tests.support.inprocess_project import unwrap_text
 from tests.support.sample_project import TARGET, Project
 
 __all__ = ("published_site",)
@@ -196,7 +196,7 @@ def test_outdated_resolution_is_refused(published_site: PublishedSite, tmp_path:
     assert "vanished was not found" in refused
     assert "drift==0.2" in refused
     (project.folder / "requirements.txt").write_text("torch==2.6.0\nvllm<=0.6.3\n")
-    refused = unwrapped(project.run("lock", ROW, status=8).stderr)
+    refused = unwrap_text(project.run("lock", ROW, status=8).stderr)
     assert "requires vllm<=0.6.3, of which only vllm 0.5.1 of 2024-07 is installable" in refused
     for accepted in ("drift==0.2", "drift>=0.1,<=0.6"):
         (project.folder / "requirements.txt").write_text(f"torch==2.6.0\n{accepted}\n")
@@ -252,7 +252,7 @@ def test_excluded_package_is_reported_with_requiring_packages(
     (project.folder / "src/my_trainer/fast.py").write_text("import another.core\n")
     places = "src/my_trainer/fast.py:1, puzzles 1.0 (puzzles.py:1)"
     needed = f"another is excluded, and these imports fail without it: {places};"
-    assert needed in unwrapped(project.run("lock", ROW).stderr)
+    assert needed in unwrap_text(project.run("lock", ROW).stderr)
     assert "another" not in versions(project)
     report, code = json.loads(project.run("audit", ROW, "--json", status=4).stdout)
     # The code of the project imports two packages that these requirements do not have.
@@ -359,7 +359,7 @@ def test_committed_files_layer_has_same_digest_in_every_clone(
     assert "2 files of" in ran.stderr
     assert "new.py, src/my_trainer/train.py" in ran.stderr
     output = clone.folder / f".imgbuild/build/{ROW}-with-project"
-    image = layout.read(output).image(Arch.X86_64)
+    image = layout.read_layout(output).image(Arch.X86_64)
     commit = repository.git("rev-parse", "HEAD")
     assert image.configuration.labels["org.opencontainers.image.revision"] == commit
     modes = paths(output, image.layers[-1].digest)

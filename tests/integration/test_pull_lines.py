@@ -54,7 +54,7 @@ def step(folder: Path, place: str) -> subprocess.CompletedProcess[str]:
 
 def test_workflow_writes_commands_for_its_registry(place: Place, fork: Path) -> None:
     place.push()
-    push.push(place.work(), place.both())
+    push.push_target(place.work(), place.both())
     done = step(fork, str(place.repository).upper())
     assert (done.returncode, done.stderr) == (0, "")
     text = (fork / "README.md").read_text()

@@ -28,7 +28,7 @@ from tests.support import docker_registry, images, memory_registry, needs, sampl
 from tests.support.docker_registry import OwnRegistry
 from tests.support.memory_registry import Answer, Fault, Registry
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +58,9 @@ class Shop:
 
     def digests_of(self, target: str = TARGET) -> TargetDigests:
         """The digests of a target."""
-        return codec.read(self.project.folder / "images" / target / "digests.json", TargetDigests)
+        return codec.read_document(
+            self.project.folder / "images" / target / "digests.json", TargetDigests
+        )
 
     def json(self, *arguments: str) -> Any:
         """The JSON output of a verb."""
@@ -79,8 +81,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """The project, whose Debian packages are in the user's cache: only the first run downloads."""
     folder = tmp_path_factory.mktemp("push")
     with (
-        serve(Site(files=sample_project.index().site_files())) as site,
-        docker_registry.serve(folder / "registry") as registry,
+        serve_site(FileSite(files=sample_project.sample_index().site_files())) as site,
+        docker_registry.serve_registry(folder / "registry") as registry,
     ):
         project = Project(folder / "project", site.url("simple"), cache=None)
         project.write(DEBIAN, arches=("x86_64", "arm64"), user="imgbuild", uid=1000)
@@ -106,7 +108,7 @@ def layers(target_digests: TargetDigests) -> set[str]:
     }
 
 
-def sent(writes: Sequence[docker_registry.Asked]) -> list[str]:
+def sent(writes: Sequence[docker_registry.ReceivedRequest]) -> list[str]:
     """The digests of the blobs uploaded by requests."""
     return [
         request.path.rpartition("digest=")[2].replace("%3A", ":")
@@ -140,12 +142,12 @@ def test_second_push_uploads_nothing(shop):
 
 
 def test_docker_pulls_and_runs_both_architectures(shop):
-    docker = needs.docker()
+    docker = needs.require_docker()
     machines = {Arch.X86_64: "x86_64"}
     if Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists():
         machines[Arch.ARM64] = "aarch64"
     else:
-        needs.missing("the kernel cannot start arm64 programs", needs.INSTALL)
+        needs.skip_or_fail("the kernel cannot start arm64 programs", needs.INSTALL)
     for arch, machine in machines.items():
         image = f"{shop.place}@{shop.digests_of().arch[arch].manifest}"
         platform = f"linux/{arch.oci}"
@@ -166,7 +168,7 @@ def test_docker_pulls_and_runs_both_architectures(shop):
 
 
 def test_podman_and_skopeo_read_the_same_digest(shop):
-    podman, skopeo = needs.podman(), needs.tool("skopeo")
+    podman, skopeo = needs.require_podman(), needs.require_tool("skopeo")
     for arch in Arch:
         image = output(podman, "pull", "--quiet", "--tls-verify=false", "--arch", arch.oci,
                        f"{shop.place}:{TARGET}")  # fmt: skip
@@ -206,14 +208,14 @@ def test_list_diff_and_pull_match_digests(shop, tmp_path):
     out = tmp_path / "pulled"
     done = shop.json("pull", old, "--output", str(out))
     assert (done["digest"], done["moved"]) == (shop.digests_of().digest, 0)
-    assert images.verified(out).digest == shop.digests_of().digest
+    assert images.verify_layout(out).digest == shop.digests_of().digest
     empty = Project(shop.project.folder, shop.project.index_url, cache=tmp_path / "cache")
     empty.run("pull", old, "--output", str(tmp_path / "again"))
-    assert images.verified(tmp_path / "again").digest == shop.digests_of().digest
+    assert images.verify_layout(tmp_path / "again").digest == shop.digests_of().digest
 
 
 def test_diff_accepts_git_revision(shop):
-    git, folder = needs.tool("git"), shop.project.folder
+    git, folder = needs.require_tool("git"), shop.project.folder
     name = ("-c", "user.name=test", "-c", "user.email=test@localhost")
     for words in (["init", "-q"], ["add", "images"], [*name, "commit", "-q", "-m", "locked"]):
         output(git, "-C", str(folder), *words)
@@ -251,7 +253,7 @@ def test_base_is_pushed_for_online_dockerfiles(shop, tmp_path):
     (built,) = shop.json("build", TARGET, "--arch", "all", "--only", "base", "--output", str(out))
     assert done["digest"] == built["digest"]  # which `render --online` writes
     place = f"docker://{shop.place}@{built['digest']}"
-    raw = output(needs.tool("skopeo"), "inspect", "--tls-verify=false", place)
+    raw = output(needs.require_tool("skopeo"), "inspect", "--tls-verify=false", place)
     assert json.loads(raw)["Digest"] == built["digest"]
 
 

@@ -12,7 +12,7 @@ from imgbuild.container import driver
 from tests.support import ci_repository, needs
 from tests.support.ci_repository import BROKEN, CAUSE, OTHER
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 SMOKE = ("--tier", "static", "--through", "root", "--timeout-factor", "4", "--json")
@@ -22,8 +22,8 @@ SMOKE = ("--tier", "static", "--through", "root", "--timeout-factor", "4", "--js
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("records")
-    with serve(Site(files=ci_repository.index().site_files())) as site:
-        project = ci_repository.make(folder / "project", site.url("simple"))
+    with serve_site(FileSite(files=ci_repository.index().site_files())) as site:
+        project = ci_repository.create_project(folder / "project", site.url("simple"))
         project.run("build", "--all")
         yield project
 
@@ -71,7 +71,7 @@ def test_image_of_another_target_is_not_tested(project: Project) -> None:
 
 
 def test_unavailable_tier_keeps_other_reports(project: Project, tmp_path: Path) -> None:
-    if driver.libraries() is not None:
+    if driver.driver_library_folder() is not None:
         pytest.skip("this machine has a GPU driver: run the test on a machine without one")
     junit = tmp_path / "report.xml"
     words = ("--tier", "static", "--tier", "gpu", "--junit", str(junit), "--case", "versions")
@@ -85,7 +85,7 @@ def test_unavailable_tier_keeps_other_reports(project: Project, tmp_path: Path) 
 
 
 def test_single_unavailable_tier_has_report(project: Project, tmp_path: Path) -> None:
-    if driver.libraries() is not None:
+    if driver.driver_library_folder() is not None:
         pytest.skip("this machine has a GPU driver: run the test on a machine without one")
     junit = tmp_path / "report.xml"
     words = ("--through", "root", "--tier", "gpu")

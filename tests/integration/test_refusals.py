@@ -15,26 +15,26 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.matrix import project_paths
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve import answers, explain, first_solve, resolve_request
-from imgbuild.resolve.answers import Refusal
+from imgbuild.resolve.answers import NoAnswer
 from imgbuild.resolve.resolve_request import ResolveRequest
-from imgbuild.resolve.suggest import UNREAD
+from imgbuild.resolve.suggest import UNREAD_NOTE
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
 
-Refuse = Callable[..., Refusal]
+Refuse = Callable[..., NoAnswer]
 
 
 @functools.cache
 def matrix() -> Matrix:
-    return load(ROOT / "matrix.yaml")
+    return load_matrix(ROOT / "matrix.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +42,21 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     """Request a package set that must be refused with a short chain of reasons."""
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
-    def ask(*requirements: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refusal:
-        assigned = resolve_request.indexes_of([index] if index else [], matrix())
-        package_requests, _ = resolve_request.read(requirements, [], assigned)
+    def ask(*requirements: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> NoAnswer:
+        assigned = resolve_request.parse_index_words([index] if index else [], matrix())
+        package_requests, _ = resolve_request.parse_requests(requirements, [], assigned)
         package_set_request = ResolveRequest(
             requests=package_requests,
             arches=(arch,),
             indexes=assigned,
             **more,  # type: ignore[arg-type]
         )
-        resolve_answer = answers.answer(
-            package_set_request, project_paths.find(ROOT), matrix(), (), Context(store, Http())
+        resolve_answer = answers.answer_request(
+            package_set_request,
+            project_paths.find_project(ROOT),
+            matrix(),
+            (),
+            Context(store, HttpClient()),
         )
         assert resolve_answer.target is None
         assert resolve_answer.row == ()
@@ -73,7 +77,7 @@ def test_cuda_12_4_on_arm64_is_refused(refuse: Refuse) -> None:
     assert any_torch.endswith("to 2.10.0: CPU builds")
     assert tensordict.startswith("tensordict 0.6.2: no Linux aarch64 wheel")
     near = "torch 2.11.0 and tensordict 0.8.0, with torch 2.11.0 for CUDA 13.0"
-    assert refusal.nearest[0] == f"{near} ({UNREAD})"
+    assert refusal.nearest[0] == f"{near} ({UNREAD_NOTE})"
     assert refusal.nearest[-1].startswith("the target cu130-verl0.9 on arm64: CUDA 13.0, torch")
 
 
@@ -122,7 +126,7 @@ def test_flashinfer_for_torch_2_6_with_torch_2_7_is_refused(refuse: Refuse) -> N
     refusal = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")
     assert refusal.reasons[:2] == ("you require torch==2.7.0", f"you require {wheel}")
     assert "is compiled for torch 2.6, according to its version" in refusal.reasons[2]
-    assert refusal.nearest[0] == f"torch 2.6.0 for CUDA 12.4 ({UNREAD})"
+    assert refusal.nearest[0] == f"torch 2.6.0 for CUDA 12.4 ({UNREAD_NOTE})"
 
 
 def test_vllm_0_33_on_cuda_12_4_is_refused(refuse: Refuse) -> None:
@@ -133,19 +137,19 @@ def test_vllm_0_33_on_cuda_12_4_is_refused(refuse: Refuse) -> None:
         "vllm 0.33.0 requires torch==2.14.0 (its METADATA)",
     )
     assert refusal.reasons[3].startswith("torch 2.14.0 (CUDA 13.0: requires cuda-toolkit==13.0")
-    assert refusal.nearest[0] == f"vllm 0.8.5.post1, with torch 2.6.0 for CUDA 12.4 ({UNREAD})"
+    assert refusal.nearest[0] == f"vllm 0.8.5.post1, with torch 2.6.0 for CUDA 12.4 ({UNREAD_NOTE})"
     assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64: CUDA 12.4")
 
 
 def test_unresolvable_target_is_explained(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    context = Context(Store.open(tmp_path_factory.mktemp("cache")), Http())
+    context = Context(Store.open(tmp_path_factory.mktemp("cache")), HttpClient())
     target = matrix().targets["cu124-vllm"]
     changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
-    other = first_solve.with_target(matrix(), "later", changed)
+    other = first_solve.add_target(matrix(), "later", changed)
     before = NoSolution("no package set satisfies later", reasons=("many words",))
-    explanation = explain.explained(before, SolveProblem(other, "later", Arch.X86_64, context))
+    explanation = explain.explain_error(before, SolveProblem(other, "later", Arch.X86_64, context))
     assert explanation is not before
     assert any(
         reason.startswith("tensordict 0.15.0: its wheel was uploaded 2026")
@@ -154,5 +158,5 @@ def test_unresolvable_target_is_explained(
     assert explanation.nearest
     assert not [result for result in explanation.nearest if "the target later" in result]
     assert not [reason for reason in explanation.reasons if "you require" in reason]
-    same = explain.explained(before, SolveProblem(matrix(), "cu124-vllm", Arch.X86_64, context))
+    same = explain.explain_error(before, SolveProblem(matrix(), "cu124-vllm", Arch.X86_64, context))
     assert same is before

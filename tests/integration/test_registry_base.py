@@ -24,7 +24,7 @@ from imgbuild.plan import image_documents
 from imgbuild.values import Arch
 from tests.support import images, needs, sample_project
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 DEBIAN = {
@@ -48,7 +48,7 @@ class Pushed:
 def skopeo(*arguments: str) -> str:
     """Run skopeo, whose registries here have no TLS."""
     done = subprocess.run(
-        [needs.tool("skopeo"), *arguments], capture_output=True, text=True, check=False
+        [needs.require_tool("skopeo"), *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -56,9 +56,9 @@ def skopeo(*arguments: str) -> str:
 
 def push(folder: Path, *options: str) -> str:
     """Copy a layout to the registry; returns its name there with its digest."""
-    name = f"{needs.registry()}/base-{uuid.uuid4().hex[:12]}"
+    name = f"{needs.require_registry()}/base-{uuid.uuid4().hex[:12]}"
     note = folder.with_name(f"digest-{uuid.uuid4().hex[:12]}")
-    tag = layout.read(folder).name
+    tag = layout.read_layout(folder).name
     skopeo(
         "copy", "--quiet", "--dest-tls-verify=false", "--digestfile", str(note), *options,
         f"oci:{folder}:{tag}", f"docker://{name}:1",
@@ -68,14 +68,14 @@ def push(folder: Path, *options: str) -> str:
 
 @pytest.fixture(scope="module")
 def index() -> Iterator[str]:
-    with serve(Site(files=sample_project.index().site_files())) as site:
+    with serve_site(FileSite(files=sample_project.sample_index().site_files())) as site:
         yield site.url("simple")
 
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory, index: str) -> Pushed:
     """The pushed base, whose Debian packages only the first run downloads."""
-    needs.registry()
+    needs.require_registry()
     folder = tmp_path_factory.mktemp("debian")
     project = Project(folder, index, cache=None)
     project.write(DEBIAN, arches=BOTH, user="imgbuild", uid=1000)
@@ -136,14 +136,17 @@ def manifest_of(image: str, arch: Arch) -> dict[str, list[dict[str, object]]]:
 @pytest.mark.parametrize("arch", Arch)
 def test_base_layers_are_copied_unchanged(sample, arch):
     below = manifest_of(sample.base, arch)["layers"]
-    stored = images.verified(sample.output).image(arch)
+    stored = images.verify_layout(sample.output).image(arch)
     base_layers = stored.layers[: len(below)]
     assert [(layer.digest, layer.size) for layer in base_layers] == [
         (layer["digest"], layer["size"]) for layer in below
     ]
     assert {layer.media_type for layer in stored.layers} == {documents.LAYER_GZIP}
     assert len(stored.layers) > len(below)
-    assert sample.project.run("digest", TARGET).stdout.strip() == layout.read(sample.output).digest
+    assert (
+        sample.project.run("digest", TARGET).stdout.strip()
+        == layout.read_layout(sample.output).digest
+    )
 
 
 def test_images_have_expected_layers_for_each_base_type(pushed):
@@ -159,7 +162,7 @@ def test_images_have_expected_layers_for_each_base_type(pushed):
 
 
 def test_docker_container_has_user_and_working_wheel(sample):
-    docker = needs.docker()
+    docker = needs.require_docker()
     loaded = json.loads(
         sample.project.run(
             "load", TARGET, "--layout", str(sample.output), "--arch", "x86_64", "--json"
@@ -210,7 +213,9 @@ def test_second_lock_is_identical_and_check_passes(sample):
 def test_empty_cache_yields_the_same_digest(sample, tmp_path):
     project = Project(sample.project.folder, sample.project.index_url, cache=tmp_path / "cache")
     project.run("build", TARGET, "--arch", "all", "--output", str(tmp_path / "image"))
-    assert images.verified(tmp_path / "image").digest == layout.read(sample.output).digest
+    assert (
+        images.verify_layout(tmp_path / "image").digest == layout.read_layout(sample.output).digest
+    )
     project.run(
         "build",
         TARGET,
@@ -221,7 +226,9 @@ def test_empty_cache_yields_the_same_digest(sample, tmp_path):
         "--offline",
         "--verify",
     )
-    assert images.verified(tmp_path / "again").digest == layout.read(sample.output).digest
+    assert (
+        images.verify_layout(tmp_path / "again").digest == layout.read_layout(sample.output).digest
+    )
 
 
 @both_formats
@@ -229,7 +236,7 @@ def test_base_only_image_is_built(sample, tmp_path):
     sample.project.run(
         "build", TARGET, "--arch", "all", "--only", "base", "--output", str(tmp_path / "base")
     )
-    image_layout = images.verified(tmp_path / "base")
+    image_layout = images.verify_layout(tmp_path / "base")
     for arch in Arch:
         below = manifest_of(sample.base, arch)["layers"]
         assert [layer.digest for layer in image_layout.image(arch).layers] == [
@@ -245,39 +252,44 @@ def test_archives_contain_base_layers(sample, tmp_path, form):
         "build", TARGET, "--arch", "x86_64", "--format", form, "--output", str(archive)
     )
     config = json.loads(skopeo("inspect", "--config", f"{form}:{archive}"))
-    diff_ids = layout.read(sample.output).image(Arch.X86_64).diff_ids
+    diff_ids = layout.read_layout(sample.output).image(Arch.X86_64).diff_ids
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 
 def test_uncompressed_and_duplicate_base_layers_are_kept(tmp_path):
     """Old images repeat their empty layer; some registries keep plain tars."""
     members = [
-        *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
-        images.text("usr/bin/python3.11", "", mode=0o755),
+        *(
+            images.text_member(f"etc/{name}", "root:x:0:0::/:/bin/sh\n")
+            for name in ("passwd", "group")
+        ),
+        images.text_member("usr/bin/python3.11", "", mode=0o755),
     ]
-    packed, path = images.layer(tmp_path / "b", members)
+    packed, path = images.make_layer(tmp_path / "b", members)
     plain = tmp_path / "plain.tar"
     plain.write_bytes(gzip.decompress(path.read_bytes()))
     size = plain.stat().st_size
     record = LayerRecord(digest=packed.diff_id, size=size, diff_id=packed.diff_id, unpacked=size)
-    twice = images.layer(tmp_path / "b", [images.text("word", "twice")])
+    twice = images.make_layer(tmp_path / "b", [images.text_member("word", "twice")])
     records = [record, twice[0], twice[0]]
-    config = image_documents.config(images.plan(names="abc"), [each.diff_id for each in records])
+    config = image_documents.image_configuration(
+        images.create_plan(names="abc"), [each.diff_id for each in records]
+    )
     types = {record.digest: documents.LAYER}
     summary = layout.ImageFiles(
         config=config,
-        manifest=oci_documents.manifest(config, records, media_types=types),
+        manifest=oci_documents.docker_manifest(config, records, media_types=types),
         layers={record.digest: plain, twice[0].digest: twice[1]},
     )
-    layout.write(tmp_path / "base", {Arch.X86_64: summary}, "odd")
-    with serve(Site(files=sample_project.index().site_files())) as site:
+    layout.write_layout(tmp_path / "base", {Arch.X86_64: summary}, "odd")
+    with serve_site(FileSite(files=sample_project.sample_index().site_files())) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
         project.write(
             sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "odd"))
         )
         project.run("lock", TARGET)
         project.run("build", TARGET, "--arch", "all")
-    stored = images.verified(tmp_path / "project/build" / TARGET).image(Arch.X86_64)
+    stored = images.verify_layout(tmp_path / "project/build" / TARGET).image(Arch.X86_64)
     assert [layer.digest for layer in stored.layers[:3]] == [each.digest for each in records]
     assert [layer.media_type for layer in stored.layers[:4]] == [
         documents.LAYER, *[documents.LAYER_GZIP] * 3
@@ -296,7 +308,7 @@ def test_uncompressed_and_duplicate_base_layers_are_kept(tmp_path):
             "--offline",
         )
         skopeo("copy", "--quiet", f"{form}:{archive}", f"dir:{tmp_path / form}")
-    docker = needs.docker()
+    docker = needs.require_docker()
     loaded = json.loads(project.run("load", TARGET, "--through", "docker", "--json").stdout)
     subprocess.run([docker, "image", "rm", "--force", loaded[0]["reference"]], check=True,
                    capture_output=True)  # fmt: skip
@@ -335,11 +347,11 @@ class TestRefusals:
     def test_zstd_base_layer_is_refused(self, project):
         folder = project.folder.parent
         # A new layer each time, because skopeo reuses a gzip known to have the same content.
-        self.write_layers(project, [images.text("word", uuid.uuid4().hex)])
+        self.write_layers(project, [images.text_member("word", uuid.uuid4().hex)])
         # skopeo does not recompress compressed layers.
         skopeo("copy", "--quiet", "--dest-decompress", f"oci:{folder}/layout:{TARGET}",
                f"dir:{folder}/dir")  # fmt: skip
-        image = f"{needs.registry()}/zstd-{uuid.uuid4().hex[:12]}"
+        image = f"{needs.require_registry()}/zstd-{uuid.uuid4().hex[:12]}"
         skopeo("copy", "--quiet", "--format", "oci", "--dest-compress-format", "zstd",
                "--dest-tls-verify=false", "--digestfile", f"{folder}/digest", f"dir:{folder}/dir",
                f"docker://{image}:1")  # fmt: skip
@@ -352,7 +364,7 @@ class TestRefusals:
 
     def test_base_without_passwd_is_refused(self, project):
         image = push(
-            self.write_layers(project, [images.text("usr/bin/python3.11", "", mode=0o755)])
+            self.write_layers(project, [images.text_member("usr/bin/python3.11", "", mode=0o755)])
         )
         project.write(sample_project.registry_base(image))
         self.refuse(project, 2, image, "/etc/passwd does not exist", "choose a base with this file")
@@ -369,7 +381,7 @@ class TestRefusals:
         self.refuse(project, 2, pushed.oci, "image has /usr/bin/python3.11", "interpreter", *words)
 
     def write_layers(self, project, members):
-        layer = images.layer(project.folder.parent / "b", members)
+        layer = images.make_layer(project.folder.parent / "b", members)
         folder = project.folder.parent / "layout"
-        layout.write(folder, {Arch.X86_64: images.summary([layer])}, TARGET)
+        layout.write_layout(folder, {Arch.X86_64: images.image_files([layer])}, TARGET)
         return folder

@@ -22,8 +22,14 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import uploads
-from imgbuild.registry.client import Client, NotFound, UploadOutcome, bytes_source, file_source
-from imgbuild.registry.image_reference import Reference, Repository, parse
+from imgbuild.registry.client import (
+    NotFound,
+    RegistryClient,
+    UploadOutcome,
+    bytes_source,
+    file_source,
+)
+from imgbuild.registry.image_reference import ImageReference, Repository, parse_reference
 from imgbuild.values import Arch
 from tests.support import breaking_line, docker_registry, images, memory_registry, needs
 
@@ -38,7 +44,7 @@ SBOM = "application/vnd.cyclonedx+json"
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = os.environ["PATH"]
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     monkeypatch.setenv("PATH", path)
 
 
@@ -54,7 +60,7 @@ def _host(
 
 @contextlib.contextmanager
 def dockers(folder: Path) -> Iterator[str]:
-    with docker_registry.serve(folder) as registry:
+    with docker_registry.serve_registry(folder) as registry:
         yield registry.host
 
 
@@ -65,7 +71,7 @@ def crane(folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    crane = needs.tool("crane", "crane of Debian sid")
+    crane = needs.require_tool("crane", "crane of Debian sid")
     command = [crane, "registry", "serve", "--address", f"127.0.0.1:{port}", "--disk", str(folder)]
     with (
         (folder / "log").open("wb") as log,
@@ -89,8 +95,8 @@ def _repository(host: str, request: pytest.FixtureRequest) -> Repository:
 
 
 @pytest.fixture(name="client")
-def _client() -> Client:
-    return Client(first_wait=0.01)
+def _client() -> RegistryClient:
+    return RegistryClient(first_wait=0.01)
 
 
 def image(**more: object) -> bytes:
@@ -102,16 +108,18 @@ def image(**more: object) -> bytes:
     ).encode()  # fmt: skip
 
 
-def push(client: Client, repository: Repository, tag: str | None, **more: object) -> Descriptor:
+def push(
+    client: RegistryClient, repository: Repository, tag: str | None, **more: object
+) -> Descriptor:
     for source in (LARGE, EMPTY):
-        client.upload(repository, source)
+        client.upload_blob(repository, source)
     data = image(**more)
     digest = client.put_manifest(repository, data, documents.MANIFEST, tag=tag)
     return Descriptor(documents.MANIFEST, digest, len(data))
 
 
-def named(repository: Repository, target: str) -> Reference:
-    return parse(f"{repository}{'@' if ':' in target else ':'}{target}")
+def named(repository: Repository, target: str) -> ImageReference:
+    return parse_reference(f"{repository}{'@' if ':' in target else ':'}{target}")
 
 
 # -- pull
@@ -149,17 +157,17 @@ def test_missing_manifest_is_not_found(client, repository):
 def test_push_succeeds_in_one_request_and_in_chunks(repository, chunk):
     blob = bytes_source(random.Random(chunk).randbytes(5_500_000))
     counted: list[int] = []
-    outcome = Client(chunk=chunk).upload(repository, blob, advance=counted.append)
+    outcome = RegistryClient(chunk=chunk).upload_blob(repository, blob, advance=counted.append)
     assert (outcome, sum(counted)) == (UploadOutcome.UPLOADED, blob.size)
     descriptor = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
-    assert Client().blob(repository, descriptor) == blob.open(0).read()
-    assert Client().upload(repository, blob) is UploadOutcome.PRESENT
+    assert RegistryClient().blob(repository, descriptor) == blob.open(0).read()
+    assert RegistryClient().upload_blob(repository, blob) is UploadOutcome.PRESENT
 
 
 def test_blob_is_mounted_from_another_repository(client, repository):
     blob = bytes_source(random.Random(str(repository)).randbytes(1000))
     other = Repository(repository.host, f"{repository.name}/other")
-    client.upload(other, blob)
+    client.upload_blob(other, blob)
     # crane stores all blobs in one place: they are present everywhere.
     assert client.has(repository, blob.digest) is not None or client.mount(
         repository, blob.digest, blob.size, other
@@ -168,20 +176,24 @@ def test_blob_is_mounted_from_another_repository(client, repository):
 
 
 def test_pushed_image_is_read_by_skopeo(client, repository, tmp_path):
-    layers = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
+    layers = [
+        images.make_layer(tmp_path / "b", [images.text_member("word", word)]) for word in ("a", "b")
+    ]
     arches = (Arch.X86_64, Arch.ARM64)
-    layout.write(tmp_path / "l", {arch: images.summary(layers, arch) for arch in arches}, "base")
-    stored = layout.read(tmp_path / "l")
+    layout.write_layout(
+        tmp_path / "l", {arch: images.image_files(layers, arch) for arch in arches}, "base"
+    )
+    stored = layout.read_layout(tmp_path / "l")
     for arch in arches:
         image = stored.image(arch)
         for blob in (*image.layers, image.config):
             source = file_source(stored.blob(blob.digest), blob.digest, blob.size)
-            client.upload(repository, source)
+            client.upload_blob(repository, source)
         data = stored.blob(image.manifest.digest).read_bytes()
         client.put_manifest(repository, data, documents.MANIFEST)
     data = stored.blob(stored.digest).read_bytes()
     assert client.put_manifest(repository, data, documents.INDEX, tag="one") == stored.digest
-    command = [needs.tool("skopeo"), "copy", "--quiet", "--all", "--src-tls-verify=false"]
+    command = [needs.require_tool("skopeo"), "copy", "--quiet", "--all", "--src-tls-verify=false"]
     place = f"oci:{tmp_path / 'copy'}:one"
     subprocess.run([*command, f"docker://{repository}:one", place], check=True)
     copied = {path.name for path in (tmp_path / "copy/blobs/sha256").iterdir()}
@@ -198,7 +210,7 @@ def test_manifest_without_blobs_is_refused(client, repository):
 def test_upload_with_wrong_digest_is_refused(client, repository):
     wrong = uploads.BlobSource(f"sha256:{'1' * 64}", EMPTY.size, EMPTY.open)
     with pytest.raises(IntegrityError, match=f"{wrong.digest} .*DIGEST_INVALID"):
-        client.upload(repository, wrong)
+        client.upload_blob(repository, wrong)
     assert client.has(repository, wrong.digest) is None
 
 
@@ -206,19 +218,19 @@ def test_upload_with_wrong_digest_is_refused(client, repository):
 def test_dropped_connection_is_resumed(repository, monkeypatch, cuts):
     monkeypatch.setattr(uploads, "CHUNK", 2_000_000)
     blob = bytes_source(random.Random(str(cuts)).randbytes(5_000_000))
-    with breaking_line.line_to(repository.host) as line:
+    with breaking_line.proxy_to(repository.host) as line:
         line.cuts += cuts
         counted: list[int] = []
         far = Repository(line.host, repository.name)
-        outcome = Client(first_wait=0.01).upload(far, blob, advance=counted.append)
+        outcome = RegistryClient(first_wait=0.01).upload_blob(far, blob, advance=counted.append)
         assert (outcome, sum(counted), line.broken) == (
             UploadOutcome.UPLOADED,
             blob.size,
             len(cuts),
         )
-    assert Client().has(repository, blob.digest) == blob.size
+    assert RegistryClient().has(repository, blob.digest) == blob.size
     descriptor = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
-    assert Client().blob(repository, descriptor) == blob.open(0).read()
+    assert RegistryClient().blob(repository, descriptor) == blob.open(0).read()
 
 
 # -- content discovery
@@ -253,7 +265,7 @@ def test_unknown_repository_has_no_tags(client, host):
 
 def test_catalog_with_several_pages_is_read(client, tmp_path):
     names = [f"catalog/{number:03}" for number in range(101)]  # one more than fits on a page
-    with docker_registry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve_registry(tmp_path / "registry") as registry:
         for name in names:
             folder = registry.storage / "docker/registry/v2/repositories" / name
             (folder / "_layers").mkdir(parents=True)

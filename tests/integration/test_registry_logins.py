@@ -22,14 +22,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from imgbuild.errors import FetchFailed
-from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, MANIFEST, descriptor, manifest_of
+from imgbuild.oci.documents import (
+    EMPTY_CONFIG,
+    EMPTY_TYPE,
+    MANIFEST,
+    create_descriptor,
+    create_manifest,
+)
 from imgbuild.registry import logins
-from imgbuild.registry.client import Client, UploadOutcome, bytes_source
+from imgbuild.registry.client import RegistryClient, UploadOutcome, bytes_source
 from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.logins import RegistryLogin
 from imgbuild.system.console import console
 from tests.support import docker_registry, memory_registry
-from tests.support.servers import running
+from tests.support.servers import serve_requests
 
 pytestmark = pytest.mark.engine
 
@@ -42,7 +48,7 @@ BLOB = bytes_source(b"some bytes " * 100_000)
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = os.environ["PATH"]
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{path}")
     (tmp_path / "bin").mkdir()
@@ -72,8 +78,8 @@ def test_credential_helper_for_host_takes_precedence(tmp_path):
     configure(tmp_path, credsStore="all", credHelpers={"h:1": "one"})
     program(tmp_path, "all", answer("me", "of all"))
     program(tmp_path, "one", answer("me", "of one"))
-    assert logins.find("h:1") == RegistryLogin(("me", "of one"))
-    assert logins.find("docker.io") == RegistryLogin(("me", "of all"))
+    assert logins.find_registry_login("h:1") == RegistryLogin(("me", "of one"))
+    assert logins.find_registry_login("docker.io") == RegistryLogin(("me", "of all"))
     calls = (tmp_path / "asked").read_text().splitlines()
     assert calls == ["get h:1", "get https://index.docker.io/v1/"]
 
@@ -81,7 +87,7 @@ def test_credential_helper_for_host_takes_precedence(tmp_path):
 def test_credential_helper_may_return_identity_token(tmp_path):
     configure(tmp_path, credsStore="all")
     program(tmp_path, "all", answer("<token>", "identity"))
-    assert logins.find("h:1") == RegistryLogin(identity="identity")
+    assert logins.find_registry_login("h:1") == RegistryLogin(identity="identity")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,7 @@ def test_credential_helper_without_credentials_is_skipped(tmp_path, capsys, scri
     auth = base64.b64encode(":".join(LOGIN).encode()).decode()
     configure(tmp_path, credsStore="all", auths={"h:1": {"auth": auth}})
     program(tmp_path, "all", script)
-    assert logins.find("h:1", console) == RegistryLogin(LOGIN)
+    assert logins.find_registry_login("h:1", console) == RegistryLogin(LOGIN)
     message = " ".join(capsys.readouterr().err.split())
     assert result in message
     assert "my-secret" not in message
@@ -118,7 +124,7 @@ def secure(folder: Path, authority: trustme.CA, **settings: str) -> Iterator[Rep
         "REGISTRY_HTTP_TLS_KEY": f"{folder}/tls.key",
         **settings,
     }
-    with docker_registry.serve(folder / "registry", environment) as registry:
+    with docker_registry.serve_registry(folder / "registry", environment) as registry:
         place = folder / "config/imgbuild/certs.d" / registry.host
         place.mkdir(parents=True)
         authority.cert_pem.write_to_path(str(place / "own.crt"))
@@ -136,20 +142,20 @@ def test_credential_helper_is_used_with_tls_registry(tmp_path, capfd):
     }
     with secure(tmp_path, trustme.CA(), **settings) as repository:
         with pytest.raises(FetchFailed, match="401") as caught:
-            Client(attempts=1).has(repository, BLOB.digest)
+            RegistryClient(attempts=1).has(repository, BLOB.digest)
         assert caught.value.hint == (
             f"run docker login {repository.host} with an account that has this permission"
         )
         configure(tmp_path, credHelpers={repository.host: "one"})
         program(tmp_path, "one", answer(*LOGIN))
-        assert Client().upload(repository, BLOB) is UploadOutcome.UPLOADED
-        assert Client().has(repository, BLOB.digest) == BLOB.size
+        assert RegistryClient().upload_blob(repository, BLOB) is UploadOutcome.UPLOADED
+        assert RegistryClient().has(repository, BLOB.digest) == BLOB.size
         (tmp_path / "config/imgbuild/certs.d" / repository.host / "own.crt").unlink()
         (tmp_path / "config/imgbuild/certs.d" / repository.host / "hosts.toml").write_text(
             f'server = "https://{repository.host}"\n'
         )
         with pytest.raises(FetchFailed, match="the certificate is not trusted"):
-            Client(attempts=1).has(repository, BLOB.digest)
+            RegistryClient(attempts=1).has(repository, BLOB.digest)
     assert LOGIN[1] not in "".join(capfd.readouterr())
 
 
@@ -216,7 +222,7 @@ def test_docker_registry_accepts_requested_tokens(tmp_path):
     TokenServer.chain = base64.b64encode(chain).decode()
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    with running(TokenServer, context) as port:
+    with serve_requests(TokenServer, context) as port:
         settings = {
             "REGISTRY_AUTH": "token",
             "REGISTRY_AUTH_TOKEN_REALM": f"https://127.0.0.1:{port}/token",
@@ -240,11 +246,11 @@ def push_mount_and_delete(folder: Path, host: str) -> None:
     """Run operations that require tokens with different scopes."""
     auth = base64.b64encode(":".join(LOGIN).encode()).decode()
     configure(folder, auths={host: {"auth": auth}})
-    client = Client()
+    client = RegistryClient()
     x, y = Repository(host, "me/x"), Repository(host, "me/y")
-    assert client.upload(x, BLOB) is UploadOutcome.UPLOADED
+    assert client.upload_blob(x, BLOB) is UploadOutcome.UPLOADED
     assert client.mount(y, BLOB.digest, BLOB.size, x)
-    client.upload(y, bytes_source(EMPTY))
-    manifest = manifest_of(descriptor(EMPTY_TYPE, EMPTY), [])
+    client.upload_blob(y, bytes_source(EMPTY_CONFIG))
+    manifest = create_manifest(create_descriptor(EMPTY_TYPE, EMPTY_CONFIG), [])
     assert client.delete(y, client.put_manifest(y, manifest, MANIFEST))
     assert list(client.repositories(host)) in ([], ["me/x"], ["me/x", "me/y"])

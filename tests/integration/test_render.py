@@ -22,23 +22,23 @@ from imgbuild.values import Arch
 from tests.support import dockerfile_project, needs
 from tests.support.local_index import wheel_bytes
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site
+from tests.support.servers import FileSite
 
 PYTHON = "3.11"
 LOOK = "import thewheel, sys; print(thewheel.VALUE, sys.prefix)"
 
 
 @pytest.fixture(scope="module")
-def site() -> Site:
+def site() -> FileSite:
     """The index of the project."""
-    return Site()
+    return FileSite()
 
 
 @pytest.fixture(scope="module")
-def project(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def project(site: FileSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A locked project with its wheels in a folder, while its index is available."""
-    needs.network()  # for Debian's packages
-    with dockerfile_project.project(
+    needs.require_network()  # for Debian's packages
+    with dockerfile_project.locked_project(
         tmp_path_factory.mktemp("render"), sdist=True, site=site
     ) as project:
         project.run("build", TARGET, "--only", "wheels", "--output", "build/wheels/small")
@@ -59,7 +59,7 @@ def printed(*words: str | Path) -> str:
 
 def python() -> str:
     """The Python interpreter for the wheels of the lock."""
-    return needs.tool(f"python{PYTHON}")
+    return needs.require_tool(f"python{PYTHON}")
 
 
 def run_script(
@@ -91,13 +91,13 @@ def with_pip() -> str:
     """The PATH of a folder with a Python that can create environments, but without uv."""
     completed = subprocess.run([python(), "-c", "import ensurepip, venv"], check=False)
     if completed.returncode:
-        needs.missing(
+        needs.skip_or_fail(
             f"python{PYTHON} cannot create virtual environments",
             f"apt-get install python{PYTHON}-venv",
         )
     path = f"{Path(python()).parent}:/usr/bin:/bin"
     if shutil.which("uv", path=path):
-        needs.missing(
+        needs.skip_or_fail(
             "uv is in the folder of Python", "run the tests with a Python in another folder"
         )
     return path
@@ -253,10 +253,10 @@ def test_shell_steps_create_expected_members(tmp_path):
     members = [*skeleton.venv_members(venv), *skeleton.files_members(files_recipe)]
     # The entry point has the same path in every image, so it is left to the builders' tests.
     mine = {Arch.X86_64: [member for member in members if not member.path.startswith("opt/")]}
-    for name, content in tree.sources(mine).items():
+    for name, content in tree.source_files(mine).items():
         (tmp_path / "context" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "context" / name).write_bytes(content)
-    steps = tree.tree(mine).steps(str(tmp_path / "context"), owners=False)
+    steps = tree.create_tree(mine).steps(str(tmp_path / "context"), owners=False)
     subprocess.run(["/bin/sh", "-euc", "umask 022; " + " && ".join(steps)], check=True)
     for member in mine[Arch.X86_64]:
         path = Path("/" + member.path)
@@ -271,7 +271,11 @@ def test_shell_steps_create_expected_members(tmp_path):
 @pytest.mark.engine
 def test_docker_builds_online_variant_from_its_folder(project, tmp_path):
     """The base comes from a registry by digest, the wheels from the index; no step has network."""
-    docker, registry, skopeo = needs.buildx(), needs.registry(), needs.tool("skopeo")
+    docker, registry, skopeo = (
+        needs.require_buildx(),
+        needs.require_registry(),
+        needs.require_tool("skopeo"),
+    )
     name = f"{registry.replace('127.0.0.1', 'localhost')}/render-test"
     project.run("build", TARGET, "--only", "base", "--output", "build/base/small")
     subprocess.run(
@@ -294,7 +298,7 @@ def test_docker_builds_online_variant_from_its_folder(project, tmp_path):
 @pytest.mark.engine
 def test_definition_file_steps_run_in_base(project, tmp_path):
     """The steps run in the base without a network, as in Apptainer."""
-    docker = needs.docker()
+    docker = needs.require_docker()
     archive, tag = tmp_path / "base.tar", f"imgbuild-definition-{os.getpid()}"
     project.run(
         "build", TARGET, "--only", "base", "--format", "docker-archive", "--output", str(archive)
@@ -331,7 +335,7 @@ def test_definition_file_steps_run_in_base(project, tmp_path):
 
 @pytest.mark.apptainer
 def test_apptainer_builds_definition_file(project, tmp_path):
-    apptainer = needs.apptainer()
+    apptainer = needs.require_apptainer()
     project.run("build", TARGET, "--only", "base", "--output", "build/base/small")
     project.run("render", TARGET, "--format", "apptainer", "--output", "small.def")
     image = tmp_path / "small.sif"

@@ -10,9 +10,9 @@ from packaging.version import Version
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.resolution import Wheel
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.model import Matrix
 from imgbuild.solve import solve
 from imgbuild.solve.build_root import host_root
@@ -50,13 +50,13 @@ def no_root():
 
 
 def ask(matrix: Matrix, name: str, arch: Arch, store: Store) -> tuple[Wheel, ...]:
-    wheels, _ = resolve_wheels(matrix, name, arch, "3.11.2", no_root, Context(store, Http()))
+    wheels, _ = resolve_wheels(matrix, name, arch, "3.11.2", no_root, Context(store, HttpClient()))
     return wheels
 
 
 @functools.cache
 def matrix() -> Matrix:
-    return load(ROOT / "matrix.yaml")
+    return load_matrix(ROOT / "matrix.yaml")
 
 
 @pytest.mark.long
@@ -72,7 +72,9 @@ def test_cu124_resolves_deterministically_to_tested_package_set(store, tmp_path)
 
 def test_cu124_on_arm64_is_refused_with_reason(store):
     with pytest.raises(NoSolution) as caught:
-        solve.resolve(SolveProblem(matrix(), "cu124-vllm", Arch.ARM64, Context(store, Http())))
+        solve.resolve_target(
+            SolveProblem(matrix(), "cu124-vllm", Arch.ARM64, Context(store, HttpClient()))
+        )
     assert caught.value.reasons == (matrix().targets["cu124-vllm"].exclude[Arch.ARM64],)
     assert "cu130-vllm" in (caught.value.hint or "")
 
@@ -103,7 +105,7 @@ def debian(store):
         needs.user_namespaces()
     repository_matrix = matrix()
     base = repository_matrix.bases[repository_matrix.targets["cu130-vllm"].base]
-    return host_root(base, repository_matrix.image.user, host_arch(), Context(store, Http()))
+    return host_root(base, repository_matrix.image.user, host_arch(), Context(store, HttpClient()))
 
 
 @pytest.mark.long
@@ -111,7 +113,7 @@ def debian(store):
 @pytest.mark.parametrize("arch", list(Arch))
 def test_cu130_has_one_cuda_release_and_verl(arch, store, debian):
     wheels, built = resolve_wheels(
-        matrix(), "cu130-vllm", arch, "3.11.2", debian, Context(store, Http())
+        matrix(), "cu130-vllm", arch, "3.11.2", debian, Context(store, HttpClient())
     )
     versions = {wheel.package: wheel.version for wheel in wheels}
     (antlr,) = built

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.values import Arch
 from tests.support import images, sample_project
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 HEAD = b"NAME = 'engine'\n"
 NET = b"def start(port):\n    return port\n"
@@ -25,7 +25,7 @@ def index() -> LocalIndex:
 
     On arm64 this torch is a CPU build, like the real one at that time.
     """
-    local_index = sample_project.index()
+    local_index = sample_project.sample_index()
     local_index.published = [file for file in local_index.published if file.package != "torch"]
     of_cuda = (
         "nvidia-cublas-cu12==12.4.5.8; platform_machine == 'x86_64'",
@@ -57,14 +57,14 @@ def index() -> LocalIndex:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[FileSite]:
     images.python_base(tmp_path, tuple(Arch))
-    with serve(Site(files=index().site_files())) as opened:
+    with serve_site(FileSite(files=index().site_files())) as opened:
         yield opened
 
 
 @pytest.fixture
-def project(site: Site, tmp_path: Path) -> Project:
+def project(site: FileSite, tmp_path: Path) -> Project:
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.write(
         sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
@@ -88,13 +88,13 @@ def test_resolve_prints_package_set_reasons_and_row(project: Project) -> None:
     assert "helper" not in short
     row = short[short.index("  cu124-thewheel1.0:") : short.index("# CUDA 12.4")]
     matrix.write_text(matrix.read_text(encoding="utf-8") + row, encoding="utf-8")
-    target = load(matrix).targets["cu124-thewheel1.0"]
+    target = load_matrix(matrix).targets["cu124-thewheel1.0"]
     assert target.pins == {"thewheel": "1.0", "torch": "2.6.0"}
     assert (target.cuda, target.arch) == ("12.4", (Arch.X86_64,))
     assert "cu124-thewheel1.0" in project.run("list").stdout
 
 
-def test_repeated_request_is_served_from_cache(site: Site, project: Project) -> None:
+def test_repeated_request_is_served_from_cache(site: FileSite, project: Project) -> None:
     arguments = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64", "--json")
     first = project.run("resolve", *arguments)
     before = len(site.requests)
@@ -106,7 +106,7 @@ def test_repeated_request_is_served_from_cache(site: Site, project: Project) -> 
     assert len(site.requests) > before
 
 
-def test_locked_target_is_listed_first(site: Site, project: Project) -> None:
+def test_locked_target_is_listed_first(site: FileSite, project: Project) -> None:
     project.run("lock", "small")
     before = len(site.requests)
     arguments = ("thewheel==1.0", "helper", "--arch", "x86_64")
@@ -225,7 +225,9 @@ def arch_dependent_index() -> LocalIndex:
     return local_index
 
 
-def test_learned_constraint_applies_to_earlier_architecture(site: Site, project: Project) -> None:
+def test_learned_constraint_applies_to_earlier_architecture(
+    site: FileSite, project: Project
+) -> None:
     site.files |= arch_dependent_index().site_files()
     arguments = ("trl==0.20.0", "torch==2.6.0", "--cuda", "12.4", "--json")
 
@@ -244,7 +246,7 @@ def test_learned_constraint_applies_to_earlier_architecture(site: Site, project:
     assert _versions("x86_64,arm64") == {"x86_64": "4.50.0", "arm64": "4.50.0"}
 
 
-def test_offline_resolve_reports_missing_lookups(site: Site, project: Project) -> None:
+def test_offline_resolve_reports_missing_lookups(site: FileSite, project: Project) -> None:
     done = project.run("resolve", "thewheel", "--arch", "x86_64", "--offline", status=7)
     assert "--offline is set" in " ".join(done.stderr.split())
     assert "hint: run once without --offline" in done.stderr

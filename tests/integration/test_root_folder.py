@@ -49,7 +49,7 @@ assert not list((store.root / "scratch").glob("*/*"))
 @pytest.fixture(name="tiny")
 def _tiny(tmp_path: Path) -> Layout:
     needs.user_namespaces()
-    return layout.read(images.tiny(tmp_path / "tiny"))
+    return layout.read_layout(images.write_tiny_image(tmp_path / "tiny"))
 
 
 @pytest.fixture(name="store")
@@ -57,8 +57,8 @@ def _store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "cache")
 
 
-def shell(root: sandbox.Root, script: str) -> str:
-    done = sandbox.run(root, ["sh", "-c", script])
+def shell(root: sandbox.SandboxRoot, script: str) -> str:
+    done = sandbox.run_in_sandbox(root, ["sh", "-c", script])
     assert done.status == 0, done.stderr
     return done.stdout
 
@@ -68,8 +68,8 @@ def test_layer_with_wrong_digest_is_not_unpacked(tiny: Layout, store: Store) -> 
     right = tiny.image(ARCH).layers[1]
     path = tiny.blob(right.digest)
     data = path.read_bytes()
-    other, blob_path = images.layer(
-        tiny.path.parent / "other", [images.text("opt/hello", "poison\n")]
+    other, blob_path = images.make_layer(
+        tiny.path.parent / "other", [images.text_member("opt/hello", "poison\n")]
     )
     path.unlink()
     path.write_bytes(blob_path.read_bytes())
@@ -134,11 +134,11 @@ def test_mounts_do_not_change_cached_root(tiny: Layout, store: Store) -> None:
     with root_folder(tiny, ARCH, store):
         before = contents(store)
     binds = [
-        sandbox.Bind(source=tiny.path, target="/opt/new/folder", writable=True),
-        sandbox.Bind(source=Path(__file__), target="/opt/hello"),
+        sandbox.BindMount(source=tiny.path, target="/opt/new/folder", writable=True),
+        sandbox.BindMount(source=Path(__file__), target="/opt/hello"),
     ]
     with root_folder(tiny, ARCH, store) as root:
-        done = sandbox.run(root, ["ls", "/opt/new/folder"], binds=binds, network=True)
+        done = sandbox.run_in_sandbox(root, ["ls", "/opt/new/folder"], binds=binds, network=True)
         assert "index.json" in done.stdout, done.stderr
     assert contents(store) == before
 
@@ -150,7 +150,7 @@ def test_layers_and_roots_are_unpacked_once(tiny: Layout, store: Store) -> None:
             (folder,) = roots(store)
             times.append((folder / "tree").stat().st_ctime_ns)
     assert times[0] == times[1]
-    entries = prune.entries(store)
+    entries = prune.list_entries(store)
     layers = [entry for entry in entries if entry.kind == "unpacked"]
     assert {f"sha256:{entry.sha256}" for entry in layers} == {
         layer.digest for layer in tiny.image(ARCH).layers
@@ -161,7 +161,7 @@ def test_layers_and_roots_are_unpacked_once(tiny: Layout, store: Store) -> None:
 
 
 def test_cached_root_depends_on_layers(tiny: Layout, store: Store) -> None:
-    other = layout.read(images.tiny(tiny.path.parent, word="other"))
+    other = layout.read_layout(images.write_tiny_image(tiny.path.parent, word="other"))
     for image, text in ((tiny, "hello\n"), (other, "other\n"), (tiny, "hello\n")):
         with root_folder(image, ARCH, store) as root:
             assert shell(root, "cat /opt/hello") == text
@@ -178,12 +178,12 @@ def test_concurrent_runs_share_root_but_not_changes(tiny: Layout, store: Store) 
 def test_used_root_is_not_pruned(tiny: Layout, store: Store) -> None:
     other = Store.open(store.root)
     with root_folder(tiny, ARCH, store) as root:
-        prune.clear(other)
+        prune.clear_cache(other)
         assert shell(root, "cat /opt/hello") == "hello\n"
-        assert {entry.kind for entry in prune.entries(other)} >= {"root", "unpacked"}
+        assert {entry.kind for entry in prune.list_entries(other)} >= {"root", "unpacked"}
     store.release()
-    prune.clear(other)
-    assert prune.entries(other) == []
+    prune.clear_cache(other)
+    assert prune.list_entries(other) == []
 
 
 def test_root_folders_are_pruned_before_unpacked_layers(
@@ -195,12 +195,12 @@ def test_root_folders_are_pruned_before_unpacked_layers(
     with root_folder(tiny, ARCH, store):
         pass
     store.release()
-    done = prune.prune(store, sum(entry.size for entry in prune.entries(store)) - 1)
+    done = prune.prune_cache(store, sum(entry.size for entry in prune.list_entries(store)) - 1)
     assert (done.removed, roots(store)) == (1, [])
-    facts = sum(entry.size for entry in prune.entries(store) if entry.kind == "fact")
-    done = prune.prune(store, 5 + facts)
+    facts = sum(entry.size for entry in prune.list_entries(store) if entry.kind == "fact")
+    done = prune.prune_cache(store, 5 + facts)
     assert blob.exists()
-    assert not [entry for entry in prune.entries(store) if entry.kind == "unpacked"]
+    assert not [entry for entry in prune.list_entries(store) if entry.kind == "unpacked"]
     assert (done.removed, done.left) == (2, 5 + facts)
     assert not list((store.root / "scratch").glob("*/*"))
     with root_folder(tiny, ARCH, store) as root:  # and created again
@@ -218,7 +218,7 @@ def test_root_writable_by_others_is_recreated(tiny: Layout, store: Store) -> Non
 
 
 def test_root_of_another_user_is_refused(tiny: Layout, store: Store) -> None:
-    needs.root()
+    needs.require_root()
     with root_folder(tiny, ARCH, store):
         (folder,) = roots(store)
     os.chown(folder, 65534, 65534)
@@ -249,7 +249,7 @@ def test_killed_root_creation_leaves_no_files(tiny: Layout, store: Store) -> Non
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert list((store.root / "scratch").glob("*/*/root/tree"))
     assert roots(store) == []
-    store.sweep()
+    store.remove_leftovers()
     assert not list((store.root / "scratch").glob("*/*"))
     with root_folder(tiny, ARCH, store) as root:
         assert shell(root, "cat /opt/hello") == "hello\n"
@@ -275,7 +275,7 @@ def test_changes_are_in_memory_on_disk_without_overlay_support(
     tiny: Layout, tmp_path: Path
 ) -> None:
     """This is the case in a container, whose disk is an overlay."""
-    needs.root()
+    needs.require_root()
     for name in ("lower", "upper", "work", "disk"):
         (tmp_path / name).mkdir()
     options = ",".join(
@@ -307,10 +307,18 @@ def test_image_is_unpacked_without_overlay_support(
 
 
 def test_overlay_is_used_as_ordinary_user() -> None:
-    with ordinary.home() as folder:
-        images.tiny(folder)
+    with ordinary.nobody_home() as folder:
+        images.write_tiny_image(folder)
         done = subprocess.run(
-            [*ordinary.become(), ordinary.python(folder), "-B", "-c", ORDINARY, folder, CHANGES],
+            [
+                *ordinary.as_nobody(),
+                ordinary.nobody_python(folder),
+                "-B",
+                "-c",
+                ORDINARY,
+                folder,
+                CHANGES,
+            ],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY / "builder")},
             capture_output=True,
             text=True,
@@ -322,12 +330,12 @@ def test_overlay_is_used_as_ordinary_user() -> None:
 
 def test_wrong_diff_id_of_unpacked_layer_is_refused(tmp_path: Path, store: Store) -> None:
     needs.user_namespaces()
-    true = layout.read(rewritten_image.layout(tmp_path / "true"))
+    true = layout.read_layout(rewritten_image.write_changed_layout(tmp_path / "true"))
 
     def _exchange(_: object, config: dict[str, dict[str, list[str]]]) -> None:
         config["rootfs"]["diff_ids"].reverse()
 
-    false = layout.read(rewritten_image.layout(tmp_path / "false", _exchange))
+    false = layout.read_layout(rewritten_image.write_changed_layout(tmp_path / "false", _exchange))
     for _ in range(2):
         with pytest.raises(IntegrityError, match="diff ID"), root_folder(false, ARCH, store):
             pass

@@ -24,12 +24,12 @@ CHUNKS = [b"a line that is fed\n" * 100] * 100  # five times more than a pipe ho
 
 
 def test_program_may_print_while_reading_stdin():
-    process.feed([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
+    process.feed_command([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
 
 
 def test_last_output_of_failed_program_is_reported():
     with pytest.raises(WorkFailed) as raised:
-        process.feed([sys.executable, "-c", TALKATIVE, "3"], CHUNKS)
+        process.feed_command([sys.executable, "-c", TALKATIVE, "3"], CHUNKS)
     text = str(raised.value)
     assert "ended with status 3" in text
     assert "line 9999 of what is said" in text
@@ -39,7 +39,7 @@ def test_last_output_of_failed_program_is_reported():
 def test_program_closing_stdin_fails_with_its_message():
     code = "import sys; sys.stdin.close(); sys.exit('no room is left')"
     with pytest.raises(WorkFailed, match="no room is left"):
-        process.feed([sys.executable, "-c", code], CHUNKS * 10)
+        process.feed_command([sys.executable, "-c", code], CHUNKS * 10)
 
 
 def test_interrupt_before_the_first_chunk_stops_program(monkeypatch):
@@ -55,7 +55,7 @@ def test_interrupt_before_the_first_chunk_stops_program(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        process.feed([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
+        process.feed_command([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
 
 
 def test_exception_in_chunks_stops_program(tmp_path):
@@ -68,5 +68,5 @@ def test_exception_in_chunks_stops_program(tmp_path):
         raise ValueError(message)
 
     with pytest.raises(ValueError, match="the layer is damaged"):
-        process.feed([sys.executable, "-c", code], broken())
+        process.feed_command([sys.executable, "-c", code], broken())
     assert list(tmp_path.iterdir()) == []

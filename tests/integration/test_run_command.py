@@ -18,7 +18,7 @@ import pytest
 from imgbuild.container import engine
 from imgbuild.values import Arch
 from tests.support import images, needs, ordinary, prepared_program
-from tests.support.matrix_text import RIGHT
+from tests.support.matrix_text import VALID_MATRIX
 
 pytestmark = pytest.mark.engine
 TARGET = f"run-{uuid.uuid4().hex[:8]}"  # the name of the image in the engines
@@ -38,10 +38,12 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def project(folder: Path) -> None:
     """A project in `folder` whose built target is a shell, and the file `hello`."""
-    (folder / "matrix.yaml").write_text(RIGHT.replace("cu124-vllm", TARGET), encoding="utf-8")
+    (folder / "matrix.yaml").write_text(
+        VALID_MATRIX.replace("cu124-vllm", TARGET), encoding="utf-8"
+    )
     (folder / "hello").write_text("hello\n", encoding="utf-8")
     (folder / "build").mkdir()
-    images.tiny(folder, [Arch.X86_64]).rename(folder / "build" / TARGET)
+    images.write_tiny_image(folder, [Arch.X86_64]).rename(folder / "build" / TARGET)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,8 +51,8 @@ def _no_image_is_left() -> Iterator[None]:
     """Remove the image from the engines: the first `run` of each loads it for all tests."""
     yield
     for name in ("docker", "podman"):
-        if (present := engine.find(name)) is not None:
-            engine.remove(present, f"{TARGET}:latest")
+        if (present := engine.find_engine(name)) is not None:
+            engine.remove_image(present, f"{TARGET}:latest")
 
 
 @pytest.fixture(params=ENGINES, name="through")
@@ -61,14 +63,14 @@ def _through(request: pytest.FixtureRequest) -> str:
     else:
         getattr(needs, name)()
     if name == "apptainer":
-        needs.tool("mksquashfs", "squashfs-tools")
+        needs.require_tool("mksquashfs", "squashfs-tools")
     return name
 
 
 def forget(through: str) -> None:
     """Remove the image from an engine, which may have loaded it for another test."""
     if through in ("docker", "podman"):
-        engine.remove(engine.require(through), f"{TARGET}:latest")
+        engine.remove_image(engine.require_engine(through), f"{TARGET}:latest")
 
 
 def words(through: str, *options: str, script: str = SCRIPT) -> list[str]:
@@ -85,7 +87,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "IMGBUILD_CACHE": str(folder / "cache"), **env}
     if not before:
-        return prepared_program.run(command[2:], cwd=folder, env=env)
+        return prepared_program.run_prepared(command[2:], cwd=folder, env=env)
     return subprocess.run(
         [*before, *command],
         cwd=folder,
@@ -222,14 +224,14 @@ def test_other_user_without_network_has_token(folder: Path, through: str) -> Non
 
 def test_outputs_belong_to_ordinary_user() -> None:
     needs.user_namespaces()
-    with ordinary.home() as folder:
+    with ordinary.nobody_home() as folder:
         project(folder)
         for path in [folder, *folder.rglob("*")]:
             shutil.chown(path, "nobody", "nogroup")
         done = run(
             folder,
             words("root", script="echo x >made; id -u; touch $HOME/x && echo home; exit 5"),
-            before=[*ordinary.become(), "env", ordinary.python(folder), "-B"],
+            before=[*ordinary.as_nobody(), "env", ordinary.nobody_python(folder), "-B"],
             HOME=str(folder),
             PYTHONPATH=str(REPOSITORY / "builder"),
         )
@@ -282,7 +284,7 @@ def test_dry_run_has_no_effect(folder: Path, through: str) -> None:
     assert sorted(path for path in folder.rglob("*") if "cache" not in path.parts) == paths
     if through != "apptainer":
         assert f"imgbuild load {TARGET}" in done.stderr
-        assert engine.inspect(engine.require(through), f"{TARGET}:latest") is None
+        assert engine.inspect_image(engine.require_engine(through), f"{TARGET}:latest") is None
 
 
 @pytest.mark.parametrize("through", ENGINES[:3], indirect=True)

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from imgbuild.container import sandbox
-from imgbuild.container.sandbox import Bind
+from imgbuild.container.sandbox import BindMount
 from imgbuild.errors import InputError, WorkFailed
-from imgbuild.oci.tree import remove
-from imgbuild.system.process import Result
+from imgbuild.oci.tree import remove_root
+from imgbuild.system.process import ProcessResult
 from tests.support import images, needs, ordinary
-from tests.support.layer_files import unpacked
+from tests.support.layer_files import unpack_layer_files
 
 pytestmark = pytest.mark.engine
 # The loopback is up, and the host name resolves to it.
@@ -37,16 +37,16 @@ def _root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("sandbox")
     _, blob = images.shell_layer(folder / "blobs")
-    unpacked([blob], folder / "root")
+    unpack_layer_files([blob], folder / "root")
     yield folder / "root"
-    remove(folder / "root")
+    remove_root(folder / "root")
 
 
 @pytest.fixture(name="shell")
-def _shell(root: Path) -> Callable[..., Result]:
-    def shell(script: str, **options: object) -> Result:
+def _shell(root: Path) -> Callable[..., ProcessResult]:
+    def shell(script: str, **options: object) -> ProcessResult:
         command = ["sh", "-c", script]
-        return sandbox.run(sandbox.Root(path=root), command, **options)  # type: ignore[arg-type]
+        return sandbox.run_in_sandbox(sandbox.SandboxRoot(path=root), command, **options)  # type: ignore[arg-type]
 
     return shell
 
@@ -118,12 +118,12 @@ def test_scratch_folders_are_temporary(shell, root):
 def test_bind_mounts_are_read_only_by_default(shell, tmp_path):
     (tmp_path / "file").write_text("from the host")
     tmp_path.chmod(0o755)
-    bound = Bind(source=tmp_path, target="/mnt/in")
+    bound = BindMount(source=tmp_path, target="/mnt/in")
     reading = shell("cat /mnt/in/file; touch /mnt/in/new", binds=[bound])
     assert reading.stdout == "from the host"
     assert reading.status != 0
     assert not (tmp_path / "new").exists()
-    writing = Bind(source=tmp_path, target="/tmp/work/in", writable=True)
+    writing = BindMount(source=tmp_path, target="/tmp/work/in", writable=True)
     assert shell("echo done >/tmp/work/in/new", binds=[writing]).status == 0
     assert (tmp_path / "new").read_text() == "done\n"
 
@@ -131,7 +131,9 @@ def test_bind_mounts_are_read_only_by_default(shell, tmp_path):
 def test_single_file_is_bind_mounted(shell, tmp_path):
     (tmp_path / "file").write_text("one file")
     for target in ("/opt/file", "/tmp/file"):
-        completed = shell(f"cat {target}", binds=[Bind(source=tmp_path / "file", target=target)])
+        completed = shell(
+            f"cat {target}", binds=[BindMount(source=tmp_path / "file", target=target)]
+        )
         assert completed.stdout == "one file"
 
 
@@ -151,10 +153,12 @@ def test_mount_points_are_created_inside_image(image, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/file").write_text("a file\n")
     targets = ("/a/b", "relative", "/../../up", "/new/in")
-    binds = [Bind(source=tmp_path / "data/file", target=target) for target in targets]
-    binds.append(Bind(source=tmp_path / "data", target="/folder"))
+    binds = [BindMount(source=tmp_path / "data/file", target=target) for target in targets]
+    binds.append(BindMount(source=tmp_path / "data", target="/folder"))
     script = "cat /a/b /relative /up /new/in /folder/file /outside/hosts; ls -d /etc/hosts"
-    done = sandbox.run(sandbox.Root(path=image), ["sh", "-c", script], binds=binds)
+    done = sandbox.run_in_sandbox(
+        sandbox.SandboxRoot(path=image), ["sh", "-c", script], binds=binds
+    )
     assert done.status == 0, done.stderr
     assert done.stdout.startswith("a file\n" * 5 + "127.0.0.1 ")
     assert list((tmp_path / "outside").iterdir()) == []
@@ -167,11 +171,11 @@ def test_mount_points_do_not_follow_links_in_mounts(image, tmp_path):
     (data / "out").symlink_to(tmp_path / "outside/deep")
     (tmp_path / "file").write_text("a file\n")
     binds = [
-        Bind(source=data, target="/data", writable=True),
-        Bind(source=tmp_path / "file", target="/data/out/in"),
+        BindMount(source=data, target="/data", writable=True),
+        BindMount(source=tmp_path / "file", target="/data/out/in"),
     ]
     words = ["cat", f"{tmp_path}/outside/deep/in"]
-    done = sandbox.run(sandbox.Root(path=image), words, binds=binds)
+    done = sandbox.run_in_sandbox(sandbox.SandboxRoot(path=image), words, binds=binds)
     assert done.stdout == "a file\n", done.stderr
     assert list((tmp_path / "outside").iterdir()) == []
 
@@ -179,16 +183,16 @@ def test_mount_points_do_not_follow_links_in_mounts(image, tmp_path):
 def test_link_instead_of_file_is_replaced(image, tmp_path):
     (image / "outside").mkdir()
     (image / "outside/hosts").symlink_to(tmp_path / "victim")
-    done = sandbox.run(sandbox.Root(path=image), ["cat", "/etc/hosts"])
+    done = sandbox.run_in_sandbox(sandbox.SandboxRoot(path=image), ["cat", "/etc/hosts"])
     assert done.stdout.startswith("127.0.0.1 ")
     assert not (image / "outside/hosts").is_symlink()
     assert not (tmp_path / "victim").exists()
 
 
 def test_mount_point_below_file_is_an_error(image, tmp_path):
-    binds = [Bind(source=tmp_path, target="/bin/busybox/x")]
+    binds = [BindMount(source=tmp_path, target="/bin/busybox/x")]
     with pytest.raises(InputError, match="mount point /bin/busybox/x: "):
-        sandbox.run(sandbox.Root(path=image), ["true"], binds=binds)
+        sandbox.run_in_sandbox(sandbox.SandboxRoot(path=image), ["true"], binds=binds)
 
 
 @pytest.mark.parametrize("target", ["/bin", "/bin/..", "/bin/"])
@@ -196,7 +200,9 @@ def test_file_is_not_mounted_on_folder(image, tmp_path, target):
     file = tmp_path / "file"
     file.write_text("text")
     with pytest.raises(InputError, match=f"mount point {target}: Is a directory"):
-        sandbox.run(sandbox.Root(path=image), ["true"], binds=[Bind(source=file, target=target)])
+        sandbox.run_in_sandbox(
+            sandbox.SandboxRoot(path=image), ["true"], binds=[BindMount(source=file, target=target)]
+        )
 
 
 def test_host_cannot_be_reconfigured(shell):
@@ -212,7 +218,7 @@ def test_standard_devices_work(shell):
 
 def test_bind_mounted_device_is_usable(shell):
     """Only bind-mounted devices, such as those of GPUs, exist in the sandbox."""
-    device = Bind(source=Path("/dev/zero"), target="/dev/nvidia-test", writable=True)
+    device = BindMount(source=Path("/dev/zero"), target="/dev/nvidia-test", writable=True)
     script = "stat -c %F /dev/nvidia-test; busybox head -c 1 /dev/nvidia-test | busybox od"
     for user in (None, (1000, 1001)):
         done = shell(script, binds=[device], user=user)
@@ -234,8 +240,10 @@ def mounts(root: Path) -> list[str]:
 def test_nothing_remains_mounted_or_running_after_kill(root):
     mark = "3.14159265"
     script = (
-        "from pathlib import Path; from imgbuild.container.sandbox import Root, run\n"
-        f"run(Root(path=Path({str(root)!r})), ['sh', '-c', 'sleep {mark}1 & sleep {mark}0000'])"
+        "from pathlib import Path; from imgbuild.container.sandbox import SandboxRoot,"
+        " run_in_sandbox\n"
+        f"run_in_sandbox(SandboxRoot(path=Path({str(root)!r})), ['sh', '-c', 'sleep {mark}1 &"
+        f" sleep {mark}0000'])"
     )
     with subprocess.Popen([sys.executable, "-c", script]) as process:
         wait(lambda: len(running(mark)) >= 2)
@@ -268,7 +276,7 @@ def wait(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(name="user_folder")
 def _user_folder() -> Iterator[Path]:
-    with ordinary.home() as folder:
+    with ordinary.nobody_home() as folder:
         yield folder
 
 
@@ -277,10 +285,10 @@ def test_ordinary_user_unpacks_and_runs(user_folder):
     script = f"""
 from pathlib import Path
 import os
-from imgbuild.container.sandbox import Root, run
-from imgbuild.oci.tree import remove
+from imgbuild.container.sandbox import SandboxRoot, run_in_sandbox
+from imgbuild.oci.tree import remove_root
 from imgbuild.oci.reader import LayerFile
-from imgbuild.oci.unpack import unpack
+from imgbuild.oci.unpack import unpack_layers
 assert os.geteuid() != 0
 root = Path({str(user_folder)!r}) / "root"
 unpack([LayerFile(path=Path({str(blob)!r}), diff_id={record.diff_id!r})], root)
@@ -289,7 +297,7 @@ print(run(Root(path=root), ["sh", "-c", "echo net; cat /etc/resolv.conf"], netwo
 remove(root)
 """
     done = subprocess.run(
-        [*ordinary.become(), ordinary.python(user_folder), "-B", "-c", script],
+        [*ordinary.as_nobody(), ordinary.nobody_python(user_folder), "-B", "-c", script],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY / "builder")},
         capture_output=True,
         text=True,

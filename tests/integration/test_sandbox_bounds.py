@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from imgbuild.container import control_groups, sandbox
-from imgbuild.container.sandbox import Confined
+from imgbuild.container.sandbox import UntrustedUser
 from tests.support import needs
-from tests.support.sandboxed import PYTHON, Place, as_ordinary, inside, place_in
+from tests.support.sandboxed import PYTHON, Place, run_as_ordinary_user, run_inside, sandbox_place
 
 pytestmark = pytest.mark.engine
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 def _place(tmp_path: Path) -> Iterator[Place]:
     needs.user_namespaces()
     tmp_path.chmod(0o755)
-    with place_in(tmp_path) as place:
+    with sandbox_place(tmp_path) as place:
         yield place
 
 
@@ -44,13 +44,13 @@ os.kill(-1, 9)
 
 
 def test_processes_and_memory_are_limited(place):
-    confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
-    completed = inside(place, PYTHON, "-c", BOMB, user=confined)
+    confined = UntrustedUser(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
+    completed = run_inside(place, PYTHON, "-c", BOMB, user=confined)
     word, count = completed.stdout.split()
     assert word == "made"
     assert 0 < int(count) < 50
     take = "data = b'x' * (400 << 20); print('taken')"
-    completed = inside(place, PYTHON, "-c", take, user=confined)
+    completed = run_inside(place, PYTHON, "-c", take, user=confined)
     assert completed.stdout == ""
     assert completed.status != 0
 
@@ -97,14 +97,16 @@ os.kill(-1, 9)
 
 
 def test_control_groups_limit_memory_of_all_processes_together(place):
-    confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
+    confined = UntrustedUser(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
     places = [base for base, _ in control_groups.group_places(confined.limits())]
     if not all(os.access(base, os.W_OK) for base in places):
-        needs.missing("control groups cannot be created", "run it as root, outside of a container")
+        needs.skip_or_fail(
+            "control groups cannot be created", "run it as root, outside of a container"
+        )
     abandoned = Path(places[0], "imgbuild-4194305")  # an id above all that there are
     abandoned.mkdir(exist_ok=True)
     before = {path for base in places for path in Path(base).glob("imgbuild-*")}
-    completed = inside(place, PYTHON, "-c", TOGETHER, user=confined)
+    completed = run_inside(place, PYTHON, "-c", TOGETHER, user=confined)
     assert completed.stdout in ("", "0\n", "1\n", "2\n")  # 80 MiB each
     after = {path for base in places for path in Path(base).glob("imgbuild-*")}
     ended = [path for path in after if not Path("/proc", path.name.partition("-")[2]).exists()]
@@ -116,7 +118,9 @@ def test_control_groups_limit_swap():
     limits = {"memory": 200 << 20, "processes": 50}
     places = [base for base, _ in control_groups.group_places(limits)]
     if not all(os.access(base, os.W_OK) for base in places):
-        needs.missing("control groups cannot be created", "run it as root, outside of a container")
+        needs.skip_or_fail(
+            "control groups cannot be created", "run it as root, outside of a container"
+        )
     with subprocess.Popen(["sleep", "10"]) as process:
         groups = control_groups.control_groups(limits, process.pid)
         assert groups
@@ -125,7 +129,7 @@ def test_control_groups_limit_swap():
         process.kill()
     control_groups.remove_groups(groups)
     if not given:
-        needs.missing("the kernel does not count swap", "start it with swapaccount=1")
+        needs.skip_or_fail("the kernel does not count swap", "start it with swapaccount=1")
     assert given in ({"memory.swap.max": 0}, {"memory.memsw.limit_in_bytes": 200 << 20})
 
 
@@ -138,17 +142,17 @@ for code in (BOMB, 'data = bytearray(400 << 20); print("taken")'):
     print(escapes.inside(place, escapes.PYTHON, '-c', code, user=confined).stdout.strip())
 """
     )
-    bomb, taken = as_ordinary(body).splitlines()
+    bomb, taken = run_as_ordinary_user(body).splitlines()
     assert 0 < int(bomb.partition("made ")[2]) < 50
     assert taken == ""
 
 
 def test_confined_user_has_unused_host_id(place):
-    needs.root()
+    needs.require_root()
     (place.root / "etc/mine").mkdir()
     os.chown(place.root / "etc/mine", sandbox.spare_id() or 0, 0)
     look = "import os; open('/etc/mine/new', 'w').close(); print(os.getuid(), os.getgid())"
     words = (PYTHON, "-c", look)
-    confined = Confined(host_id=sandbox.spare_id(), memory=1 << 30, processes=100)
-    assert inside(place, *words, user=confined).stdout == "1000 1000\n"
+    confined = UntrustedUser(host_id=sandbox.spare_id(), memory=1 << 30, processes=100)
+    assert run_inside(place, *words, user=confined).stdout == "1000 1000\n"
     assert (place.root / "etc/mine/new").stat().st_uid == sandbox.spare_id()

@@ -12,16 +12,24 @@ from pathlib import Path
 import pytest
 
 from imgbuild.container import sandbox, seccomp
-from imgbuild.container.sandbox import Confined
+from imgbuild.container.sandbox import UntrustedUser
 from imgbuild.system import process
 from tests.support import needs
-from tests.support.sandboxed import PYTHON, REPOSITORY, Place, as_ordinary, inside, place_in, tried
+from tests.support.sandboxed import (
+    PYTHON,
+    REPOSITORY,
+    Place,
+    run_as_ordinary_user,
+    run_inside,
+    sandbox_place,
+    try_escapes,
+)
 
 pytestmark = pytest.mark.engine
 USERS = {
     "root": None,
     "user": (1000, 1001),
-    "confined": Confined(host_id=sandbox.spare_id(), memory=1 << 30, processes=100),
+    "confined": UntrustedUser(host_id=sandbox.spare_id(), memory=1 << 30, processes=100),
 }
 # Errors of a failed attempt: that of the filter, or one of the kernel for a missing permission or
 # object. Attempts that only the filter stops are in FILTERED.
@@ -61,7 +69,7 @@ UNFILTERED_OPEN = {
 def _place(tmp_path: Path) -> Iterator[Place]:
     needs.user_namespaces()
     tmp_path.chmod(0o755)
-    with place_in(tmp_path) as place:
+    with sandbox_place(tmp_path) as place:
         yield place
 
 
@@ -75,15 +83,15 @@ def check(outcomes: dict[str, str], *, root: bool) -> None:
 
 @pytest.mark.parametrize("user", USERS)
 def test_sandbox_escapes_fail(place, user):
-    needs.root()
-    assert seccomp.program() is not None
-    check(tried(place, user=USERS[user]), root=user == "root")
+    needs.require_root()
+    assert seccomp.filter_program() is not None
+    check(try_escapes(place, user=USERS[user]), root=user == "root")
 
 
 @pytest.mark.parametrize("user", USERS)
 def test_sandbox_escapes_fail_without_seccomp(place, user, monkeypatch):
     monkeypatch.setattr(sandbox, "_filter", lambda: b"")
-    outcomes = tried(place, user=USERS[user])
+    outcomes = try_escapes(place, user=USERS[user])
     escaped = {name for name, how in outcomes.items() if how == "escaped"}
     assert escaped <= UNFILTERED_OPEN
 
@@ -91,15 +99,15 @@ def test_sandbox_escapes_fail_without_seccomp(place, user, monkeypatch):
 @pytest.mark.parametrize("user", [None, (1000, 1001)], ids=["root", "user"])
 def test_sandbox_escapes_fail_as_ordinary_user(user):
     body = f"import json; print(json.dumps(escapes.tried(place, user={user})))"
-    check(json.loads(as_ordinary(body)), root=False)
+    check(json.loads(run_as_ordinary_user(body)), root=False)
 
 
 def test_open_host_folder_is_not_accessible(place, monkeypatch):
     """In CVE-2024-21626, the runtime left a folder of the host open in the process."""
-    folder, start = os.open("/", os.O_RDONLY), process.run
+    folder, start = os.open("/", os.O_RDONLY), process.run_command
     monkeypatch.setattr(
         process,
-        "run",
+        "run_command",
         lambda full, *, check, descriptors: start(
             full, check=check, descriptors=[*descriptors, folder]
         ),
@@ -107,10 +115,14 @@ def test_open_host_folder_is_not_accessible(place, monkeypatch):
     words = (PYTHON, "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))")
     try:
         for number in (folder, *range(3, 16)):
-            completed = inside(place, "/usr/bin/cat", "etc/passwd", cwd=f"/proc/self/fd/{number}")
+            completed = run_inside(
+                place, "/usr/bin/cat", "etc/passwd", cwd=f"/proc/self/fd/{number}"
+            )
             assert completed.stdout == ""
             assert "cannot change to the folder" in completed.stderr
-        assert inside(place, *words).stdout == "['0', '1', '2', '3']\n"  # 3 is the listing itself
+        assert (
+            run_inside(place, *words).stdout == "['0', '1', '2', '3']\n"
+        )  # 3 is the listing itself
     finally:
         os.close(folder)
 
@@ -121,16 +133,16 @@ def test_sandbox_program_cannot_be_executed(place):
     script.write_text("#!/etc/self\n")
     script.chmod(0o755)
     for command in ("/proc/self/exe", "/etc/self", "/etc/script"):
-        completed = inside(place, command, "-c", "print('started')")
+        completed = run_inside(place, command, "-c", "print('started')")
         assert completed.stdout == ""
         assert "is the program of the sandbox" in completed.stderr
 
 
 def test_command_cannot_access_host_terminal(place):
-    completed = inside(place, "/usr/bin/cat", "/dev/tty")
+    completed = run_inside(place, "/usr/bin/cat", "/dev/tty")
     assert completed.status != 0
     look = "import os; print(os.getsid(0) == os.getpid())"
-    assert inside(place, PYTHON, "-c", look).stdout == "True\n"
+    assert run_inside(place, PYTHON, "-c", look).stdout == "True\n"
 
 
 def test_sessions_and_core_limits_are_separate():
@@ -139,16 +151,16 @@ def test_sessions_and_core_limits_are_separate():
 look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"
 print(escapes.inside(place, escapes.PYTHON, "-c", look).stdout)
 """
-    assert as_ordinary(body).split(maxsplit=1) == ["True", "(1, 1)\n\n"]
+    assert run_as_ordinary_user(body).split(maxsplit=1) == ["True", "(1, 1)\n\n"]
 
 
 def test_user_has_no_root_groups(place):
-    needs.root()
+    needs.require_root()
     before = os.getgroups()
     os.setgroups([4242])
     try:
         look = "import os; print(os.getgroups())"
-        assert inside(place, PYTHON, "-c", look, user=(1000, 1001)).stdout == "[]\n"
+        assert run_inside(place, PYTHON, "-c", look, user=(1000, 1001)).stdout == "[]\n"
     finally:
         os.setgroups(before)
 
@@ -162,36 +174,36 @@ print([path for path in ("/", "/usr", "/tmp", "/dev/shm")
 
 
 def test_devices_and_setuid_programs_have_no_effect(place):
-    assert inside(place, PYTHON, "-c", FLAGS).stdout == "[]\n"
+    assert run_inside(place, PYTHON, "-c", FLAGS).stdout == "[]\n"
     body = f"print(escapes.inside(place, escapes.PYTHON, '-c', {FLAGS!r}).stdout)"
-    assert as_ordinary(body) == "[]\n\n"
+    assert run_as_ordinary_user(body) == "[]\n\n"
 
 
 def test_missing_libseccomp_is_reported_once(place, monkeypatch, capsys):
     monkeypatch.setattr(seccomp, "LIBRARY", "libabsent.so.2")
-    for cached_function in (seccomp.program, sandbox._filter):
+    for cached_function in (seccomp.filter_program, sandbox._filter):
         cached_function.cache_clear()
     try:
         for _ in range(2):
-            assert inside(place, "/usr/bin/true").status == 0
+            assert run_inside(place, "/usr/bin/true").status == 0
     finally:
-        for cached_function in (seccomp.program, sandbox._filter):
+        for cached_function in (seccomp.filter_program, sandbox._filter):
             cached_function.cache_clear()
     assert capsys.readouterr().err.count("is not installed") == 1
 
 
 COMMANDS = """
 import os
-from imgbuild.container.sandbox import Bind, Root
+from imgbuild.container.sandbox import BindMount, SandboxRoot
 binds = [
-    Bind(source=Path("/usr"), target="/usr"),
-    Bind(source=place.secret, target="/opt/file"),
-    Bind(source=place.secret.parent / "open", target="/tmp/in/folder", writable=True),
+    BindMount(source=Path("/usr"), target="/usr"),
+    BindMount(source=place.secret, target="/opt/file"),
+    BindMount(source=place.secret.parent / "open", target="/tmp/in/folder", writable=True),
 ]
 (place.secret.parent / "open").mkdir()
 def show(script, *, command=(), cwd="/etc", **options):
     words = command or ("/usr/bin/sh", "-c", script)
-    root = Root(path=place.root)
+    root = SandboxRoot(path=place.root)
     done = escapes.sandbox.run(root, words, binds=binds, cwd=cwd, env={"A": "two words"}, **options)
     print(done.status, done.stdout, "absent" in done.stderr)
 for user in (None, (1000, 1001)):
@@ -212,7 +224,7 @@ print(sorted(os.listdir(place.secret.parent / "open")))
 
 
 def test_ordinary_user_command_has_user_status_and_files():
-    lines = as_ordinary(COMMANDS).split("\n")
+    lines = run_as_ordinary_user(COMMANDS).split("\n")
     assert lines[-2] == "['x']"
     assert "7 0" in lines
     assert "7 1000" in lines
@@ -258,7 +270,7 @@ def hindered(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.parametrize("kind", HINDRANCES)
 def test_sandbox_escapes_fail_with_limited_namespaces(tmp_path, kind):
-    needs.root()
+    needs.require_root()
     done = hindered(HINDRANCES[kind], tmp_path)
     assert done.returncode == 0, done.stderr
     ways = json.loads(done.stdout)
@@ -269,7 +281,7 @@ def test_sandbox_escapes_fail_with_limited_namespaces(tmp_path, kind):
 
 
 def test_missing_namespaces_are_reported(tmp_path):
-    needs.root()
+    needs.require_root()
     words = [*HINDRANCES["no-users"], "setpriv", "--bounding-set", "-all"]
     done = hindered(words, tmp_path)
     assert "ToolMissing: this machine does not allow the sandbox: cannot create" in done.stderr

@@ -13,20 +13,20 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.deb import debian_root
 from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
-from imgbuild.matrix.load import load
-from imgbuild.matrix.model import PackageIndex, Sdist, Wanted
+from imgbuild.matrix.load import load_matrix
+from imgbuild.matrix.model import PackageIndex, RequiredPackage, Sdist
 from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.report import Severity
 from imgbuild.solve.build_root import host_root
-from imgbuild.solve.sdists import host_arch, make
+from imgbuild.solve.sdists import host_arch, make_wheel
 from imgbuild.values import sha256
 from tests.support import needs, samples
 from tests.support.local_index import LocalIndex, sdist_bytes
 from tests.support.resolving import resolve_wheels
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.engine]
@@ -63,8 +63,8 @@ def build_wheel(folder, settings=None, metadata=None):
 
 def debian(store):
     """The root folder of Debian 12 in `store`, created when a build requires it."""
-    matrix = load(ROOT / "matrix.yaml")
-    context = Context(store, Http())
+    matrix = load_matrix(ROOT / "matrix.yaml")
+    context = Context(store, HttpClient())
     return host_root(matrix.bases["debian-12"], matrix.image.user, host_arch(), context)
 
 
@@ -89,7 +89,9 @@ def sample(site, **changes):
     """A matrix whose package `demo` comes from `site` and may be built from its sdist."""
     sdist = Sdist(reason=REASON, env={"DEMO": "word"}, **changes)
     matrix = samples.matrix(
-        pins={"demo": "1.0"}, indexes={"demo": "own"}, requires={"pip": Wanted(reason=REASON)}
+        pins={"demo": "1.0"},
+        indexes={"demo": "own"},
+        requires={"pip": RequiredPackage(reason=REASON)},
     )
     package_index = PackageIndex(url=site.url("simple"), upload_times="none")
     return msgspec.structs.replace(
@@ -97,13 +99,13 @@ def sample(site, **changes):
         indexes={**matrix.indexes, "own": package_index},
         sdists={"demo": sdist},
         requires={},
-        bases=load(ROOT / "matrix.yaml").bases,
+        bases=load_matrix(ROOT / "matrix.yaml").bases,
     )
 
 
 @pytest.fixture
 def site():
-    with serve(Site()) as site:
+    with serve_site(FileSite()) as site:
         yield site
 
 
@@ -115,7 +117,7 @@ def publish(site, files, name="demo-1.0.tar.gz"):
 
 def build(matrix, root, store) -> BuiltWheel:
     wheels, built = resolve_wheels(
-        matrix, "small", host_arch(), "3.11.2", root, Context(store, Http())
+        matrix, "small", host_arch(), "3.11.2", root, Context(store, HttpClient())
     )
     (built_wheel,) = built
     assert [wheel.package for wheel in wheels] == ["pip"]  # what the built wheel requires
@@ -160,13 +162,13 @@ def test_missing_built_wheel_is_rebuilt_from_lock(site, root, store, monkeypatch
     resolution = Resolution(wheels=(), built=(built_wheel,))
     lock = make_lock(matrix, "small", {host_arch(): resolution})
     forget(store, built_wheel)
-    Inputs(matrix, Context(store, Http())).fetch_missing(lock, {built_wheel.wheel.sha256})
+    Inputs(matrix, Context(store, HttpClient())).fetch_missing(lock, {built_wheel.wheel.sha256})
     assert store.file(built_wheel.wheel.sha256) is not None
     forget(store, built_wheel)
     other = msgspec.structs.replace(built_wheel, env={"DEMO": "other"})
     lock = make_lock(matrix, "small", {host_arch(): Resolution(wheels=(), built=(other,))})
     with pytest.raises(IntegrityError, match="the lock has"):
-        Inputs(matrix, Context(store, Http())).fetch_missing(lock, {built_wheel.wheel.sha256})
+        Inputs(matrix, Context(store, HttpClient())).fetch_missing(lock, {built_wheel.wheel.sha256})
 
 
 TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"
@@ -206,11 +208,11 @@ def test_code_of_uncached_built_wheel_is_audited(site, root, store, checks):
     lock, matrix, built = audited(site, root, store)
     drop(store, built)
     site.requests.clear()
-    offline = Inputs(matrix, Context(store, Http(offline=True)))
+    offline = Inputs(matrix, Context(store, HttpClient(offline=True)))
     with pytest.raises(FetchFailed, match="not in") as caught:
         audit_lock(lock, host_arch(), offline, checks=checks)
     assert caught.value.hint == "run once without --offline"
-    inputs = Inputs(matrix, Context(store, Http()))
+    inputs = Inputs(matrix, Context(store, HttpClient()))
     report = audit_lock(lock, host_arch(), inputs, checks=checks, drop=True)
     import_findings = [finding for finding in report.findings if finding.check == "imports"]
     assert [(finding.severity, finding.where) for finding in import_findings] == [
@@ -243,7 +245,7 @@ def refused(site, root, store, files, **changes):
 def test_build_root_is_created_once_and_unchanged(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP + b"# once\n"})
     before = {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")}
-    monkeypatch.delattr(debian_root, "members")  # which unpacks the packages of another one
+    monkeypatch.delattr(debian_root, "base_members")  # which unpacks the packages of another one
     assert debian(store)() == root()
     build(sample(site), debian(store), store)
     assert {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")} == before
@@ -290,7 +292,7 @@ def test_build_requirements_must_be_pinned(site, root, store):
 
 
 def test_antlr_wheel_is_reproducible(root, store, tmp_path):
-    matrix = load(ROOT / "matrix.yaml")
+    matrix = load_matrix(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(
         matrix.targets["cu124-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}
     )
@@ -298,10 +300,10 @@ def test_antlr_wheel_is_reproducible(root, store, tmp_path):
     built_wheels: list[BuiltWheel] = []
     for cache in (store, Store.open(tmp_path / "other")):
         wheels, built = resolve_wheels(
-            matrix, "small", host_arch(), "3.11.2", root, Context(cache, Http())
+            matrix, "small", host_arch(), "3.11.2", root, Context(cache, HttpClient())
         )
         assert wheels == ()
         built_wheels += built
     assert built_wheels[0] == built_wheels[1]
-    again = make(built_wheels[0], root(), "3.11.2", Context(store, Http()))
+    again = make_wheel(built_wheels[0], root(), "3.11.2", Context(store, HttpClient()))
     assert again == built_wheels[0].wheel

@@ -14,8 +14,8 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, NoSolution
-from imgbuild.http.client import Http
-from imgbuild.matrix.load import load
+from imgbuild.http.client import HttpClient
+from imgbuild.matrix.load import load_matrix
 from imgbuild.solve import sdist_wheel
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.sdists import host_arch
@@ -42,9 +42,9 @@ HONEST = "    shutil.copy(WHEEL, made)\n    return NAME\n"
 def _root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of a root folder from the user's cache."""
     needs.user_namespaces()
-    matrix = load(ROOT / "matrix.yaml")
+    matrix = load_matrix(ROOT / "matrix.yaml")
     base = msgspec.structs.replace(matrix.bases["debian-12"], packages=("python3", "usr-is-merged"))
-    cached = host_root(base, matrix.image.user, host_arch(), Context(Store.open(), Http()))()
+    cached = host_root(base, matrix.image.user, host_arch(), Context(Store.open(), HttpClient()))()
     root = tmp_path_factory.mktemp("root") / "root"
     subprocess.run(["cp", "-a", cached, root], check=True)
     return root
@@ -78,7 +78,7 @@ def _build(root: Path, tmp_path: Path, victim: Path) -> Callable[[str], Path]:
             env={},
             folder=tmp_path / "job",
         )
-        return sdist_wheel.build(job)
+        return sdist_wheel.build_wheel(job)
 
     return build
 

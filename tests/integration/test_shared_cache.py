@@ -87,8 +87,10 @@ def _folder() -> Iterator[Path]:
 
 def image(folder: Path) -> tuple[layout.ImageFiles, str, int]:
     """The documents of an image with one layer, and the layer's digest and size."""
-    record, path = images.layer(folder / "made", [images.text("word", os.urandom(300_000).hex())])
-    return images.summary([(record, path)]), record.digest, record.size
+    record, path = images.make_layer(
+        folder / "made", [images.text_member("word", os.urandom(300_000).hex())]
+    )
+    return images.image_files([(record, path)]), record.digest, record.size
 
 
 def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> bool:
@@ -97,10 +99,10 @@ def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> boo
         config=files.config, manifest=files.manifest, layers={digest: source}
     )
     try:
-        layout.write(out, {Arch.X86_64: image_files}, "tiny")
+        layout.write_layout(out, {Arch.X86_64: image_files}, "tiny")
     except (ImgbuildError, OSError):
         return False
-    blob = layout.blob(out, digest)
+    blob = layout.blob_path(out, digest)
     assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, "the layer is wrong"
     assert blob.stat().st_uid == 0
     return True
@@ -164,6 +166,6 @@ def test_later_writes_to_cached_layer_do_not_change_image(folder):
         theirs.write_bytes(b"E" * size)
 
     with attacker(step):
-        blob = layout.blob(folder / "out", digest)
+        blob = layout.blob_path(folder / "out", digest)
         assert digest_of(blob.read_bytes()) == digest
-    images.verified(folder / "out")
+    images.verify_layout(folder / "out")

@@ -32,7 +32,7 @@ LONG = "opt/" + "/".join(["a folder with a name of some length"] * 8)
 @pytest.fixture(scope="module", autouse=True)
 def _tools():
     for name in ("mksquashfs", "unsquashfs"):
-        needs.tool(name, "squashfs-tools")
+        needs.require_tool(name, "squashfs-tools")
 
 
 # -- an image with all features of layers
@@ -89,7 +89,7 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
         (folder / digest[7:]).write_bytes(packed)
         stored[digest] = (folder / digest[7:], len(packed), number % 2)
         ids.append(f"sha256:{sha256(data)}")
-    config = codec.compact(
+    config = codec.encode_compact(
         {
             "architecture": "amd64",
             "os": "linux",
@@ -98,7 +98,7 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
             "rootfs": {"type": "layers", "diff_ids": ids},
         }
     )
-    manifest = codec.compact(
+    manifest = codec.encode_compact(
         {
             "schemaVersion": 2,
             "mediaType": documents.MANIFEST,
@@ -116,13 +116,16 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
         manifest=manifest,
         layers={digest: path for digest, (path, _, _) in stored.items()},
     )
-    layout.write(folder / "layout", {ARCH: summary}, "odd")
-    return layout.read(folder / "layout")
+    layout.write_layout(folder / "layout", {ARCH: summary}, "odd")
+    return layout.read_layout(folder / "layout")
 
 
 def check_tree(of: layout.Layout, path: Path, offset: int) -> set[str]:
     """Check that the squashfs has every path of the image unchanged; returns all other paths."""
-    expected, actual = squashed.expected(squashed.tree(of, ARCH)), squashed.read(path, offset)
+    expected, actual = (
+        squashed.expected_entries(squashed.merged_tree(of, ARCH)),
+        squashed.read_squashfs(path, offset),
+    )
     differing = {name: (expected[name], actual.get(name)) for name in expected
                  if actual.get(name) != expected[name]}  # fmt: skip
     assert not differing
@@ -140,16 +143,16 @@ def _odd(tmp_path_factory):
 @pytest.mark.parametrize("compressor", ["zstd", "gzip"])
 def test_sif_has_files_of_image(odd, tmp_path, compressor):
     out = tmp_path / "odd.sif"
-    convert.convert(odd, ARCH, out, convert.ConvertOptions(compressor=compressor))
-    beside = check_tree(odd, out, squashed.start(out))
-    added = files.members(image.read(odd, ARCH), squashed.tree(odd, ARCH))
+    convert.convert_image(odd, ARCH, out, convert.ConvertOptions(compressor=compressor))
+    beside = check_tree(odd, out, squashed.squashfs_offset(out))
+    added = files.sif_members(image.read_sif_source(odd, ARCH), squashed.merged_tree(odd, ARCH))
     assert beside == {f"/{member.path}" for member in added}
     assert [path.name for path in tmp_path.iterdir()] == ["odd.sif"]
 
 
 def test_squashfs_has_files_of_image(odd, tmp_path):
     out = tmp_path / "odd.sqsh"
-    convert.convert(odd, ARCH, out, convert.ConvertOptions(format="squashfs"), lock=b"{}\n")
+    convert.convert_image(odd, ARCH, out, convert.ConvertOptions(format="squashfs"), lock=b"{}\n")
     assert check_tree(odd, out, 0) == {
         "/etc", "/etc/environment", "/etc/fstab", "/etc/rc", "/etc/rc.local", "/opt/imgbuild",
         "/opt/imgbuild/lock.json",
@@ -157,15 +160,15 @@ def test_squashfs_has_files_of_image(odd, tmp_path):
 
 
 def test_extended_attributes_are_kept(tmp_path):
-    needs.root()
+    needs.require_root()
     header = info("bin/ping")
     header.pax_headers = {"SCHILY.xattr.user.note": "kept"}
     image_layout = make_layout(tmp_path / "image", [members((header, b"a program"))])
-    convert.convert(
+    convert.convert_image(
         image_layout, ARCH, tmp_path / "x.sqsh", convert.ConvertOptions(format="squashfs")
     )
     subprocess.run(
-        [needs.tool("unsquashfs", "squashfs-tools"), "-quiet", "-no-progress", "-xattrs",
+        [needs.require_tool("unsquashfs", "squashfs-tools"), "-quiet", "-no-progress", "-xattrs",
          "-dest", tmp_path / "root", tmp_path / "x.sqsh"],
         check=True, capture_output=True,
     )  # fmt: skip
@@ -183,17 +186,22 @@ def test_unsupported_attributes_are_reported_once(tmp_path):
         rows.append((header, b""))
     image_layout = make_layout(tmp_path / "image", [members(*rows)])
     words = (*SIF, "--from", str(image_layout.path), "--output", "x.sif")
-    done = prepared_program.run(words, cwd=tmp_path, env=os.environ)
+    done = prepared_program.run_prepared(words, cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stderr
     messages = " ".join(done.stderr.split())
     assert messages.count("posix_acl_access") == 1
     assert "/srv/0 and others are written without it" in messages
-    assert len(squashed.read(tmp_path / "x.sif", squashed.start(tmp_path / "x.sif"))) > 2000
+    assert (
+        len(
+            squashed.read_squashfs(tmp_path / "x.sif", squashed.squashfs_offset(tmp_path / "x.sif"))
+        )
+        > 2000
+    )
 
 
 def test_sif_bytes_depend_only_on_image(odd, tmp_path):
     """The bytes do not depend on name, folder, umask, time zone or number of processes."""
-    conversion = convert.convert(
+    conversion = convert.convert_image(
         odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions(processors=2)
     )
     other = tmp_path / "another folder"
@@ -227,12 +235,12 @@ def test_sif_bytes_depend_only_on_image(odd, tmp_path):
 
 def test_damaged_layer_leaves_no_output(odd, tmp_path):
     shutil.copytree(odd.path, tmp_path / "layout")
-    layer = layout.read(tmp_path / "layout").image(ARCH).layers[1]
+    layer = layout.read_layout(tmp_path / "layout").image(ARCH).layers[1]
     blob = tmp_path / "layout/blobs/sha256" / layer.digest[7:]
     blob.write_bytes(blob.read_bytes().replace(b"3", b"4"))
     (tmp_path / "x.sif").write_bytes(b"the old one")
     words = (*SIF, "--from", "layout", "--output", "x.sif")
-    done = prepared_program.run(words, cwd=tmp_path, env=os.environ)
+    done = prepared_program.run_prepared(words, cwd=tmp_path, env=os.environ)
     assert done.returncode == 9
     assert layer.digest in done.stderr
     assert (tmp_path / "x.sif").read_bytes() == b"the old one"
@@ -244,12 +252,12 @@ def test_leftovers_of_killed_run_are_removed(odd, tmp_path):
     free.write_bytes(b"half a file")
     with locked_file.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions())
+        convert.convert_image(odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == [locked_file.name, "odd.sif"]
 
 
 def test_interrupted_conversion_leaves_no_output(odd, tmp_path):
-    real = needs.tool("mksquashfs", "squashfs-tools")
+    real = needs.require_tool("mksquashfs", "squashfs-tools")
     slow = tmp_path / "bin/mksquashfs"
     slow.parent.mkdir()
     slow.write_text(

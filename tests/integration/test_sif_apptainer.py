@@ -16,8 +16,8 @@ import pytest
 from imgbuild import codec
 from imgbuild.container import apptainer as running
 from imgbuild.oci import layout
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import parse, parse_repository
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import parse_reference, parse_repository
 from imgbuild.sif import convert, files
 from imgbuild.values import Arch, sha256
 from tests.support import docker_registry, needs, ordinary, smoke_environment, squashed
@@ -32,17 +32,17 @@ SMOKE = Path(__file__).parents[2] / "smoke_tests"
 def _sample(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sample")
     (folder / "wheels").mkdir()
-    return smoke_environment.make_layout(folder, smoke_environment.good(folder / "wheels"))
+    return smoke_environment.make_layout(folder, smoke_environment.good_wheels(folder / "wheels"))
 
 
 @pytest.fixture(scope="module", name="sif")
 def _sif(sample, tmp_path_factory):
     """Build the SIF in a folder that every user can read."""
-    needs.tool("mksquashfs", "squashfs-tools")
-    with ordinary.home() as folder:
+    needs.require_tool("mksquashfs", "squashfs-tools")
+    with ordinary.nobody_home() as folder:
         out = folder / "small.sif"
         lock = codec.encode({"a": "lock"})
-        convert.convert(sample, ARCH, out, convert.ConvertOptions(), lock=lock)
+        convert.convert_image(sample, ARCH, out, convert.ConvertOptions(), lock=lock)
         yield out
 
 
@@ -54,7 +54,7 @@ def apptainer(
 ) -> subprocess.CompletedProcess[str]:
     """Run Apptainer, as the user UID:GID without capabilities if `user` is given."""
     done = subprocess.run(
-        [needs.apptainer(), "--quiet", *words],
+        [needs.require_apptainer(), "--quiet", *words],
         env={
             **os.environ,
             **({"IMGBUILD_APPTAINER_USER": user} if user else {}),
@@ -103,10 +103,10 @@ def test_python_variables_come_from_the_image_and_not_from_the_caller(sample, tm
     shutil.copytree(sample.path, place)
     settings = ("PYTHONPATH=/opt/mine", "HOME=/root/of/the/image", "UID=1000", "ODD-NAME=1")
     words = [word for setting in settings for word in ("--config.env", setting)]
-    umoci = [needs.tool("umoci"), "config", "--image", f"{place}:small", *words]
+    umoci = [needs.require_tool("umoci"), "config", "--image", f"{place}:small", *words]
     subprocess.run(umoci, check=True, capture_output=True)
     out = tmp_path / "mine.sif"
-    convert.convert(layout.read(place), ARCH, out, convert.ConvertOptions())
+    convert.convert_image(layout.read_layout(place), ARCH, out, convert.ConvertOptions())
     hostile = {"PYTHONPATH": "/the/callers", "PYTHONHOME": "/nowhere"}
     completed = apptainer("exec", out, "env", env=hostile)
     variables = completed.stdout.splitlines()
@@ -167,7 +167,7 @@ print("both can be written")
 
 
 def test_sif_without_network_is_isolated(sif):
-    host, _, port = needs.registry().partition(":")
+    host, _, port = needs.require_registry().partition(":")
     code = f"import socket; print(socket.socket().connect_ex(({host!r}, {port})))"
     assert apptainer("exec", sif, "python", "-c", code).stdout == "0\n"
     cut_off = apptainer("exec", "--net", "--network", "none", sif, "python", "-c", code)
@@ -176,25 +176,33 @@ def test_sif_without_network_is_isolated(sif):
 
 def test_older_runtimes_find_action_scripts(sif, tmp_path):
     """A plain shell runs the scripts in the file system, without the interpreter of Apptainer."""
-    needs.root()
+    needs.require_root()
     root = tmp_path / "root"
     subprocess.run(
-        [needs.tool("unsquashfs", "squashfs-tools"), "-quiet", "-no-progress", "-offset",
-         str(squashed.start(sif)), "-dest", root, sif],
+        [needs.require_tool("unsquashfs", "squashfs-tools"), "-quiet", "-no-progress", "-offset",
+         str(squashed.squashfs_offset(sif)), "-dest", root, sif],
         check=True, capture_output=True,
     )  # fmt: skip
     for action, words in {"exec": ["env"], "run": ["env"]}.items():
         done = subprocess.run(
-            [needs.tool("chroot", "coreutils"), root, f"/{files.HOME}/actions/{action}", *words],
-            env={"PYTHONPATH": "/x", "PATH": "/host"}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            [
+                needs.require_tool("chroot", "coreutils"),
+                root,
+                f"/{files.HOME}/actions/{action}",
+                *words,
+            ],
+            env={"PYTHONPATH": "/x", "PATH": "/host"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert "PATH=/opt/venv/bin:/usr/bin:/bin" in done.stdout.splitlines()
         assert "PYTHONPATH=" in done.stdout.splitlines()
 
 
 def test_apptainer_builds_equal_sif_from_pushed_image(sample, sif, tmp_path):
     """Apptainer's SIF of docker://… has the same files except for times and its own scripts."""
-    registry, skopeo = needs.registry(), needs.tool("skopeo")
+    registry, skopeo = needs.require_registry(), needs.require_tool("skopeo")
     place = f"{registry}/sif-small:{os.getpid()}"
     subprocess.run(
         [skopeo, "copy", "--quiet", "--dest-tls-verify=false", f"oci:{sample.path}:small",
@@ -206,8 +214,10 @@ def test_apptainer_builds_equal_sif_from_pushed_image(sample, sif, tmp_path):
     apptainer("build", "--no-https", "--disable-cache", *fast, theirs, f"docker://{place}")
     assert apptainer("run", theirs, "python", "-c", "print(6 * 7)").stdout == "42\n"
     # All its files belong to the caller, here root: owners and times are not compared.
-    apptainer_tree = _without_owners(squashed.read(theirs, squashed.start(theirs)))
-    mine = _without_owners(squashed.read(sif, squashed.start(sif)))
+    apptainer_tree = _without_owners(
+        squashed.read_squashfs(theirs, squashed.squashfs_offset(theirs))
+    )
+    mine = _without_owners(squashed.read_squashfs(sif, squashed.squashfs_offset(sif)))
     differing = {
         name
         for name in apptainer_tree.keys() | mine.keys()
@@ -222,7 +232,7 @@ def _without_owners(tree: dict[str, squashed.Facts]) -> dict[str, tuple[object, 
 
 
 def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path):
-    with docker_registry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve_registry(tmp_path / "registry") as registry:
         place = f"{registry.host}/team/small"
         imgbuild = [sys.executable, "-m", "imgbuild"]
         command = [*imgbuild, "push", place, "--sif", "--layout", sample.path, "--json"]
@@ -231,7 +241,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
         assert f"has no image {sample.digest}" in early.stderr
         assert "imgbuild push small" in early.stderr
         subprocess.run(
-            [needs.tool("skopeo"), "copy", "--quiet", "--dest-tls-verify=false",
+            [needs.require_tool("skopeo"), "copy", "--quiet", "--dest-tls-verify=false",
              f"oci:{sample.path}:small", f"docker://{place}:small"],
             check=True,
         )  # fmt: skip
@@ -243,7 +253,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
         assert pushed["reference"] == f"{place}:small-x86_64-sif"
         assert (pushed["moved"], second["pushed"]["moved"]) == (first["size"], 0)
         assert second["pushed"]["digest"] == pushed["digest"]
-        client, repository = Client(), parse_repository(place)
+        client, repository = RegistryClient(), parse_repository(place)
         [referrer] = client.referrers(repository, sample.digest)
         assert referrer.digest == pushed["digest"]
         # Also of the image in the registry, with only its name.
@@ -257,7 +267,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
         # Artifacts pushed by Apptainer have the same structure.
         apptainer("push", "--no-https", pulled, f"oras://{place}:theirs")
         mine, theirs = (
-            json.loads(client.manifest(parse(f"{place}:{tag}")).data)
+            json.loads(client.manifest(parse_reference(f"{place}:{tag}")).data)
             for tag in ("small-x86_64-sif", "theirs")
         )
     for document in (mine, theirs):
@@ -288,8 +298,8 @@ int cuDeviceGetCount(int *count) { *count = 0; return 100; }
 @pytest.fixture(scope="module", name="driver")
 def _driver():
     """A folder with a stub of a driver that reports no GPU."""
-    compiler = needs.tool("gcc")
-    with ordinary.home() as place:
+    compiler = needs.require_tool("gcc")
+    with ordinary.nobody_home() as place:
         folder = place / "driver"
         folder.mkdir()
         (place / "stub.c").write_text(STUB)
@@ -322,12 +332,12 @@ def test_nv_option_mounts_driver_found_in_loader_cache(sif, driver, user):
 def test_gpu_tier_runs_with_nv_option(sif, driver, monkeypatch):
     """The messages of the tests state that the driver was loaded and has no GPU."""
     monkeypatch.setenv("IMGBUILD_APPTAINER_DRIVER", str(driver))
-    with ordinary.home() as work:
+    with ordinary.nobody_home() as work:
         binds = {"/smoke_tests": SMOKE}
         work.chmod(0o1777)
         options = running.ApptainerOptions(binds=binds, work=work, gpus=True, user=(54321, 54321))
         look = ["python", "/smoke_tests/doctor.py", "--gpus", "1"]
-        done = running.run(needs.apptainer(), sif, look, options)
+        done = running.run_in_sif(needs.require_apptainer(), sif, look, options)
     assert (
         "/.singularity.d/libs/libcuda.so.1 detects 0 GPUs (CUDA error 100), 1 were" in done.stdout
     )

@@ -19,7 +19,7 @@ TARGET = "cu126-vllm"
 
 
 def site(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return prepared_program.run(("site", *words), cwd=folder, env=os.environ)
+    return prepared_program.run_prepared(("site", *words), cwd=folder, env=os.environ)
 
 
 def git(folder: Path, *words: str, date: str = "2026-01-01T00:00:00Z") -> None:

@@ -15,11 +15,11 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.binaries import gpu_models
 from imgbuild.doctor.host import Host, HostGpu
-from imgbuild.doctor.targets import diagnose, judge, offer
+from imgbuild.doctor.targets import diagnose_host, judge_target, target_needs
 from imgbuild.lock import lock_file
 from imgbuild.values import Arch
 from tests.support.browser import Browser
-from tests.support.site_window import ROOT, data, shown, site, window
+from tests.support.site_window import ROOT, browser_data, open_form, site, window
 
 __all__ = ["site", "window"]  # fixtures
 SMI = """\
@@ -56,21 +56,21 @@ def test_machine_form_lists_compatible_images(
     site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
 ) -> None:
     """The form shows the parsed text and the image that doctor prefers on that machine."""
-    shown(window, site, "machine.html", machine=text)
+    open_form(window, site, "machine.html", machine=text)
     read = window.texts("#machine-read")[0]
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):
         assert words in read
     gpu = HostGpu(name="GPU", capability=capability)
     current = [
-        offer(
+        target_needs(
             ROOT / "images",
             lock_file.read_lock(ROOT / "images", target["name"]),
             recommended=bool(target["recommended"]),
         )
-        for target in data(site)["targets"]
+        for target in browser_data(site)["targets"]
         if not target["retired"]
     ]
-    verdicts = diagnose(Host(arch=Arch(arch), driver=driver, gpus=(gpu,)), current).verdicts
+    verdicts = diagnose_host(Host(arch=Arch(arch), driver=driver, gpus=(gpu,)), current).verdicts
     groups: dict[tuple[str, ...], list[str]] = {}
     for verdict in verdicts:
         if verdict.fits:
@@ -81,17 +81,17 @@ def test_machine_form_lists_compatible_images(
 
 
 def test_architecture_of_machine_is_selected(site: Path, window: Browser) -> None:
-    content = data(site)
+    content = browser_data(site)
     x86_64 = {image["target"] for image in content["images"] if image["arch"] == "x86_64"}
     names = {content["targets"][number]["name"] for number in x86_64}
-    shown(window, site, "machine.html", machine="A100, driver 535")
+    open_form(window, site, "machine.html", machine="A100, driver 535")
     cards = window.run(
         "return [...document.querySelectorAll('.answer')]"
         ".map(each => [each.dataset.target, each.textContent])"
     )
     assert {name for name, _ in cards} >= names
     assert not [name for name, text in cards if name in names and "it is for arm64" in text]
-    shown(window, site, "requirements.html", requirements="torch")
+    open_form(window, site, "requirements.html", requirements="torch")
     (first, *_), (facts, *_) = window.texts(".answer h3"), window.texts(".answer p")
     assert first not in names or facts.startswith("x86_64 ·")
 
@@ -100,45 +100,45 @@ def test_architecture_of_machine_is_selected(site: Path, window: Browser) -> Non
     "text", ["vllm==0.8.5.post1 torch==2.7.0", "'vllm==0.8.5.post1' 'torch==2.7.0'"]
 )
 def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, text: str) -> None:
-    shown(window, site, "together.html", versions=text)
+    open_form(window, site, "together.html", versions=text)
     assert "vllm 0.8.5.post1 requires torch==2.6.0" in window.texts("#answer li")
     assert window.texts("#answer pre") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
 
 
 def test_matrix_notes_are_shown_as_reasons(site: Path, window: Browser) -> None:
     """For verl 0.9.1 with trl 1.16.0, a learned constraint and a note are shown."""
-    shown(window, site, "together.html", versions="verl 0.9.1, trl 1.16.0")
+    open_form(window, site, "together.html", versions="verl 0.9.1, trl 1.16.0")
     assert window.texts(".verdict") == ["No image has these versions together."]
     lines = window.texts("#answer li")
     assert [line for line in lines if line.startswith("learned: verl==0.9.1 needs trl<1.13.0")]
     (note,) = [line for line in lines if "TRL is the newest that has what verl imports" in line]
     assert note.startswith("cu130-verl0.9: ")
-    shown(window, site, "together.html", versions="verl 0.9.1, trl 1.12.0")
+    open_form(window, site, "together.html", versions="verl 0.9.1, trl 1.12.0")
     assert not [line for line in window.texts("#answer li") if "TRL is the newest" in line]
-    shown(window, site, "together.html", versions="vllm 0.27")
+    open_form(window, site, "together.html", versions="vllm 0.27")
     assert [line for line in window.texts("#answer li") if "does not start on Python 3.11" in line]
 
 
 def test_missing_package_requirements_are_shown_as_reasons(site: Path, window: Browser) -> None:
     """For verl 0.9 with CUDA 12.4, no fact about the pair is recorded."""
-    shown(window, site, "together.html", versions="verl 0.9.1, cuda 12.4")
+    open_form(window, site, "together.html", versions="verl 0.9.1, cuda 12.4")
     assert window.texts(".verdict") == ["No image has these versions together."]
     (line,) = [each for each in window.texts("#answer li") if each.startswith("cu124-vllm0.8.5")]
     assert "verl 0.9.1 requires tensordict" in line
     assert "the image has tensordict 0.6.2, transformers 4.51.3" in line
-    shown(window, site, "together.html", versions="trl 1.16.0, vllm 0.11.0")
+    open_form(window, site, "together.html", versions="trl 1.16.0, vllm 0.11.0")
     (line,) = [each for each in window.texts("#answer li") if each.startswith("cu128-verl0.6: ")]
     assert "vllm>=0.11.1" in line  # learned from the code, not in the metadata
 
 
 def test_url_contains_only_gpu_and_driver(site: Path, window: Browser) -> None:
-    shown(window, site, "machine.html")
+    open_form(window, site, "machine.html")
     secret = SMI.replace("+--", "Tue my-secret-host\n+--", 1)
     window.type("[name=machine]", secret)
     address = window.run("return decodeURIComponent(location.hash.replaceAll('+', ' '))")
     assert address == "#machine=NVIDIA A100-SXM4-80GB, driver 535.161.08"
     names = window.texts(".answer h3")
-    shown(window, site, "machine.html", machine="NVIDIA A100-SXM4-80GB, driver 535.161.08")
+    open_form(window, site, "machine.html", machine="NVIDIA A100-SXM4-80GB, driver 535.161.08")
     assert window.texts(".answer h3") == names
 
 
@@ -152,14 +152,14 @@ def test_url_contains_only_gpu_and_driver(site: Path, window: Browser) -> None:
 def test_text_without_a_known_gpu_is_reported(
     site: Path, window: Browser, text: str, words: str
 ) -> None:
-    shown(window, site, "machine.html", machine=text)
+    open_form(window, site, "machine.html", machine=text)
     assert words in window.texts("#answer")[0]
     assert window.texts('[data-state="fits"]') == []
 
 
 @pytest.mark.parametrize("text", ["NVIDIA X999, 580.95.05", "Driver Version: 580.95.05"])
 def test_unknown_gpu_is_not_reported_as_compatible(site: Path, window: Browser, text: str) -> None:
-    shown(window, site, "machine.html", machine=text)
+    open_form(window, site, "machine.html", machine=text)
     assert window.texts('[data-state="fits"]') == []
     assert window.texts('[data-state="unknown"]') != []
     assert window.texts(".verdict") == ["Whether an image runs on it is not known."]
@@ -167,7 +167,7 @@ def test_unknown_gpu_is_not_reported_as_compatible(site: Path, window: Browser, 
 
 def test_driver_and_gpu_results_match_doctor_command(site: Path, window: Browser) -> None:
     """All combinations of image, driver, GPU and architecture are compared with doctor's code."""
-    content = data(site)
+    content = browser_data(site)
     drivers = (
         "450.80.02", "525.60.13", "525.60", "535", "550.54.14", "570.26", "575.51.03", "580",
         "580.65", "580.65.06", "580.65.6", "580.159.04", "590.44.01", "999.1",
@@ -178,7 +178,7 @@ def test_driver_and_gpu_results_match_doctor_command(site: Path, window: Browser
         for driver in drivers
         for capability in content["capabilities"]
     ]
-    shown(window, site, "machine.html")
+    open_form(window, site, "machine.html")
     answers = window.run(
         "const all = window.imgbuildData; return arguments[0].map(machine => all.images.map("
         "image => window.imgbuildMachine.judge(machine, image, all)).map("
@@ -186,7 +186,9 @@ def test_driver_and_gpu_results_match_doctor_command(site: Path, window: Browser
         machines,
     )
     locked = {
-        target["name"]: offer(ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"]))
+        target["name"]: target_needs(
+            ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"])
+        )
         for target in content["targets"]
     }
     compiled = set()
@@ -195,7 +197,7 @@ def test_driver_and_gpu_results_match_doctor_command(site: Path, window: Browser
         host = Host(arch=Arch(machine["arch"]), driver=machine["driver"], gpus=gpus)
         for image, (state, limited, remarks) in zip(content["images"], states, strict=True):
             name = content["targets"][image["target"]]["name"]
-            verdict = judge(host, locked[name])
+            verdict = judge_target(host, locked[name])
             fits = image["arch"] == machine["arch"] and verdict.fits
             assert (state == "fits") == fits, (name, machine, state)
             for words in ("at first use", "PTX only") if fits else ():
@@ -210,13 +212,15 @@ def test_driver_and_gpu_results_match_doctor_command(site: Path, window: Browser
 def test_unsupported_gpu_is_not_reported_as_compatible(
     site: Path, window: Browser, name: str
 ) -> None:
-    shown(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
+    open_form(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
     assert "(compute capability" in window.texts("#machine-read")[0]
     assert window.texts('[data-state="fits"]') == []
 
 
 def test_gpu_names_are_parsed_as_by_the_doctor_command(site: Path, window: Browser) -> None:
-    names = [name.replace("#", "9") for model in gpu_models.load() for name in model.names]
+    names = [
+        name.replace("#", "9") for model in gpu_models.load_gpu_models() for name in model.names
+    ]
     names += [
         f"NVIDIA {name} {more}"
         for name in names
@@ -233,13 +237,13 @@ def test_gpu_names_are_parsed_as_by_the_doctor_command(site: Path, window: Brows
         "H100(x)",
         "A100[1]",
     ]
-    shown(window, site, "machine.html")
+    open_form(window, site, "machine.html")
     found = window.run(
         "const table = window.imgbuildData.gpus;"
         "return arguments[0].map(name => window.imgbuildMachine.find(name, table))",
         names,
     )
-    expected = [gpu_models.find(name) for name in names]
+    expected = [gpu_models.find_gpu_model(name) for name in names]
     assert [each and (each["capability"], each["arch"]) for each in found] == [
         each and (each.capability, str(each.arch or "")) for each in expected
     ]
@@ -265,7 +269,7 @@ def test_versions_are_compared_as_in_packaging(site: Path, window: Browser) -> N
     specifiers += [f"{operator}{bound}.*" for operator in ("==", "!=")
                    for bound in ("0.8.5", "1", "1.0", "1.2", "2.6", "1!0", "4.57.0")]  # fmt: skip
     specifiers += ["==1.2+cu124", "!=1.2+cu124", ">=1,<2", ">1.0,!=1.2.*,<=3", "", " >= 1 , < 2 "]
-    shown(window, site, "requirements.html")
+    open_form(window, site, "requirements.html")
     answers = window.run(
         "return arguments[0].map(version => arguments[1].map("
         "spec => window.imgbuildVersions.satisfies(version, spec)))",
@@ -296,7 +300,7 @@ def test_versions_are_compared_as_in_packaging(site: Path, window: Browser) -> N
 def test_requirements_form_lists_matching_images(
     site: Path, window: Browser, text: str, fields: dict[str, str], first: str, words: str
 ) -> None:
-    shown(window, site, "requirements.html", requirements=text, **fields)
+    open_form(window, site, "requirements.html", requirements=text, **fields)
     assert window.texts(".answer h3")[0] == first
     assert window.texts(".answer .chip")[0] == words
     skipped = [line for line in window.texts("#answer .notice") if line.startswith("Not compared")]
@@ -304,19 +308,19 @@ def test_requirements_form_lists_matching_images(
 
 
 def test_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browser) -> None:
-    shown(window, site, "requirements.html", requirements="vllm==0.8.5\ntrl==1.16.0\ndeepspeed")
+    open_form(window, site, "requirements.html", requirements="vllm==0.8.5\ntrl==1.16.0\ndeepspeed")
     cards = window.run(
         "return [...document.querySelectorAll('.answer')].map(each => each.textContent)"
     )
     (trl,) = [card for card in cards if card.startswith("cu130-trl1.16.0")]
     assert "vllm==0.8.5 cannot be added: vllm 0.8.5.post1 requires" in trl
-    shown(window, site, "requirements.html", requirements="foo bar")
+    open_form(window, site, "requirements.html", requirements="foo bar")
     assert window.texts(".answer") == []
     assert "No line is a requirement" in window.texts("#answer")[0]
 
 
 def test_image_that_meets_all_requirements_shows_commands(site: Path, window: Browser) -> None:
-    shown(window, site, "requirements.html", requirements="verl\nvllm>=0.11")
+    open_form(window, site, "requirements.html", requirements="verl\nvllm>=0.11")
     digest = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())["digest"]
     use, project = window.texts(".answer .code pre")[:2]
     pull = f"docker pull registry.example/owner/images@{digest}"
@@ -378,7 +382,7 @@ def test_image_that_meets_all_requirements_shows_commands(site: Path, window: Br
 def test_conflicting_requirements_are_explained(
     site: Path, window: Browser, text: str, words: str
 ) -> None:
-    shown(window, site, "together.html", versions=text)
+    open_form(window, site, "together.html", versions=text)
     assert words in window.texts("#answer")[0]
 
 
@@ -386,35 +390,35 @@ def test_conflicting_requirements_are_explained(
 def test_no_command_is_shown_for_impossible_or_unknown_requirements(
     site: Path, window: Browser, text: str
 ) -> None:
-    shown(window, site, "together.html", versions=text)
+    open_form(window, site, "together.html", versions=text)
     assert "imgbuild resolve" not in window.texts("#answer")[0]
 
 
 def test_filter_without_a_match_links_to_the_reasons(site: Path, window: Browser) -> None:
-    shown(window, site, "index.html", packages="flash-attn, vllm>=0.8")
+    open_form(window, site, "index.html", packages="flash-attn, vllm>=0.8")
     (link,) = window.run(
         "return [...document.querySelectorAll('#why a')].map(a => [a.href, a.offsetWidth > 0])"
     )
     assert link[0].endswith("together.html#versions=flash-attn%2C+vllm%3E%3D0.8")
     assert link[1]
-    shown(window, site, "requirements.html", requirements="flash-attn\nvllm")
+    open_form(window, site, "requirements.html", requirements="flash-attn\nvllm")
     assert "flash-attn: it is published as source" in window.texts("#answer")[0]
 
 
 def test_version_range_of_extra_is_not_a_conflict(site: Path, window: Browser) -> None:
-    shown(window, site, "together.html", versions="vllm 0.8.5, trl 1.16.0")
+    open_form(window, site, "together.html", versions="vllm 0.8.5, trl 1.16.0")
     headings = window.texts("#answer h3")
     assert "They cannot be installed together" not in headings
     assert any(heading.startswith("Outside the versions") for heading in headings)
     for text in ("vllm 0.8.5, torch 2.7", "sglang 0.5.23, vllm 0.33"):
-        shown(window, site, "together.html", versions=text)
+        open_form(window, site, "together.html", versions=text)
         assert "They cannot be installed together" in window.texts("#answer h3")
-    shown(window, site, "together.html", versions="vllm>=0.8, torch 2.9")
+    open_form(window, site, "together.html", versions="vllm>=0.8, torch 2.9")
     assert "They cannot be installed together" not in window.texts("#answer h3")
 
 
 def test_result_shows_required_driver(site: Path, window: Browser) -> None:
-    shown(window, site, "machine.html", machine="GH200, driver 570.86.15")
+    open_form(window, site, "machine.html", machine="GH200, driver 570.86.15")
     (answer,) = window.texts(".verdict")
     assert answer.endswith("With driver 580.65.06 or newer, images run on it.")
 
@@ -425,7 +429,7 @@ def test_result_shows_required_driver(site: Path, window: Browser) -> None:
 def test_image_comparison_matches_the_locks(site: Path, window: Browser) -> None:
     names = ("cu130-verl-sglang", "cu130-verl0.9")
     fields = dict(zip(("left", "right"), (f"{name} x86_64" for name in names), strict=True))
-    shown(window, site, "compare.html", **fields)
+    open_form(window, site, "compare.html", **fields)
     locks = [lock_file.read_lock(ROOT / "images", name).arch[Arch.X86_64] for name in names]
     debian = [{deb.package: deb.version for deb in lock.debs} for lock in locks]
     titles = window.texts("#answer h2")
@@ -451,7 +455,7 @@ def test_image_comparison_matches_the_locks(site: Path, window: Browser) -> None
 
 
 def test_commands_of_image_use_selected_values(site: Path, window: Browser) -> None:
-    shown(window, site, "kubernetes.html")
+    open_form(window, site, "kubernetes.html")
     window.type("#choices input", "registry.example/a@sha256:0")
     window.type("#choices select", "4")
     job = yaml.safe_load(
@@ -460,12 +464,12 @@ def test_commands_of_image_use_selected_values(site: Path, window: Browser) -> N
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
     assert container["image"] == "registry.example/a@sha256:0"
-    shown(window, site, "targets/cu124-vllm.html")
+    open_form(window, site, "targets/cu124-vllm.html")
     window.type("#choices select", "4")
     assert "--nodes 1 --gpus 4" in window.texts('[data-copy="Slurm, one node"]')[0]
 
 
 def test_changes_can_be_limited_to_one_image(site: Path, window: Browser) -> None:
-    shown(window, site, "changes.html", image="cu130-verl0.9")
+    open_form(window, site, "changes.html", image="cu130-verl0.9")
     names = {*window.texts("[data-image] > a")}
     assert names == {"cu130-verl0.9"}

@@ -17,7 +17,7 @@ import yaml
 
 from tests.support import prepared_program
 from tests.support.browser import Browser, axe
-from tests.support.site_window import ROOT, shown, site, window
+from tests.support.site_window import ROOT, open_form, site, window
 
 __all__ = ["site", "window"]  # fixtures
 VIEWS = ((360, False), (800, True), (1600, False))  # width, dark
@@ -61,7 +61,7 @@ def test_axe_reports_no_problems(site: Path, window: Browser, page: str) -> None
 
 def test_axe_reports_injected_problem(site: Path, window: Browser) -> None:
     """This test ensures that the previous test can fail."""
-    shown(window, site, "index.html")
+    open_form(window, site, "index.html")
     window.run("document.querySelector('form label').replaceWith(document.createElement('select'))")
     window.run(axe())
     found = window.run("return axe.run().then(found => found.violations.map(each => each.id))")
@@ -109,20 +109,20 @@ def test_links_are_valid(site: Path) -> None:
 def test_pages_work_without_scripts(site: Path, window: Browser) -> None:
     window.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:
-        shown(window, site, "index.html")
+        open_form(window, site, "index.html")
         assert window.texts("form") == window.texts("button") == []
         assert "cu130-verl0.9" in window.texts("#current tbody th a")
-        shown(window, site, "machine.html")
+        open_form(window, site, "machine.html")
         assert "The comparison needs a script" in window.texts("noscript")[0]
         assert "580.65.06" in window.texts("td")
         rows = {text for text in window.texts(".by-gpu tr") if "A100" in text}
         assert any("525.60.13" in row and "cu124-vllm0.8.5" in row for row in rows)
-        shown(window, site, "together.html")
+        open_form(window, site, "together.html")
         window.devtools("Emulation.setScriptExecutionDisabled", value=False)
         required = window.run("return document.querySelector('.required').textContent")
         assert "torch==2.7.0" in required
         window.devtools("Emulation.setScriptExecutionDisabled", value=True)
-        shown(window, site, "tests.html")
+        open_form(window, site, "tests.html")
         rows = {text for text in window.texts(".tests tr") if text.startswith("cu130-ray")}
         assert any("passed" in row and "H100" in row for row in rows)
     finally:
@@ -153,7 +153,7 @@ def test_pages_work_without_scripts(site: Path, window: Browser) -> None:
 def test_filters_hide_rows(
     site: Path, window: Browser, fields: dict[str, str], has: str, lacks: str
 ) -> None:
-    shown(window, site, "index.html", **fields)
+    open_form(window, site, "index.html", **fields)
     names = window.texts("#current tbody th a")
     assert has in names
     assert lacks not in names
@@ -173,12 +173,12 @@ def test_filters_hide_rows(
 def test_filters_without_a_result_show_the_reason(
     site: Path, window: Browser, fields: dict[str, str], place: str, words: str
 ) -> None:
-    shown(window, site, "index.html", **fields)
+    open_form(window, site, "index.html", **fields)
     assert words in window.texts(place)[0]
 
 
 def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
-    shown(window, site, "index.html")
+    open_form(window, site, "index.html")
     every = window.texts("#current tbody th a")
     window.type("[name=packages]", "no-such-package")
     assert window.texts("#current tbody th a") == []
@@ -190,23 +190,23 @@ def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
 
 
 def test_images_can_be_sorted_by_download_size(site: Path, window: Browser) -> None:
-    shown(window, site, "index.html")
+    open_form(window, site, "index.html")
     every = window.texts("#current tbody th a")
-    shown(window, site, "index.html", order="size", packages="trl")
+    open_form(window, site, "index.html", order="size", packages="trl")
     sizes = window.run(
         "return [...document.querySelectorAll('#current tbody tr:not([hidden]) a')]"
         ".map(link => window.imgbuildData.images.find(image =>"
         " window.imgbuildData.targets[image.target].name === link.textContent).size)"
     )
     assert sizes == sorted(sizes)
-    shown(window, site, "index.html", order="size")
+    open_form(window, site, "index.html", order="size")
     assert window.texts("#count")[0] == f"{len(every)} images"
-    shown(window, site, "index.html")
+    open_form(window, site, "index.html")
     assert window.texts("#current tbody th a") == every
 
 
 def test_copy_buttons_copy_commands(site: Path, window: Browser) -> None:
-    shown(window, site, "targets/cu124-vllm.html")
+    open_form(window, site, "targets/cu124-vllm.html")
     copied = window.run(
         """
         let text = '';
@@ -244,7 +244,7 @@ def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
     (project / "matrix.yaml").write_text(json.dumps(matrix, default=str))
     output = tmp_path / "out"
     words = ("site", "--output", str(output), "--title", evil, "--matrix", str(project))
-    done = prepared_program.run(words, cwd=tmp_path, env=os.environ)
+    done = prepared_program.run_prepared(words, cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stderr
     window.view(360)
     for page in output.rglob("*.html"):
@@ -258,13 +258,13 @@ def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
         assert window.run("return document.documentElement.scrollWidth") <= 360
     window.open(output / "index.html")
     assert evil in " ".join(window.texts("#current .summary"))
-    shown(window, output, "requirements.html", requirements=evil)
+    open_form(window, output, "requirements.html", requirements=evil)
     assert window.run("return [window.pwned === undefined, document.images.length]") == [True, 0]
     assert [line for line in window.log() if "pwned" in line] == []
 
 
 def test_page_policy_blocks_other_scripts(site: Path, window: Browser) -> None:
-    shown(window, site, "index.html")
+    open_form(window, site, "index.html")
     added = (
         "const added = document.createElement('script'); added.textContent = 'window.pwned = 1';"
     )

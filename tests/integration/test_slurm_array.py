@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import slurm_project
 from tests.support.sample_project import Project
-from tests.support.slurm_project import TARGETS, orders, queue, until
+from tests.support.slurm_project import TARGETS, array_folders, queued_jobs, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
@@ -45,7 +45,7 @@ def _built(project: Project) -> Project:
 
 
 def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
-    first, second = orders(built, "build")[:2]
+    first, second = array_folders(built, "build")[:2]
     order_documents = [json.loads((each / "order.json").read_text()) for each in (first, second)]
     assert [[task["target"] for task in order["tasks"]] for order in order_documents] == [
         list(TARGETS),
@@ -59,10 +59,10 @@ def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
 
 
 def test_third_run_submits_no_tasks(built: Project) -> None:
-    before = orders(built, "build")
+    before = array_folders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
     assert "0 to submit, 0 already queued, 3 already completed" in done.stderr
-    assert orders(built, "build") == before
+    assert array_folders(built, "build") == before
 
 
 def test_reports_of_all_tasks_are_combined(built: Project, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_reports_of_all_tasks_are_combined(built: Project, tmp_path: Path) -> No
 
 def started(project: Project, *words: str) -> subprocess.Popen[str]:
     """A command of which one task is running and another is pending."""
-    before = len(orders(project, "build"))
+    before = len(array_folders(project, "build"))
     process = subprocess.Popen(
         project.command("build", "--all", "--on", "slurm", "--throttle", "1", *words),
         cwd=project.folder, env=project.environment(), stdout=subprocess.PIPE,
@@ -90,9 +90,11 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
     def _runs() -> bool:
-        return any(list(order.glob("*.state.json")) for order in orders(project, "build")[before:])
+        return any(
+            list(order.glob("*.state.json")) for order in array_folders(project, "build")[before:]
+        )
 
-    until(_runs, "a task runs")
+    wait_until(_runs, "a task runs")
     return process
 
 
@@ -102,8 +104,8 @@ def test_interrupt_cancels_tasks_and_next_run_resumes(built: Project) -> None:
     _, messages = process.communicate(timeout=slurm_project.PATIENCE)
     assert process.returncode == 130, messages
     assert "the remaining tasks were cancelled" in messages
-    folder = orders(built, "build")[-1]
-    until(lambda: not queue(built), "Slurm has nothing of it any more")
+    folder = array_folders(built, "build")[-1]
+    wait_until(lambda: not queued_jobs(built), "Slurm has nothing of it any more")
     finished = {
         state_file.name
         for state_file in folder.glob("*.state.json")
@@ -113,7 +115,7 @@ def test_interrupt_cancels_tasks_and_next_run_resumes(built: Project) -> None:
     assert left
     done = built.run("build", "--all", "--on", "slurm")
     assert f"{len(left)} to submit, 0 already queued" in done.stderr
-    order = json.loads((orders(built, "build")[-1] / "order.json").read_text())
+    order = json.loads((array_folders(built, "build")[-1] / "order.json").read_text())
     assert [task["target"] for task in order["tasks"]] == left
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
@@ -122,29 +124,29 @@ def test_tasks_survive_killed_imgbuild_and_are_followed_again(built: Project) ->
     process = started(built, "--no-resume")
     process.kill()
     process.communicate(timeout=slurm_project.PATIENCE)
-    orders_before = orders(built, "build")
-    assert queue(built)
+    orders_before = array_folders(built, "build")
+    assert queued_jobs(built)
     done = built.run("build", "--all", "--on", "slurm")
     assert "0 to submit" in done.stderr
-    assert orders(built, "build") == orders_before
+    assert array_folders(built, "build") == orders_before
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
 def test_task_ended_by_slurm_is_reported(built: Project) -> None:
     process = started(built, "--no-resume", "--leave")
-    [first] = {name.partition("_")[0] for name in queue(built)}
+    [first] = {name.partition("_")[0] for name in queued_jobs(built)}
     slurm_project.slurm(built, "scancel", first)
     _, messages = process.communicate(timeout=slurm_project.PATIENCE)
     assert process.returncode == 1, messages
     assert "cancelled" in messages
-    assert f"{first}_2" not in queue(built)
+    assert f"{first}_2" not in queued_jobs(built)
 
 
 def test_sbatch_error_is_reported_and_leaves_no_files(built: Project) -> None:
-    before = orders(built, "build")
+    before = array_folders(built, "build")
     done = built.run(
         "build", "--all", "--no-resume", "--on", "slurm", "--partition", "nowhere", status=1
     )
     assert "invalid partition" in done.stderr.lower()
-    left = [order for order in orders(built, "build") if (order / "order.json").exists()]
+    left = [order for order in array_folders(built, "build") if (order / "order.json").exists()]
     assert left == before

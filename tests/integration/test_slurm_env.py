@@ -31,7 +31,7 @@ BEHIND = ("PATH", "LD_LIBRARY_PATH")  # Apptainer adds folders of its own
 def _image(tmp_path: Path) -> Path:
     folder = tmp_path / "image"
     (folder / "bin").mkdir(parents=True)
-    shutil.copy(needs.tool("busybox", "busybox-static"), folder / "bin/busybox")
+    shutil.copy(needs.require_tool("busybox", "busybox-static"), folder / "bin/busybox")
     (folder / "bin/sh").symlink_to("busybox")
     entry = folder / "opt/imgbuild/entrypoint"
     entry.parent.mkdir(parents=True)
@@ -45,18 +45,18 @@ def _image(tmp_path: Path) -> Path:
 def job(image: Path, folder: Path, *command: str, **more: object) -> Path:
     """The script of a job in `image`, with a folder for scratch files."""
     (folder / "scratch").mkdir(exist_ok=True)
-    job_script = jobs.script(
+    job_script = jobs.create_job_script(
         samples.lock(), "sha256:0", jobs.ScriptKind.SINGLE, jobs.Allocation(),
         jobs.Container(image=str(image)), command=command, scratch=str(folder / "scratch"), **more,
     )  # fmt: skip
     path = folder / "job.sh"
-    path.write_text(jobs.text(job_script, None))
+    path.write_text(jobs.job_text(job_script, None))
     return path
 
 
 def test_path_variables_are_mounted_in_job(image, tmp_path):
     """The job script is written before any of the variables is set."""
-    needs.apptainer()
+    needs.require_apptainer()
     place = Path(tempfile.mkdtemp(dir="/srv"))
     script = (
         'echo "seen=$HF_HUB_CACHE;$HF_DATASETS_CACHE;$WANDB_DIR;$NCCL_TOPO_FILE;$TRITON_CACHE_DIR";'
@@ -74,8 +74,10 @@ def test_path_variables_are_mounted_in_job(image, tmp_path):
         "VLLM_CACHE_ROOT": f"{place}/vllm", "UCX_FILE": str(place),
     }  # fmt: skip
     try:
-        project = Project(tmp_path, "", None, needs.slurm() | {"HOME": str(tmp_path), **values})
-        status, log = slurm_project.job(project, path)
+        project = Project(
+            tmp_path, "", None, needs.require_slurm() | {"HOME": str(tmp_path), **values}
+        )
+        status, log = slurm_project.run_job(project, path)
         assert status == 0, log
         shown = [f"{place}/a/hub", f"{place}/a/data", f"{tmp_path}/runs", f"{place}/topo.xml", ""]
         assert f"seen={';'.join(shown)}\n" in log
@@ -95,10 +97,10 @@ def test_path_variables_are_mounted_in_job(image, tmp_path):
 @pytest.mark.parametrize("export", [None, "NONE"])
 def test_only_selected_variables_reach_image(image, tmp_path, export):
     """If sbatch passes all variables, output of the shell at its start has no effect."""
-    needs.apptainer()
+    needs.require_apptainer()
     (tmp_path / "talk").write_text("echo hello\n")
     (tmp_path / "scratch").mkdir()
-    job_script = jobs.script(
+    job_script = jobs.create_job_script(
         samples.lock(samples.wheel("ray", "2.47.1")), "sha256:0", jobs.ScriptKind.SINGLE,
         jobs.Allocation(more=(f"--export={export}",) if export else ()),
         jobs.Container(image=str(image)), command=("/bin/busybox", "env"),
@@ -106,10 +108,10 @@ def test_only_selected_variables_reach_image(image, tmp_path, export):
         scratch=str(tmp_path / "scratch"), passed=("TOKEN",),
     )  # fmt: skip
     path = tmp_path / "job.sh"
-    path.write_text(jobs.text(job_script, None))
+    path.write_text(jobs.job_text(job_script, None))
     home = {"HOME": str(tmp_path), "NCCL_DEBUG": "WARN", "TOKEN": "a secret"}
-    env = needs.slurm() | home | ({} if export else {"BASH_ENV": str(tmp_path / "talk")})
-    status, log = slurm_project.job(Project(tmp_path, "", None, env), path)
+    env = needs.require_slurm() | home | ({} if export else {"BASH_ENV": str(tmp_path / "talk")})
+    status, log = slurm_project.run_job(Project(tmp_path, "", None, env), path)
     assert status == 0, log
     seen = dict(line.split("=", 1) for line in log.splitlines() if "=" in line)
     for name, value in TAKEN.items():

@@ -117,7 +117,7 @@ def printed_value(log: str) -> object:
 def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
     """Run a script as the user and check that the nodes have no leftovers."""
     user_project = Project(project.folder, "", None, {**project.env, **user})
-    ended = slurm_project.job(user_project, path)
+    ended = slurm_project.run_job(user_project, path)
     assert list(Path(user["TMPDIR"]).iterdir()) == [], ended[1]
     return ended
 
@@ -193,12 +193,12 @@ def test_verl_joins_ray_cluster_of_nodes(
     verl = samples.lock(*(samples.wheel(name, "1.0") for name in ("ray", "verl")))
     image = Container(image=str(project.folder / "build" / f"{TARGET}.sif"))
     command = ("python", str(tmp_path / "main.py"), "data.train_files=a b")
-    job_script = jobs.script(
+    job_script = jobs.create_job_script(
         msgspec.structs.replace(locked, arch=verl.arch), "sha256:0", jobs.ScriptKind.VERL,
         jobs.Allocation(nodes=2, gpus=1, cpus=1), image, command=command,
     )  # fmt: skip
     path = tmp_path / "job.sh"
-    path.write_text(jobs.text(job_script, None).replace("#SBATCH --gpus-per-node=1\n", ""))
+    path.write_text(jobs.job_text(job_script, None).replace("#SBATCH --gpus-per-node=1\n", ""))
     status, log = run(project, user, path)
     assert status == 0, log
     words = ["data.train_files=a b", "trainer.nnodes=2", "trainer.n_gpus_per_node=1"]
@@ -216,9 +216,9 @@ def test_cancelled_job_saves_and_cleans_up(
     number = slurm_project.slurm(
         user_project, "sbatch", "--parsable", str(path), cwd=tmp_path
     ).strip()
-    slurm_project.until(saved.exists, "the training has started")
+    slurm_project.wait_until(saved.exists, "the training has started")
     slurm_project.slurm(user_project, "scancel", number)
-    slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
+    slurm_project.wait_until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
     [log] = tmp_path.glob(f"*-{number}.log")
     # Files used by the program are removed only after it has ended.
     assert saved.read_text() == "at the end", log.read_text()
@@ -263,7 +263,7 @@ def test_failed_node_preparation_ends_job(
     status, log = run(project, user, path)
     assert status == 1, log
     assert "a node has no place for the job's files" in log
-    slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
+    slurm_project.wait_until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
 
 
 def test_folder_of_another_user_is_not_written_to(
@@ -277,7 +277,7 @@ def test_folder_of_another_user_is_not_written_to(
     head, line, rest = path.read_text().partition("set -euo pipefail\n")
     path.write_text(head + line + trap + rest)
     user_project = Project(project.folder, "", None, {**project.env, **user})
-    status, log = slurm_project.job(user_project, path)
+    status, log = slurm_project.run_job(user_project, path)
     assert status == 1, log
     assert "is not yours: another --scratch" in log
     assert (list(other.iterdir()), (tmp_path / "ran").exists()) == ([], False)
@@ -317,7 +317,7 @@ def test_doctor_reports_user_environment_problems(
 @pytest.mark.parametrize("through", ["root", "docker"])
 def test_doctor_runs_inside_every_container_type(project: Project, through: str) -> None:
     if through == "docker":
-        needs.docker()
+        needs.require_docker()
     done = project.run("doctor", TARGET, "--through", through, "--json")
     report = json.loads(done.stdout)
     messages = {finding["check"]: finding["message"] for finding in report["findings"]}

@@ -16,7 +16,7 @@ import pytest
 from tests.support import needs, sample_project, slurm_project
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 SERVER = b"""\
@@ -119,7 +119,7 @@ class GRPOConfig:
 
 def index() -> LocalIndex:
     """An index of packages with the names that the job requires."""
-    index = sample_project.index()
+    index = sample_project.sample_index()
     index.wheel("vllm", "0.8.5")
     points = b"[console_scripts]\ntrl = trl.cli:main\naccelerate = trl.launch:main\n"
     points += b"torchrun = trl.torchrun:main\n"
@@ -134,10 +134,10 @@ def index() -> LocalIndex:
 
 @pytest.fixture(scope="module", name="project")
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    env = needs.slurm()
-    needs.network()
-    needs.apptainer()
-    with serve(Site(files=index().site_files())) as site:
+    env = needs.require_slurm()
+    needs.require_network()
+    needs.require_apptainer()
+    with serve_site(FileSite(files=index().site_files())) as site:
         project = Project(tmp_path_factory.mktemp("server"), site.url("simple"), None, env)
         project.write(slurm_project.BASE)
         path = project.folder / "matrix.yaml"
@@ -163,7 +163,7 @@ def run(project: Project, folder: Path, *words: str) -> tuple[int, str]:
         "python", "train.py", *words,
     )  # fmt: skip
     path.write_text(path.read_text().replace("#SBATCH --gpus-per-node=1\n", ""))
-    return slurm_project.job(project, path)
+    return slurm_project.run_job(project, path)
 
 
 def test_trainers_reach_server_on_last_node(project: Project, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_torchrun_starts_all_processes_of_both_nodes(project: Project, tmp_path:
     )  # fmt: skip
     text = path.read_text().replace("#SBATCH --gpus-per-node=2\n", "")
     path.write_text(text)
-    status, log = slurm_project.job(project, path)
+    status, log = slurm_project.run_job(project, path)
     assert status == 0, log
     [line] = re.findall(r"^\[.*\]$", log, re.MULTILINE)
     assert json.loads(line) == [
@@ -208,5 +208,5 @@ def test_torchrun_starts_all_processes_of_both_nodes(project: Project, tmp_path:
         for rank, node in enumerate(("node1", "node1", "node2", "node2"))
     ]
     path.write_text(text.replace("'two words'", "--fail"))
-    status, log = slurm_project.job(project, path)
+    status, log = slurm_project.run_job(project, path)
     assert status == 4, log

@@ -17,14 +17,14 @@ import pytest
 from imgbuild.errors import Interrupted
 from imgbuild.slurm import commands
 from tests.support import needs, slurm_project
-from tests.support.inprocess_project import TARGET, Command, make
+from tests.support.inprocess_project import TARGET, Command, write_project
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(autouse=True, name="queue")
 def _queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for name, value in needs.slurm().items():
+    for name, value in needs.require_slurm().items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     yield
@@ -69,7 +69,7 @@ def scancel(number: str) -> None:
 
 def test_check_cancelled_in_queue_has_not_passed(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    make(tmp_path)
+    write_project(tmp_path)
     (tmp_path / "some.sif").touch()
     with once_held(tmp_path, scancel):
         done = Command(monkeypatch, capsys)(
@@ -89,7 +89,7 @@ def test_check_cancelled_in_queue_has_not_passed(tmp_path, monkeypatch, capsys):
 def test_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
     """A custom job script of the project succeeds without output."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    make(tmp_path)
+    write_project(tmp_path)
     template = tmp_path / "images/templates/slurm/check.j2"
     template.parent.mkdir(parents=True, exist_ok=True)
     head = "#SBATCH --output={{ log | sbatch }}\n#SBATCH --job-name={{ name }}\n"
@@ -104,7 +104,9 @@ def test_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
 def ended(line: str, folder: Path, *options: str) -> str:
     """The final state of a job with one line."""
     script = f"#!/bin/sh\n{line}\n"
-    return commands.wait(commands.submit(script, folder, ["--output=/dev/null", *options]))
+    return commands.wait_for_job(
+        commands.submit_script(script, folder, ["--output=/dev/null", *options])
+    )
 
 
 def test_job_end_state_is_read_from_slurm(tmp_path):
@@ -115,7 +117,7 @@ def test_job_end_state_is_read_from_slurm(tmp_path):
 
 
 def test_job_missing_in_slurm_is_reported_as_lost():
-    assert commands.wait("999999999") == commands.LOST
+    assert commands.wait_for_job("999999999") == commands.LOST_STATE
 
 
 def test_used_ports_are_skipped(tmp_path):
@@ -128,13 +130,13 @@ def test_used_ports_are_skipped(tmp_path):
     ports = lines.partition("\n")[2].partition("\n# --- ")[0]
     words = "set -euo pipefail\n", ports, 'for _ in 1 2; do free_port; echo "$taken"; done\n'
     log = tmp_path / "log"
-    number = commands.submit(
+    number = commands.submit_script(
         "#!/bin/bash\n" + "".join(words), tmp_path, ["--hold", f"--output={log}"]
     )
     first = 20000 + int(number) % 1000 * 10
     with socket.create_server(("", first)):
         subprocess.run(["scontrol", "release", number], check=True)
-        assert commands.wait(number) == "COMPLETED"
+        assert commands.wait_for_job(number) == "COMPLETED"
     assert log.read_text().split() == [str(first + 1), str(first + 2)]
 
 
@@ -144,4 +146,4 @@ def test_interrupt_removes_job_from_queue(tmp_path, monkeypatch):
         patch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted, match="were cancelled"):
             ended("sleep 600", tmp_path, "--hold")
-    slurm_project.until(lambda: not pending_jobs(tmp_path), "the job is gone")
+    slurm_project.wait_until(lambda: not pending_jobs(tmp_path), "the job is gone")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imgbuild.report import Case
+from imgbuild.report import TestCase
 from imgbuild.smoke import runner
 from tests.support import needs, smoke_environment
 
@@ -28,7 +28,7 @@ class Sample:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "wheels").mkdir()
-        self.wheels = smoke_environment.good(folder / "wheels")
+        self.wheels = smoke_environment.good_wheels(folder / "wheels")
         self.expect: dict[str, Any] = {
             "format": runner.FORMAT,
             "target": "small",
@@ -41,7 +41,7 @@ class Sample:
         }
         self.allowed: dict[str, Any] = dict(NOTHING)
         self.site = smoke_environment.make_venv(folder / "venv", self.wheels)
-        self.expect["packages"] = smoke_environment.versions(self.wheels)
+        self.expect["packages"] = smoke_environment.wheel_versions(self.wheels)
 
     def add(self, name: str, files: Mapping[str, bytes], *, locked: bool = True) -> None:
         """Install another wheel."""
@@ -52,7 +52,7 @@ class Sample:
 
     def run(
         self, only: str, *, tier: str = "static", timeout_factor: float = 1, **env: str
-    ) -> dict[str, Case]:
+    ) -> dict[str, TestCase]:
         """Run cases with the Python of the environment."""
         (self.folder / "expect.json").write_text(json.dumps(self.expect))
         (self.folder / "allowed.json").write_text(json.dumps(self.allowed))
@@ -71,7 +71,7 @@ class Sample:
         cases = json.loads(done.stdout)["cases"]
         outcomes = {case["outcome"] for case in cases}
         assert done.returncode == (0 if outcomes & {"passed"} and "failed" not in outcomes else 1)
-        return {case["name"]: Case(**case) for case in cases}
+        return {case["name"]: TestCase(**case) for case in cases}
 
 
 @pytest.fixture(name="sample")
@@ -258,7 +258,7 @@ def _jit_activation_module(dtype):
 
 
 def test_failing_sglang_kernel_compilation_is_reported(sample):
-    needs.tool("gcc")
+    needs.require_tool("gcc")
     sample.add("torch", {"torch.py": b"bfloat16 = 'bf16'\n"})
     sample.add("sglang", SGLANG)
     sound = sample.run("sglang kernels")["sglang kernels"]
@@ -281,7 +281,7 @@ def get_binary_path_from_package(stem):
 
 
 def test_preloaded_library_dependencies_are_checked(sample, tmp_path):
-    needs.tool("gcc")
+    needs.require_tool("gcc")
     sample.add("sglang", {"sglang.py": b""})
     sample.add("torch-memory-saver", {"torch_memory_saver/utils.py": SAVER})
     library = sample.site / "torch_memory_saver/torch_memory_saver_hook_mode_preload.so"
@@ -296,7 +296,7 @@ def test_preloaded_library_dependencies_are_checked(sample, tmp_path):
 
 
 def test_missing_compiler_is_reported(sample, monkeypatch):
-    needs.tool("g++", "g++")
+    needs.require_tool("g++", "g++")
     sample.expect["debian"] = ["g++", "gcc"]
     assert sample.run("compiler")["compiler"].outcome == "passed"
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -334,7 +334,7 @@ def test_stub_found_by_loader_is_not_a_driver(sample):
 
 
 def test_smoke_tests_refuse_to_run_as_root(sample):
-    needs.root()
+    needs.require_root()
     assert "the user is root" in sample.run("system")["system"].log
 
 

@@ -18,8 +18,8 @@ from imgbuild.container import engine, run_in_image
 from imgbuild.container.root_folder import root_folder
 from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.tree import remove
-from imgbuild.report import Report, passed
+from imgbuild.oci.tree import remove_root
+from imgbuild.report import Report, has_passed
 from imgbuild.smoke import result, runner, sif
 from imgbuild.values import Arch
 from tests.support import needs, ordinary, smoke_environment
@@ -34,13 +34,13 @@ def _place() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-smoke-"))
     folder.chmod(0o755)
     yield folder
-    remove(folder)
+    remove_root(folder)
 
 
 @pytest.fixture(scope="module", name="wheels")
 def _wheels(place: Path) -> list[Path]:
     (place / "wheels").mkdir()
-    return smoke_environment.good(place / "wheels")
+    return smoke_environment.good_wheels(place / "wheels")
 
 
 @pytest.fixture(scope="module", name="built")
@@ -82,14 +82,14 @@ def test_smoke_tests_in_root_folder_need_no_engine(built, wheels, tmp_path):
     needs.user_namespaces()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
-    [report] = runner.smoke(_test_image(lock, store), built, ["static"], through="root")
+    [report] = runner.run_tiers(_test_image(lock, store), built, ["static"], through="root")
     check(report)
 
 
 def test_tier_without_tests_is_not_a_failure(built, wheels, tmp_path, monkeypatch, capsys):
     needs.user_namespaces()
     lock = tmp_path / "lock.json"
-    codec.write(lock, smoke_environment.make_lock_of(wheels))
+    codec.write_document(lock, smoke_environment.make_lock_of(wheels))
     imgbuild = Command(monkeypatch, capsys)
     words = ("smoke", str(built.path), "--lock", str(lock), "--through", "root", "--tier")
     done = imgbuild(*words, "static", "--tier", "cpu")
@@ -100,7 +100,7 @@ def test_tier_without_tests_is_not_a_failure(built, wheels, tmp_path, monkeypatc
 
 
 def test_smoke_tests_in_root_folder_need_no_root(built, wheels, place):
-    needs.root()  # to become nobody
+    needs.require_root()  # to become nobody
     needs.user_namespaces()
     nobody = pwd.getpwnam("nobody")
     cache = place / "cache"
@@ -125,7 +125,7 @@ test_image = smoke.ImageUnderTest(lock=lock, arch=Arch.X86_64, store=store)
 sys.stdout.buffer.write(codec.encode(report))
 """
     done = subprocess.run(
-        [*ordinary.become(), ordinary.python(place), "-B", "-c", script, *readable],
+        [*ordinary.as_nobody(), ordinary.nobody_python(place), "-B", "-c", script, *readable],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{REPOSITORY / 'builder'}:{REPOSITORY}",
@@ -143,7 +143,7 @@ def test_existing_root_folder_is_used(built, wheels, tmp_path):
     needs.user_namespaces()
     store = Store.open(tmp_path)
     lock = smoke_environment.make_lock_of(wheels)
-    settings = run_in_image.running(built, Arch.X86_64)
+    settings = run_in_image.command_config(built, Arch.X86_64)
     with root_folder(built, Arch.X86_64, store) as root:
         shutil.rmtree(root.path / "opt/venv/lib/python3.11/site-packages/alpha")
         report = runner.smoke_root(_test_image(lock, store), root, settings, "static")
@@ -157,14 +157,14 @@ def test_existing_root_folder_is_used(built, wheels, tmp_path):
 def test_smoke_tests_run_in_container(kind, built, wheels, tmp_path):
     ask: Callable[[], str] = getattr(needs, kind)
     ask()
-    container_engine = engine.require(kind)
+    container_engine = engine.require_engine(kind)
     before = _containers(container_engine)
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     try:
-        [report] = runner.smoke(_test_image(lock, store), built, ["static"], through=kind)
+        [report] = runner.run_tiers(_test_image(lock, store), built, ["static"], through=kind)
     finally:
-        engine.remove(container_engine, "small:latest")
+        engine.remove_image(container_engine, "small:latest")
     check(report)
     assert _containers(container_engine) == before
 
@@ -178,12 +178,12 @@ def test_smoke_tests_run_as_arbitrary_user_on_read_only_root(kind, built, wheels
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     try:
-        [report] = runner.smoke(
+        [report] = runner.run_tiers(
             _test_image(lock, store), built, ["static"], through=kind, arbitrary_user=True
         )
     finally:
         if kind != "root":
-            engine.remove(engine.require(kind), "small:latest")
+            engine.remove_image(engine.require_engine(kind), "small:latest")
     failed = {case.name for case in report.cases if case.outcome == "failed"}
     assert not failed, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
@@ -193,7 +193,7 @@ def test_smoke_tests_run_as_arbitrary_user_on_read_only_root(kind, built, wheels
 
 @pytest.mark.apptainer
 def test_sif_is_read_only_with_unknown_user(built, wheels, tmp_path):
-    needs.apptainer()
+    needs.require_apptainer()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     how = result.RunSettings(timeout_factor=10)
@@ -205,7 +205,7 @@ def test_sif_is_read_only_with_unknown_user(built, wheels, tmp_path):
     assert "the root is read-only" in system.log
     if os.geteuid() == 0:
         assert f"user id {runner.ARBITRARY_USER[0]}," in system.message
-    assert not passed(none.cases)  # there is no GPU, or no case of the image needs one
+    assert not has_passed(none.cases)  # there is no GPU, or no case of the image needs one
 
 
 def _containers(container_engine: engine.Engine) -> set[str]:
@@ -220,9 +220,9 @@ def test_smoke_tests_run_in_active_environment(wheels, tmp_path, monkeypatch):
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path / "cache")
-    [report] = runner.smoke_here(_test_image(lock, store), ["static"])
+    [report] = runner.run_tiers_here(_test_image(lock, store), ["static"])
     outcomes = {case.name: case.outcome for case in report.cases}
     assert outcomes["versions"] == "passed", report.cases
     assert outcomes["import alpha"] == "passed"
-    [report] = runner.smoke_here(_test_image(lock, store), ["gpu"])
-    assert not passed(report.cases) or report.cases[0].outcome == "passed"
+    [report] = runner.run_tiers_here(_test_image(lock, store), ["gpu"])
+    assert not has_passed(report.cases) or report.cases[0].outcome == "passed"

@@ -26,12 +26,12 @@ SOUND, OTHER = "13.0.96", "13.1.80"  # of nvidia-cuda-runtime, which holds the h
 
 @pytest.fixture(scope="module", name="wheels")
 def _wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    needs.network()
-    needs.tool("gcc")
+    needs.require_network()
+    needs.require_tool("gcc")
     folder = tmp_path_factory.mktemp("wheels")
     compiler = [f"{name}=={version}" for name, version in COMPILER.items()]
-    paths = damaged.download(folder, [*compiler, f"nvidia-cuda-runtime=={SOUND}"])
-    paths += damaged.download(folder / "other", [f"nvidia-cuda-runtime=={OTHER}"])
+    paths = damaged.download_wheels(folder, [*compiler, f"nvidia-cuda-runtime=={SOUND}"])
+    paths += damaged.download_wheels(folder / "other", [f"nvidia-cuda-runtime=={OTHER}"])
     return {path.name.split("-")[0] + "-" + path.name.split("-")[1]: path for path in paths}
 
 

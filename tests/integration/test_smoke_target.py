@@ -42,7 +42,7 @@ def imgbuild(*words: str) -> str:
 @pytest.fixture(scope="module", name="built")
 def _built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The `docker` command after loading the image, and the layout of the image."""
-    docker = needs.docker()
+    docker = needs.require_docker()
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
     built = tmp_path_factory.mktemp("built") / TARGET
     imgbuild("build", TARGET, "--arch", "x86_64", "--output", str(built))
@@ -73,7 +73,7 @@ def test_nvcc_case_fails_with_another_cuda_release(built, tmp_path):
 
     DeepSpeed calls this nvcc, and in other images FlashInfer does: the case is the same.
     """
-    wheels = damaged.download(
+    wheels = damaged.download_wheels(
         tmp_path / "wheels", [f"{name}=={OTHER}" for name in ("nvidia-cuda-nvcc", "nvidia-nvvm")]
     )
     site = tmp_path / "site"
@@ -83,7 +83,7 @@ def test_nvcc_case_fails_with_another_cuda_release(built, tmp_path):
                 extracted_path = Path(archive.extract(item, site))
                 if extracted_path.is_file():
                     extracted_path.chmod(item.external_attr >> 16 & 0o777 | 0o644)
-    with damaged.container(built[0], TARGET) as container:
+    with damaged.run_container(built[0], TARGET) as container:
         container.put(site, SITE)
         container.damage(f"chmod -R a+rX {SITE}/nvidia")
         locked = lock_file.read_lock(ROOT / "images", TARGET)

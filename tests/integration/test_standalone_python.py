@@ -20,7 +20,7 @@ from imgbuild.values import Arch
 from tests.support import ci_repository, needs, sample_project, smoke_environment, standalone_python
 from tests.support.local_index import sdist_bytes
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 ARCHIVE = "cpython-{}+20260101-x86_64-unknown-linux-gnu-install_only.tar.gz"
@@ -95,8 +95,8 @@ def base(python: str, url: str, packages: list[str]) -> dict[str, object]:
 
 def run(folder: Path, code: str) -> str:
     """The output of the Python of the image in the layout `folder`."""
-    with root_folder(layout.read(folder), Arch.X86_64, Store.open()) as root:
-        done = sandbox.run(root, ["/opt/venv/bin/python", "-c", code])
+    with root_folder(layout.read_layout(folder), Arch.X86_64, Store.open()) as root:
+        done = sandbox.run_in_sandbox(root, ["/opt/venv/bin/python", "-c", code])
     assert done.status == 0, done.stderr
     return done.stdout
 
@@ -105,13 +105,13 @@ def run(folder: Path, code: str) -> str:
 def _project(tmp_path: Path) -> Iterator[Project]:
     """A project with the packed interpreter of this machine, and a package without a wheel."""
     needs.user_namespaces()
-    index = sample_project.index()
+    index = sample_project.sample_index()
     source = sdist_bytes("sourced", "1.0", {"pyproject.toml": PYPROJECT, "own.py": BACKEND})
     index.add("sourced", "sourced-1.0.tar.gz", source)
     files = index.site_files()
     name = ARCHIVE.format("3.11.2")
-    files[f"archives/{name.replace('+', '%2B')}"] = standalone_python.of_debian()
-    with serve(Site(files=files)) as site:
+    files[f"archives/{name.replace('+', '%2B')}"] = standalone_python.debian_archive()
+    with serve_site(FileSite(files=files)) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=None)
         url = site.url(f"archives/{name.replace('+', '%2B')}")
         project.write(base("3.11", url, ["usr-is-merged", *LIBRARIES]), user="imgbuild", uid=1000)
@@ -166,18 +166,18 @@ def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path)
 def test_static_tests_pass_and_extensions_compile(folder: str, tmp_path: Path) -> None:
     needs.user_namespaces()
     packed = (
-        standalone_python.of_debian()
+        standalone_python.debian_archive()
         if folder == "/usr"
-        else standalone_python.of_pyenv(Path(folder))
+        else standalone_python.pyenv_archive(Path(folder))
     )
     python = "3.11" if folder == "/usr" else ".".join(Path(folder).name.split(".")[:2])
     name = "python.tar.gz"
-    with serve(Site(files={**ci_repository.index().site_files(), name: packed})) as site:
+    with serve_site(FileSite(files={**ci_repository.index().site_files(), name: packed})) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=None)
         packages = ["gcc", "libc6-dev", "usr-is-merged", *LIBRARIES]
         project.write(base(python, site.url(name), packages), user="imgbuild", uid=1000)
         path = project.folder / "matrix.yaml"
-        version = smoke_environment.pip().name.split("-")[1]
+        version = smoke_environment.pip_wheel().name.split("-")[1]
         path.write_text(path.read_text().replace("pins: {", f'pins: {{pip: "{version}", '))
         project.run("lock", TARGET)
         project.run("build", TARGET)

@@ -17,7 +17,7 @@ from imgbuild.cache import prune
 from imgbuild.cache.store import Store
 from imgbuild.values import sha256
 from tests.support import needs
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from imgbuild.errors import ImgbuildError
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.cache.store import Store
 
@@ -50,7 +50,7 @@ def want(name, size, sha256, url):
 try:
     with store.scratch() as folder:
         (folder / "half").write_bytes(b"half")
-        context = Context(store, Http())
+        context = Context(store, HttpClient())
         found = fetch_all([want(*one) for one in wanted], context, title="test")
 except ImgbuildError as error:
     print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
@@ -76,7 +76,7 @@ while True:
 """
 
 
-def command(store: Path, site: Site, names: list[str], ballast: str = "") -> list[str]:
+def command(store: Path, site: FileSite, names: list[str], ballast: str = "") -> list[str]:
     """The command line of a process that downloads `names` of `site`."""
     downloads = [
         (name, len(site.files[name]), sha256(site.files[name]), site.url(name)) for name in names
@@ -101,16 +101,18 @@ def until(path: Path, size: int, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileSite]:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     source = random.Random(1)
     files = {f"f{number}": source.randbytes(number * 20_000) for number in range(20)}
-    with serve(Site(files={"big": source.randbytes(6_000_000), **files}, piece=1 << 14)) as site:
+    with serve_site(
+        FileSite(files={"big": source.randbytes(6_000_000), **files}, piece=1 << 14)
+    ) as site:
         yield site
 
 
-def test_download_resumes_after_repeated_kills(tmp_path: Path, site: Site) -> None:
+def test_download_resumes_after_repeated_kills(tmp_path: Path, site: FileSite) -> None:
     root, data = tmp_path / "cache", site.files["big"]
     partial = root / "partial" / sha256(data)
     site.pause = 0.005
@@ -139,7 +141,7 @@ def test_download_resumes_after_repeated_kills(tmp_path: Path, site: Site) -> No
     assert list((root / "live").glob("*")) == []
 
 
-def test_ctrl_c_stops_download_and_keeps_partial_file(tmp_path: Path, site: Site) -> None:
+def test_ctrl_c_stops_download_and_keeps_partial_file(tmp_path: Path, site: FileSite) -> None:
     root, data = tmp_path / "cache", site.files["big"]
     site.pause = 0.005
     process = start(command(root, site, ["big"]))
@@ -152,7 +154,7 @@ def test_ctrl_c_stops_download_and_keeps_partial_file(tmp_path: Path, site: Site
     assert (root / "partial" / sha256(data)).stat().st_size >= 500_000
 
 
-def test_processes_share_cache(tmp_path: Path, site: Site) -> None:
+def test_processes_share_cache(tmp_path: Path, site: FileSite) -> None:
     """Four processes download the same files, another is killed, and another prunes repeatedly."""
     root, names = tmp_path / "cache", [f"f{number}" for number in range(20)]
     site.pause = 0.002
@@ -163,7 +165,7 @@ def test_processes_share_cache(tmp_path: Path, site: Site) -> None:
     doomed.communicate()
     store = Store.open(root)
     while any(process.poll() is None for process in processes):
-        prune.prune(store, 0)
+        prune.prune_cache(store, 0)
         time.sleep(0.02)
     for process in processes:
         stdout, stderr = process.communicate()
@@ -171,10 +173,10 @@ def test_processes_share_cache(tmp_path: Path, site: Site) -> None:
         assert set(json.loads(stdout)) == {sha256(site.files[name]) for name in names}
     subprocess.run(command(root, site, names), cwd=REPOSITORY, capture_output=True, check=True)
     assert all(store.file(sha256(site.files[name])) for name in names)
-    assert prune.verify(store, lambda _: None) == []
+    assert prune.verify_entries(store, lambda _: None) == []
 
 
-def test_waiting_processes_download_file_once(tmp_path: Path, site: Site) -> None:
+def test_waiting_processes_download_file_once(tmp_path: Path, site: FileSite) -> None:
     site.pause = 0.005
     processes = [start(command(tmp_path / "cache", site, ["big"])) for _ in range(3)]
     for process in processes:
@@ -183,7 +185,7 @@ def test_waiting_processes_download_file_once(tmp_path: Path, site: Site) -> Non
     assert len(site.received_requests("big")) == 1
 
 
-def test_waiting_process_continues_download_of_killed_one(tmp_path: Path, site: Site) -> None:
+def test_waiting_process_continues_download_of_killed_one(tmp_path: Path, site: FileSite) -> None:
     root, data = tmp_path / "cache", site.files["big"]
     site.pause = 0.005
     first = start(command(root, site, ["big"]))
@@ -199,7 +201,7 @@ def test_waiting_process_continues_download_of_killed_one(tmp_path: Path, site: 
     assert int(str(ranges[1]).removeprefix("bytes=").removesuffix("-")) >= 2_000_000
 
 
-def test_entries_used_by_live_process_are_not_pruned(tmp_path: Path, site: Site) -> None:
+def test_entries_used_by_live_process_are_not_pruned(tmp_path: Path, site: FileSite) -> None:
     """The process uses the cached file f5 while another download is running."""
     root = tmp_path / "cache"
     subprocess.run(
@@ -208,15 +210,15 @@ def test_entries_used_by_live_process_are_not_pruned(tmp_path: Path, site: Site)
     site.pause = 0.01
     process = start(command(root, site, ["f5", "big"]))
     until(root / "partial" / sha256(site.files["big"]), 100_000, process)
-    report = prune.clear(Store.open(root))
-    left = {entry.sha256: entry for entry in prune.entries(Store.open(root))}
+    report = prune.clear_cache(Store.open(root))
+    left = {entry.sha256: entry for entry in prune.list_entries(Store.open(root))}
     process.kill()
     process.communicate()
     assert set(left) == {sha256(site.files["f5"]), sha256(site.files["big"])}
     assert all(entry.in_use for entry in left.values())
     assert report.removed > 0
-    prune.clear(Store.open(root))
-    assert prune.entries(Store.open(root)) == []
+    prune.clear_cache(Store.open(root))
+    assert prune.list_entries(Store.open(root)) == []
 
 
 def test_kill_while_adding_layers_leaves_valid_cache(tmp_path: Path) -> None:
@@ -230,16 +232,16 @@ def test_kill_while_adding_layers_leaves_valid_cache(tmp_path: Path) -> None:
         process.communicate()
     store = Store.open(root)
     assert len(list((root / "blobs" / "sha256").iterdir())) >= 8
-    assert prune.verify(store, lambda _: None) == []
+    assert prune.verify_entries(store, lambda _: None) == []
     with store.scratch():
         assert len(list((root / "scratch").iterdir())) == 1
     assert len(list((root / "live").iterdir())) == 1
 
 
-def test_full_disk_is_reported_without_damage(tmp_path: Path, site: Site) -> None:
+def test_full_disk_is_reported_without_damage(tmp_path: Path, site: FileSite) -> None:
     """A real file system of 4 MB is filled before the download starts."""
     unshare = needs.user_namespaces()
-    mount = needs.tool("mount")
+    mount = needs.require_tool("mount")
     disk = tmp_path / "disk"
     disk.mkdir()
     line = command(disk / "cache", site, ["f19"], ballast=str(disk / "ballast"))

@@ -13,8 +13,8 @@ import pytest
 
 import imgbuild
 from imgbuild.lock import lock_file
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import Reference, parse_repository
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import ImageReference, parse_repository
 from imgbuild.values import Arch
 from tests.support import ci_repository, docker_registry, needs
 from tests.support.sample_project import Project
@@ -43,7 +43,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     assert BOTH in text
     matrix.write_text(text.replace(BOTH, "arch: [x86_64]"))
     ci_repository.git(folder, "init", "--quiet", "--initial-branch=main")
-    ci_repository.commit(folder, "as it lies")
+    ci_repository.commit_all(folder, "as it lies")
     (folder / ".venv").mkdir()
     for name in ("bin", "lib", "pyvenv.cfg"):
         (folder / ".venv" / name).symlink_to(Path(sys.prefix) / name)
@@ -71,7 +71,7 @@ def test_tool_image_has_tested_versions(checkout):
 
 
 def test_tool_image_is_built_run_and_published(checkout, tmp_path):
-    docker = needs.docker()
+    docker = needs.require_docker()
     scripts = tmp_path / "scripts"
     try:
         done = ci_repository.run_job(checkout, "release", "container", {"TAG": TAG}, scripts)
@@ -80,17 +80,17 @@ def test_tool_image_is_built_run_and_published(checkout, tmp_path):
         assert subprocess.run(lists, capture_output=True, text=True, check=True).stdout == "1000\n"
     finally:
         subprocess.run([docker, "image", "rm", "--force", NAME], capture_output=True, check=False)
-    with docker_registry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve_registry(tmp_path / "registry") as registry:
         place = f"{registry.host}/Me/RL/imgbuild"
         env = {"TAG": TAG, "PLACE": place, "SIGN": "no"}
         done = ci_repository.run_job(checkout, "release", "image", env, scripts)
         assert done.status == 0, done.said
         repository = parse_repository(place.lower())
-        client = Client(origin=True)
+        client = RegistryClient(origin=True)
         assert [tag for tag in client.tags(repository) if not tag.startswith("sha256-")] == [
             imgbuild.__version__
         ]
-        named = Reference(repository.host, repository.name, tag=imgbuild.__version__)
+        named = ImageReference(repository.host, repository.name, tag=imgbuild.__version__)
         index = client.manifest(named)
         target_digests = json.loads(
             (checkout.folder / "tool/images/imgbuild/digests.json").read_bytes()

@@ -40,7 +40,9 @@ def test_sdist_is_built_only_if_the_other_packages_have_a_solution(
         index.wheel(name, "80", [])
     index.wheel("cuda-toolkit", "12.4.1", ['nvidia-cublas-cu12==12.4.5.8; extra == "all"'])
     matrix = samples.matrix(pins={"demo": "1.0", "tool": "1", "other": "2"})
-    place = PackageIndex(url=folder_index.write(index, tmp_path / "index"), upload_times="none")
+    place = PackageIndex(
+        url=folder_index.write_index(index, tmp_path / "index"), upload_times="none"
+    )
     matrix = msgspec.structs.replace(
         matrix,
         indexes={**matrix.indexes, matrix.default_index: place},

@@ -17,7 +17,7 @@ import pytest
 from tests.support import ci_repository, images, sample_project
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 NOW = datetime.datetime.now(datetime.UTC)
 RECENT = (NOW - datetime.timedelta(days=2)).isoformat()
@@ -32,7 +32,7 @@ def published() -> LocalIndex:
 
     Version 4.0 requires a newer helper.
     """
-    index = sample_project.index()
+    index = sample_project.sample_index()
     index.wheel("helper", "0.6", files={"helper.py": b"VALUE = 42\n"})
     index.wheel("thewheel", "3.0", ["helper", "nowhere>=1"])
     index.wheel("thewheel", "4.0", ["helper>=0.6"], uploaded=RECENT)
@@ -40,14 +40,14 @@ def published() -> LocalIndex:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[FileSite]:
     images.python_base(tmp_path)
-    with serve(Site(files=published().json_files())) as opened:
+    with serve_site(FileSite(files=published().json_files())) as opened:
         yield opened
 
 
 @pytest.fixture
-def unlocked(site: Site, tmp_path: Path) -> Project:
+def unlocked(site: FileSite, tmp_path: Path) -> Project:
     """A project with an unlocked row; no server has advisories."""
     base = sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
@@ -194,7 +194,7 @@ def test_workflow_commits_changes_and_opens_pull_request(project, tmp_path):
     (folder / ".gitignore").write_text("/build/\n/.venv\n")
     (folder / ".venv").symlink_to(sys.prefix)
     ci_repository.git(folder, "init", "--quiet", "--initial-branch=main")
-    ci_repository.commit(folder, "one target")
+    ci_repository.commit_all(folder, "one target")
     ci_repository.git(tmp_path, "clone", "--quiet", "--bare", str(folder), "origin.git")
     ci_repository.git(tmp_path, "clone", "--quiet", "origin.git", "checkout")
 
@@ -209,8 +209,12 @@ def test_workflow_commits_changes_and_opens_pull_request(project, tmp_path):
     (tmp_path / "gh.number").write_text("")
     other = Project(tmp_path / "checkout", project.index_url, cache=project.cache)
     shutil.copytree(folder / "build", other.folder / "build")
-    env = {"PATH": ci_repository.with_programs(tmp_path), "GH_TOKEN": "none", "GH_REPO": "me/rl",
-           "BASE": "main"}  # fmt: skip
+    env = {
+        "PATH": ci_repository.path_with_programs(tmp_path),
+        "GH_TOKEN": "none",
+        "GH_REPO": "me/rl",
+        "BASE": "main",
+    }
     done = ci_repository.run_job(other, "update", "propose", env, tmp_path / "propose")
     assert done.status == 0, done.said
     pushed = ci_repository.git(tmp_path / "origin.git", "show", "imgbuild-update:matrix.yaml")

@@ -18,7 +18,7 @@ import pytest
 from tests.integration.test_extend import DEBIAN
 from tests.support import sample_project
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.network]
 ROW = "trainer"
@@ -76,7 +76,7 @@ main()
 class Publisher:
     """An index, and a project that publishes two targets."""
 
-    site: Site
+    site: FileSite
     folder: Path
 
     def user(self, folder: Path, requirements: str = "gadget\n") -> Project:
@@ -94,7 +94,7 @@ class Publisher:
 
 @pytest.fixture(name="publisher", scope="module")
 def _publisher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publisher]:
-    index = sample_project.index()
+    index = sample_project.sample_index()
     index.published = [item for item in index.published if item.package != "thewheel"]
     code = "VERSION = '{}'\n\n\ndef {}_only():\n    return 1\n"
     for version, name in (("1.0", "first"), ("2.0", "second")):
@@ -104,7 +104,7 @@ def _publisher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publisher]:
     index.wheel("gadget", "2.0", ["thewheel>=2"], files={"gadget.py": b"import thewheel\n"})
     index.wheel("strict", "1.0", ["thewheel<2"])
     folder = tmp_path_factory.mktemp("published") / "project"
-    with serve(Site(files=index.site_files())) as site:
+    with serve_site(FileSite(files=index.site_files())) as site:
         project = Project(folder, site.url("simple"), cache=None)
         project.write(DEBIAN)
         with (folder / "matrix.yaml").open("a") as matrix:

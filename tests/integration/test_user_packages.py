@@ -16,11 +16,11 @@ from importlib.metadata import version
 import pytest
 
 from imgbuild.container import engine
-from imgbuild.oci.tree import remove
+from imgbuild.oci.tree import remove_root
 from tests.support import dockerfile_project, needs, ordinary, sample_project, smoke_environment
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(900)]
 TARGET = f"users-{uuid.uuid4().hex[:8]}"  # the name of the image in the engines
@@ -116,7 +116,7 @@ class Image:
         """
         scratch = self.project.folder / "scratch"
         for folder in (scratch, *(() if kept else [self.project.folder / ".imgbuild-packages"])):
-            remove(folder)  # of another user
+            remove_root(folder)  # of another user
         scratch.mkdir()
         scratch.chmod(0o1777)
         self.project.folder.chmod(mode if writable else 0o755)
@@ -147,12 +147,14 @@ def wheel(index: LocalIndex, name: str, *requires: str) -> None:
 
 @pytest.fixture(scope="module", name="image")
 def _image() -> Iterator[Image]:
-    needs.root()
-    index, added = sample_project.index(), LocalIndex()
-    pip = smoke_environment.pip()
+    needs.require_root()
+    index, added = sample_project.sample_index(), LocalIndex()
+    pip = smoke_environment.pip_wheel()
     index.add("pip", pip.name, pip.read_bytes())
     uv = version("uv")
-    index.wheel("uv", uv, tag="py3-none-manylinux_2_17_x86_64", files=dockerfile_project.uv())
+    index.wheel(
+        "uv", uv, tag="py3-none-manylinux_2_17_x86_64", files=dockerfile_project.uv_wheel_files()
+    )
     for name in ("gadget", "second", "third"):
         wheel(added, name, "helper")
     wheel(added, "needy", "helper>=1")
@@ -160,7 +162,7 @@ def _image() -> Iterator[Image]:
     index.wheel("extra", "1.0", files={"extra.py": b"VALUE = 1\n"})
     added.wheel("extra", "2.0")
     added.wheel("helper", "1.0", files={"helper.py": b"VALUE = 1\n"})
-    with serve(Site(files=index.site_files())) as site, ordinary.home() as folder:
+    with serve_site(FileSite(files=index.site_files())) as site, ordinary.nobody_home() as folder:
         project = Project(folder / "project", site.url("simple"), cache=None)
         project.write(DEBIAN, user="imgbuild", uid=1000)
         path = project.folder / "matrix.yaml"
@@ -196,12 +198,12 @@ def test_user_adds_packages(
     else:
         getattr(needs, through)()
     if through == "apptainer":
-        needs.tool("mksquashfs", "squashfs-tools")
+        needs.require_tool("mksquashfs", "squashfs-tools")
     try:
         image.steps(through, uid, steps, writable=writable)
     finally:
         if through == "docker":
-            engine.remove(engine.require(through), f"{TARGET}:latest")
+            engine.remove_image(engine.require_engine(through), f"{TARGET}:latest")
     ignored = image.project.folder / ".imgbuild-packages/.gitignore"
     if writable:
         assert ignored.read_text() == "*\n"
@@ -249,7 +251,7 @@ def test_two_users_share_a_package_folder(image: Image) -> None:
     image.steps("root", 12345, second, writable=True, kept=True)
     image.project.folder.chmod(0o1777)
     folder = image.project.folder / ".imgbuild-packages"
-    remove(folder)
+    remove_root(folder)
     folder.mkdir(mode=0o755)
     image.steps("root", 12345, first, writable=True, kept=True, mode=0o1777)
 

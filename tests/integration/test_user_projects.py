@@ -12,8 +12,13 @@ import pytest
 
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.project import fetch, uv_lock
-from imgbuild.project.read import read
-from tests.support.user_projects import declared, project, reasons, texts
+from imgbuild.project.read import read_declared
+from tests.support.user_projects import (
+    read_declarations,
+    requirement_texts,
+    unread_reasons,
+    write_project,
+)
 
 PUBLIC = Path(os.environ.get("IMGBUILD_PROJECTS", "/work/shared/projects"))
 SHA = {digit: f"sha256:{digit * 64}" for digit in "0123456789abcdef"}
@@ -90,7 +95,7 @@ FILES = {"pyproject.toml": PYPROJECT, "uv.lock": LOCK, "packages/one/pyproject.t
 
 @pytest.mark.parametrize(("extras", "groups"), [((), ()), (("serve",), ("dev",))])
 def test_uv_lock_is_read_with_and_without_uv(tmp_path, monkeypatch, extras, groups):
-    result = declared(tmp_path, FILES, extras=extras, groups=groups)
+    result = read_declarations(tmp_path, FILES, extras=extras, groups=groups)
     locked = {each.text: each.hashes for each in result.requirements if each.locked}
     assert set(locked) == {
         "torch==2.6.0",
@@ -111,32 +116,32 @@ def test_uv_lock_is_read_with_and_without_uv(tmp_path, monkeypatch, extras, grou
     assert places["torch==2.6.0"] == f"uv.lock:{line}"
 
     called = []
-    monkeypatch.setattr(uv_lock, "_exported", lambda *_: called.append(1))
-    other = read(tmp_path, extras=extras, groups=groups)
+    monkeypatch.setattr(uv_lock, "_export_pylock", lambda *_: called.append(1))
+    other = read_declared(tmp_path, extras=extras, groups=groups)
     assert set(other.requirements) == set(result.requirements)
     assert msgspec.structs.replace(other, requirements=result.requirements) == result
     assert called
 
 
 def test_upload_times_with_and_without_zone_are_compared(tmp_path, monkeypatch):
-    monkeypatch.setattr(uv_lock, "_exported", lambda *_: None)
+    monkeypatch.setattr(uv_lock, "_export_pylock", lambda *_: None)
     lock = LOCK.replace("2026-01-02T10:00:00Z", "2026-01-01T10:00:00", 1)
-    result = declared(tmp_path, {**FILES, "uv.lock": lock})
+    result = read_declarations(tmp_path, {**FILES, "uv.lock": lock})
     assert result.cut_off is not None
     assert str(result.cut_off.day) == "2026-01-03"
 
 
 def test_outdated_uv_lock_is_ignored(tmp_path):
     newer = PYPROJECT.replace('"torch>=2.6"', '"torch>=2.7"')
-    result = declared(tmp_path, {**FILES, "pyproject.toml": newer})
-    assert "torch==2.6.0" in reasons(result)["uv.lock"]
+    result = read_declarations(tmp_path, {**FILES, "pyproject.toml": newer})
+    assert "torch==2.6.0" in unread_reasons(result)["uv.lock"]
     assert not any(each.locked for each in result.requirements)
 
 
 def test_uv_ignores_user_settings_and_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("UV_NO_HASHES", "1")
     monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "missing.toml"))
-    result = declared(tmp_path / "p", {**FILES, "uv.toml": "broken ["})
+    result = read_declarations(tmp_path / "p", {**FILES, "uv.toml": "broken ["})
     assert all(each.hashes for each in result.requirements if each.text == "tqdm==4.67.1")
 
 
@@ -149,12 +154,14 @@ def _git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    folder = project(tmp_path / "source", {"requirements.txt": "torch\n", "lib/setup.cfg": ""})
+    folder = write_project(
+        tmp_path / "source", {"requirements.txt": "torch\n", "lib/setup.cfg": ""}
+    )
     _git(folder, "init", "-q", "-b", "main")
     _git(folder, "add", ".")
     _git(folder, "commit", "-q", "-m", "one")
     _git(folder, "tag", "v1")
-    project(folder, {"requirements.txt": "torch\npeft\n"})
+    write_project(folder, {"requirements.txt": "torch\npeft\n"})
     _git(folder, "commit", "-q", "-a", "-m", "two")
     return folder
 
@@ -162,14 +169,16 @@ def repository(tmp_path: Path) -> Path:
 def test_repository_revision_is_fetched_and_read(tmp_path, repository):
     commit = _git(repository, "rev-parse", "v1").strip()
     for number, revision in enumerate(("v1", commit, commit[:10])):
-        address = fetch.parse(f"git+file://{repository}@{revision}")
-        fetched = fetch.fetch(address, tmp_path / f"clone{number}")
+        address = fetch.parse_revision_address(f"git+file://{repository}@{revision}")
+        fetched = fetch.clone_repository(address, tmp_path / f"clone{number}")
         assert fetched.commit == commit
-        assert texts(read(fetched.folder)) == ["torch"]
-    newest = fetch.fetch(fetch.parse(f"file://{repository}"), tmp_path / "newest")
-    assert texts(read(newest.folder)) == ["torch", "peft"]
-    inner = fetch.parse(f"file://{repository}@main#subdirectory=lib")
-    assert fetch.fetch(inner, tmp_path / "inner").folder == tmp_path / "inner" / "lib"
+        assert requirement_texts(read_declared(fetched.folder)) == ["torch"]
+    newest = fetch.clone_repository(
+        fetch.parse_revision_address(f"file://{repository}"), tmp_path / "newest"
+    )
+    assert requirement_texts(read_declared(newest.folder)) == ["torch", "peft"]
+    inner = fetch.parse_revision_address(f"file://{repository}@main#subdirectory=lib")
+    assert fetch.clone_repository(inner, tmp_path / "inner").folder == tmp_path / "inner" / "lib"
 
 
 def test_repository_code_is_not_run_and_submodules_are_listed(tmp_path, repository, monkeypatch):
@@ -177,7 +186,7 @@ def test_repository_code_is_not_run_and_submodules_are_listed(tmp_path, reposito
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {mark}\ncat\n")
     program.chmod(0o755)
-    home = project(
+    home = write_project(
         tmp_path / "home",
         {
             ".gitconfig": f'[filter "x"]\n\tsmudge = {program}\n\trequired = true\n'
@@ -188,16 +197,18 @@ def test_repository_code_is_not_run_and_submodules_are_listed(tmp_path, reposito
     hook.parent.mkdir(parents=True)
     hook.write_text(f"#!/bin/sh\ntouch {mark}\n")
     hook.chmod(0o755)
-    inner = project(tmp_path / "inner", {"a": "a"})
+    inner = write_project(tmp_path / "inner", {"a": "a"})
     _git(inner, "init", "-q")
     _git(inner, "add", ".")
     _git(inner, "commit", "-q", "-m", "one")
     _git(repository, "submodule", "--quiet", "add", str(inner), "verl")
-    project(repository, {".gitattributes": "*.txt filter=x\n"})
+    write_project(repository, {".gitattributes": "*.txt filter=x\n"})
     _git(repository, "add", ".")
     _git(repository, "commit", "-q", "-m", "three")
     monkeypatch.setenv("HOME", str(home))
-    fetched = fetch.fetch(fetch.parse(f"file://{repository}"), tmp_path / "clone")
+    fetched = fetch.clone_repository(
+        fetch.parse_revision_address(f"file://{repository}"), tmp_path / "clone"
+    )
     assert not mark.exists()
     assert [note.text for note in fetched.not_read] == ["verl"]
 
@@ -216,8 +227,8 @@ def test_committed_files_are_not_written_through_links(tmp_path, repository):
         tree = _mktree(repository, f"{lines}040000 tree {_mktree(repository, inner)}\t{name}")
         commit = _git(repository, "commit-tree", "-m", "hostile", tree).strip()
         _git(repository, "update-ref", "refs/heads/hostile", commit)
-        address = fetch.parse(f"file://{repository}@hostile")
-        fetched = fetch.fetch(address, tmp_path / f"clones{number}/clone")
+        address = fetch.parse_revision_address(f"file://{repository}@hostile")
+        fetched = fetch.clone_repository(address, tmp_path / f"clones{number}/clone")
         assert not list(outside.iterdir()), "neither a file nor a link"
         assert not (fetched.folder.parent / "file").exists()
         assert (fetched.folder / "readme").exists()
@@ -232,12 +243,18 @@ def _mktree(folder: Path, lines: str) -> str:
 
 def test_failed_fetch_is_reported_with_git_message(tmp_path, repository):
     with pytest.raises(InputError, match="has no branch, tag or commit v9") as error:
-        fetch.fetch(fetch.parse(f"file://{repository}@v9"), tmp_path / "a")
+        fetch.clone_repository(
+            fetch.parse_revision_address(f"file://{repository}@v9"), tmp_path / "a"
+        )
     assert error.value.hint == "it has HEAD, main, v1"
     with pytest.raises(FetchFailed, match="git cannot fetch it"):
-        fetch.fetch(fetch.parse(f"file://{tmp_path}/absent@{'0' * 40}"), tmp_path / "c")
+        fetch.clone_repository(
+            fetch.parse_revision_address(f"file://{tmp_path}/absent@{'0' * 40}"), tmp_path / "c"
+        )
     with pytest.raises(InputError, match="no folder gone"):
-        fetch.fetch(fetch.parse(f"file://{repository}#subdirectory=gone"), tmp_path / "b")
+        fetch.clone_repository(
+            fetch.parse_revision_address(f"file://{repository}#subdirectory=gone"), tmp_path / "b"
+        )
 
 
 # What the README of each public project declares: packages, CUDA, Python.
@@ -262,7 +279,7 @@ FACTS = {
 @pytest.mark.parametrize("name", FACTS)
 def test_public_project_is_read(name):
     packages, cuda, python = FACTS[name]
-    result = read(PUBLIC / name)
+    result = read_declared(PUBLIC / name)
     assert packages <= {each.text for each in result.requirements}
     assert cuda <= {each.name for each in result.cuda}
     assert python <= {each.spec for each in result.python}

@@ -24,18 +24,18 @@ from imgbuild.attest import attachments, bundle, in_toto, provenance
 from imgbuild.attest.sbom import cyclonedx
 from imgbuild.attest.signing import forms
 from imgbuild.oci import layout
-from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, index
+from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, create_index
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.registry import artifact_store
-from imgbuild.registry.client import Client, bytes_source
-from imgbuild.registry.image_reference import Reference, Repository
+from imgbuild.registry.client import RegistryClient, bytes_source
+from imgbuild.registry.image_reference import ImageReference, Repository
 from imgbuild.values import Arch, sha256
 from tests.support import docker_registry, images, needs, sample_project
 from tests.support.docker_registry import OwnRegistry
 from tests.support.sample_project import TARGET, Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 pytestmark = pytest.mark.engine
 NAME = "rl"
@@ -50,7 +50,7 @@ class Sample:
     registry: OwnRegistry
     consumer: Project
     keys: Path
-    site: Site
+    site: FileSite
 
     @property
     def reference(self) -> str:
@@ -62,7 +62,9 @@ class Sample:
 
     @property
     def target_digests(self) -> TargetDigests:
-        return codec.read(self.project.folder / f"images/{TARGET}/digests.json", TargetDigests)
+        return codec.read_document(
+            self.project.folder / f"images/{TARGET}/digests.json", TargetDigests
+        )
 
     def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
         """The outcome of each check that the consumer's imgbuild reports."""
@@ -90,8 +92,8 @@ def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     folder = tmp_path_factory.mktemp("verify")
     cosign("generate-key-pair", cwd=folder)
     with (
-        docker_registry.serve(folder / "registry") as registry,
-        serve(Site(files=sample_project.index().site_files())) as site,
+        docker_registry.serve_registry(folder / "registry") as registry,
+        serve_site(FileSite(files=sample_project.sample_index().site_files())) as site,
     ):
         env = {"COSIGN_PASSWORD": "pw"}
         project = Project(folder / "project", site.url("simple"), folder / "cache", env)
@@ -107,20 +109,25 @@ def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
         yield Sample(project, registry, consumer, folder, site)
 
 
-def _base(folder: Path, site: Site) -> str:
+def _base(folder: Path, site: FileSite) -> str:
     members = [
-        *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
-        images.text("usr/bin/python3.11", "", mode=0o755),
+        *(
+            images.text_member(f"etc/{name}", "root:x:0:0::/:/bin/sh\n")
+            for name in ("passwd", "group")
+        ),
+        images.text_member("usr/bin/python3.11", "", mode=0o755),
     ]
-    layers = [images.layer(folder / "blobs", members)]
-    layout.write(folder / "base", {arch: images.summary(layers, arch) for arch in Arch}, "base")
+    layers = [images.make_layer(folder / "blobs", members)]
+    layout.write_layout(
+        folder / "base", {arch: images.image_files(layers, arch) for arch in Arch}, "base"
+    )
     return sample_project.serve_image(site, folder / "base", "upstream/base")
 
 
 def cosign(*arguments: str, cwd: Path | None = None) -> str:
     """The output of the real cosign, which must succeed."""
     done = subprocess.run(
-        [needs.tool("cosign", "cosign of Debian sid"), *arguments],
+        [needs.require_tool("cosign", "cosign of Debian sid"), *arguments],
         cwd=cwd, env={**os.environ, "COSIGN_PASSWORD": "pw"},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
@@ -150,7 +157,7 @@ def test_cosign_accepts_signatures_and_statements(sample):
         statement = _statement(
             cosign("verify-attestation", *key, "--type", "slsaprovenance1", name)
         )
-        assert provenance.basis(statement) is not None
+        assert provenance.comparable_fields(statement) is not None
         assert lock in statement.decode()
     for arch_digests in target_digests.arch.values():
         name = f"{sample.registry.host}/{NAME}@{arch_digests.manifest}"
@@ -160,18 +167,18 @@ def test_cosign_accepts_signatures_and_statements(sample):
 
 def _statement(answer: str) -> bytes:
     payload = base64.b64decode(json.loads(answer.splitlines()[0])["payload"])
-    return codec.compact(json.loads(payload))
+    return codec.encode_compact(json.loads(payload))
 
 
 def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
     """The digest of each document, and the check that fails if a byte of it is flipped."""
-    client, target_digests = Client(), sample.target_digests
+    client, target_digests = RegistryClient(), sample.target_digests
     arm = target_digests.arch[Arch.ARM64]
 
     sbom_file = (cyclonedx.MEDIA_TYPE, "sbom.cdx.json")
 
     def _file(subject: str, kind: str, name: str) -> str:
-        (artifact,) = artifact_store.find(client, sample.repository, subject, kind)
+        (artifact,) = artifact_store.find_artifacts(client, sample.repository, subject, kind)
         return f"sha256:{sha256(artifact.files[name].data)}"
 
     return {
@@ -188,7 +195,7 @@ def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
     }  # fmt: skip
 
 
-def _signature(client: Client, sample: Sample, digest: str) -> str:
+def _signature(client: RegistryClient, sample: Sample, digest: str) -> str:
     """The bundle that signs the image `digest` itself."""
     for listed in client.referrers(sample.repository, digest, forms.BUNDLE):
         manifest = json.loads(client.manifest(sample.repository.with_digest(listed.digest)).data)
@@ -213,38 +220,44 @@ def test_wrong_lock_is_detected_by_rebuild(sample):
     """A layer was replaced consistently in all documents, so only a build detects it."""
     here = sample.project.folder / "images" / TARGET
     honest = bundle.read_folder(here)
-    client, repository = Client(), Repository(sample.registry.host, "evil")
+    client, repository = RegistryClient(), Repository(sample.registry.host, "evil")
     records = image_digests.layer_records(honest.target_digests)
     victim = next(
         layer
         for layer in honest.target_digests.arch[Arch.X86_64].layers
         if layer.name == "thewheel"
     )
-    record, path = images.layer(sample.keys / "evil", [images.text("opt/evil", "evil\n")])
+    record, path = images.make_layer(
+        sample.keys / "evil", [images.text_member("opt/evil", "evil\n")]
+    )
     records[victim.id] = record
-    target_digests = image_digests.digests_of(honest.lock, records)
+    target_digests = image_digests.compute_digests(honest.lock, records)
     assert target_digests.digest != honest.target_digests.digest
-    client.upload(repository, bytes_source(path.read_bytes()))
+    client.upload_blob(repository, bytes_source(path.read_bytes()))
     manifests = {}
     for arch in Arch:
-        arch_documents = image_digests.documents(plan(honest.lock, arch), records, None)
+        arch_documents = image_digests.create_documents(
+            create_plan(honest.lock, arch), records, None
+        )
         manifests[arch] = arch_documents.manifest
-        client.upload(repository, bytes_source(arch_documents.config))
+        client.upload_blob(repository, bytes_source(arch_documents.config))
         for layer in arch_documents.layers:
             if layer.digest != record.digest:
-                client.upload(repository, bytes_source(sample.file(layer.digest).read_bytes()))
+                client.upload_blob(repository, bytes_source(sample.file(layer.digest).read_bytes()))
         client.put_manifest(repository, arch_documents.manifest, MANIFEST)
-    client.put_manifest(repository, index(manifests), INDEX, tag="one")
-    assert client.resolve(Reference(sample.registry.host, "evil", "one")) == Descriptor(
-        media_type=INDEX, digest=target_digests.digest, size=len(index(manifests))
+    client.put_manifest(repository, create_index(manifests), INDEX, tag="one")
+    assert client.resolve(ImageReference(sample.registry.host, "evil", "one")) == Descriptor(
+        media_type=INDEX, digest=target_digests.digest, size=len(create_index(manifests))
     )
     evil = msgspec.structs.replace(
         honest,
         target_digests=target_digests,
         data={**honest.data, "digests.json": codec.encode(target_digests)},
     )
-    for artifact in attachments.artifacts(evil, tuple(Arch), _claimed(honest, target_digests)):
-        artifact_store.attach(
+    for artifact in attachments.planned_artifacts(
+        evil, tuple(Arch), _claimed(honest, target_digests)
+    ):
+        artifact_store.attach_artifact(
             client, repository, artifact.subject, artifact.artifact_type, artifact.files
         )
     name = f"{sample.registry.host}/evil:one"
@@ -263,7 +276,7 @@ def test_wrong_lock_is_detected_by_rebuild(sample):
 
 def _claimed(honest: bundle.LockBundle, target_digests: TargetDigests) -> bytes:
     circumstances = provenance.BuildDetails(lock=sha256(honest.data["lock.json"]), matrix="0" * 64)
-    return provenance.statement(honest.lock, target_digests, tuple(Arch), circumstances)
+    return provenance.create_statement(honest.lock, target_digests, tuple(Arch), circumstances)
 
 
 def test_keyless_verification_reports_cosign_failure(sample):
@@ -280,7 +293,9 @@ def test_keyless_verification_reports_cosign_failure(sample):
 def test_verified_statements_match_attachments(sample):
     """The statement about the SBOM that cosign reads is the attached SBOM."""
     arm = sample.target_digests.arch[Arch.ARM64].manifest
-    (artifact,) = artifact_store.find(Client(), sample.repository, arm, cyclonedx.MEDIA_TYPE)
+    (artifact,) = artifact_store.find_artifacts(
+        RegistryClient(), sample.repository, arm, cyclonedx.MEDIA_TYPE
+    )
     answer = cosign(
         "verify-attestation", "--key", str(sample.keys / "cosign.pub"), "--insecure-ignore-tlog",
         "--type", "cyclonedx", f"{sample.registry.host}/{NAME}@{arm}",

@@ -10,7 +10,7 @@ import pytest
 
 from imgbuild.values import Arch
 from tests.support import downloads, needs, oracle
-from tests.support.wheels import LINK, PROGRAM, make
+from tests.support.wheels import LINK, PROGRAM, write_wheel
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -64,17 +64,17 @@ window=demo:show
 
 def test_installed_wheel_matches_pip(tmp_path: Path) -> None:
     modes = {"demo/run.sh": PROGRAM, "demo/owner only": 0o100744, "demo/link": LINK}
-    wheel = make(tmp_path, MADE, modes=modes)
-    assert oracle.compare([wheel], tmp_path) == []
+    wheel = write_wheel(tmp_path, MADE, modes=modes)
+    assert oracle.compare_with_uv([wheel], tmp_path) == []
 
 
 def test_oracle_detects_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the list of accepted differences, the comparison reports each of them."""
-    wheel = make(tmp_path, MADE)
+    wheel = write_wheel(tmp_path, MADE)
     for pattern in list(oracle.ACCEPTED):
         rest = {key: why for key, why in oracle.ACCEPTED.items() if key != pattern}
         monkeypatch.setattr(oracle, "ACCEPTED", rest)
-        differences = oracle.compare([wheel], tmp_path)
+        differences = oracle.compare_with_uv([wheel], tmp_path)
         assert any(
             re.search(pattern.replace("INFO", oracle.INFO), _path(difference))
             for difference in differences
@@ -88,9 +88,9 @@ def _path(fault: str) -> str:
 
 @pytest.mark.network
 def test_real_wheels_with_unusual_layout_are_installed_as_by_uv(tmp_path: Path) -> None:
-    wheels = downloads.wheels(tmp_path / "wheels", TRICKY)
+    wheels = downloads.download_wheels(tmp_path / "wheels", TRICKY)
     assert len(wheels) == len(TRICKY)
-    assert oracle.compare(wheels, tmp_path) == []
+    assert oracle.compare_with_uv(wheels, tmp_path) == []
 
 
 @pytest.mark.long
@@ -102,15 +102,17 @@ def test_every_locked_wheel_matches_pip(tmp_path: Path) -> None:
     Wheels missing in the cache are fetched into it, as in `imgbuild build`.
     """
     if oracle.PYTHON != "3.11":
-        needs.missing("the wheels are for Python 3.11", "run the tests with python3.11")
+        needs.skip_or_fail("the wheels are for Python 3.11", "run the tests with python3.11")
     given = _given()
     if not given:
-        lock, store, inputs = downloads.locked(TARGET)  # they exist as long as `store`
+        lock, store, inputs = downloads.download_locked_wheels(
+            TARGET
+        )  # they exist as long as `store`
         for wheel in lock.arch[Arch.X86_64].wheels:
             given.append(tmp_path / wheel.file)
             given[-1].symlink_to(inputs[wheel.sha256])
-        assert store.leases()
-    assert oracle.compare(given, tmp_path) == []
+        assert store.leased_paths()
+    assert oracle.compare_with_uv(given, tmp_path) == []
 
 
 def _given() -> list[Path]:

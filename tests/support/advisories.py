@@ -17,25 +17,25 @@ from imgbuild.cves.installed import InstalledSource
 from imgbuild.cves.source import Advisory
 from imgbuild.lock import lock_file
 from imgbuild.lock.resolution import Deb, Resolution
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.plan import image_digests
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.values import Arch
 from tests.support import extended, samples
-from tests.support.matrix_text import RIGHT
-from tests.support.servers import running
+from tests.support.matrix_text import VALID_MATRIX
+from tests.support.servers import serve_requests
 
 DATA = Path(__file__).parents[1] / "data/osv"
 TORCH, PYNCCL, HEADERS, REGEX = (
     "GHSA-53q9-r3pm-6pq6", "GHSA-hjq4-87xh-g4fv", "GHSA-rxc4-3w6r-4v47", "GHSA-w6q7-j642-7c25"
 )  # fmt: skip
 OPENSSL, UPDATE = "DEBIAN-CVE-2024-6119", "DSA-5764-1"
-ALL = (TORCH, PYNCCL, HEADERS, REGEX, OPENSSL, UPDATE)
+ALL_ADVISORIES = (TORCH, PYNCCL, HEADERS, REGEX, OPENSSL, UPDATE)
 TARGET = "cu124-vllm"
-OLD = "3.0.14-1~deb12u1"  # of openssl, one update before the fix
+OLD_VERSION = "3.0.14-1~deb12u1"  # of openssl, one update before the fix
 
 
-def record(name: str) -> dict[str, Any]:
+def read_advisory(name: str) -> dict[str, Any]:
     """The advisory `name` as JSON's own types."""
     document: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     return document
@@ -53,7 +53,7 @@ def debian(name: str, version: str) -> InstalledSource:
     )
 
 
-def named(advisories: Sequence[Advisory]) -> list[tuple[str, str]]:
+def advisory_names(advisories: Sequence[Advisory]) -> list[tuple[str, str]]:
     """The package and the first ID of each advisory, sorted."""
     return sorted((advisory.package.name, advisory.ids[0]) for advisory in advisories)
 
@@ -133,58 +133,66 @@ class _OsvHandler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serve(site: OsvSite) -> Iterator[OsvSite]:
     """Serve `site` on a free port."""
-    with running(_OsvHandler, site=site) as port:
+    with serve_requests(_OsvHandler, site=site) as port:
         site.url = f"http://localhost:{port}"
         yield site
 
 
-def site_of(names: Sequence[str] = ALL) -> OsvSite:
-    """A site with the advisories `names` about the packages of `project`."""
+def advisory_site(names: Sequence[str] = ALL_ADVISORIES) -> OsvSite:
+    """A site with the advisories `names` about the packages of `write_project`."""
     about = {
         ("PyPI", "vllm", "0.8.5.post1"): [HEADERS, REGEX],
         ("PyPI", "torch", "2.5.1"): [TORCH],
-        ("Debian:12", "openssl", OLD): [OPENSSL, UPDATE],
+        ("Debian:12", "openssl", OLD_VERSION): [OPENSSL, UPDATE],
     }
     return OsvSite(
         about={
             key: [identity for identity in ids if identity in names] for key, ids in about.items()
         },
-        records={name: record(name) for name in names},
+        records={name: read_advisory(name) for name in names},
     )
 
 
-def project(folder: Path, accepted: str = "", vllm: str = "0.8.5.post1") -> None:
+def write_project(folder: Path, accepted: str = "", vllm: str = "0.8.5.post1") -> None:
     """A matrix and a lock in `folder`: torch 2.5.1+cu124, vllm, an openssl before its update.
 
     `accepted` are lines of the target's `accept_cves`, `vllm` is its version in the lock.
     """
-    text = RIGHT.replace('torch: "2.6.0"', 'torch: "2.5.1"', 1)
+    text = VALID_MATRIX.replace('torch: "2.6.0"', 'torch: "2.5.1"', 1)
     (folder / "matrix.yaml").write_text(text + accepted, encoding="utf-8")
-    digest = samples.deb("libssl3", OLD)
+    digest = samples.deb("libssl3", OLD_VERSION)
     debs = (
         Deb(
-            file=f"pool/main/o/openssl/libssl3_{OLD}_amd64.deb", size=10, sha256=digest.sha256,
-            package="libssl3", version=OLD, arch="amd64",
+            file=f"pool/main/o/openssl/libssl3_{OLD_VERSION}_amd64.deb",
+            size=10,
+            sha256=digest.sha256,
+            package="libssl3",
+            version=OLD_VERSION,
+            arch="amd64",
         ),
         samples.deb("python3", "3.11.2-1+b1"),
-    )  # fmt: skip
+    )
     resolution = Resolution(
         wheels=(samples.wheel("torch", "2.5.1+cu124"), samples.wheel("vllm", vllm)),
         debs=debs,
     )
-    lock = lock_file.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})
+    lock = lock_file.make_lock(
+        load_matrix(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution}
+    )
     images = folder / "images"
-    codec.write(lock_file.lock_path(images, TARGET), lock)
+    codec.write_document(lock_file.lock_path(images, TARGET), lock)
     metadata = {
         debs[0].sha256: Package(file=debs[0].file, source="openssl"),
         debs[1].sha256: Package(file=debs[1].file, source="python3-defaults"),
     }
-    codec.write(packages_path(images), SbomPackages(packages=metadata))
+    codec.write_document(packages_path(images), SbomPackages(packages=metadata))
 
 
-def digests_of(folder: Path) -> str:
-    """Write the digests of the lock of `project`, with that of its manifest."""
+def write_digests(folder: Path) -> str:
+    """Write the digests of the lock of `write_project`, with that of its manifest."""
     lock = lock_file.read_lock(folder / "images", TARGET)
-    target_digests = image_digests.digests_of(lock, extended.records([plan(lock, Arch.X86_64)]))
-    codec.write(image_digests.digests_path(folder / "images", TARGET), target_digests)
+    target_digests = image_digests.compute_digests(
+        lock, extended.invented_records([create_plan(lock, Arch.X86_64)])
+    )
+    codec.write_document(image_digests.digests_path(folder / "images", TARGET), target_digests)
     return target_digests.arch[Arch.X86_64].manifest

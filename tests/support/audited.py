@@ -30,9 +30,9 @@ def wheel(
     contents = {
         path: data if isinstance(data, bytes) else data.encode() for path, data in files.items()
     }
-    head = wheels.metadata(package, version) + metadata.encode()
+    head = wheels.minimal_metadata(package, version) + metadata.encode()
     contents[f"{name}-{version}.dist-info/METADATA"] = head
-    path = wheels.make(folder, contents, name=name, version=version)
+    path = wheels.write_wheel(folder, contents, name=name, version=version)
     data = path.read_bytes()
     locked_wheel = Wheel(
         package=package,
@@ -82,11 +82,11 @@ def package_set(
     )
 
 
-def changed(value: Value, **changes: object) -> Value:
+def with_changes(value: Value, **changes: object) -> Value:
     """A copy of the value with some fields changed."""
     return msgspec.structs.replace(value, **changes)
 
 
-def subjects(findings: Iterable[Finding]) -> list[str]:
+def finding_subjects(findings: Iterable[Finding]) -> list[str]:
     """The missing or rejected item of each finding."""
     return [finding.evidence.subject if finding.evidence else "" for finding in findings]

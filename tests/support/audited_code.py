@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from imgbuild.audit.code.check import check
+from imgbuild.audit.code.check import check_code
 from imgbuild.audit.code.code_files import find_files
 from imgbuild.audit.code.model import CodeFinding
 from imgbuild.cache.store import Store
@@ -64,7 +64,7 @@ PACKAGES: dict[str, audited.Files] = {
 Findings = Callable[..., list[CodeFinding]]
 
 
-def findings(
+def audit_files(
     folder: Path, files: Mapping[str, str], packages: Mapping[str, audited.Files] | None = None
 ) -> list[CodeFinding]:
     """The findings in a user's `files` with a set of `packages`."""
@@ -74,11 +74,11 @@ def findings(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     package_set = audited.package_set(folder, packages or PACKAGES)
-    every = check(package_set, find_files([code]), Store.open(folder / "cache"))
+    every = check_code(package_set, find_files([code]), Store.open(folder / "cache"))
     return [each for each in every.findings if each.severity is not Severity.NOTE]
 
 
-def shown(findings: list[CodeFinding]) -> list[str]:
+def finding_places(findings: list[CodeFinding]) -> list[str]:
     """The code, place and suggested name of each finding."""
     return [
         " ".join(filter(None, (each.code, f"{each.line}:{each.column}", each.instead)))

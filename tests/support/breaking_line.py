@@ -13,7 +13,7 @@ PIECE = 64 * 1024
 
 
 @dataclass
-class Line:
+class BreakingProxy:
     """A proxy that cuts a connection after the number of bytes in the first of `cuts`."""
 
     server: tuple[str, int]
@@ -64,10 +64,10 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def line_to(host: str) -> Iterator[Line]:
+def proxy_to(host: str) -> Iterator[BreakingProxy]:
     """A proxy to the server at HOST:PORT of this machine."""
     name, _, port = host.partition(":")
-    line = Line((name, int(port)))
+    line = BreakingProxy((name, int(port)))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         line.host = f"127.0.0.1:{listening.getsockname()[1]}"
 

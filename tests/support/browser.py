@@ -99,15 +99,15 @@ class Browser:
 def axe() -> str:
     """The source of axe-core; the test is skipped if it is not installed."""
     if not AXE.is_file():
-        needs.missing("axe-core is not installed", needs.INSTALL)
+        needs.skip_or_fail("axe-core is not installed", needs.INSTALL)
     return AXE.read_text(encoding="utf-8")
 
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
     """Start Chromium; the test is skipped if it is not installed."""
-    program = needs.tool("chromedriver", "chromium-driver")
-    chromium = needs.tool("chromium")
+    program = needs.require_tool("chromedriver", "chromium-driver")
+    chromium = needs.require_tool("chromium")
     driver = subprocess.Popen(
         [program, "--port=0"], stdout=subprocess.PIPE, text=True, env={**os.environ, "LANG": "C"}
     )

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import Reference, parse_repository
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import ImageReference, parse_repository
 from tests.support import sample_project, smoke_environment
 from tests.support.docker_registry import OwnRegistry
 from tests.support.local_index import LocalIndex
@@ -50,21 +50,21 @@ CAUSE = "no driver of the third kind"
 
 def index() -> LocalIndex:
     """The sample project's index with pip, a stub of torch, and a wheel whose import fails."""
-    index = sample_project.index()
+    index = sample_project.sample_index()
     index.published = [item for item in index.published if item.package != "torch"]
     index.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"], files=TORCH)
-    pip = smoke_environment.pip()
+    pip = smoke_environment.pip_wheel()
     index.add("pip", pip.name, pip.read_bytes())
     code = f"import helper\nVALUE = helper.VALUE\nraise OSError({CAUSE!r})\n".encode()
     index.wheel("thewheel", "3.0", ["helper"], files={"thewheel/__init__.py": code})
     return index
 
 
-def make(folder: Path, index_url: str) -> Project:
+def create_project(folder: Path, index_url: str) -> Project:
     """Create the project, lock it and commit it."""
     project = Project(folder, index_url, cache=None)
     project.write(DEBIAN, user="imgbuild", uid=1000)
-    version = smoke_environment.pip().name.split("-")[1]
+    version = smoke_environment.pip_wheel().name.split("-")[1]
     text = (folder / "matrix.yaml").read_text().replace("pins: {", f'pins: {{pip: "{version}", ')
     row = text.partition("targets:\n")[2]
     rows = (
@@ -77,11 +77,11 @@ def make(folder: Path, index_url: str) -> Project:
     (folder / ".venv").symlink_to(sys.prefix)
     project.run("lock", "--all", "--keep")
     git(folder, "init", "--quiet", "--initial-branch=main")
-    commit(folder, "three targets")
+    commit_all(folder, "three targets")
     return project
 
 
-def pin(project: Project, target: str, version: str) -> None:
+def change_pin(project: Project, target: str, version: str) -> None:
     """Change the version of `thewheel` in one target, lock it, and commit the result."""
     path = project.folder / "matrix.yaml"
     before, row, after = path.read_text().partition(f"  {target}:\n")
@@ -89,7 +89,7 @@ def pin(project: Project, target: str, version: str) -> None:
     head, _, tail = target_text.partition('thewheel: "')
     path.write_text(f'{before}{row}{head}thewheel: "{version}{tail[3:]}{comma}{rest}')
     project.run("lock", target, "--keep")
-    commit(project.folder, f"{target}: thewheel {version}")
+    commit_all(project.folder, f"{target}: thewheel {version}")
 
 
 def git(folder: Path, *words: str) -> str:
@@ -101,7 +101,7 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def commit(folder: Path, words: str) -> str:
+def commit_all(folder: Path, words: str) -> str:
     """Commit all files; returns the hash of the commit."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", words)
@@ -109,7 +109,7 @@ def commit(folder: Path, words: str) -> str:
 
 
 @dataclass
-class Ran:
+class JobOutput:
     """The exit status of the scripts of a job, with the outputs of its steps and its summary."""
 
     status: int
@@ -118,7 +118,9 @@ class Ran:
     summary: str
 
 
-def run_job(project: Project, workflow: str, job: str, env: dict[str, str], folder: Path) -> Ran:
+def run_job(
+    project: Project, workflow: str, job: str, env: dict[str, str], folder: Path
+) -> JobOutput:
     """Run the scripts of a job of this repository's own workflows, as a CI runs them.
 
     `env` has a value for each `${{ }}` in a step's environment. Steps that use an action are
@@ -150,12 +152,12 @@ def run_job(project: Project, workflow: str, job: str, env: dict[str, str], fold
         status = status or done.returncode
     pairs = (line.partition("=") for line in outputs.read_text().splitlines())
     job_outputs = {name: json.loads(value) for name, _, value in pairs}
-    return Ran(
+    return JobOutput(
         status=status, said="\n".join(messages), outputs=job_outputs, summary=summary.read_text()
     )
 
 
-def with_programs(folder: Path) -> str:
+def path_with_programs(folder: Path) -> str:
     """The PATH in which the programs of `folder` are first."""
     return f"{folder}:{os.environ['PATH']}"
 
@@ -176,11 +178,11 @@ class Sample:
     def tags(self, name: str) -> dict[str, str]:
         """The digests of the tags that belong to a target in a repository."""
         repository = parse_repository(self.place(name))
-        client = Client(origin=True)
+        client = RegistryClient(origin=True)
         tags = [tag for tag in client.tags(repository) if not tag.startswith("sha256-")]
         done = {}
         for tag in tags:
-            named = client.resolve(Reference(repository.host, repository.name, tag=tag))
+            named = client.resolve(ImageReference(repository.host, repository.name, tag=tag))
             assert named is not None
             done[tag] = named.digest
         return done
@@ -190,12 +192,12 @@ class Sample:
         text: str = self.project.read(f"{target}/digests.json")["digest"]
         return text
 
-    def job(self, workflow: str, job: str, **env: str) -> Ran:
+    def job(self, workflow: str, job: str, **env: str) -> JobOutput:
         """Run the scripts of a workflow's job."""
         return run_job(self.project, workflow, job, env, self.folder / workflow / job)
 
 
-def script(sample: Sample, *words: str) -> Path:
+def ci_script(sample: Sample, *words: str) -> Path:
     """Write the script of `ci script` with the given arguments."""
     text = sample.project.run("ci", "script", "--through", "root", *words).stdout
     sample.folder.mkdir(exist_ok=True)
@@ -204,7 +206,7 @@ def script(sample: Sample, *words: str) -> Path:
     return path
 
 
-def run(sample: Sample, path: Path, status: int = 0) -> str:
+def run_script(sample: Sample, path: Path, status: int = 0) -> str:
     """Run a script that must end with exit status `status`; returns its messages."""
     done = subprocess.run(
         ["bash", str(path)], cwd="/", env=sample.project.environment(), capture_output=True,
@@ -215,7 +217,7 @@ def run(sample: Sample, path: Path, status: int = 0) -> str:
     return done.stderr
 
 
-def states(sample: Sample) -> dict[str, tuple[int, int]]:
+def step_states(sample: Sample) -> dict[str, tuple[int, int]]:
     """The exit code of each ended step, and the time when its file was written."""
     ends = {}
     for path in sorted((sample.project.folder / "build/ci").glob("*/*.json")):

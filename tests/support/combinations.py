@@ -22,25 +22,25 @@ import yaml
 
 from imgbuild.audit import judge
 from imgbuild.audit.binaries.elf import read_elf
-from imgbuild.audit.judge import Terms
+from imgbuild.audit.judge import AuditTerms
 from imgbuild.audit.main_path import closure, corners, policy
 from imgbuild.audit.main_path.policy import MainPathEntry
 from imgbuild.audit.packages.content import RemoteContent, WheelMember
 from imgbuild.audit.packages.library import Library, LibraryWheel
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.audit.packages.pinned import pick
+from imgbuild.audit.packages.pinned import pick_wheels
 from imgbuild.audit.packages.reading import open_content
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.remote_wheel import Blocks
+from imgbuild.http.client import HttpClient
+from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.index.remote_wheel import BlockCache
 from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline import audit_lock
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 from imgbuild.solve.uv import default_index
 from imgbuild.values import Arch, sha256
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import wheels
 
 FOLDER = Path(__file__).parents[1] / "data" / "combinations"
@@ -52,10 +52,10 @@ WITHOUT_CODE = ("metadata", "elf", "cuda", "rules")
 SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 
 
-class Breaks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ExpectedFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The required parts of a finding: a relation, both packages and part of the subject."""
 
-    relation: tuple[Relation, ...]
+    relation: tuple[ConflictRelation, ...]
     package: str
     other: str = ""
     subject: str = ""
@@ -67,7 +67,7 @@ class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     id: str
     check: Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]
     packages: dict[str, str]
-    breaks: Breaks
+    breaks: ExpectedFinding
     at: tuple[str, ...]
     healthy: dict[str, str | None]
     why: str
@@ -110,13 +110,13 @@ class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         )
 
 
-def load(half: str) -> tuple[Combination, ...]:
+def load_combinations(half: str) -> tuple[Combination, ...]:
     """The records of one half, in the order of the file."""
     document = yaml.safe_load((FOLDER / f"{half}.yaml").read_text(encoding="utf-8"))
     return tuple(msgspec.convert(document["combinations"], list[Combination]))
 
 
-def half_of(identity: str) -> str:
+def half_of_record(identity: str) -> str:
     """The half of a record, selected by the hash of its ID."""
     return HALVES[int(sha256(identity.encode()), 16) % 2]
 
@@ -134,9 +134,9 @@ class Laboratory:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.http = Http()
+        self.http = HttpClient()
         place = IndexAddress(name="default", address=default_index())
-        self.indexes = Indexes({place.name: place}, {}, place.name, self.http)
+        self.indexes = IndexLookup({place.name: place}, {}, place.name, self.http)
 
     def outcome(self, record: Combination) -> Outcome:
         """Audit the broken and the valid combination of a record."""
@@ -147,10 +147,10 @@ class Laboratory:
 
     def findings(self, record: Combination) -> tuple[Finding, ...]:
         """The findings of an audit of the packages of `record`."""
-        machine = Tags(python=record.python, glibc=record.glibc, arch=record.arch)
-        picked = pick(record.packages, machine, self.indexes, self.http)
+        machine = WheelTags(python=record.python, glibc=record.glibc, arch=record.arch)
+        picked = pick_wheels(record.packages, machine, self.indexes, self.http)
         assert not picked.lacking, f"{record.id}: no wheel of {', '.join(picked.lacking)}"
-        with Library(self.store, Blocks(self.http), processes=1) as library:
+        with Library(self.store, BlockCache(self.http), processes=1) as library:
             library_wheels = [
                 library.wheel(wheel, picked.urls[wheel.sha256]) for wheel in picked.wheels
             ]
@@ -194,7 +194,7 @@ class Laboratory:
             with self.store.scratch() as folder:
                 path = folder / "member"
                 self._download(str(library_wheel.where), content.members()[file], path)
-                facts = read_elf(partial(_inflated, path), file)
+                facts = read_elf(partial(_inflate_file, path), file)
         assert facts is not None, f"{library_wheel.wheel.file}: {file} is not a shared object"
         return facts
 
@@ -202,20 +202,24 @@ class Laboratory:
         self, package_set: PackageSet, record: Combination, library: Library
     ) -> tuple[Finding, ...]:
         if record.check in WITHOUT_CODE:
-            return judge.audit(package_set, Terms(cuda=record.cuda), checks=WITHOUT_CODE).findings
-        rules = policy.load()
+            return judge.audit_package_set(
+                package_set, AuditTerms(cuda=record.cuda), checks=WITHOUT_CODE
+            ).findings
+        rules = policy.load_policy()
         if record.script:
             entry = MainPathEntry(name=SCRIPT, why="the program that is looked at")
             rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
         # Corners hold notes alone: they are looked into where a note is what is expected.
         noted = record.level is Severity.NOTE
-        marginal = corners.corners(package_set, rules) if noted else ()
+        marginal = corners.corner_modules(package_set, rules) if noted else ()
         path = closure.main_path(package_set, rules, marginal)
         assert library.http is not None
         past = audit_lock.removed_attributes_check(
             package_set, lambda: self.indexes, library, library.http, record.packages
         )
-        return judge.audit(package_set, Terms(cuda=record.cuda), path=path, past=past).findings
+        return judge.audit_package_set(
+            package_set, AuditTerms(cuda=record.cuda), path=path, past=past
+        ).findings
 
     @property
     def store_of_the_machine(self) -> Store:
@@ -223,16 +227,16 @@ class Laboratory:
         return Store.open()
 
     def _download(self, url: str, member: WheelMember, path: Path) -> None:
-        head = self.http.part(url, member.start, 30)
+        head = self.http.fetch_part(url, member.start, 30)
         start = member.start + 30 + int.from_bytes(head[26:28], "little")
         start += int.from_bytes(head[28:30], "little")
         with path.open("wb") as sink:
             for offset in range(0, member.compressed, PIECE):
                 length = min(PIECE, member.compressed - offset)
-                sink.write(self.http.part(url, start + offset, length))
+                sink.write(self.http.fetch_part(url, start + offset, length))
 
 
-def _inflated(path: Path) -> Iterator[bytes]:
+def _inflate_file(path: Path) -> Iterator[bytes]:
     inflater = zlib.decompressobj(-15)
     with path.open("rb") as source:
         while piece := source.read(1 << 20):
@@ -242,7 +246,7 @@ def _inflated(path: Path) -> Iterator[bytes]:
 
 def _script(folder: Path, text: str) -> tuple[Wheel, Path]:
     """Write a user's program as a wheel on disk."""
-    path = wheels.make(folder, {f"{SCRIPT}.py": text.encode()}, name=SCRIPT)
+    path = wheels.write_wheel(folder, {f"{SCRIPT}.py": text.encode()}, name=SCRIPT)
     data = path.read_bytes()
     wheel = Wheel(
         package=SCRIPT,

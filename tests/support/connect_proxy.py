@@ -10,11 +10,11 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.support.servers import running
+from tests.support.servers import serve_requests
 
 
 @dataclass
-class Proxy:
+class ConnectProxy:
     """A proxy. `routes` maps HOST:PORT to a local port; `tunnels` has the requests so far."""
 
     routes: dict[str, int]
@@ -24,7 +24,7 @@ class Proxy:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    proxy: Proxy
+    proxy: ConnectProxy
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -58,7 +58,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serve(proxy: Proxy) -> Iterator[Proxy]:
+def serve_proxy(proxy: ConnectProxy) -> Iterator[ConnectProxy]:
     """Run `proxy` on a free port."""
-    with running(_Handler, proxy=proxy) as proxy.port:
+    with serve_requests(_Handler, proxy=proxy) as proxy.port:
         yield proxy

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.lock.lock_file import Lock
-from imgbuild.report import Tier
+from imgbuild.report import TierName
 from imgbuild.smoke import runner
 from imgbuild.smoke.result import RunSettings
 from imgbuild.values import Arch
@@ -20,13 +20,13 @@ from tests.support import downloads
 SCRIPTS = Path(__file__).parents[2] / "smoke_tests"
 
 
-def download(folder: Path, packages: Iterable[str], python: str = "3.11") -> list[Path]:
+def download_wheels(folder: Path, packages: Iterable[str], python: str = "3.11") -> list[Path]:
     """Download wheels for x86_64 without their dependencies."""
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (12, 17, 28)]
-    return downloads.wheels(folder, packages, *platforms, f"--python-version={python}")
+    return downloads.download_wheels(folder, packages, *platforms, f"--python-version={python}")
 
 
-class Container:
+class DamagedContainer:
     """A container without a network that sleeps until it is removed."""
 
     def __init__(self, docker: str, reference: str) -> None:
@@ -43,12 +43,14 @@ class Container:
         inside = f"{source}/." if source.is_dir() else str(source)
         _output([self.docker, "cp", inside, f"{self.name}:{target}"])
 
-    def cases(self, lock: Lock, tier: Tier, only: str, scratch: Path) -> dict[str, tuple[str, str]]:
+    def cases(
+        self, lock: Lock, tier: TierName, only: str, scratch: Path
+    ) -> dict[str, tuple[str, str]]:
         """The outcome and message of each case, run as the user of the image."""
-        expect = scratch / runner.EXPECT
-        expect.write_bytes(msgspec.json.encode(runner.expectation(lock, Arch.X86_64)))
+        expect = scratch / runner.EXPECTATION_FILE
+        expect.write_bytes(msgspec.json.encode(runner.create_expectation(lock, Arch.X86_64)))
         self.put(SCRIPTS, runner.PLACE)
-        self.put(expect, f"{runner.PLACE}/{runner.EXPECT}")
+        self.put(expect, f"{runner.PLACE}/{runner.EXPECTATION_FILE}")
         self.damage(f"chmod -R a+rX {runner.PLACE}")
         how = RunSettings(timeout_factor=4, only=only)
         command = runner.command_line(lock.settings.prefix, tier, how)
@@ -64,9 +66,9 @@ class Container:
 
 
 @contextlib.contextmanager
-def container(docker: str, reference: str) -> Iterator[Container]:
+def run_container(docker: str, reference: str) -> Iterator[DamagedContainer]:
     """Start a container of an image, and remove it at the end."""
-    container = Container(docker, reference)
+    container = DamagedContainer(docker, reference)
     try:
         yield container
     finally:

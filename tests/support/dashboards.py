@@ -18,12 +18,12 @@ DASHBOARD = {
 LATER = {"opentelemetry-exporter-prometheus", "opentelemetry-proto", "opentelemetry-sdk"}
 
 
-def needed(version: str) -> set[str]:
+def required_packages(version: str) -> set[str]:
     """The packages that ray[default] requires in a version of Ray."""
     return DASHBOARD | (LATER if Version(version) > Version("2.43.0") else set())
 
 
-def lacking() -> dict[str, tuple[str, list[str]]]:
+def targets_without_dashboard() -> dict[str, tuple[str, list[str]]]:
     """The version of Ray in each locked target, and the packages that its dashboard lacks."""
     rows: dict[str, tuple[str, list[str]]] = {}
     for path in sorted(ROOT.glob("images/*/lock.json")):
@@ -31,6 +31,6 @@ def lacking() -> dict[str, tuple[str, list[str]]]:
         for resolution in lock.arch.values():
             version = resolution.versions.get("ray")
             if version is not None:
-                packages = sorted(needed(version) - resolution.versions.keys())
+                packages = sorted(required_packages(version) - resolution.versions.keys())
                 assert rows.setdefault(lock.target, (version, packages)) == (version, packages)
     return rows

@@ -21,7 +21,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def info(
+def tar_header(
     name: str,
     *,
     kind: bytes = tarfile.REGTYPE,
@@ -44,23 +44,23 @@ def info(
 
 
 def folder(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
-    return info(name, kind=tarfile.DIRTYPE, mode=mode), b""
+    return tar_header(name, kind=tarfile.DIRTYPE, mode=mode), b""
 
 
 def file(
     name: str, data: bytes = b"", mode: int = 0o644, gid: int = 0
 ) -> tuple[tarfile.TarInfo, bytes]:
-    header = info(name, mode=mode, gid=gid)
+    header = tar_header(name, mode=mode, gid=gid)
     header.size = len(data)
     return header, data
 
 
 def symlink(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
-    return info(name, kind=tarfile.SYMTYPE, target=target), b""
+    return tar_header(name, kind=tarfile.SYMTYPE, target=target), b""
 
 
 def hardlink(name: str, target: str, mode: int = 0o644) -> tuple[tarfile.TarInfo, bytes]:
-    return info(name, kind=tarfile.LNKTYPE, target=target, mode=mode), b""
+    return tar_header(name, kind=tarfile.LNKTYPE, target=target, mode=mode), b""
 
 
 def control_text(package: str, version: str = "1.0-1", **fields: str) -> str:
@@ -68,7 +68,7 @@ def control_text(package: str, version: str = "1.0-1", **fields: str) -> str:
     return "".join(f"{name.replace('_', '-')}: {value}\n" for name, value in rows.items())
 
 
-def make(
+def write_deb(
     path: Path,
     package: str,
     members: Sequence[tuple[tarfile.TarInfo, bytes]] = (),
@@ -83,11 +83,11 @@ def make(
     parts = {
         "debian-binary": b"2.0\n",
         "control.tar.xz": lzma.compress(
-            tar([file(f"./{name}", text.encode(), 0o755) for name, text in texts.items()])
+            tar_bytes([file(f"./{name}", text.encode(), 0o755) for name, text in texts.items()])
         ),
-        f"data.tar{packing}": PACKERS[packing](tar(members)),
+        f"data.tar{packing}": PACKERS[packing](tar_bytes(members)),
     }
-    data = ar(parts)
+    data = ar_bytes(parts)
     path.write_bytes(data)
     return Deb(
         file=f"pool/main/{path.name}",
@@ -99,7 +99,7 @@ def make(
     )
 
 
-def tar(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+def tar_bytes(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for header, data in members:
@@ -107,7 +107,7 @@ def tar(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
-def ar(parts: Mapping[str, bytes]) -> bytes:
+def ar_bytes(parts: Mapping[str, bytes]) -> bytes:
     result = b"!<arch>\n"
     for name, data in parts.items():
         result += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode()

@@ -44,7 +44,7 @@ HIDDEN = "…"
 
 
 @dataclass(frozen=True)
-class Mark:
+class BlockMark:
     """The comment of a block, which has a path, a reason, or an environment and a file."""
 
     kind: str
@@ -55,14 +55,14 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Block:
+class CodeBlock:
     """A fenced block. `line` is the line of its fence."""
 
     path: Path
     line: int
     language: str
     text: str
-    mark: Mark | None
+    mark: BlockMark | None
 
     @property
     def place(self) -> str:
@@ -91,34 +91,36 @@ def small_documents() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *tested]
 
 
-def blocks(path: Path, text: str | None = None) -> list[Block]:
+def read_blocks(path: Path, text: str | None = None) -> list[CodeBlock]:
     """The blocks of a file, in order."""
     source = path.read_text(encoding="utf-8") if text is None else text
     blocks, before = [], ""
     for token in MarkdownIt("commonmark").parse(source):
         if token.type in ("fence", "code_block"):
             begin = (token.map or [0])[0] + 1
-            blocks.append(Block(path, begin, token.info.strip(), token.content, read_mark(before)))
+            blocks.append(
+                CodeBlock(path, begin, token.info.strip(), token.content, read_mark(before))
+            )
         before = token.content if token.type == "html_block" else ""
     return blocks
 
 
-def read_mark(comment: str) -> Mark | None:
+def read_mark(comment: str) -> BlockMark | None:
     """The mark in a comment; None if the comment has none."""
     match = MARK.fullmatch(comment)
     if match is None:
         return None
     if match["kind"] != "run":
-        return Mark(match["kind"], match["said"])
+        return BlockMark(match["kind"], match["said"])
     result = RUN.fullmatch(match["said"])
     if result is None:
         return None
-    return Mark(
+    return BlockMark(
         "run", match["said"], result["environment"], result["verb"] or "", result["file"] or ""
     )
 
 
-def commands(block: Block) -> list[Command]:
+def block_commands(block: CodeBlock) -> list[Command]:
     """The commands of a block, whose lines count in its file.
 
     In a console block, a command begins with `$ ` and continues after a backslash and within
@@ -128,10 +130,10 @@ def commands(block: Block) -> list[Command]:
         return [Command(block.line + 1, block.text, ())]
     if block.language == "python":
         return [Command(block.line + 1, f"python - <<'PYTHON'\n{block.text}PYTHON", ())]
-    return list(_typed(block))
+    return list(_typed_commands(block))
 
 
-def _typed(block: Block) -> Iterator[Command]:
+def _typed_commands(block: CodeBlock) -> Iterator[Command]:
     lines = block.text.splitlines()
     at = 0
     while at < len(lines):
@@ -141,7 +143,7 @@ def _typed(block: Block) -> Iterator[Command]:
             raise ValueError(message)
         words = lines[at][2:]
         at += 1
-        while at < len(lines) and _goes_on(words):
+        while at < len(lines) and _is_incomplete(words):
             words += f"\n{lines[at]}"
             at += 1
         end = at
@@ -151,7 +153,7 @@ def _typed(block: Block) -> Iterator[Command]:
         at = end
 
 
-def _goes_on(words: str) -> bool:
+def _is_incomplete(words: str) -> bool:
     """Whether a shell would wait for another line."""
     try:
         shlex.split(words, comments=True)
@@ -160,7 +162,7 @@ def _goes_on(words: str) -> bool:
     return False
 
 
-def shows(expected: tuple[str, ...], printed: str, *, whole: bool) -> bool:
+def output_matches(expected: tuple[str, ...], printed: str, *, whole: bool) -> bool:
     """Whether `printed` matches `expected`; `…` matches any text, or any lines if it is alone.
 
     If not `whole`, other lines may precede and follow.

@@ -33,7 +33,7 @@ http: {{addr: "{address}"}}
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """A request with the status of its response."""
 
     method: str
@@ -60,15 +60,15 @@ class OwnRegistry:
             for path in self.storage.rglob("blobs/sha256/*/*/data")
         }
 
-    def received_requests(self) -> list[Asked]:
+    def received_requests(self) -> list[ReceivedRequest]:
         """Every request so far."""
         text = (self.folder / "log").read_text(errors="replace")
         return [
-            Asked(match["method"], match["path"], int(match["status"]))
+            ReceivedRequest(match["method"], match["path"], int(match["status"]))
             for match in LINE.finditer(text)
         ]
 
-    def writes(self, since: int = 0) -> list[Asked]:
+    def writes(self, since: int = 0) -> list[ReceivedRequest]:
         """The requests that changed the registry, starting at number `since`."""
         return [
             request
@@ -77,15 +77,17 @@ class OwnRegistry:
         ]
 
 
-def program() -> str:
+def registry_program() -> str:
     """The docker-registry program."""
     if ENGINES.exists():
         return str(ENGINES)
-    return shutil.which(PROGRAM) or needs.tool(PROGRAM)
+    return shutil.which(PROGRAM) or needs.require_tool(PROGRAM)
 
 
 @contextlib.contextmanager
-def serve(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[OwnRegistry]:
+def serve_registry(
+    folder: Path, settings: Mapping[str, str] | None = None
+) -> Iterator[OwnRegistry]:
     """Run a registry that stores its files in `folder`, which is removed at the end.
 
     `settings` are REGISTRY_… variables, which override its configuration.
@@ -97,13 +99,13 @@ def serve(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[O
     (folder / "config.yml").write_text(CONFIGURATION.format(folder=folder, address=host))
     with (folder / "log").open("wb") as log:
         running = subprocess.Popen(
-            [program(), "serve", str(folder / "config.yml")],
+            [registry_program(), "serve", str(folder / "config.yml")],
             env={**os.environ, **(settings or {})},
             stdout=log,
             stderr=log,
         )
     try:
-        _await(running, host, folder / "log")
+        _wait_for_registry(running, host, folder / "log")
         yield OwnRegistry(host=host, folder=folder)
     finally:
         running.terminate()
@@ -111,7 +113,7 @@ def serve(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[O
         shutil.rmtree(folder)
 
 
-def _await(running: subprocess.Popen[bytes], host: str, log: Path) -> None:
+def _wait_for_registry(running: subprocess.Popen[bytes], host: str, log: Path) -> None:
     name, _, port = host.partition(":")
     deadline = time.monotonic() + SECONDS_TO_ANSWER
     while time.monotonic() < deadline and running.poll() is None:

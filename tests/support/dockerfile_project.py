@@ -16,7 +16,7 @@ from imgbuild.values import Arch
 from tests.support import sample_project
 from tests.support.local_index import sdist_bytes
 from tests.support.sample_project import Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 BASE = {
     "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
@@ -74,24 +74,26 @@ def build_wheel(folder, settings=None, metadata=None):
 PYPROJECT = b'[build-system]\nrequires = ["maker"]\nbuild-backend = "maker"\n'
 
 
-def uv() -> dict[str, bytes]:
+def uv_wheel_files() -> dict[str, bytes]:
     """The files of a wheel of uv."""
     data = f"uv-{version('uv')}.data/scripts/uv"
     return {"uv/__init__.py": b"", data: Path(find_uv_bin()).read_bytes()}
 
 
 @contextlib.contextmanager
-def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> Iterator[Project]:
+def locked_project(
+    folder: Path, *, sdist: bool = False, site: FileSite | None = None
+) -> Iterator[Project]:
     """Create a project with a locked target in `folder`; Debian files are in the user's cache.
 
     With `sdist` one of its packages has no wheel. Its index is `site`, if given.
     """
-    index = sample_project.index()
+    index = sample_project.sample_index()
     if sdist:
         index.wheel("maker", "1.0", files={"maker.py": MAKER})
         files = {"pyproject.toml": PYPROJECT, "PKG-INFO": b""}
         index.add(SDIST, "made-1.0.tar.gz", sdist_bytes(SDIST, "1.0", files))
-    index.wheel("uv", version("uv"), tag="py3-none-manylinux_2_17_x86_64", files=uv())
+    index.wheel("uv", version("uv"), tag="py3-none-manylinux_2_17_x86_64", files=uv_wheel_files())
     index.wheel(
         "tools",
         "3.0",
@@ -123,9 +125,9 @@ def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> I
         files={"usurper/__init__.py": b"", "usurper-1.0.data/data/share/tools/x.txt": b"taken\n"},
     )
     index.wheel("winner", "1.0", files={"winner-1.0.data/data/share/common.txt": b"of winner\n"})
-    release_catalogue = site or Site()
+    release_catalogue = site or FileSite()
     release_catalogue.files.update(index.site_files())
-    with serve(release_catalogue):
+    with serve_site(release_catalogue):
         project = Project(folder, release_catalogue.url("simple"), cache=None)
         project.write(BASE, arches=(Arch.X86_64.value,))
         matrix = folder / "matrix.yaml"

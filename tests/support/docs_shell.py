@@ -28,7 +28,7 @@ from pathlib import Path
 import yaml
 
 import imgbuild
-from imgbuild.oci.tree import remove
+from imgbuild.oci.tree import remove_root
 from tests.support import (
     ci_repository,
     docker_registry,
@@ -36,15 +36,15 @@ from tests.support import (
     needs,
     smoke_environment,
 )
-from tests.support.doc_blocks import HIDDEN, ROOT, Block, Command, shows
+from tests.support.doc_blocks import HIDDEN, ROOT, CodeBlock, Command, output_matches
 from tests.support.git_repository import GitRepository
 from tests.support.local_index import LocalIndex, sdist_bytes, wheel_bytes
 from tests.support.sample_project import Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 # The others use the index that this machine is configured for.
 OWN_INDEX = ("small", "home", "project")
-ENGINE = needs.docker20  # no images with the documented names exist there
+ENGINE = needs.require_docker20  # no images with the documented names exist there
 DATA = ROOT / "tests/data/docs"
 TEAM = ("index.example", "git.example", "files.example")
 # A package in a git repository, with its own build backend.
@@ -67,7 +67,7 @@ def build_wheel(folder, settings=None, metadata=None):
 """
 SECONDS = 300  # a command that takes longer hangs
 # Files of a project in addition to its matrix, for make and engines.
-BESIDE = ("Makefile", "pyproject.toml", "tools/constraints.txt")
+LINKED_FILES = ("Makefile", "pyproject.toml", "tools/constraints.txt")
 # Each torch with the runtime of its CUDA, by which that is known.
 TORCHES = (
     ("2.6.0", "nvidia-cuda-runtime-cu12", "12.4.127"),
@@ -104,7 +104,7 @@ MODULES = {
 }
 
 
-def index() -> LocalIndex:
+def docs_index() -> LocalIndex:
     """The packages that the docs name, with only the modules that smoke tests import."""
     index = LocalIndex()
     for number, requires in TOOLKITS:
@@ -120,10 +120,12 @@ def index() -> LocalIndex:
         index.wheel("torch-tensorrt", number, [f"torch{bounds}"])
     cuda = {"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}
     index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist_bytes("flash_attn", "2.7.4", cuda))
-    pip = smoke_environment.pip()
+    pip = smoke_environment.pip_wheel()
     index.add("pip", pip.name, pip.read_bytes())
     uv = version("uv")
-    index.wheel("uv", uv, tag="py3-none-manylinux_2_17_x86_64", files=dockerfile_project.uv())
+    index.wheel(
+        "uv", uv, tag="py3-none-manylinux_2_17_x86_64", files=dockerfile_project.uv_wheel_files()
+    )
     index.wheel("uv", uv, tag="py3-none-manylinux_2_17_aarch64", files={"uv/__init__.py": b""})
     return index
 
@@ -134,7 +136,7 @@ def _package(name: str, number: str, classes: tuple[str, ...]) -> dict[str, byte
 
 
 @dataclass
-class Shell:
+class DocsShell:
     """A bash that keeps its folder and variables between commands."""
 
     folder: Path
@@ -159,7 +161,7 @@ class Shell:
         assert self._bash.stdin is not None
         self._count += 1
         out, err, end = (self.spool / f"{self._count}.{kind}" for kind in ("out", "err", "end"))
-        line = f"eval {shlex.quote(self.here(words))} >{out} 2>{err} </dev/null"
+        line = f"eval {shlex.quote(self.with_local_names(words))} >{out} 2>{err} </dev/null"
         self._bash.stdin.write(f"{line}\necho $? >{end}.new; mv {end}.new {end}\n")
         self._bash.stdin.flush()
         limit = time.monotonic() + SECONDS
@@ -168,25 +170,25 @@ class Shell:
             assert time.monotonic() < limit, f"not finished after {SECONDS} s: {words}"
             time.sleep(0.05)
         texts = (path.read_text(errors="replace") for path in (out, err))
-        return (int(end.read_text()), *map(self.there, texts))  # type: ignore[return-value]
+        return (int(end.read_text()), *map(self.with_docs_names, texts))  # type: ignore[return-value]
 
     def cwd(self) -> Path:
         """The shell's current folder."""
-        return Path(self.here(self.type("pwd")[1].strip()))
+        return Path(self.with_local_names(self.type("pwd")[1].strip()))
 
-    def here(self, text: str) -> str:
+    def with_local_names(self, text: str) -> str:
         """`text` with names of the docs replaced by those of this environment."""
         for name, local_name in self.names.items():
             text = text.replace(name, local_name)
         return text
 
-    def there(self, text: str) -> str:
+    def with_docs_names(self, text: str) -> str:
         """`text` with names of this environment replaced by those of the docs."""
         for name, local_name in reversed(self.names.items()):
             text = text.replace(local_name, name)
         return text
 
-    def run(self, command: Command, block: Block) -> None:
+    def run(self, command: Command, block: CodeBlock) -> None:
         """Run a command of the docs and compare its status and output with the docs."""
         status, out, err = self.type(command.words)
         place = f"{block.path.name}:{command.line}: $ {command.words}\n"
@@ -195,17 +197,17 @@ class Shell:
         if command.expected:
             printed = err if command.fails else out
             result = "\n".join(command.expected)
-            shown = shows(command.expected, printed, whole=not command.fails)
+            shown = output_matches(command.expected, printed, whole=not command.fails)
             assert shown, f"{transcript}\nbut the docs show:\n{result}"
 
-    def write(self, block: Block) -> None:
+    def write(self, block: CodeBlock) -> None:
         """Write or merge a block into the file that its mark names."""
         assert block.mark is not None
-        path = self.cwd() / self.here(block.mark.file.replace("~/", "/home/me/"))
+        path = self.cwd() / self.with_local_names(block.mark.file.replace("~/", "/home/me/"))
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = self.here(block.text).replace(f"sha256:{HIDDEN}", f"sha256:{'0' * 64}")
+        text = self.with_local_names(block.text).replace(f"sha256:{HIDDEN}", f"sha256:{'0' * 64}")
         if block.mark.verb == "adds to":
-            whole = _merged(yaml.safe_load(path.read_text()), yaml.safe_load(text))
+            whole = _merge_values(yaml.safe_load(path.read_text()), yaml.safe_load(text))
             text = yaml.safe_dump(whole, sort_keys=False)
         path.write_text(text)
 
@@ -219,10 +221,10 @@ class Shell:
         self._bash.wait()
 
 
-def _merged(whole: object, part: object) -> object:
+def _merge_values(whole: object, part: object) -> object:
     """`whole` with the values of `part`; maps are merged key by key."""
     if isinstance(whole, dict) and isinstance(part, dict):
-        return whole | {name: _merged(whole.get(name), value) for name, value in part.items()}
+        return whole | {name: _merge_values(whole.get(name), value) for name, value in part.items()}
     return part
 
 
@@ -233,11 +235,11 @@ class Environments:
     folder: Path
     project: Project
     registry: str
-    team: Site
+    team: FileSite
     count: int = 0
 
     @contextlib.contextmanager
-    def shell(self, name: str) -> Iterator[Shell]:
+    def shell(self, name: str) -> Iterator[DocsShell]:
         """A shell in a new environment of that name."""
         self.count += 1
         place = self.folder / f"{name}{self.count}"
@@ -262,12 +264,12 @@ class Environments:
             "registry.inside.example": self.registry, "registry.example": self.registry,
             "/home/me": str(home),
         }  # fmt: skip
-        shell = Shell(begin, env, place / "spool", names)
+        shell = DocsShell(begin, env, place / "spool", names)
         try:
             yield shell
         finally:
             shell.end()
-            remove(place)
+            remove_root(place)
 
 
 def with_catalogue(site: Path, project: Path) -> Path:
@@ -327,15 +329,15 @@ def serve_environments(folder: Path) -> Iterator[Environments]:
     """Lock the project, and serve its index and a registry."""
     needs.user_namespaces()
     with (
-        serve(Site(files=index().site_files())) as site,
-        serve(Site(files=team_files(folder / "team"))) as team,
-        docker_registry.serve(folder / "registry") as registry,
+        serve_site(FileSite(files=docs_index().site_files())) as site,
+        serve_site(FileSite(files=team_files(folder / "team"))) as team,
+        docker_registry.serve_registry(folder / "registry") as registry,
     ):
         project = Project(folder / "project", site.url("simple"), cache=None)
         project.folder.mkdir()
         shutil.copy(DATA / "matrix.yaml", project.folder)
         shutil.copy(DATA / "ci.yaml", project.folder)
-        for name in BESIDE:
+        for name in LINKED_FILES:
             (project.folder / name).parent.mkdir(exist_ok=True)
             shutil.copy2(ROOT / name, project.folder / name)
         _environment(project.folder / ".venv")
@@ -343,7 +345,7 @@ def serve_environments(folder: Path) -> Iterator[Environments]:
         project.run("lock", "--all", "--keep")
         project.run("render", "--all")
         ci_repository.git(project.folder, "init", "--quiet", "--initial-branch=main")
-        ci_repository.commit(project.folder, "three targets")
+        ci_repository.commit_all(project.folder, "three targets")
         ci_repository.git(project.folder, "branch", "release")
         try:
             yield Environments(folder, project, registry.host, team)
@@ -353,7 +355,7 @@ def serve_environments(folder: Path) -> Iterator[Environments]:
 
 def _drop_images() -> None:
     """Remove the images that the commands loaded into the engine."""
-    docker, env = needs.tool("docker"), {**os.environ, **ENGINE()}
+    docker, env = needs.require_tool("docker"), {**os.environ, **ENGINE()}
     listing = [docker, "image", "ls", "--quiet", "--filter", "label=dev.imgbuild.target"]
     listed = subprocess.run(listing, env=env, capture_output=True, text=True, check=True)
     images = sorted(set(listed.stdout.split()))

@@ -12,11 +12,11 @@ from uv import find_uv_bin
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.matrix.load import load
-from imgbuild.plan.plan import plan
+from imgbuild.matrix.load import load_matrix
+from imgbuild.plan.plan import create_plan
 from imgbuild.values import Arch, Sha256
 from tests.support import needs
 
@@ -30,7 +30,7 @@ def index_words() -> list[str]:
     return done.stdout.decode().split()
 
 
-def wheels(folder: Path, packages: Iterable[str], *options: str) -> list[Path]:
+def download_wheels(folder: Path, packages: Iterable[str], *options: str) -> list[Path]:
     """Download wheels of exactly `packages` with additional `options` of pip.
 
     pip trusts the system's certificates.
@@ -41,18 +41,20 @@ def wheels(folder: Path, packages: Iterable[str], *options: str) -> list[Path]:
     return sorted(folder.glob("*.whl"))
 
 
-def locked(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
+def download_locked_wheels(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
     """A committed lock, the user's cache, and the cached inputs of its x86_64 image by hash.
 
     Files that the cache lacks are downloaded into it, as by `imgbuild build`. Keep a reference to
     the store: as long as it exists, other processes do not prune these files.
     """
     lock, store = lock_file.read_lock(ROOT / "images", target), Store.open()
-    layers = plan(lock, Arch.X86_64).layers
+    layers = create_plan(lock, Arch.X86_64).layers
     required_hashes = {file.sha256 for layer in layers for file in layer.recipe.inputs}
     sizes = {wheel.sha256: wheel.size for wheel in lock.arch[Arch.X86_64].wheels}
     if absent := [key for key in required_hashes if store.file(key) is None]:
-        needs.network()
-        needs.disk(4 + sum(sizes.get(key, 0) for key in absent) / 1e9)
-        Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).fetch(lock, layers)
+        needs.require_network()
+        needs.require_disk_space(4 + sum(sizes.get(key, 0) for key in absent) / 1e9)
+        Inputs(load_matrix(ROOT / "matrix.yaml"), Context(store, HttpClient())).fetch_inputs(
+            lock, layers
+        )
     return lock, store, {key: path for key in required_hashes if (path := store.file(key))}

@@ -43,13 +43,13 @@ class StoppedError(Exception):
     """Raised if something other than an error number prevents the escape."""
 
 
-def way(function: Callable[[], object]) -> Callable[[], object]:
+def register_escape(function: Callable[[], object]) -> Callable[[], object]:
     """Register an escape, which has succeeded if the function returns."""
     WAYS[function.__name__] = function
     return function
 
 
-def call(name: str, *arguments: object) -> int:
+def system_call(name: str, *arguments: object) -> int:
     """Make a system call; OSError if it fails."""
     result = libc.syscall(NUMBERS[name][ROW], *arguments)
     if result < 0:
@@ -57,7 +57,7 @@ def call(name: str, *arguments: object) -> int:
     return int(result)
 
 
-def reached(root: str) -> None:
+def read_secret(root: str) -> None:
     """Read the secret below `root`; StoppedError if it is missing or another file."""
     try:
         text = Path(root + SECRET).read_text(encoding="utf-8")
@@ -67,7 +67,7 @@ def reached(root: str) -> None:
         raise StoppedError(text)
 
 
-@way
+@register_escape
 def chroot_and_up() -> None:
     root = os.open("/", os.O_RDONLY)
     os.makedirs("/tmp/inner", exist_ok=True)
@@ -76,145 +76,145 @@ def chroot_and_up() -> None:
     for _ in range(64):
         os.chdir("..")
     os.chroot(".")
-    reached("")
+    read_secret("")
 
 
-@way
+@register_escape
 def chroot_in_a_user_namespace() -> None:
-    call("unshare", 0x10000000 | 0x20000)
+    system_call("unshare", 0x10000000 | 0x20000)
     chroot_and_up()
 
 
-@way
+@register_escape
 def above_the_root() -> None:
-    reached("/.." * 64)
+    read_secret("/.." * 64)
 
 
-@way
+@register_escape
 def open_folders() -> None:
     for number in os.listdir("/proc/self/fd"):
         for up in range(40):
             place = f"/proc/self/fd/{number}" + "/.." * up + SECRET
             if os.path.exists(place):
-                reached(f"/proc/self/fd/{number}" + "/.." * up)
+                read_secret(f"/proc/self/fd/{number}" + "/.." * up)
                 return
     raise StoppedError("none")
 
 
-@way
+@register_escape
 def roots_of_processes() -> None:
     for number in filter(str.isdigit, os.listdir("/proc")):
         for link in ("root", "cwd"):
             for up in range(10):
                 place = f"/proc/{number}/{link}" + "/.." * up
                 if os.path.exists(place + SECRET):
-                    reached(place)
+                    read_secret(place)
                     return
     raise StoppedError("none")
 
 
-@way
+@register_escape
 def program_of_process_1() -> None:
     os.open("/proc/1/exe", os.O_WRONLY)
 
 
-@way
+@register_escape
 def memory_of_process_1() -> None:
     os.open("/proc/1/mem", os.O_RDWR)
 
 
-@way
+@register_escape
 def trace_process_1() -> None:
-    call("ptrace", 16, 1, 0, 0)
+    system_call("ptrace", 16, 1, 0, 0)
 
 
-@way
+@register_escape
 def trace_oneself() -> None:
-    call("ptrace", 0, 0, 0, 0)
+    system_call("ptrace", 0, 0, 0, 0)
 
 
-@way
+@register_escape
 def mount_over_etc() -> None:
-    call("mount", b"tmpfs", b"/etc", b"tmpfs", 0, None)
+    system_call("mount", b"tmpfs", b"/etc", b"tmpfs", 0, None)
 
 
-@way
+@register_escape
 def unmount_proc_sys() -> None:
-    call("umount2", b"/proc/sys", 2)
+    system_call("umount2", b"/proc/sys", 2)
 
 
-@way
+@register_escape
 def remount_writable() -> None:
-    call("mount", None, b"/proc/sys", None, 32 | 4096, None)
+    system_call("mount", None, b"/proc/sys", None, 32 | 4096, None)
 
 
-@way
+@register_escape
 def fsopen_proc() -> None:
-    call("fsopen", b"proc", 0)
+    system_call("fsopen", b"proc", 0)
 
 
-@way
+@register_escape
 def setattr_writable() -> None:
-    call("mount_setattr", -100, b"/sys", 0, (ctypes.c_uint64 * 4)(0, 1, 0, 0), 32)
+    system_call("mount_setattr", -100, b"/sys", 0, (ctypes.c_uint64 * 4)(0, 1, 0, 0), 32)
 
 
-@way
+@register_escape
 def new_namespaces() -> None:
-    call("unshare", 0x10000000 | 0x20000)
+    system_call("unshare", 0x10000000 | 0x20000)
 
 
-@way
+@register_escape
 def clone_namespace() -> None:
     # A thread's flags with the new namespace's are invalid: no child is made either way.
-    call("clone", 0x10000000 | 0x200, 0, 0, 0, 0)
+    system_call("clone", 0x10000000 | 0x200, 0, 0, 0, 0)
 
 
-@way
+@register_escape
 def clone3_namespace() -> None:
-    call("clone3", (ctypes.c_uint64 * 8)(0x10000000), 64)
+    system_call("clone3", (ctypes.c_uint64 * 8)(0x10000000), 64)
 
 
-@way
+@register_escape
 def enter_namespace() -> None:
-    call("setns", os.open("/proc/self/ns/net", os.O_RDONLY), 0)
+    system_call("setns", os.open("/proc/self/ns/net", os.O_RDONLY), 0)
 
 
 def _terminal(request: int) -> None:
     _, slave = os.openpty()
     os.setsid()
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)  # else the kernel itself refuses
-    call("ioctl", slave, ctypes.c_ulong(request), ctypes.c_char_p(b"x"))
+    system_call("ioctl", slave, ctypes.c_ulong(request), ctypes.c_char_p(b"x"))
 
 
-@way
+@register_escape
 def tiocsti() -> None:
     _terminal(0x5412)
 
 
-@way
+@register_escape
 def tiocsti_with_high_bits() -> None:
     _terminal(0x5412 | 1 << 32)
 
 
-@way
+@register_escape
 def tioclinux() -> None:
     _terminal(0x541C)
 
 
-@way
+@register_escape
 def call_of_another_architecture() -> None:
     if ROW == 0 and libc.syscall(0x40000000 | 272, 0x10000000) == 0:  # unshare of x32
         return
     raise OSError(ctypes.get_errno() or errno.EPERM, "x32")
 
 
-@way
+@register_escape
 def file_handle() -> None:
-    call("open_by_handle_at", 0, (ctypes.c_uint32 * 4)(8, 1, 2, 0), 0)
+    system_call("open_by_handle_at", 0, (ctypes.c_uint32 * 4)(8, 1, 2, 0), 0)
 
 
-def _plain(name: str) -> Callable[[], object]:
-    return lambda: call(name, 0, 0, 0, 0, 0)
+def _plain_call(name: str) -> Callable[[], object]:
+    return lambda: system_call(name, 0, 0, 0, 0, 0)
 
 
 for _name in (
@@ -222,16 +222,16 @@ for _name in (
     *("io_uring_setup", "kexec_load", "init_module", "finit_module", "quotactl", "reboot"),
     *("syslog", "swapon", "pivot_root", "open_tree", "move_mount"),
 ):
-    WAYS[_name] = _plain(_name)
+    WAYS[_name] = _plain_call(_name)
 
 
-@way
+@register_escape
 def disk_node() -> None:
     os.mknod("/tmp/disk", 0o600 | stat.S_IFBLK, os.makedev(8, 0))
     os.open("/tmp/disk", os.O_RDONLY)
 
 
-@way
+@register_escape
 def other_nodes() -> None:
     allowed = {"null", "zero", "full", "random", "urandom", "ptmx", "pts", "shm", "core", "console"}
     more = set(os.listdir("/dev")) - allowed - {"fd", "stdin", "stdout", "stderr", "tty"}
@@ -239,12 +239,12 @@ def other_nodes() -> None:
         raise StoppedError("none")
 
 
-@way
+@register_escape
 def mode_of_null() -> None:
     os.chmod("/dev/null", 0o666)
 
 
-@way
+@register_escape
 def kernel_setting() -> None:
     with open("/proc/sys/kernel/core_pattern", "r+", encoding="utf-8") as file:
         text = file.read()
@@ -252,17 +252,17 @@ def kernel_setting() -> None:
         file.write(text)
 
 
-@way
+@register_escape
 def sysrq() -> None:
     os.open("/proc/sysrq-trigger", os.O_WRONLY)
 
 
-@way
+@register_escape
 def sys_file() -> None:
     os.open("/sys/kernel/profiling", os.O_WRONLY)
 
 
-@way
+@register_escape
 def release_agent() -> None:
     agents = list(Path("/sys/fs/cgroup").rglob("release_agent"))
     if not agents:
@@ -270,45 +270,45 @@ def release_agent() -> None:
     os.open(agents[0], os.O_WRONLY)
 
 
-@way
+@register_escape
 def physical_memory() -> None:
     with open("/proc/kcore", "rb") as file:
         if not file.read(1):
             raise StoppedError("empty")
 
 
-@way
+@register_escape
 def processes_of_the_host() -> None:
     if len(list(filter(str.isdigit, os.listdir("/proc")))) < 5:
         raise StoppedError("none")
 
 
-@way
+@register_escape
 def host_service() -> None:
     socket.create_connection(("127.0.0.1", PORT), timeout=5)
 
 
-@way
+@register_escape
 def abstract_socket() -> None:
     socket.socket(socket.AF_UNIX).connect(f"\0imgbuild-test-{PORT}")
 
 
-@way
+@register_escape
 def hypervisor() -> None:
     socket.socket(40, socket.SOCK_STREAM)
 
 
-@way
+@register_escape
 def crypto_socket() -> None:
     socket.socket(38, socket.SOCK_SEQPACKET)
 
 
-@way
+@register_escape
 def packet_socket() -> None:
     socket.socket(17, socket.SOCK_RAW)
 
 
-@way
+@register_escape
 def sockets_of_other_families() -> None:
     # The kernel checks the type, which does not exist, before the family; the filter does not.
     for family in set(range(46)) - {1, 2, 10, 16}:
@@ -317,7 +317,7 @@ def sockets_of_other_families() -> None:
     raise OSError(errno.EAFNOSUPPORT, "socket")
 
 
-@way
+@register_escape
 def more_rights() -> None:
     # Of all capabilities only those about files and accounts, and only for root.
     allowed = 0x800004FB if os.getuid() == 0 else 0
@@ -330,7 +330,7 @@ def more_rights() -> None:
     raise StoppedError("none")
 
 
-@way
+@register_escape
 def unfiltered_process() -> None:
     for process in ("self", "1"):
         if "Seccomp:\t2\n" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8"):
@@ -338,7 +338,7 @@ def unfiltered_process() -> None:
     raise StoppedError("none")
 
 
-def tried(function: Callable[[], object]) -> str:
+def try_escape(function: Callable[[], object]) -> str:
     """The result of an escape in a new process, because some change the root or the user."""
     reading, writing = os.pipe()
     if os.fork() == 0:
@@ -359,4 +359,4 @@ def tried(function: Callable[[], object]) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: tried(function) for name, function in WAYS.items()}))
+    print(json.dumps({name: try_escape(function) for name, function in WAYS.items()}))

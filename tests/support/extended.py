@@ -13,16 +13,16 @@ import msgspec
 from imgbuild import codec
 from imgbuild.lock import published as extend
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.published import Extended
+from imgbuild.lock.published import ExtendedMatrix
 from imgbuild.lock.resolution import Deb, Resolution, Wheel
-from imgbuild.matrix.model import Drop
+from imgbuild.matrix.model import DroppedFiles
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import image_digests
-from imgbuild.plan.plan import Plan, plan
+from imgbuild.plan.plan import Plan, create_plan
 from imgbuild.values import Arch, Digest, sha256
 from tests.support import samples
 
-OWN = "ours"
+OWN_TARGET = "ours"
 ROW = """\
 version: 1
 published:
@@ -52,16 +52,18 @@ MATRIX = (
 """
 )
 SCRIPT = b"#!/bin/sh\necho training\n"
-DROP = Drop(package="numpy", paths=("bin/f2py",), reason="another one ships it too", beside="wandb")
+DROP = DroppedFiles(
+    package="numpy", paths=("bin/f2py",), reason="another one ships it too", beside="wandb"
+)
 
 
-def published(*wheels: Wheel) -> Lock:
+def published_lock(*wheels: Wheel) -> Lock:
     """The lock of the sample target with `wheels`; one dropped file depends on wandb."""
     sample_lock = samples.lock(samples.wheel("numpy", "2.2.6", 5000), *wheels)
     return msgspec.structs.replace(sample_lock, drop=(DROP,))
 
 
-def records(planned: Iterable[Plan]) -> dict[Digest, LayerRecord]:
+def invented_records(planned: Iterable[Plan]) -> dict[Digest, LayerRecord]:
     """A record for each layer, derived from its id."""
     return {
         layer.id: LayerRecord(
@@ -75,36 +77,40 @@ def records(planned: Iterable[Plan]) -> dict[Digest, LayerRecord]:
     }
 
 
-def publish(folder: Path, lock: Lock) -> None:
+def publish_target(folder: Path, lock: Lock) -> None:
     """Write lock and digests of a target into `folder`."""
-    target_digests = image_digests.digests_of(lock, records(plan(lock, arch) for arch in lock.arch))
-    codec.write(folder / extend.LOCK, lock)
-    codec.write(folder / extend.DIGESTS_FILE, target_digests)
+    target_digests = image_digests.compute_digests(
+        lock, invented_records(create_plan(lock, arch) for arch in lock.arch)
+    )
+    codec.write_document(folder / extend.LOCK, lock)
+    codec.write_document(folder / extend.DIGESTS_FILE, target_digests)
 
 
-def repository(folder: Path, text: str = MATRIX, lock: Lock | None = None) -> Path:
+def create_repository(folder: Path, text: str = MATRIX, lock: Lock | None = None) -> Path:
     """Create a user's repository; returns the path of its matrix."""
-    publish(folder / "published/small", lock or published())
+    publish_target(folder / "published/small", lock or published_lock())
     (folder / "train.sh").write_bytes(SCRIPT)
     (folder / "matrix.yaml").write_text(text, encoding="utf-8")
     return folder / "matrix.yaml"
 
 
-def read(path: Path) -> Extended:
+def read_extended(path: Path) -> ExtendedMatrix:
     """The matrix at `path`, which must extend a published target."""
-    matrix = extend.load(path)
-    assert isinstance(matrix, Extended)
+    matrix = extend.load_matrix(path)
+    assert isinstance(matrix, ExtendedMatrix)
     return matrix
 
 
-def below(matrix: Extended) -> extend.PublishedTarget:
+def published_target(matrix: ExtendedMatrix) -> extend.PublishedTarget:
     """The published target that OWN extends."""
-    return matrix.overlays[OWN].published
+    return matrix.overlays[OWN_TARGET].published
 
 
-def resolved(matrix: Extended, *more: Wheel, debs: Iterable[Deb] = ()) -> dict[Arch, Resolution]:
+def resolve_additions(
+    matrix: ExtendedMatrix, *more: Wheel, debs: Iterable[Deb] = ()
+) -> dict[Arch, Resolution]:
     """A resolution of the published packages and `more`."""
-    old = below(matrix).lock.arch[Arch.X86_64]
+    old = published_target(matrix).lock.arch[Arch.X86_64]
     added = (samples.wheel("wandb", "0.20.1", 5000), samples.wheel("einops", "0.8.1"), *more)
     chosen = (*old.debs, *(debs or (samples.deb("rsync"), samples.deb("libpopt0"))))
     return {

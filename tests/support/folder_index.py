@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.lock.published import load
+from imgbuild.lock.published import load_matrix
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.project_paths import Project
@@ -21,7 +21,7 @@ ARM = "cp311-cp311-manylinux_2_17_aarch64"
 OLD_PYTHON = "cp310-cp310-manylinux_2_17_x86_64"
 
 
-def write(index: LocalIndex, folder: Path) -> str:
+def write_index(index: LocalIndex, folder: Path) -> str:
     """Write the files of `index` below `folder`; returns the URL of the index."""
     for item in index.published:
         path = folder / item.package / item.file
@@ -34,13 +34,13 @@ def write(index: LocalIndex, folder: Path) -> str:
 def catalogue_with(index: LocalIndex, folder: Path) -> Matrix:
     """Write the matrix of the catalogue to `folder`, with `index` as the default index."""
     matrix = _catalogue()
-    place = PackageIndex(url=write(index, folder), upload_times="none")
+    place = PackageIndex(url=write_index(index, folder), upload_times="none")
     return msgspec.structs.replace(matrix, indexes={**matrix.indexes, matrix.default_index: place})
 
 
 @functools.cache
 def _catalogue() -> Matrix:
-    return load(project_paths.catalogue().matrix)
+    return load_matrix(project_paths.catalogue_project().matrix)
 
 
 _FACTS: dict[str, list[LockedFacts]] = {}
@@ -48,14 +48,14 @@ _FACTS: dict[str, list[LockedFacts]] = {}
 
 def keep_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the locks of the catalogue once for each type of host, not in every test."""
-    read = choose_target.facts_of
+    read = choose_target.target_facts
 
     def _facts_of(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[LockedFacts]:
-        if project.images != project_paths.catalogue().images:  # a checkout
+        if project.images != project_paths.catalogue_project().images:  # a checkout
             return read(project, matrix, request)
         key = repr((request.arch, request.host))
         if key not in _FACTS:
             _FACTS[key] = read(project, matrix, request)
         return list(_FACTS[key])
 
-    monkeypatch.setattr(choose_target, "facts_of", _facts_of)
+    monkeypatch.setattr(choose_target, "target_facts", _facts_of)

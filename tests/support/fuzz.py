@@ -20,20 +20,22 @@ import atheris
 from imgbuild.errors import ImgbuildError
 from tests.support import hostile
 
-FOUND = Path("build/fuzz").absolute()  # inputs that are neither accepted nor refused with a message
+FUZZ_FOLDER = Path(
+    "build/fuzz"
+).absolute()  # inputs that are neither accepted nor refused with a message
 LENGTH = 1 << 16
 DONE = re.compile(r"Done (\d+) runs")
 HOOK = atheris.instrument_imports(include=["imgbuild"])
 HOOK.__enter__()
 
 
-def attack(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
+def fuzz_reader(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
     """Call `read` with mutations of `seed` for `seconds`; returns their number.
 
     AssertionError with libFuzzer's report if one is neither accepted nor refused with an error.
     """
     name = re.sub(r"\W+", "-", os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0])
-    FOUND.mkdir(parents=True, exist_ok=True)
+    FUZZ_FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="imgbuild-fuzz-") as folder:
         corpus, log = Path(folder) / "corpus", Path(folder) / "log"
         corpus.mkdir()
@@ -43,12 +45,12 @@ def attack(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
             "timeout": hostile.SECONDS,
             "rss_limit_mb": hostile.MEMORY >> 20,
             "max_len": max(LENGTH, len(seed)),
-            "artifact_prefix": f"{FOUND}/{name}-",
+            "artifact_prefix": f"{FUZZ_FOLDER}/{name}-",
         }
         options = [f"-{option}={value}" for option, value in limits.items()]
         process = os.fork()
         if process == 0:
-            _fuzz(read, [*options, str(corpus)], log)
+            _run_fuzzer(read, [*options, str(corpus)], log)
         _, status = os.waitpid(process, 0)
         text = log.read_text(errors="replace")
     done = DONE.search(text)
@@ -58,7 +60,7 @@ def attack(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
     return int(done[1])
 
 
-def _fuzz(read: Callable[[bytes], object], options: list[str], log: Path) -> None:
+def _run_fuzzer(read: Callable[[bytes], object], options: list[str], log: Path) -> None:
     def _fuzz_case(data: bytes) -> None:
         with contextlib.suppress(ImgbuildError):
             read(data)

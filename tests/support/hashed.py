@@ -12,7 +12,7 @@ from imgbuild.system import known_hashes
 
 def hashed_files(patch: pytest.MonkeyPatch) -> list[str]:
     """A list to which the name of each hashed file is added, even of small files."""
-    patch.setattr(known_hashes, "SMALL", -1)
+    patch.setattr(known_hashes, "SMALL_FILE", -1)
     names: list[str] = []
     real = hashlib.file_digest
 

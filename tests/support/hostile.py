@@ -39,12 +39,12 @@ VALUES: tuple[Any, ...] = (
 Edit = Callable[[bytes], bytes]
 
 
-class Hung(BaseException):
+class HungReader(BaseException):
     """Raised if a reader takes more than `SECONDS` of CPU time."""
 
 
 @st.composite
-def edits(draw: st.DrawFn) -> Edit:
+def byte_edits(draw: st.DrawFn) -> Edit:
     """A change of some bytes."""
     place = draw(st.floats(0, 1, exclude_max=True))
     kind = draw(st.sampled_from(("bit", "number", "word", "cut", "drop", "double", "noise")))
@@ -75,7 +75,7 @@ def edits(draw: st.DrawFn) -> Edit:
 
 
 @st.composite
-def values(draw: st.DrawFn) -> Edit:
+def json_edits(draw: st.DrawFn) -> Edit:
     """A change of a JSON document, such as another value or a missing key."""
     place = draw(st.integers(0, 1 << 30))
     value = draw(st.sampled_from(VALUES))
@@ -106,7 +106,7 @@ def _places(document: Any) -> Iterator[tuple[Any, Any]]:
             yield from _places(document[key])
 
 
-def changed(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
+def several_edits(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
     """Apply one to four changes in sequence."""
 
     def _all(edits: list[Edit]) -> Edit:
@@ -121,7 +121,7 @@ def changed(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
     return st.lists(edit, min_size=1, max_size=4).map(_all)
 
 
-def attack(seed: bytes, read: Callable[[bytes], object], *, document: bool = False) -> int:
+def attack_reader(seed: bytes, read: Callable[[bytes], object], *, document: bool = False) -> int:
     """Call `read` with changes of `seed`, a JSON `document` or any bytes; returns how many passed.
 
     AssertionError if one is neither accepted nor refused with an error.
@@ -131,8 +131,8 @@ def attack(seed: bytes, read: Callable[[bytes], object], *, document: bool = Fal
     if FUZZ:
         from tests.support import fuzz  # it needs atheris
 
-        return fuzz.attack(seed, read, FUZZ)
-    strategy = changed(st.one_of(values(), edits()) if document else edits())
+        return fuzz.fuzz_reader(seed, read, FUZZ)
+    strategy = several_edits(st.one_of(json_edits(), byte_edits()) if document else byte_edits())
 
     @settings(
         max_examples=COUNT or FEW,
@@ -146,7 +146,7 @@ def attack(seed: bytes, read: Callable[[bytes], object], *, document: bool = Fal
     def _attack(edit: Edit) -> None:
         nonlocal accepted
         data = edit(seed)
-        with bounded(), contextlib.suppress(ImgbuildError):
+        with limit_time(), contextlib.suppress(ImgbuildError):
             read(data)
             accepted += 1
 
@@ -158,11 +158,11 @@ def attack(seed: bytes, read: Callable[[bytes], object], *, document: bool = Fal
 
 
 @contextlib.contextmanager
-def bounded() -> Iterator[None]:
+def limit_time() -> Iterator[None]:
     """Raise Hung after `SECONDS` of CPU time."""
 
     def _ended(*_: object) -> None:
-        raise Hung
+        raise HungReader
 
     before = signal.signal(signal.SIGVTALRM, _ended)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
@@ -173,6 +173,6 @@ def bounded() -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def gzipped(data: bytes) -> bytes:
+def gzip_bytes(data: bytes) -> bytes:
     """Compress `data` reproducibly with gzip."""
     return gzip.compress(data, 1, mtime=0)

@@ -25,6 +25,6 @@ BREAKS = tuple(
 WORDS = tuple(text for text in (*PAYLOADS, *BREAKS) if "\r" not in text)
 
 
-def name(text: str) -> str:
+def path_component(text: str) -> str:
     """`text` as a component of a path."""
     return text.replace("/", "_")

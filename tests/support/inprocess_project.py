@@ -23,18 +23,18 @@ from imgbuild.cli import main
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Resolution, Wheel
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.model import Matrix
-from imgbuild.matrix.project_paths import find
+from imgbuild.matrix.project_paths import find_project
 from imgbuild.oci.layer import LayerRecord, write_layer
-from imgbuild.oci.tar import Member
+from imgbuild.oci.tar import LayerMember
 from imgbuild.plan import current, image_digests
 from imgbuild.plan import plan as plans
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.system.console import Console, console
 from imgbuild.values import Arch
 from tests.support import samples
-from tests.support.matrix_text import RIGHT
+from tests.support.matrix_text import VALID_MATRIX
 
 TARGET = "cu124-vllm"
 UNLOCKED = "cu130-vllm"
@@ -68,7 +68,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleProject:
     """The project in the folder where the test runs."""
 
     folder: Path
@@ -88,7 +88,7 @@ class Sample:
         self.matrix.write_text(text.replace(old, new))
 
 
-def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def enter_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create a folder for a project below `folder`, next to a cache, and change to it."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(folder / "cache"))
     project = folder / "project"
@@ -97,21 +97,23 @@ def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
-def make(folder: Path) -> Sample:
+def write_project(folder: Path) -> SampleProject:
     """Write a matrix, lock and digests into `folder`, and the inputs into the cache."""
-    (folder / "matrix.yaml").write_text(RIGHT + SECOND.lstrip("\n"))
+    (folder / "matrix.yaml").write_text(VALID_MATRIX + SECOND.lstrip("\n"))
     store = Store.open()
     spool = folder / "spool"
     spool.mkdir()
     wheels = {
-        package: samples.add(store, samples.write_wheel(spool, package, version), package, version)
+        package: samples.add_to_store(
+            store, samples.write_wheel(spool, package, version), package, version
+        )
         for package, version in PACKAGES.items()
     }
     spool.rmdir()
-    matrix = load(folder / "matrix.yaml")
+    matrix = load_matrix(folder / "matrix.yaml")
     lock, target_digests = lock_target(folder, matrix, TARGET, wheels, (Arch.X86_64,))
     store.release()
-    return Sample(folder=folder, lock=lock, target_digests=target_digests, wheels=wheels)
+    return SampleProject(folder=folder, lock=lock, target_digests=target_digests, wheels=wheels)
 
 
 def lock_target(
@@ -125,14 +127,14 @@ def lock_target(
     )
     lock = lock_file.make_lock(matrix, target, dict.fromkeys(arches, resolution))
     records = {}
-    for layer in (layer for arch in lock.arch for layer in plans.plan(lock, arch).layers):
+    for layer in (layer for arch in lock.arch for layer in plans.create_plan(lock, arch).layers):
         if isinstance(layer.recipe, plans.DebianRecipe):
             records[layer.id] = _base(store)
         else:
             job = layer_contents.LayerJob(layer=layer, record=None, keep=False)
             records[layer.id] = layer_contents.make_layer(job, store, lambda _: None).record
-    target_digests = image_digests.digests_of(lock, records)
-    current.write_locked(find(folder), lock, target_digests)
+    target_digests = image_digests.compute_digests(lock, records)
+    current.write_locked(find_project(folder), lock, target_digests)
     return lock, target_digests
 
 
@@ -140,19 +142,19 @@ def _base(store: Store) -> LayerRecord:
     text = b"root:x:0:0::/root:/bin/sh\n"
     with store.scratch() as scratch:
         with (scratch / "blob").open("wb") as sink:
-            members = [Member(path="etc/passwd", size=len(text), content=text)]
+            members = [LayerMember(path="etc/passwd", size=len(text), content=text)]
             record = write_layer(members, sink, advance=lambda _: None)
         store.add_blob(scratch / "blob", record.digest)
     return record
 
 
-def json_of(answer: Answer) -> Any:
+def read_json(answer: Answer) -> Any:
     """The JSON that a command wrote; it must have succeeded."""
     assert answer.status == 0, answer.stderr
     return json.loads(answer.stdout)
 
 
-def damage(sample: Sample, package: str) -> Wheel:
+def damage_wheel(sample: SampleProject, package: str) -> Wheel:
     """Replace the bytes of the cached wheel of `package`."""
     wheel = sample.wheels[package]
     path = Store.open().file(wheel.sha256)
@@ -164,7 +166,7 @@ def damage(sample: Sample, package: str) -> Wheel:
     return wheel
 
 
-def relock(sample: Sample, digest: str) -> None:
+def write_other_digests(sample: SampleProject, digest: str) -> None:
     """Write digests in which the layer `trl` has the digest `digest`."""
     records = image_digests.layer_records(sample.target_digests)
     (layer,) = [
@@ -172,13 +174,13 @@ def relock(sample: Sample, digest: str) -> None:
     ]
     records[layer.id] = msgspec.structs.replace(records[layer.id], digest=digest)
     current.write_locked(
-        find(sample.folder),
+        find_project(sample.folder),
         sample.lock,
-        image_digests.digests_of(sample.lock, records),
+        image_digests.compute_digests(sample.lock, records),
     )
 
 
-def unwrapped(text: str) -> str:
+def unwrap_text(text: str) -> str:
     """`text` without line breaks and indents."""
     return " ".join(text.split())
 

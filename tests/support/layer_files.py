@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO, cast
 
 from imgbuild.oci.reader import GZIP, LayerFile
-from imgbuild.oci.unpack import unpack
+from imgbuild.oci.unpack import unpack_layers
 
-FALSE = f"sha256:{'f' * 64}"
+FALSE_DIGEST = f"sha256:{'f' * 64}"
 
 
 def layer_file(path: Path, part: tuple[int, int] | None = None) -> LayerFile:
@@ -38,6 +38,6 @@ def layer_file(path: Path, part: tuple[int, int] | None = None) -> LayerFile:
     return LayerFile(path=path, part=part, diff_id=f"sha256:{hashed.hexdigest()}")
 
 
-def unpacked(blobs: Iterable[Path], root: Path) -> None:
+def unpack_layer_files(blobs: Iterable[Path], root: Path) -> None:
     """Unpack the layers at `blobs`, bottom first, to the folder `root`."""
-    unpack([layer_file(blob) for blob in blobs], root)
+    unpack_layers([layer_file(blob) for blob in blobs], root)

@@ -18,7 +18,7 @@ if os.geteuid() == 0:
     OBSTACLES["device"] = _device
 
 
-def outside(tmp_path: Path) -> Path:
+def outside_folder(tmp_path: Path) -> Path:
     """A folder with files that must not be changed."""
     folder = tmp_path / "outside"
     (folder / "deep").mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def outside(tmp_path: Path) -> Path:
     return folder
 
 
-def state(folder: Path) -> dict[str, bytes]:
+def folder_state(folder: Path) -> dict[str, bytes]:
     """The regular files below `folder` and their content."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 EARLY = "2025-01-01T00:00:00.000000Z"
 
@@ -64,7 +64,7 @@ def sdist_bytes(name: str, version: str, files: Mapping[str, bytes]) -> bytes:
 
 
 @dataclass
-class Published:
+class PublishedFile:
     """A file in the listing of an index."""
 
     package: str
@@ -78,7 +78,7 @@ class Published:
 class LocalIndex:
     """Files to publish, which `site_files` returns in the form for a server."""
 
-    published: list[Published] = field(default_factory=list)
+    published: list[PublishedFile] = field(default_factory=list)
 
     def wheel(
         self,
@@ -90,7 +90,7 @@ class LocalIndex:
         tag: str = "py3-none-any",
         yanked: bool = False,
         files: Mapping[str, bytes] | None = None,
-    ) -> Published:
+    ) -> PublishedFile:
         """Publish a wheel built from these arguments."""
         data = wheel_bytes(name, version, requires, files, tag)
         file = f"{name.replace('-', '_')}-{version}-{tag}.whl"
@@ -98,9 +98,9 @@ class LocalIndex:
 
     def add(
         self, name: str, file: str, data: bytes, *, uploaded: str = EARLY, yanked: bool = False
-    ) -> Published:
+    ) -> PublishedFile:
         """Publish any file."""
-        item = Published(normalize(name), file, data, uploaded, yanked)
+        item = PublishedFile(normalize_package(name), file, data, uploaded, yanked)
         self.published.append(item)
         return item
 
@@ -143,7 +143,7 @@ class LocalIndex:
         for package in {item.package for item in self.published}:
             links = []
             for item in self._of(package):
-                metadata = metadata_of(item.data)
+                metadata = wheel_metadata(item.data)
                 files[f"whl/{tag}/{quote(item.file)}.metadata"] = metadata
                 beside = f"sha256={hashlib.sha256(metadata).hexdigest()}"
                 links.append(
@@ -186,23 +186,23 @@ class LocalIndex:
             pages[f"whl/{folder}/{package}/".replace("//", "/")] = page.encode()
         return pages
 
-    def release(self, item: Published) -> str:
+    def release(self, item: PublishedFile) -> str:
         """The path of a file among the releases: its name has a local part, its tag has none."""
         version = item.file.split("-")[1].partition("+")[0]
         return f"v{version}/{item.file}"
 
-    def _of(self, package: str) -> list[Published]:
+    def _of(self, package: str) -> list[PublishedFile]:
         return [item for item in self.published if item.package == package]
 
 
-def metadata_of(wheel: bytes) -> bytes:
+def wheel_metadata(wheel: bytes) -> bytes:
     """The METADATA of a wheel."""
     with zipfile.ZipFile(io.BytesIO(wheel)) as opened:
         (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         return opened.read(name)
 
 
-def _page(items: Sequence[Published], base: str, *, hashes: bool) -> bytes:
+def _page(items: Sequence[PublishedFile], base: str, *, hashes: bool) -> bytes:
     links = []
     for item in items:
         digest = f"#sha256={_hex(item.data)}" if hashes else ""
@@ -212,7 +212,7 @@ def _page(items: Sequence[Published], base: str, *, hashes: bool) -> bytes:
     return ("<!DOCTYPE html>\n<html><body>\n" + "\n".join(links) + "\n</body></html>\n").encode()
 
 
-def _json_api(items: Sequence[Published]) -> bytes:
+def _json_api(items: Sequence[PublishedFile]) -> bytes:
     releases: dict[str, list[dict[str, object]]] = {}
     for item in items:
         releases.setdefault(item.file.split("-")[1], []).append(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.errors import InputError, Problem
-from imgbuild.matrix.load import loads
+from imgbuild.errors import InputError, InputProblem
+from imgbuild.matrix.load import parse_matrix
 
 MARK = "§"
 FILE = "bad.yaml"
-RIGHT = """\
+VALID_MATRIX = """\
 version: 1
 indexes:
   main: {}
@@ -68,35 +68,37 @@ targets:
 """
 
 
-def broken(old: str, new: str) -> tuple[str, int, int]:
+def break_matrix(old: str, new: str) -> tuple[str, int, int]:
     """The valid matrix with `old` replaced by `new`, and line and column of the mark in `new`."""
-    assert RIGHT.count(old) == 1, f"{old!r} occurs {RIGHT.count(old)} times in the valid matrix"
+    assert VALID_MATRIX.count(old) == 1, (
+        f"{old!r} occurs {VALID_MATRIX.count(old)} times in the valid matrix"
+    )
     assert new.count(MARK) == 1, f"{new!r} must contain one {MARK}"
-    text = RIGHT.replace(old, new)
+    text = VALID_MATRIX.replace(old, new)
     before = text[: text.index(MARK)]
     return text.replace(MARK, ""), before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
-def problems(text: str | bytes) -> tuple[Problem, ...]:
+def find_problems(text: str | bytes) -> tuple[InputProblem, ...]:
     """All problems of a matrix that is refused."""
     data = text.encode() if isinstance(text, str) else text
     with pytest.raises(InputError) as caught:
-        loads(data, FILE)
+        parse_matrix(data, FILE)
     assert caught.value.exit_code == 2
     return caught.value.problems
 
 
-def only(text: str | bytes) -> Problem:
+def only_problem(text: str | bytes) -> InputProblem:
     """The only problem of a matrix."""
-    matrix_problems = problems(text)
+    matrix_problems = find_problems(text)
     assert len(matrix_problems) == 1, [str(problem) for problem in matrix_problems]
     return matrix_problems[0]
 
 
-def check(old: str, new: str, result: tuple[str | None, ...]) -> None:
+def check_broken(old: str, new: str, result: tuple[str | None, ...]) -> None:
     """Break the valid matrix and check the fields of the only problem."""
-    text, line, column = broken(old, new)
-    problem = only(text)
+    text, line, column = break_matrix(old, new)
+    problem = only_problem(text)
     path, message, value, expected, nearest = result
     assert (problem.file, problem.line, problem.column) == (FILE, line, column), str(problem)
     assert message is not None

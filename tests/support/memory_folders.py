@@ -20,7 +20,7 @@ ROOM = 4_000_000_000  # bytes; the unit tests of five processes together write l
 PREFIX = "imgbuild-pytest-"
 
 
-def fits() -> bool:
+def has_room() -> bool:
     """Whether a file system in memory has enough room."""
     try:
         return os.path.ismount(MEMORY) and shutil.disk_usage(MEMORY).free >= ROOM
@@ -29,7 +29,7 @@ def fits() -> bool:
 
 
 @contextlib.contextmanager
-def factory(session: pytest.Session) -> Iterator[pytest.TempPathFactory]:
+def memory_path_factory(session: pytest.Session) -> Iterator[pytest.TempPathFactory]:
     """Create temporary folders in memory, and remove them at the end if all tests passed."""
     _remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY))
@@ -49,7 +49,7 @@ def _remove_abandoned() -> None:
 
 
 @contextlib.contextmanager
-def elsewhere(path: Path) -> Iterator[Path]:
+def other_file_system(path: Path) -> Iterator[Path]:
     """A new folder in another file system than `path`, either in memory or on disk."""
     for place in (MEMORY, Path(tempfile.gettempdir())):
         if place.is_dir() and place.stat().st_dev != path.stat().st_dev:

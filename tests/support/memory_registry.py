@@ -20,36 +20,36 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import pytest
 
-from imgbuild.registry.image_reference import Reference, Repository
+from imgbuild.registry.image_reference import ImageReference, Repository
 from tests.support.memory_registry_http import serve
 from tests.support.memory_registry_values import (
     INDEX,
     ROUTES,
     SECRET,
     Answer,
-    Asked,
     Fault,
+    ReceivedRequest,
     Session,
-    actions,
-    basic,
-    error,
-    named,
-    needed,
-    referrer,
+    basic_header,
+    error_answer,
+    referrer_entry,
+    required_permissions,
+    scope_actions,
+    sha256_digest,
 )
 
 __all__ = [
     "INDEX",
     "SECRET",
     "Answer",
-    "Asked",
     "Fault",
+    "ReceivedRequest",
     "Registry",
-    "alone",
-    "named",
-    "reference",
-    "says",
+    "change_header",
+    "image_reference",
+    "isolate_logins",
     "serve",
+    "sha256_digest",
 ]
 
 
@@ -86,7 +86,7 @@ class Registry:
     realm: str = ""
     faults: list[Fault] = field(default_factory=list)
     # What happened.
-    requests: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     granted: list[tuple[str, ...]] = field(default_factory=list)
     tokens: dict[str, tuple[tuple[str, ...], int | None]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -98,7 +98,7 @@ class Registry:
         """The repository `name` of this registry."""
         return Repository(self.host, name)
 
-    def received_requests(self, where: str) -> list[Asked]:
+    def received_requests(self, where: str) -> list[ReceivedRequest]:
         """The requests whose "METHOD /path?query" matches `where`."""
         return [
             request
@@ -108,7 +108,7 @@ class Registry:
 
     # -- responses
 
-    def fault(self, request: Asked) -> Fault | None:
+    def fault(self, request: ReceivedRequest) -> Fault | None:
         """The fault for a request, if any; each fault applies `times` times."""
         with self.lock:
             for fault in self.faults:
@@ -117,14 +117,14 @@ class Registry:
                     return fault
         return None
 
-    def answer(self, request: Asked, body: bytes) -> Answer:
+    def answer(self, request: ReceivedRequest, body: bytes) -> Answer:
         """Handle a request."""
         parts = urlsplit(request.path)
         query = dict(parse_qsl(parts.query))
         ways = [(kind, re.fullmatch(way, unquote(parts.path))) for kind, way in ROUTES]
         kind, match = next((each for each in ways if each[1]), ("", None))
         if match is None:
-            return error(404, "NOT_FOUND")
+            return error_answer(404, "NOT_FOUND")
         with self.lock:
             free = kind in ("token", "stored") or request.server == "storage"
             refused = None if free else self._refused(request, match.groupdict(), query)
@@ -136,18 +136,20 @@ class Registry:
             return work(request, body, query, **match.groupdict())
 
     def _refused(
-        self, request: Asked, names: dict[str, str], query: dict[str, str]
+        self, request: ReceivedRequest, names: dict[str, str], query: dict[str, str]
     ) -> Answer | None:
         """The error response to a request that is not allowed, if any."""
         given = request.headers.get("Authorization", "")
         if self.auth == "basic":
-            return None if given == basic(self.login) else self._challenge('Basic realm="here"')
+            return (
+                None if given == basic_header(self.login) else self._challenge('Basic realm="here"')
+            )
         if self.auth != "bearer":
             return None
-        required = needed(request.method, names, query)
+        required = required_permissions(request.method, names, query)
         token = given.removeprefix("Bearer ")
         scopes, left = self.tokens.get(token, ((), 0))
-        if left == 0 or not required <= {part for scope in scopes for part in actions(scope)}:
+        if left == 0 or not required <= {part for scope in scopes for part in scope_actions(scope)}:
             place = self.realm or f"{self.scheme}://{self.host}/token"
             scope = " ".join(f"{thing}:{action}" for thing, action in sorted(required))
             return self._challenge(f'Bearer realm="{place}",service="here",scope="{scope}"')
@@ -155,20 +157,22 @@ class Registry:
         return None
 
     def _challenge(self, text: str) -> Answer:
-        answer = error(401, "UNAUTHORIZED")
+        answer = error_answer(401, "UNAUTHORIZED")
         answer.headers["WWW-Authenticate"] = text
         return answer
 
-    def _token(self, request: Asked, body: bytes, query: dict[str, str]) -> Answer:
+    def _token(self, request: ReceivedRequest, body: bytes, query: dict[str, str]) -> Answer:
         form = dict(parse_qsl(body.decode()))
         if self.identity:
             right = (form.get("grant_type"), form.get("refresh_token"), request.method) == (
                 "refresh_token", self.identity, "POST"
             )  # fmt: skip
         else:
-            right = self.login is None or request.headers.get("Authorization") == basic(self.login)
+            right = self.login is None or request.headers.get("Authorization") == basic_header(
+                self.login
+            )
         if not right:
-            return error(401, "UNAUTHORIZED")
+            return error_answer(401, "UNAUTHORIZED")
         pairs = parse_qsl(urlsplit(request.path).query)
         scopes = tuple(value for name, value in pairs if name == "scope")
         scopes += tuple(form.get("scope", "").split())
@@ -185,7 +189,7 @@ class Registry:
 
     # -- blobs
 
-    def _begin(self, _: Asked, body: bytes, query: dict[str, str], name: str) -> Answer:
+    def _begin(self, _: ReceivedRequest, body: bytes, query: dict[str, str], name: str) -> Answer:
         mounted = self.blobs.get((query.get("from", ""), query.get("mount", "")))
         if self.mounts and mounted is not None:
             self.blobs[name, query["mount"]] = mounted
@@ -199,11 +203,11 @@ class Registry:
         return answer
 
     def _session(
-        self, request: Asked, body: bytes, query: dict[str, str], key: str, **_: str
+        self, request: ReceivedRequest, body: bytes, query: dict[str, str], key: str, **_: str
     ) -> Answer:
         session = self.sessions.get(key)
         if session is None:
-            return error(404, "BLOB_UPLOAD_UNKNOWN")
+            return error_answer(404, "BLOB_UPLOAD_UNKNOWN")
         if request.method == "GET":
             return Answer(204, b"", self._progress(key))
         if request.method == "DELETE":
@@ -217,13 +221,13 @@ class Registry:
             return Answer(202, b"", self._progress(key))
         data = bytes(session.data) + body
         digest = query.get("digest", "")
-        if self.verifies and digest != named(data):
-            return error(400, "DIGEST_INVALID")
+        if self.verifies and digest != sha256_digest(data):
+            return error_answer(400, "DIGEST_INVALID")
         del self.sessions[key]
         self.blobs[session.name, digest] = data
         return self._created_answer(session.name, "blobs", digest)
 
-    def broke(self, request: Asked, body: bytes) -> None:
+    def store_partial_body(self, request: ReceivedRequest, body: bytes) -> None:
         """Keep the part of a body that arrived before the connection broke."""
         match = re.search(r"(upload\d+)", urlsplit(request.path).path)
         with self.lock:
@@ -248,19 +252,19 @@ class Registry:
         return Answer(201, b"", headers)
 
     def _blob(
-        self, request: Asked, _: bytes, query: dict[str, str], name: str, digest: str
+        self, request: ReceivedRequest, _: bytes, query: dict[str, str], name: str, digest: str
     ) -> Answer:
         if request.method == "DELETE":
             return self._deleted(self.blobs.pop((name, digest), None) if self.deletes else False)
         if (name, digest) not in self.blobs:
-            return error(404, "BLOB_UNKNOWN")
+            return error_answer(404, "BLOB_UNKNOWN")
         if self.redirects:
             place = f"{self.scheme}://{self.storage}/stored/{name}/{digest}?signature={SECRET}"
             return Answer(307, b"", {"Location": place})
         return self._stored(request, b"", query, name, digest)
 
     def _stored(
-        self, request: Asked, _: bytes, __: dict[str, str], name: str, digest: str
+        self, request: ReceivedRequest, _: bytes, __: dict[str, str], name: str, digest: str
     ) -> Answer:
         data = self.blobs[name, digest]
         headers = {"Content-Type": "application/octet-stream", "Docker-Content-Digest": digest}
@@ -275,13 +279,13 @@ class Registry:
 
     def _deleted(self, removed: object) -> Answer:
         if not self.deletes:
-            return error(405, "UNSUPPORTED")
-        return Answer(202) if removed is not None else error(404, "UNKNOWN")
+            return error_answer(405, "UNSUPPORTED")
+        return Answer(202) if removed is not None else error_answer(404, "UNKNOWN")
 
     # -- manifests and lists
 
     def _manifest(
-        self, request: Asked, body: bytes, _: dict[str, str], name: str, target: str
+        self, request: ReceivedRequest, body: bytes, _: dict[str, str], name: str, target: str
     ) -> Answer:
         digest = target if ":" in target else self.tags.get((name, target), "")
         if request.method == "PUT":
@@ -291,7 +295,7 @@ class Registry:
                 return self._deleted(self.tags.pop((name, target), None))
             return self._deleted(self.manifests.pop((name, digest), None) if self.deletes else 0)
         if (name, digest) not in self.manifests:
-            return error(404, "MANIFEST_UNKNOWN")
+            return error_answer(404, "MANIFEST_UNKNOWN")
         if request.method == "HEAD" and not self.heads:
             return Answer(405)
         data, kind = self.manifests[name, digest]
@@ -300,10 +304,10 @@ class Registry:
             headers["Docker-Content-Digest"] = digest
         return Answer(200, data, headers)
 
-    def _put(self, request: Asked, body: bytes, name: str, target: str) -> Answer:
-        digest = named(body)
+    def _put(self, request: ReceivedRequest, body: bytes, name: str, target: str) -> Answer:
+        digest = sha256_digest(body)
         if self.verifies and ":" in target and target != digest:
-            return error(400, "DIGEST_INVALID")
+            return error_answer(400, "DIGEST_INVALID")
         document = json.loads(body)
         below = [document.get("config"), *document.get("layers", ())]
         lacking = [
@@ -317,7 +321,7 @@ class Registry:
             and not target.startswith("sha256-")
         ]  # fmt: skip
         if lacking:
-            return error(404, "MANIFEST_BLOB_UNKNOWN")
+            return error_answer(404, "MANIFEST_BLOB_UNKNOWN")
         self.manifests[name, digest] = (body, request.headers.get("Content-Type", ""))
         if ":" not in target:
             self.tags[name, target] = digest
@@ -326,24 +330,24 @@ class Registry:
             answer.headers["OCI-Subject"] = document["subject"]["digest"]
         return answer
 
-    def _tags(self, request: Asked, _: bytes, query: dict[str, str], name: str) -> Answer:
+    def _tags(self, request: ReceivedRequest, _: bytes, query: dict[str, str], name: str) -> Answer:
         tags = sorted(tag for owner, tag in self.tags if owner == name)
         if not tags and not any(owner == name for owner, _ in self.manifests):
-            return error(404, "NAME_UNKNOWN")
+            return error_answer(404, "NAME_UNKNOWN")
         return self._listed(request, query, tags, lambda part: {"name": name, "tags": part})
 
-    def _catalog(self, request: Asked, _: bytes, query: dict[str, str]) -> Answer:
+    def _catalog(self, request: ReceivedRequest, _: bytes, query: dict[str, str]) -> Answer:
         repositories = sorted({name for name, _ in self.manifests})
         return self._listed(request, query, repositories, lambda part: {"repositories": part})
 
     def _referrers(
-        self, request: Asked, _: bytes, query: dict[str, str], name: str, digest: str
+        self, request: ReceivedRequest, _: bytes, query: dict[str, str], name: str, digest: str
     ) -> Answer:
         if not self.referrers_api:
             return Answer(404, b"<html>not found</html>")
         referrers = [
             descriptor for (owner, key), (data, kind) in self.manifests.items()
-            if owner == name and (descriptor := referrer(data, kind, key, digest)) is not None
+            if owner == name and (descriptor := referrer_entry(data, kind, key, digest)) is not None
         ]  # fmt: skip
         artifact_type = query.get("artifactType") if self.filters else None
         referrers = [
@@ -362,7 +366,7 @@ class Registry:
 
     def _listed(
         self,
-        request: Asked,
+        request: ReceivedRequest,
         query: dict[str, str],
         entries: list,  # type: ignore[type-arg]
         shape: Callable[[list], object],  # type: ignore[type-arg]
@@ -378,7 +382,7 @@ class Registry:
         return answer
 
 
-def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def isolate_logins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Hide the logins, certificates and proxies of this machine from a test."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -392,7 +396,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
 
 
-def says(name: str, value: str | None) -> Callable[[Answer], None]:
+def change_header(name: str, value: str | None) -> Callable[[Answer], None]:
     """A change that sets header `name` of a response, or removes it."""
 
     def _edit(answer: Answer) -> None:
@@ -403,7 +407,7 @@ def says(name: str, value: str | None) -> Callable[[Answer], None]:
     return _edit
 
 
-def reference(registry: Registry, name: str, target: str) -> Reference:
+def image_reference(registry: Registry, name: str, target: str) -> ImageReference:
     """The reference to a tag or digest of a repository."""
     tag, digest = (None, target) if ":" in target else (target, None)
-    return Reference(registry.host, name, tag, digest)
+    return ImageReference(registry.host, name, tag, digest)

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.support.memory_registry_values import Answer, Asked
-from tests.support.servers import running
+from tests.support.memory_registry_values import Answer, ReceivedRequest
+from tests.support.servers import serve_requests
 
 if TYPE_CHECKING:
     from tests.support.memory_registry import Registry
@@ -28,14 +28,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _do(self) -> None:
         registry = self.registry
-        request = Asked(self.place, self.command, self.path, dict(self.headers))
+        request = ReceivedRequest(self.place, self.command, self.path, dict(self.headers))
         registry.requests.append(request)
         fault = registry.fault(request)
         length = int(self.headers.get("Content-Length", 0))
         if fault is not None and fault.cut_request is not None:
             body = self.rfile.read(min(length, fault.cut_request))
             request.size = len(body)
-            registry.broke(request, body)
+            registry.store_partial_body(request, body)
             self._break()
             return
         body = self.rfile.read(length)
@@ -96,6 +96,8 @@ def serve(registry: Registry, context: ssl.SSLContext | None = None) -> Iterator
     registry.scheme = "https" if context is not None else registry.scheme
     with contextlib.ExitStack() as stack:
         for place in ("registry", "storage"):
-            port = stack.enter_context(running(_Handler, context, registry=registry, place=place))
+            port = stack.enter_context(
+                serve_requests(_Handler, context, registry=registry, place=place)
+            )
             setattr(registry, "host" if place == "registry" else "storage", f"localhost:{port}")
         yield registry

@@ -51,7 +51,7 @@ class Answer:
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     """A received request. `server` is "registry" or "storage"."""
 
     server: str
@@ -69,7 +69,7 @@ class Session:
     data: bytearray = field(default_factory=bytearray)
 
 
-def referrer(data: bytes, kind: str, digest: str, subject: str) -> dict[str, object] | None:
+def referrer_entry(data: bytes, kind: str, digest: str, subject: str) -> dict[str, object] | None:
     """The entry of a manifest that refers to `subject`; None if it does not."""
     document = json.loads(data)
     if document.get("subject", {}).get("digest") != subject:
@@ -84,7 +84,9 @@ def referrer(data: bytes, kind: str, digest: str, subject: str) -> dict[str, obj
     }
 
 
-def needed(method: str, names: dict[str, str], query: dict[str, str]) -> set[tuple[str, str]]:
+def required_permissions(
+    method: str, names: dict[str, str], query: dict[str, str]
+) -> set[tuple[str, str]]:
     """The permissions that a request needs: (resource, action)."""
     if "name" not in names:
         return {("registry:catalog", "*")}
@@ -95,23 +97,23 @@ def needed(method: str, names: dict[str, str], query: dict[str, str]) -> set[tup
     return permissions | ({(f"repository:{query['from']}", "pull")} if "from" in query else set())
 
 
-def actions(scope: str) -> set[tuple[str, str]]:
+def scope_actions(scope: str) -> set[tuple[str, str]]:
     """The individual actions in a scope."""
     thing, _, words = scope.rpartition(":")
     return {(thing, word) for word in words.split(",")}
 
 
-def basic(login: tuple[str, str] | None) -> str:
+def basic_header(login: tuple[str, str] | None) -> str:
     """The Authorization header for a login."""
     return "Basic " + base64.b64encode(":".join(login or ("", "")).encode()).decode()
 
 
-def named(data: bytes) -> str:
+def sha256_digest(data: bytes) -> str:
     """The sha256 digest of `data`, in the form sha256:HEX."""
     return f"sha256:{sha256(data).hexdigest()}"
 
 
-def error(status: int, code: str) -> Answer:
+def error_answer(status: int, code: str) -> Answer:
     """An error response in the format of the specification."""
     data = json.dumps({"errors": [{"code": code, "message": f"this is {code}"}]}).encode()
     return Answer(status, data, {"Content-Type": "application/json"})

@@ -25,12 +25,12 @@ SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 INSTALL = "run tools/engines as root on Debian 12"
 
 
-def strict() -> bool:
+def is_strict() -> bool:
     """Whether a test that cannot run here is a failure."""
     return os.environ.get("IMGBUILD_NO_SKIP") == "1"
 
 
-def long() -> bool:
+def is_long_run() -> bool:
     """Whether the tests marked `long` run."""
     return os.environ.get("IMGBUILD_LONG") == "1"
 
@@ -40,10 +40,10 @@ def small_disk() -> bool:
     return os.environ.get("IMGBUILD_SMALL_DISK") == "1"
 
 
-def missing(what: str, remedy: str) -> NoReturn:
+def skip_or_fail(what: str, remedy: str) -> NoReturn:
     """Skip the running test, or fail it if skipping is not allowed."""
     text = f"{what}; {remedy}"
-    if strict():
+    if is_strict():
         pytest.fail(f"skipping is not allowed here: {text}", pytrace=False)
     pytest.skip(text, allow_module_level=True)
 
@@ -66,77 +66,77 @@ def remedy(reason: str) -> str:
     return "sudo tools/engines" if INSTALL in reason else reason.rpartition("; ")[2]
 
 
-def tool(name: str, package: str | None = None) -> str:
+def require_tool(name: str, package: str | None = None) -> str:
     """The path of program `name`, which Debian's `package` (the same name by default) has."""
     path = shutil.which(name) or shutil.which(name, path=SBIN)
     if path is None:
-        missing(f"{name} is not installed", f"apt-get install {package or name}, or {INSTALL}")
+        skip_or_fail(f"{name} is not installed", f"apt-get install {package or name}, or {INSTALL}")
     return path
 
 
-def root() -> None:
+def require_root() -> None:
     """The test must run as root."""
     if os.geteuid() != 0:
-        missing("this test requires root", "run it with sudo")
+        skip_or_fail("this test requires root", "run it with sudo")
 
 
 def user_namespaces() -> str:
     """The `unshare` command; the kernel allows this user to create user namespaces."""
-    unshare = tool("unshare", "util-linux")
+    unshare = require_tool("unshare", "util-linux")
     if not _answers(unshare, "--user", "--map-root-user", "--mount", "true"):
-        missing(
+        skip_or_fail(
             "user namespaces are not allowed",
             "set sysctl kernel.unprivileged_userns_clone=1 and user.max_user_namespaces above 0",
         )
     return unshare
 
 
-def docker() -> str:
+def require_docker() -> str:
     """The `docker` command; its engine responds and uses the containerd image store."""
-    path = tool("docker", "docker.io docker-cli")
+    path = require_tool("docker", "docker.io docker-cli")
     if not _answers(path, "info"):
-        missing("no Docker Engine responds", INSTALL)
+        skip_or_fail("no Docker Engine responds", INSTALL)
     if "io.containerd.snapshotter" not in _output(path, "info", "--format", "{{.DriverStatus}}"):
-        missing("Docker does not use the containerd image store", INSTALL)
+        skip_or_fail("Docker does not use the containerd image store", INSTALL)
     return path
 
 
-def buildx() -> str:
+def require_buildx() -> str:
     """The `docker` command; its engine responds, and buildx is installed."""
-    path = docker()
+    path = require_docker()
     if not _answers(path, "buildx", "version"):
-        missing("buildx is not installed", f"apt-get install docker-buildx, or {INSTALL}")
+        skip_or_fail("buildx is not installed", f"apt-get install docker-buildx, or {INSTALL}")
     return path
 
 
-def docker20() -> dict[str, str]:
+def require_docker20() -> dict[str, str]:
     """The environment with which `docker` uses the Docker 20.10 of tools/engines."""
-    path = tool("docker", "docker.io docker-cli")
+    path = require_tool("docker", "docker.io docker-cli")
     host = _engine("IMGBUILD_DOCKER20_HOST")
     extra = {"DOCKER_HOST": host}
     if not host or not _answers(path, "info", extra=extra):
-        missing("no Docker 20.10 responds", INSTALL)
+        skip_or_fail("no Docker 20.10 responds", INSTALL)
     return extra
 
 
-def podman() -> str:
+def require_podman() -> str:
     """The `podman` command, if it can list its images."""
-    path = tool("podman")
+    path = require_tool("podman")
     if not _answers(path, "info"):
-        missing("podman does not respond", INSTALL)
+        skip_or_fail("podman does not respond", INSTALL)
     return path
 
 
-def apptainer() -> str:
+def require_apptainer() -> str:
     """The `apptainer` command, 1.4 or newer."""
-    path = tool("apptainer", "apptainer of Debian sid")
+    path = require_tool("apptainer", "apptainer of Debian sid")
     version = _output(path, "--version").split()[-1:]
     if not version or tuple(map(int, version[0].split("-")[0].split(".")[:2])) < (1, 4):
-        missing(f"apptainer does not run, or is older than 1.4: {version}", INSTALL)
+        skip_or_fail(f"apptainer does not run, or is older than 1.4: {version}", INSTALL)
     return path
 
 
-def registry() -> str:
+def require_registry() -> str:
     """The HOST:PORT of an empty registry with plain HTTP on this machine."""
     address = _engine("IMGBUILD_REGISTRY")
     host, _, port = address.partition(":")
@@ -144,33 +144,33 @@ def registry() -> str:
         with socket.create_connection((host, int(port or 0)), timeout=5):
             return address
     except OSError:
-        missing("no registry responds on this machine", INSTALL)
+        skip_or_fail("no registry responds on this machine", INSTALL)
 
 
-def slurm() -> dict[str, str]:
+def require_slurm() -> dict[str, str]:
     """The environment with which commands of Slurm use the Slurm of tools/engines."""
-    path = tool("sinfo", "slurm-wlm munge")
+    path = require_tool("sinfo", "slurm-wlm munge")
     extra = {"SLURM_CONF": _engine("IMGBUILD_SLURM_CONF")}
     if not extra["SLURM_CONF"] or not _answers(path, "--noheader", extra=extra):
-        missing("no Slurm responds", INSTALL)
+        skip_or_fail("no Slurm responds", INSTALL)
     return extra
 
 
-def emulator(arch: str) -> str:
+def require_emulator(arch: str) -> str:
     """The static user-mode emulator of `arch`, as `uname -m` names it."""
-    return tool(f"qemu-{arch}-static", "qemu-user-static")
+    return require_tool(f"qemu-{arch}-static", "qemu-user-static")
 
 
-def network() -> None:
+def require_network() -> None:
     """The package index configured for uv must respond."""
     if not _index_answers():
-        missing(
+        skip_or_fail(
             "the package index does not respond",
             "connect to a network, or set PIP_INDEX_URL or UV_DEFAULT_INDEX to a reachable index",
         )
 
 
-def disk(gigabytes: float = 10) -> None:
+def require_disk_space(gigabytes: float = 10) -> None:
     """The given number of gigabytes must be free in the folder for temporary files."""
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
     free = shutil.disk_usage(folder).free / 1e9
@@ -178,7 +178,7 @@ def disk(gigabytes: float = 10) -> None:
         text = f"{folder} has {free:.1f} GB free, but {gigabytes} GB are required"
         if small_disk():
             pytest.skip(f"{text}; {ROOM}", allow_module_level=True)
-        missing(text, ROOM)
+        skip_or_fail(text, ROOM)
 
 
 @functools.cache

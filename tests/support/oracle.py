@@ -1,7 +1,7 @@
 """Compares imgbuild's installed wheels with those of `uv pip install`.
 
-`compare` installs each wheel with uv into a virtual environment and compares it with
-`install.installed`: the same paths, contents and modes, except for what `ACCEPTED` lists.
+`compare_with_uv` installs each wheel with uv into a virtual environment and compares it with
+`install.installed_members`: the same paths, contents and modes, except for what `ACCEPTED` lists.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.tar import Member
+from imgbuild.oci.content import FileReader, content_pieces
+from imgbuild.oci.tar import LayerMember
 from imgbuild.wheel import archive, install, record, scripts
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -43,7 +43,7 @@ ACCEPTED_OF = {
 # Launchers of entry points differ in text; `_launcher_faults` compares what they do.
 
 
-def compare(wheels: Sequence[Path], folder: Path) -> list[str]:
+def compare_with_uv(wheels: Sequence[Path], folder: Path) -> list[str]:
     """Compare `wheels` in `folder`; returns every difference that is not accepted."""
     return [fault for wheel in wheels for fault in _compare(wheel, folder / "oracle")]
 
@@ -55,7 +55,7 @@ def _compare(wheel: Path, folder: Path) -> list[str]:
     try:
         before = _install(wheel, folder, venv)
         real = {path: venv / path for path in _walk(venv) if path not in before}
-        members = install.installed(wheel, prefix=str(venv), python=PYTHON)
+        members = install.installed_members(wheel, prefix=str(venv), python=PYTHON)
         root = str(venv).strip("/") + "/"
         ours = {member.path.removeprefix(root): member for member in members}
         faults = list(_faults(wheel, ours, real, venv))
@@ -90,11 +90,11 @@ def _walk(root: Path) -> Iterable[str]:
 
 
 def _faults(
-    wheel: Path, ours: dict[str, Member], real: dict[str, Path], venv: Path
+    wheel: Path, ours: dict[str, LayerMember], real: dict[str, Path], venv: Path
 ) -> Iterable[str]:
-    text = archive.read(wheel).text("entry_points.txt") or ""
+    text = archive.read_wheel(wheel).text("entry_points.txt") or ""
     entries = {f"bin/{entry.name}": entry for entry in scripts.entry_points(text, wheel.name)}
-    package = archive.read(wheel).name
+    package = archive.read_wheel(wheel).name
     real = {
         path: file
         for path, file in real.items()
@@ -135,7 +135,9 @@ def _launcher_faults(
             yield f"{path}: {text!r} is not in both launchers"
 
 
-def _record_faults(ours: dict[str, Member], real: dict[str, Path], package: str) -> Iterable[str]:
+def _record_faults(
+    ours: dict[str, LayerMember], real: dict[str, Path], package: str
+) -> Iterable[str]:
     """The differences between RECORD and the files, with imgbuild and with uv."""
     (where,) = [path for path in ours if re.fullmatch(f"{INFO}/RECORD", path)]
     rows = record.read_record(_content(ours[where]).decode(), where)
@@ -160,16 +162,18 @@ def _without_doubles(text: str) -> str:
     return "\n".join(rows.values())
 
 
-def _content(member: Member) -> bytes:
-    with Files() as files:
-        return b"".join(pieces(member.content or b"", member.size, member.path, files))
+def _content(member: LayerMember) -> bytes:
+    with FileReader() as files:
+        return b"".join(content_pieces(member.content or b"", member.size, member.path, files))
 
 
-def _digest(member: Member) -> str:
-    with Files() as files:
-        return record.digest(pieces(member.content or b"", member.size, member.path, files))
+def _digest(member: LayerMember) -> str:
+    with FileReader() as files:
+        return record.record_digest(
+            content_pieces(member.content or b"", member.size, member.path, files)
+        )
 
 
 def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
-        return record.digest(iter(lambda: file.read(1 << 20), b""))
+        return record.record_digest(iter(lambda: file.read(1 << 20), b""))

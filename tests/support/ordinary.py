@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from imgbuild.oci.tree import remove
+from imgbuild.oci.tree import remove_root
 from tests.support import needs
 
 AS_NOBODY = ("--reuid=nobody", "--regid=nogroup", "--clear-groups")
@@ -23,25 +23,25 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 SYSTEM = Path("/usr/bin") / VERSION
 
 
-def become() -> list[str]:
+def as_nobody() -> list[str]:
     """The first words of a command line whose rest runs as nobody."""
-    needs.root()
-    return [needs.tool("setpriv", "util-linux"), *AS_NOBODY]
+    needs.require_root()
+    return [needs.require_tool("setpriv", "util-linux"), *AS_NOBODY]
 
 
 @contextlib.contextmanager
-def home() -> Iterator[Path]:
+def nobody_home() -> Iterator[Path]:
     """Create a folder for nobody, because other users cannot read the folders of pytest."""
-    needs.root()
+    needs.require_root()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-nobody-"))
     nobody = pwd.getpwnam("nobody")
     os.chown(folder, nobody.pw_uid, nobody.pw_gid)
     folder.chmod(0o755)
     yield folder
-    remove(folder)
+    remove_root(folder)
 
 
-def python(folder: Path) -> str:
+def nobody_python(folder: Path) -> str:
     """A Python that nobody can start and that has the packages of this one.
 
     If this one is not readable for nobody, it is an environment of the system's Python below
@@ -59,7 +59,7 @@ def python(folder: Path) -> str:
         interpreter.symlink_to(SYSTEM)
         packages.symlink_to(sysconfig.get_path("purelib"))
     if not _starts(str(interpreter)):
-        needs.missing(
+        needs.skip_or_fail(
             f"the user nobody can start neither {sys.executable} nor {SYSTEM} with these packages",
             f"apt-get install {VERSION}, in a checkout that all users can read",
         )
@@ -72,7 +72,7 @@ def _starts(python: str) -> bool:
     It is started through `env`, since setpriv itself may still read folders that nobody cannot.
     """
     done = subprocess.run(
-        [*become(), "env", python, "-B", "-c", "import imgbuild, msgspec"],
+        [*as_nobody(), "env", python, "-B", "-c", "import imgbuild, msgspec"],
         cwd="/", capture_output=True, check=False,
     )  # fmt: skip
     return done.returncode == 0

@@ -1,10 +1,10 @@
 """Runs imgbuild's command line in a new process in which all modules are already imported.
 
-`run` is for tests that start a command as a user does, and do not test the start. One process for
-each test process imports the modules of imgbuild and forks for each command, which takes a
-hundredth of a second instead of half a second for a new interpreter. Everything else is as in a new
-one: arguments, folder, environment, streams, umask, and the functions that run at the end. Only the
-disk is not waited for (fsync), because no test simulates a power failure.
+`run_prepared` is for tests that start a command as a user does, and do not test the start. One
+process for each test process imports the modules of imgbuild and forks for each command, which
+takes a hundredth of a second instead of half a second for a new interpreter. Everything else is as
+in a new one: arguments, folder, environment, streams, umask, and the functions that run at the end.
+Only the disk is not waited for (fsync), because no test simulates a power failure.
 
 This file is also the program of that process, which does not import from `tests`.
 """
@@ -39,7 +39,7 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-def run(
+def run_prepared(
     arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `imgbuild ARGUMENTS`; returns its exit status, negative after a signal, and output."""
@@ -99,7 +99,7 @@ class _Process:
             with other:
                 socket.send_fds(self._control, [b"run"], [other.fileno(), *streams])
             connection.sendall(len(body).to_bytes(8, "big") + body)
-            answer = _received(connection, 8)
+            answer = _receive_bytes(connection, 8)
         return int.from_bytes(answer, "big", signed=True)
 
     def end(self) -> None:
@@ -124,7 +124,7 @@ def _process() -> _Process:
         return _process_of(os.getpid())
 
 
-def _received(connection: socket.socket, size: int) -> bytes:
+def _receive_bytes(connection: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         part = connection.recv(size - len(data))
@@ -174,7 +174,9 @@ def _serve(control: socket.socket) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         connection.sendall(status.to_bytes(8, "big", signed=True))
         os._exit(0)
-    request = json.loads(_received(connection, int.from_bytes(_received(connection, 8), "big")))
+    request = json.loads(
+        _receive_bytes(connection, int.from_bytes(_receive_bytes(connection, 8), "big"))
+    )
     connection.close()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -186,7 +188,7 @@ def _serve(control: socket.socket) -> None:
     sys.argv[1:] = request["arguments"]
 
 
-def _end(status: object) -> None:
+def _end_process(status: object) -> None:
     """End the process without freeing all modules, which takes 60 ms.
 
     Returns where the interpreter has something to print: a status that is a text, or an error of
@@ -214,6 +216,6 @@ if __name__ == "__main__":
     try:
         imgbuild.cli.main()
     except SystemExit as end:
-        _end(end.code)
+        _end_process(end.code)
         raise
-    _end(0)
+    _end_process(0)

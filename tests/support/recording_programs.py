@@ -127,7 +127,7 @@ class Programs:
         return [call for call in calls if call.program == program]
 
 
-def slurm(nodes: int) -> dict[str, str]:
+def slurm_variables(nodes: int) -> dict[str, str]:
     """The variables of a job on `nodes` nodes that share a disk."""
     return {
         "SLURM_JOB_ID": str(os.getpid() % 1000 + 7000), "SLURM_JOB_NAME": "job",

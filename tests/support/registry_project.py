@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cache.store import Store
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Options, open_session
+from imgbuild.pipeline.session import SessionOptions, open_session
 from imgbuild.publish import push
-from imgbuild.publish.push import PushContext, Pushed
+from imgbuild.publish.push import PushContext, PushedTarget
 from imgbuild.publish.push_plan import PushPlan, push_plan
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import Reference, Repository
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import ImageReference, Repository
 from imgbuild.values import Arch
 from tests.support import inprocess_project, memory_registry
-from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
+from tests.support.inprocess_project import TARGET, UNLOCKED, SampleProject
 from tests.support.memory_registry import Registry
-from tests.support.memory_registry_values import Asked
+from tests.support.memory_registry_values import ReceivedRequest
 
 DAY = datetime.date(2026, 11, 21)
 NAME = "me/rl"
@@ -35,7 +35,7 @@ TAGS = (TARGET, f"{TARGET}-20261121")
 class Place:
     """A project with a registry and the requests that pushes send to it."""
 
-    sample: Sample
+    sample: SampleProject
     registry: Registry
 
     @property
@@ -45,9 +45,9 @@ class Place:
 
     def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> PushContext:
         """The settings of a push, with short waits."""
-        session = open_session(self.sample.matrix, Options(offline=True))
+        session = open_session(self.sample.matrix, SessionOptions(offline=True))
         return PushContext(
-            client=Client(first_wait=0.001, attempts=3, origin=True),
+            client=RegistryClient(first_wait=0.001, attempts=3, origin=True),
             repository=self.repository,
             mounts=tuple(self.registry.repository(name) for name in mounts),
             project=session.project,
@@ -66,25 +66,25 @@ class Place:
 
     def both(self, *arches: Arch) -> PushPlan:
         """The push plan of a target locked for two architectures, for all or some of them."""
-        matrix = load(self.sample.matrix)
+        matrix = load_matrix(self.sample.matrix)
         lock, target_digests = inprocess_project.lock_target(
             self.sample.folder, matrix, BOTH, self.sample.wheels, Arch
         )
         return push_plan(lock, target_digests, arches or tuple(Arch), date=DAY)
 
-    def push(self) -> Pushed:
+    def push(self) -> PushedTarget:
         """Push the target with one architecture."""
-        return push.push(self.work(), self.plan())
+        return push.push_target(self.work(), self.plan())
 
     def tags(self) -> dict[str, str]:
         """The tags of the repository."""
         return {tag: digest for (_, tag), digest in self.registry.tags.items()}
 
-    def reference(self, tag: str) -> Reference:
+    def reference(self, tag: str) -> ImageReference:
         """An image in the repository, by tag."""
-        return Reference(self.registry.host, NAME, tag)
+        return ImageReference(self.registry.host, NAME, tag)
 
-    def writes(self) -> list[Asked]:
+    def writes(self) -> list[ReceivedRequest]:
         """The requests that have changed the registry so far."""
         return [
             request for request in self.registry.requests if request.method not in ("GET", "HEAD")
@@ -106,11 +106,11 @@ class Place:
 
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A `Place` in `tmp_path`, without this machine's settings."""
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
     with memory_registry.serve(Registry()) as registry:
-        yield Place(sample=inprocess_project.make(folder), registry=registry)
+        yield Place(sample=inprocess_project.write_project(folder), registry=registry)

@@ -9,20 +9,20 @@ from pathlib import Path
 
 from imgbuild.audit.packages.library import Library
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.http.client import HttpClient
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import IndexAddress, IndexLookup
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.local_index import LocalIndex
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 Sources = Mapping[str, str]
 
 
-def publish(
+def publish_releases(
     index: LocalIndex, package: str, releases: Mapping[str, Sources], *, year: int = 2024
 ) -> None:
     """Publish the releases of `package`, one each month from January of `year`."""
@@ -35,15 +35,17 @@ def publish(
 @contextlib.contextmanager
 def release_catalogue(
     folder: Path, index: LocalIndex, *, pins: Mapping[str, str] | None = None
-) -> Iterator[tuple[ReleaseCatalogue, Site]]:
+) -> Iterator[tuple[ReleaseCatalogue, FileSite]]:
     """The library of `index`, with a cut-off before all its releases; the index's server."""
-    site = Site(files=index.site_files())
-    with serve(site):
-        http = Http(attempts=1)
+    site = FileSite(files=index.site_files())
+    with serve_site(site):
+        http = HttpClient(attempts=1)
         store = Store.open(folder / "cache")
-        tags = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
-        rules = Rules(as_of=datetime.date(2020, 1, 1), tags=tags, pins=dict(pins or {}))
+        tags = WheelTags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
+        rules = FileRules(as_of=datetime.date(2020, 1, 1), tags=tags, pins=dict(pins or {}))
         place = IndexAddress(name="pypi", address=site.url("simple"))
-        catalogue = Catalogue(Indexes({"pypi": place}, {}, "pypi", http), rules, http, store)
+        catalogue = FileCatalogue(
+            IndexLookup({"pypi": place}, {}, "pypi", http), rules, http, store
+        )
         with Library(store, http) as library:
             yield ReleaseCatalogue(catalogue, library, store), site

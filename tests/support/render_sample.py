@@ -7,7 +7,7 @@ import msgspec
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Resolution, Wheel
-from imgbuild.matrix.model import Drop, Link, Matrix, Variable, Wanted
+from imgbuild.matrix.model import DroppedFiles, Link, Matrix, RequiredPackage, Variable
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import image_digests
 from imgbuild.plan import plan as plans
@@ -15,7 +15,7 @@ from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.values import Arch, sha256
 from tests.support import samples
 
-DROP = Drop(
+DROP = DroppedFiles(
     package="fastapi-cli",
     beside="fastapi",
     paths=("bin/fastapi", "lib/python3.11/site-packages/fastapi_cli/extra/*"),
@@ -36,7 +36,7 @@ def matrix(*arches: Arch) -> Matrix:
     """The sample matrix with uv, on `arches`."""
     sample_matrix = samples.matrix(
         arch=arches or (Arch.X86_64, Arch.ARM64),
-        requires={"uv": Wanted(reason=samples.REASON)},
+        requires={"uv": RequiredPackage(reason=samples.REASON)},
         drop=(DROP,),
         links={"/opt/venv/lib/libx.so": Link(to="libx.so.1", reason=samples.REASON)},
         env={"GREETING": Variable(value='say "hi" to $HOME', reason="it shows how it is quoted")},
@@ -64,7 +64,7 @@ def lock(of: Matrix | None = None) -> Lock:
     return lock_file.make_lock(source, "small", {arch: resolution(arch) for arch in arches})
 
 
-def without(lock: Lock, package: str) -> Lock:
+def without_package(lock: Lock, package: str) -> Lock:
     """The lock without the wheel of `package`."""
     arches = {
         arch: msgspec.structs.replace(
@@ -76,7 +76,7 @@ def without(lock: Lock, package: str) -> Lock:
     return msgspec.structs.replace(lock, arch=arches)
 
 
-def digests_of(lock: Lock) -> TargetDigests:
+def invented_digests(lock: Lock) -> TargetDigests:
     """The digests of `lock` with invented records of its layers."""
     records = {
         layer.id: LayerRecord(
@@ -86,16 +86,16 @@ def digests_of(lock: Lock) -> TargetDigests:
             unpacked=1,
         )
         for arch in lock.arch
-        for layer in plans.plan(lock, arch).layers
+        for layer in plans.create_plan(lock, arch).layers
     }
-    return image_digests.digests_of(lock, records)
+    return image_digests.compute_digests(lock, records)
 
 
-def address(package: str, locked: LockedFile) -> str:
+def file_address(package: str, locked: LockedFile) -> str:
     """The URL of a file of the sample project."""
     return f"https://index.example/{package}/{locked.file}"
 
 
-def wheels(lock: Lock) -> dict[str, Wheel]:
+def wheels_by_package(lock: Lock) -> dict[str, Wheel]:
     """The wheels of `lock` on x86_64 by package."""
     return {wheel.package: wheel for wheel in lock.arch[Arch.X86_64].wheels}

@@ -22,7 +22,7 @@ def resolve_wheels(
     context: Context,
 ) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
     """The wheels of target `name` on `arch` and `python` ("3.11.2"), and the built wheels."""
-    prepared = solve.prepare(SolveProblem(matrix, name, arch, context), python, root)
+    prepared = solve.prepare_target(SolveProblem(matrix, name, arch, context), python, root)
     solve.refuse_pins(prepared)
     chosen = solve.choose_packages(prepared)
     solve.report_age(prepared, chosen)

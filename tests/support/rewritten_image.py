@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from imgbuild.oci.documents import INDEX, MANIFEST
-from imgbuild.registry.image_reference import Reference
+from imgbuild.registry.image_reference import ImageReference
 from imgbuild.values import digest_of
 from tests.support import images
-from tests.support.memory_registry import Registry, reference
+from tests.support.memory_registry import Registry, image_reference
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]  # of manifest and configuration
 NAME = "rl"
 
 
-def layout(folder: Path, change: Change = lambda *_: None) -> Path:
+def write_changed_layout(folder: Path, change: Change = lambda *_: None) -> Path:
     """The layout of an image of two layers, after `change`."""
     blobs = folder / "made"
     layers = [
-        images.layer(blobs, [images.text("etc/passwd", "root:x:0:0::/:/bin/sh\n")]),
-        images.layer(blobs, [images.text("opt/hello", "hello\n")]),
+        images.make_layer(blobs, [images.text_member("etc/passwd", "root:x:0:0::/:/bin/sh\n")]),
+        images.make_layer(blobs, [images.text_member("opt/hello", "hello\n")]),
     ]
-    summary = images.summary(layers)
+    summary = images.image_files(layers)
     manifest, config = json.loads(summary.manifest), json.loads(summary.config)
     change(manifest, config)
     texts = [json.dumps(config).encode()]
@@ -33,7 +33,7 @@ def layout(folder: Path, change: Change = lambda *_: None) -> Path:
     out = folder / "layout"
     (out / "blobs/sha256").mkdir(parents=True)
     for data in (*texts, *(path.read_bytes() for _, path in layers)):
-        blob(out, digest_of(data)).write_bytes(data)
+        blob_path(out, digest_of(data)).write_bytes(data)
     (out / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
     entry = {"mediaType": MANIFEST, "digest": digest_of(texts[1]), "size": len(texts[1])}
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}
@@ -41,16 +41,16 @@ def layout(folder: Path, change: Change = lambda *_: None) -> Path:
     return out
 
 
-def blob(layout: Path, digest: str) -> Path:
+def blob_path(layout: Path, digest: str) -> Path:
     """The path of a blob in a layout."""
     return layout / "blobs/sha256" / digest.removeprefix("sha256:")
 
 
-def stored(layout: Path, registry: Registry) -> Reference:
+def store_in_registry(layout: Path, registry: Registry) -> ImageReference:
     """The image of `layout`, stored unchanged in a registry."""
     entry = json.loads((layout / "index.json").read_bytes())["manifests"][0]
     for path in (layout / "blobs/sha256").iterdir():
         registry.blobs[NAME, f"sha256:{path.name}"] = path.read_bytes()
-    data = blob(layout, entry["digest"]).read_bytes()
+    data = blob_path(layout, entry["digest"]).read_bytes()
     registry.manifests[NAME, entry["digest"]] = (data, entry["mediaType"])
-    return reference(registry, NAME, entry["digest"])
+    return image_reference(registry, NAME, entry["digest"])

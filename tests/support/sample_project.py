@@ -17,7 +17,7 @@ from typing import Any
 from imgbuild.oci import layout
 from tests.support import prepared_program
 from tests.support.local_index import LocalIndex
-from tests.support.servers import Site
+from tests.support.servers import FileSite
 
 TARGET = "small"
 CUDA_TOOLKIT = (
@@ -54,7 +54,7 @@ targets:
 """
 
 
-def index() -> LocalIndex:
+def sample_index() -> LocalIndex:
     """An index with a torch of a few kilobytes and two versions of a wheel with a dependency."""
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
@@ -115,7 +115,9 @@ class Project:
         self, *arguments: str, status: int = 0, stdin: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run imgbuild, which must exit with `status` and without a traceback."""
-        done = prepared_program.run(arguments, cwd=self.folder, env=self.environment(), stdin=stdin)
+        done = prepared_program.run_prepared(
+            arguments, cwd=self.folder, env=self.environment(), stdin=stdin
+        )
         assert done.returncode == status, f"status {done.returncode}: {done.stdout}{done.stderr}"
         assert "\nTraceback" not in f"\n{done.stderr}", (
             done.stderr
@@ -142,9 +144,9 @@ class Project:
         return json.loads((self.images / name).read_bytes())
 
 
-def serve_image(site: Site, folder: Path, name: str) -> str:
+def serve_image(site: FileSite, folder: Path, name: str) -> str:
     """Serve the layout at `folder` from `site` as a registry; returns the name with the digest."""
-    image_layout = layout.read(folder)
+    image_layout = layout.read_layout(folder)
     for blob in (folder / "blobs/sha256").iterdir():
         data = blob.read_bytes()
         for kind in ("manifests", "blobs"):

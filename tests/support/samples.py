@@ -22,10 +22,10 @@ from imgbuild.matrix.model import (
     Layers,
     Matrix,
     PackageIndex,
+    RequiredPackage,
     Target,
     User,
     Variable,
-    Wanted,
 )
 from imgbuild.values import Arch
 
@@ -68,21 +68,21 @@ def matrix(**changes: object) -> Matrix:
         layers=Layers(
             own_from=1000, named=("trl", "vllm"), groups=2, order=("nvidia-*", "torch"), limit=40
         ),
-        requires={"pip": Wanted(reason=REASON)},
+        requires={"pip": RequiredPackage(reason=REASON)},
         targets={"small": Target(**target)},  # type: ignore[arg-type]
     )
 
 
-def with_tools(*tools: str, **changes: object) -> Matrix:
+def matrix_with_tools(*tools: str, **changes: object) -> Matrix:
     """The sample matrix with `user_packages`, whose base has `tools`."""
     plain = matrix(user_packages=True, **changes)
     base = msgspec.structs.replace(plain.bases["debian-12"], tools=tools)
     return msgspec.structs.replace(plain, bases={"debian-12": base})
 
 
-def with_tools_lock(*wheels: Wheel, of: Matrix | None = None) -> Lock:
-    """The lock of `with_tools("htop")`; htop needs libnl, which the base lacks."""
-    source = of or with_tools("htop")
+def lock_with_tools(*wheels: Wheel, of: Matrix | None = None) -> Lock:
+    """The lock of `matrix_with_tools("htop")`; htop needs libnl, which the base lacks."""
+    source = of or matrix_with_tools("htop")
     resolutions = {}
     for arch in source.targets["small"].arch:
         plain = resolution(*wheels, arch=arch)
@@ -106,7 +106,7 @@ def wheel(package: str, version: str = "1.0", size: int = 100) -> Wheel:
     )
 
 
-def relabelled(lock: Lock) -> Lock:
+def with_current_labels(lock: Lock) -> Lock:
     """`lock` with the labels that imgbuild sets from the lock's other fields, after a change."""
     labels = {
         **lock.settings.labels,
@@ -175,7 +175,7 @@ def write_wheel(
     return path
 
 
-def add(store: Store, path: Path, package: str, version: str = "1.0") -> Wheel:
+def add_to_store(store: Store, path: Path, package: str, version: str = "1.0") -> Wheel:
     """Move the wheel file at `path` into the store; returns it as a wheel of a lock."""
     data = path.read_bytes()
     sha256 = hashlib.sha256(data).hexdigest()
@@ -191,7 +191,7 @@ def _hash(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
-def elf(machine: int = 62) -> bytes:
+def elf_header(machine: int = 62) -> bytes:
     """The ELF header of a library without sections; machine 62 is x86_64."""
     numbers = (3, machine, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
     return b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", *numbers)

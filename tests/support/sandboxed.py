@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from imgbuild.container import sandbox
-from imgbuild.container.sandbox import Bind, Root
-from imgbuild.system.process import Result
+from imgbuild.container.sandbox import BindMount, SandboxRoot
+from imgbuild.system.process import ProcessResult
 from tests.support import ordinary
 
 REPOSITORY = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def place_in(folder: Path) -> Iterator[Place]:
+def sandbox_place(folder: Path) -> Iterator[Place]:
     """A `Place` in `folder`, while the host's services run."""
     root, secret = folder / "root", folder / "secret"
     root.mkdir()
@@ -50,19 +50,19 @@ def place_in(folder: Path) -> Iterator[Place]:
         yield Place(root, secret, port)
 
 
-def inside(place: Place, *command: str, **options: object) -> Result:
+def run_inside(place: Place, *command: str, **options: object) -> ProcessResult:
     """Run `command` with the host's /usr, read-only, in the root."""
     binds = [
-        Bind(source=Path("/usr"), target="/usr"),
-        Bind(source=WAYS, target="/opt/escapes.py"),
+        BindMount(source=Path("/usr"), target="/usr"),
+        BindMount(source=WAYS, target="/opt/escapes.py"),
     ]
-    return sandbox.run(Root(path=place.root), command, binds=binds, **options)  # type: ignore[arg-type]
+    return sandbox.run_in_sandbox(SandboxRoot(path=place.root), command, binds=binds, **options)  # type: ignore[arg-type]
 
 
-def tried(place: Place, **options: object) -> dict[str, str]:
+def try_escapes(place: Place, **options: object) -> dict[str, str]:
     """The error that prevented each escape, except those that need no prevention."""
     words = (str(ordinary.SYSTEM), "/opt/escapes.py", str(place.secret), str(place.port))
-    done = inside(place, *words, **options)
+    done = run_inside(place, *words, **options)
     assert done.status == 0, done
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
@@ -78,11 +78,11 @@ with escapes.place_in(Path(sys.argv[1])) as place:
 @contextmanager
 def ordinary_command(body: str) -> Iterator[tuple[list[str], dict[str, str]]]:
     """The command and environment with which an ordinary user runs `body` with a `place`."""
-    with ordinary.home() as folder:
+    with ordinary.nobody_home() as folder:
         (folder / "place").mkdir(mode=0o755)
         os.chown(folder / "place", folder.stat().st_uid, folder.stat().st_gid)
-        python, script = ordinary.python(folder), AS_ORDINARY + textwrap.indent(body, "    ")
-        command = [*ordinary.become(), python, "-B", "-c", script, folder / "place"]
+        python, script = ordinary.nobody_python(folder), AS_ORDINARY + textwrap.indent(body, "    ")
+        command = [*ordinary.as_nobody(), python, "-B", "-c", script, folder / "place"]
         env = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "builder"), str(REPOSITORY))),
@@ -90,7 +90,7 @@ def ordinary_command(body: str) -> Iterator[tuple[list[str], dict[str, str]]]:
         yield [str(word) for word in command], env
 
 
-def as_ordinary(body: str) -> str:
+def run_as_ordinary_user(body: str) -> str:
     """The output of `body`, run by an ordinary user with a `place`."""
     with ordinary_command(body) as (command, env):
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wh
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.values import Arch, sha256
 from tests.support import samples
 
@@ -39,7 +39,7 @@ def resolution(arch: Arch) -> Resolution:
     return Resolution(wheels=whole.wheels, built=(built,), debs=debs)
 
 
-def digests_of(of: Lock) -> TargetDigests:
+def invented_digests(of: Lock) -> TargetDigests:
     """The digests of `of`, with layers whose bytes are derived from their ids."""
     records = {
         layer.id: LayerRecord(
@@ -49,12 +49,12 @@ def digests_of(of: Lock) -> TargetDigests:
             unpacked=1000,
         )
         for arch in of.arch
-        for layer in plan(of, arch).layers
+        for layer in create_plan(of, arch).layers
     }
-    return image_digests.digests_of(of, records)
+    return image_digests.compute_digests(of, records)
 
 
-def packages(of: Lock) -> SbomPackages:
+def package_metadata(of: Lock) -> SbomPackages:
     """The metadata of the files of `of`."""
     metadata = {
         "torch": Package(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.advisories import OLD, OPENSSL, TORCH, record
+from tests.support.advisories import OLD_VERSION, OPENSSL, TORCH, read_advisory
 
 FIXED = "3.0.14-1~deb12u2"
 UNFIXED: dict[str, Any] = {"id": "DEBIAN-CVE-2025-27587", "upstream": ["CVE-2025-27587"]}
@@ -28,8 +28,8 @@ OSV_SCANNER = {
         {
             "source": {"path": "sbom.json", "type": "sbom"},
             "packages": [
-                _osv("torch", "2.5.1+cu124", "PyPI", record(TORCH)),
-                _osv("openssl", OLD, "Debian:12", record(OPENSSL), UNFIXED),
+                _osv("torch", "2.5.1+cu124", "PyPI", read_advisory(TORCH)),
+                _osv("openssl", OLD_VERSION, "Debian:12", read_advisory(OPENSSL), UNFIXED),
                 _osv("absent", "1.0", "PyPI", {"id": "PYSEC-1"}),
             ],
         }
@@ -55,11 +55,11 @@ GRYPE = {
             cvss=[{"metrics": {"baseScore": 9.3}}],
         ),
         _grype(
-            "libssl3", OLD, "deb", id="CVE-2024-6119", severity="High",
+            "libssl3", OLD_VERSION, "deb", id="CVE-2024-6119", severity="High",
             fix={"versions": [FIXED], "state": "fixed"}, cvss=[{"metrics": {"baseScore": 7.5}}],
         ),
         _grype(
-            "libssl3", OLD, "deb", id="CVE-2025-27587", severity="Unknown",
+            "libssl3", OLD_VERSION, "deb", id="CVE-2025-27587", severity="Unknown",
             fix={"versions": [], "state": "wont-fix"}, cvss=[],
         ),
         _grype("absent", "1.0", "python", id="PYSEC-1", severity="Low", fix={"versions": []}),
@@ -92,8 +92,8 @@ TRIVY = {
             "Class": "os-pkgs",
             "Type": "debian",
             "Vulnerabilities": [
-                _trivy("CVE-2024-6119", "libssl3", OLD, "HIGH", FIXED),
-                _trivy("CVE-2025-27587", "libssl3", OLD, "UNKNOWN"),
+                _trivy("CVE-2024-6119", "libssl3", OLD_VERSION, "HIGH", FIXED),
+                _trivy("CVE-2025-27587", "libssl3", OLD_VERSION, "UNKNOWN"),
             ],
         },
         {

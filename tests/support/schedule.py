@@ -61,7 +61,7 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         if not self._groups:
-            self._groups = read(self._file)["groups"]
+            self._groups = read_groups(self._file)["groups"]
         return self._groups[nodeid]
 
     def _assign_work_unit(self, node: Any) -> None:
@@ -88,7 +88,7 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
             super()._reschedule(node)
 
 
-def turned(config: pytest.Config, nodes: list[Any]) -> list[Any]:
+def rotate_nodes(config: pytest.Config, nodes: list[Any]) -> list[Any]:
     """The contents of a folder, rotated by a different offset in each process."""
     worker = getattr(config, "workerinput", None)
     if worker is None:
@@ -97,10 +97,10 @@ def turned(config: pytest.Config, nodes: list[Any]) -> list[Any]:
     return nodes[begin:] + nodes[:begin]
 
 
-_with_properties: set[Path] = set()  # files of unit tests, when `sort` has been called
+_with_properties: set[Path] = set()  # files of unit tests, when `sort_tests` has been called
 
 
-def sort(items: list[pytest.Item]) -> None:
+def sort_tests(items: list[pytest.Item]) -> None:
     """Put whole images first, then integration tests by the duration of their files.
 
     Every process must have the same order, regardless of its first file.
@@ -113,7 +113,7 @@ def sort(items: list[pytest.Item]) -> None:
     ranks = {str(INTEGRATION / f"test_{name}.py"): rank for rank, name in enumerate(LONGEST)}
 
     def key(item: pytest.Item) -> tuple[int, int, str]:
-        name = group(item)
+        name = group_name(item)
         if not _integration(name):
             return 2, 0, str(item.path)
         rank = (0, 0) if name == IMAGES else (1, ranks.get(name, len(ranks)))
@@ -122,7 +122,7 @@ def sort(items: list[pytest.Item]) -> None:
     items.sort(key=key)
 
 
-def group(item: pytest.Item) -> str:
+def group_name(item: pytest.Item) -> str:
     """The name of the group of a test, which runs in one process."""
     sizes = [float(mark.args[0]) for mark in item.iter_markers("disk") if mark.args]
     if max(sizes, default=0) >= WHOLE_IMAGE:
@@ -138,16 +138,16 @@ def _integration(name: str) -> bool:
     return name == IMAGES or Path(name).parent == INTEGRATION
 
 
-def write(file: Path, items: Sequence[pytest.Item], left_out: int) -> None:
+def write_groups(file: Path, items: Sequence[pytest.Item], left_out: int) -> None:
     """Write the groups of the collected tests, and the number of omitted long tests."""
     worker_file = file.with_suffix(f".{os.getpid()}")  # each worker writes the same
-    groups = {item.nodeid: group(item) for item in items}
+    groups = {item.nodeid: group_name(item) for item in items}
     worker_file.write_text(json.dumps({"groups": groups, "left_out": left_out}))
     worker_file.replace(file)
 
 
-def read(file: Path) -> dict[str, Any]:
-    """The data written by `write`; empty if no worker has collected tests."""
+def read_groups(file: Path) -> dict[str, Any]:
+    """The data written by `write_groups`; empty if no worker has collected tests."""
     if not file.exists():
         return {"groups": {}, "left_out": 0}
     document: dict[str, Any] = json.loads(file.read_text())

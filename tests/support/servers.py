@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Site:
+class FileSite:
     """The files and faults of a server. `requests` has method, path and headers of each request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Site:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    site: Site
+    site: FileSite
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -142,7 +142,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def running(
+def serve_requests(
     handler: type[http.server.BaseHTTPRequestHandler],
     context: ssl.SSLContext | None = None,
     port: int = 0,
@@ -168,8 +168,8 @@ def running(
 
 
 @contextlib.contextmanager
-def serve(site: Site, context: ssl.SSLContext | None = None) -> Iterator[Site]:
+def serve_site(site: FileSite, context: ssl.SSLContext | None = None) -> Iterator[FileSite]:
     """Serve `site` on its port, or on a free one if it is 0, with TLS if `context` is given."""
-    with running(_Handler, context, site.port, site=site) as site.port:
+    with serve_requests(_Handler, context, site.port, site=site) as site.port:
         site.scheme = "https" if context is not None else site.scheme
         yield site

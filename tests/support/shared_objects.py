@@ -9,12 +9,12 @@ from typing import Any
 from imgbuild.audit.binaries.elf import symbol_hash
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import WheelMetadata, find_modules
-from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
+from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, OpaqueModule
 from imgbuild.audit.source.module import read_module
 from imgbuild.values import Arch
 
 
-def library(file: str, *, defines: Sequence[str] = (), **facts: Any) -> ElfFacts:
+def shared_library(file: str, *, defines: Sequence[str] = (), **facts: Any) -> ElfFacts:
     """A shared object; its soname is its file name unless it is a Python module."""
     name = file.rpartition("/")[2]
     numbers = sorted(int.from_bytes(symbol_hash(symbol.encode()), "little") for symbol in defines)
@@ -22,20 +22,20 @@ def library(file: str, *, defines: Sequence[str] = (), **facts: Any) -> ElfFacts
     return ElfFacts(file=file, defined=array("Q", numbers).tobytes(), **given)
 
 
-def module(file: str, **facts: Any) -> ElfFacts:
+def extension_module(file: str, **facts: Any) -> ElfFacts:
     """An extension module."""
-    return library(file, python=True, **facts)
+    return shared_library(file, python=True, **facts)
 
 
-LIBC = library(
+LIBC = shared_library(
     "lib/x86_64-linux-gnu/libc.so.6", defines=["memcpy"], defined_versions=("GLIBC_2.2.5",)
 )
-LIBSTDCXX = library(
+LIBSTDCXX = shared_library(
     "usr/lib/x86_64-linux-gnu/libstdc++.so.6",
     defines=["_Znwm"],
     defined_versions=("GLIBCXX_3.4.29",),
 )
-PYTHON = library("usr/bin/python3.11", defines=["PyErr_SetString"], soname="")
+PYTHON = shared_library("usr/bin/python3.11", defines=["PyErr_SetString"], soname="")
 BASE = (LIBC, LIBSTDCXX, PYTHON)
 
 
@@ -97,7 +97,7 @@ class SharedObjects(PackageSet):
             [*files, *(file for file in self._sources if file.split("/")[0] in import_roots)]
         )
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         file = find_modules(self._sources).get(name)
         if file is None:
             return None

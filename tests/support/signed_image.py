@@ -23,20 +23,20 @@ from imgbuild.publish import push
 from imgbuild.publish.push_plan import PushPlan
 from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
-from imgbuild.registry.client import Client
-from imgbuild.registry.image import InRegistry
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image import RegistrySource
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
 from imgbuild.verify.checks import CheckOutcome
 from imgbuild.verify.expected_lock import ExpectedLock
-from imgbuild.verify.verify import VerifyOptions, verify
+from imgbuild.verify.verify import VerifyOptions, verify_image
 from tests.support import memory_registry, registry_project
-from tests.support.memory_registry import named
+from tests.support.memory_registry import sha256_digest
 from tests.support.registry_project import BOTH, NAME, Place
 
-Found = dict[str, tuple[CheckOutcome, str]]
+CheckResults = dict[str, tuple[CheckOutcome, str]]
 # Checks that a key requires and that are impossible without a lock.
-OF_A_LOCK = frozenset({"provenance", "SBOM CycloneDX", "SBOM SPDX"})
+LOCK_CHECKS = frozenset({"provenance", "SBOM CycloneDX", "SBOM SPDX"})
 
 
 class Sample:
@@ -46,9 +46,9 @@ class Sample:
         self.place = place
         self.plan: PushPlan = place.both()
         self.key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
-        self.client = Client(first_wait=0.001, attempts=2)
+        self.client = RegistryClient(first_wait=0.001, attempts=2)
         self.repository = place.repository
-        push.push(place.work(), self.plan)
+        push.push_target(place.work(), self.plan)
         attachments.attach_all(
             self.client, self.repository, self.project_lock, place.work().project, tuple(Arch)
         )
@@ -66,15 +66,15 @@ class Sample:
 
     @property
     def project_lock(self) -> LockBundle:
-        return bundle.of(self.lock, self.target_digests, self.place.work().project)
+        return bundle.create_lock_bundle(self.lock, self.target_digests, self.place.work().project)
 
     @property
     def top(self) -> Descriptor:
-        return attachments.subjects(self.lock, self.target_digests, tuple(Arch))[0]
+        return attachments.list_subjects(self.lock, self.target_digests, tuple(Arch))[0]
 
     @property
     def arm(self) -> Descriptor:
-        return attachments.subjects(self.lock, self.target_digests, tuple(Arch))[1]
+        return attachments.list_subjects(self.lock, self.target_digests, tuple(Arch))[1]
 
     def state(self) -> tuple[dict[Any, Any], ...]:
         registry = self.place.registry
@@ -90,11 +90,13 @@ class Sample:
             self.client, self.repository, self.project_lock, project, tuple(Arch), key
         )
 
-    def checks(self, tag: str = BOTH, **options: Any) -> Found:
+    def checks(self, tag: str = BOTH, **options: Any) -> CheckResults:
         """The outcome of every check."""
         options.setdefault("key", self.key.public)
-        place = InRegistry(Client(first_wait=0.001, attempts=2), self.place.reference(tag))
-        verification = verify(place, VerifyOptions(**options))
+        place = RegistrySource(
+            RegistryClient(first_wait=0.001, attempts=2), self.place.reference(tag)
+        )
+        verification = verify_image(place, VerifyOptions(**options))
         outcomes = [check.outcome for check in verification.checks]
         assert verification.ok is (
             CheckOutcome.PASSED in outcomes and CheckOutcome.FAILED not in outcomes
@@ -104,7 +106,7 @@ class Sample:
             for check in verification.checks
         }
 
-    def verify(self, **options: Any) -> Found:
+    def verify(self, **options: Any) -> CheckResults:
         """The checks that did not pass, except those that need an option."""
         return {
             name: (how, text)
@@ -118,8 +120,8 @@ class Sample:
         problems = self.verify(**options)
         return {name: text for name, (how, text) in problems.items() if how is CheckOutcome.FAILED}
 
-    def artifacts(self, subject: Descriptor, kind: str) -> list[artifact_store.Attached]:
-        return artifact_store.find(self.client, self.repository, subject.digest, kind)
+    def artifacts(self, subject: Descriptor, kind: str) -> list[artifact_store.AttachedArtifact]:
+        return artifact_store.find_artifacts(self.client, self.repository, subject.digest, kind)
 
     def flip(self, subject: Descriptor, kind: str, name: str) -> None:
         """Change a byte of a stored file of an artifact."""
@@ -127,7 +129,7 @@ class Sample:
         self.flip_blob(artifact.files[name].data)
 
     def flip_blob(self, data: bytes) -> None:
-        key = (NAME, named(data))
+        key = (NAME, sha256_digest(data))
         assert self.place.registry.blobs[key] == data
         middle = len(data) // 2
         flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
@@ -143,13 +145,15 @@ class Sample:
         """Replace the files of an artifact, as the publisher could."""
         self.remove(kind, subject)
         parts = {name: ArtifactFile(data=data, media_type=kind) for name, data in files.items()}
-        artifact_store.attach(self.client, self.repository, subject, kind, parts)
+        artifact_store.attach_artifact(self.client, self.repository, subject, kind, parts)
 
     def unsign(self, *subjects: Descriptor, kinds: tuple[str, ...]) -> None:
         """Remove the signed statements of some kinds in both formats."""
         registry = self.place.registry
         for subject in subjects:
-            registry.tags.pop((NAME, forms.tag(subject.digest, forms.ATTESTATIONS)), None)
+            registry.tags.pop(
+                (NAME, forms.collection_tag(subject.digest, forms.ATTESTATIONS)), None
+            )
             for referrer in self.client.referrers(self.repository, subject.digest, forms.BUNDLE):
                 if referrer.annotations["dev.sigstore.bundle.predicateType"] in kinds:
                     self.client.delete(self.repository, referrer.digest)
@@ -157,19 +161,19 @@ class Sample:
 
 def project_lock(sample: Sample) -> ExpectedLock:
     """The lock of the project that pushed."""
-    return expected_lock.of_project(sample.place.work().project, BOTH)
+    return expected_lock.lock_of_project(sample.place.work().project, BOTH)
 
 
-def make(folder: Path) -> Iterator[Sample]:
+def create_signed_image(folder: Path) -> Iterator[Sample]:
     """A `Sample` below `folder`, for a fixture of a whole file."""
     with pytest.MonkeyPatch.context() as patch:
         for place in registry_project.place(folder, patch):
             yield Sample(place)
 
 
-def use(sample: Sample, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Sample:
+def reset_sample(sample: Sample, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Sample:
     """Reset `sample` for one test, and use its project and cache without the user's settings."""
-    memory_registry.alone(monkeypatch, folder)
+    memory_registry.isolate_logins(monkeypatch, folder)
     monkeypatch.setenv("IMGBUILD_CACHE", str(sample.place.sample.folder.parent / "cache"))
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     monkeypatch.chdir(sample.place.sample.folder)

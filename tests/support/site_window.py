@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "registry.example/owner/images",
         "--json",
     )
-    done = prepared_program.run(words, cwd=ROOT, env=os.environ)
+    done = prepared_program.run_prepared(words, cwd=ROOT, env=os.environ)
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout)
     assert numbers["bytes"] < 1_000_000
@@ -43,14 +43,14 @@ def window() -> Iterator[Browser]:
         yield opened
 
 
-def shown(window: Browser, place: Path, page: str, **fields: str) -> None:
+def open_form(window: Browser, place: Path, page: str, **fields: str) -> None:
     """Open a page with a filled form, like a link to a result."""
     window.view(1600)
     fragment = f"#{urllib.parse.urlencode(fields)}" if fields else ""
     window.open((place / page).as_uri() + fragment)
 
 
-def data(place: Path) -> dict[str, Any]:
+def browser_data(place: Path) -> dict[str, Any]:
     """The data for browsers, with sets of images and requirements expanded."""
     text = (place / "data.js").read_text()
     loaded: dict[str, Any] = json.loads(text.partition(" = ")[2].removesuffix(";\n"))

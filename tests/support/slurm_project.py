@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support import needs, sample_project
 from tests.support.sample_project import Project
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 BASE = {
     "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
@@ -28,10 +28,10 @@ PATIENCE = 600.0  # a busy machine is slow; nothing is measured
 @contextlib.contextmanager
 def project(folder: Path) -> Iterator[Project]:
     """Create three locked targets that differ in a wheel."""
-    env = needs.slurm()
-    needs.network()
+    env = needs.require_slurm()
+    needs.require_network()
     needs.user_namespaces()
-    with serve(Site(files=sample_project.index().site_files())) as site:
+    with serve_site(FileSite(files=sample_project.sample_index().site_files())) as site:
         project = Project(folder, site.url("simple"), cache=None, env=env)
         project.write(BASE)
         path = folder / "matrix.yaml"
@@ -53,14 +53,14 @@ def slurm(project: Project, *command: str, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def queue(project: Project) -> list[str]:
+def queued_jobs(project: Project) -> list[str]:
     """The names of the user's queued jobs from this project's folder."""
     lines = slurm(project, "squeue", "--noheader", "--array", "--me", "--format=%F_%K %T %Z")
     rows = [line.split(maxsplit=2) for line in lines.splitlines()]
     return [name for name, _, folder in rows if folder == str(project.folder)]
 
 
-def until(true: object, what: str) -> None:
+def wait_until(true: object, what: str) -> None:
     """Wait until `true()` returns a true value."""
     assert callable(true)
     end = time.monotonic() + PATIENCE
@@ -69,12 +69,12 @@ def until(true: object, what: str) -> None:
         time.sleep(0.5)
 
 
-def orders(project: Project, verb: str) -> list[Path]:
+def array_folders(project: Project, verb: str) -> list[Path]:
     """The folders of the arrays of `verb`, oldest first."""
     return sorted((project.folder / "build/slurm" / verb).glob("*"))
 
 
-def job(project: Project, script: Path) -> tuple[int, str]:
+def run_job(project: Project, script: Path) -> tuple[int, str]:
     """Run a job script to its end; returns its exit status and its log.
 
     `sbatch --wait` polls less and less often.
@@ -87,7 +87,7 @@ def job(project: Project, script: Path) -> tuple[int, str]:
         return slurm(project, "scontrol", "show", "job", number)
 
     ended = re.compile(r"JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT)")
-    until(lambda: ended.search(_job_state()), "its end")
+    wait_until(lambda: ended.search(_job_state()), "its end")
     [status] = re.findall(r" ExitCode=(\d+):", _job_state())
     return int(status), log.read_text()
 
@@ -101,9 +101,9 @@ def ray_project(folder: Path) -> Iterator[Project]:
 
     It has grpcio, which Ray's server for clients needs.
     """
-    env = needs.slurm()
-    needs.network()
-    needs.apptainer()
+    env = needs.require_slurm()
+    needs.require_network()
+    needs.require_apptainer()
     project = Project(folder, "", cache=None, env=env)
     project.write({**BASE, "packages": ["libstdc++6", *BASE["packages"]]})
     path = folder / "matrix.yaml"

@@ -7,7 +7,7 @@ import struct
 NEEDED, SONAME = 1, 14  # tags of the dynamic section
 
 
-def file(tag: int, name: str) -> bytes:
+def elf_file(tag: int, name: str) -> bytes:
     """An ELF file whose dynamic section has `name` under `tag`, unless `name` is empty."""
     strings = b"\0" + name.encode() + b"\0"
     tags = [(tag, 1)] if name else []
@@ -23,7 +23,7 @@ def file(tag: int, name: str) -> bytes:
     return head + load + segment + dynamic + strings
 
 
-def of_linker(path: str) -> bytes:
+def elf_with_linker(path: str) -> bytes:
     """An ELF file that requires the dynamic linker at `path`, without a dynamic section."""
     name = path.encode() + b"\0"
     ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)

@@ -17,7 +17,7 @@ from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import layout
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.plan import image_documents
 from imgbuild.plan.plan import FilesRecipe, Layer, Plan, RuntimeConfig, VenvRecipe
 from imgbuild.values import Arch, sha256
@@ -44,33 +44,33 @@ def make_wheel(
     needed = "".join(f"Requires-Dist: {text}\n" for text in requires)
     everything = {
         **files,
-        f"{info}/METADATA": wheels.metadata(name, version) + needed.encode(),
+        f"{info}/METADATA": wheels.minimal_metadata(name, version) + needed.encode(),
         f"{info}/WHEEL": wheels.WHEEL,
     }
     rows = "".join(f"{path},,{len(data)}\n" for path, data in everything.items())
     record = f"{rows}{info}/RECORD,,\n"
-    return wheels.make(folder, everything, name=name, version=version, record=record)
+    return wheels.write_wheel(folder, everything, name=name, version=version, record=record)
 
 
-def pip() -> Path:
+def pip_wheel() -> Path:
     """The wheel of pip that is part of this Python."""
     places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))
     wheels = [path for place in places for path in sorted(place.glob("pip-*.whl"))]
     if not wheels:
-        needs.missing("this Python has no wheel of pip", "apt-get install python3-pip-whl")
+        needs.skip_or_fail("this Python has no wheel of pip", "apt-get install python3-pip-whl")
     return wheels[0]
 
 
-def good(folder: Path) -> list[Path]:
+def good_wheels(folder: Path) -> list[Path]:
     """Create wheels that work together: alpha, beta, which alpha requires, and pip."""
     return [
         make_wheel(folder, "alpha", "1.0", ALPHA, ["beta>=2"]),
         make_wheel(folder, "beta", "2.0", BETA),
-        pip(),
+        pip_wheel(),
     ]
 
 
-def versions(files: Iterable[Path]) -> dict[str, str]:
+def wheel_versions(files: Iterable[Path]) -> dict[str, str]:
     """The version of each package, according to the names of the wheels."""
     parts = [path.name.split("-") for path in files]
     return {name: version for name, version, *_ in parts}
@@ -98,7 +98,7 @@ def make_lock_of(files: Iterable[Path]) -> Lock:
             index="pypi",
         )
         for path in files
-        for package, version in versions([path]).items()
+        for package, version in wheel_versions([path]).items()
     ]
     matrix: Matrix = samples.matrix()
     pinned = msgspec.structs.replace(matrix.targets["small"], pins={"alpha": "1.0"})
@@ -116,25 +116,27 @@ def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
         user=USER, workdir="/workspace", cache=CACHE, passwd=passwd, group="root:x:0:\n"
     )
     installed = [
-        (sha256(path.read_bytes()), install.installed(path, prefix=PREFIX, python=PYTHON))
+        (sha256(path.read_bytes()), install.installed_members(path, prefix=PREFIX, python=PYTHON))
         for path in files
     ]
     blobs = folder / "blobs"
     layers = [
-        images.layer(blobs, _base()),
-        images.layer(blobs, skeleton.venv_members(venv_recipe)),
-        images.layer(blobs, install.joined(installed)),
-        images.layer(blobs, skeleton.files_members(files_recipe)),
+        images.make_layer(blobs, _base()),
+        images.make_layer(blobs, skeleton.venv_members(venv_recipe)),
+        images.make_layer(blobs, install.join_wheels(installed)),
+        images.make_layer(blobs, skeleton.files_members(files_recipe)),
     ]
     records = [record for record, _ in layers]
-    config = image_documents.config(_plan(len(layers)), [record.diff_id for record in records])
+    config = image_documents.image_configuration(
+        _plan(len(layers)), [record.diff_id for record in records]
+    )
     summary = layout.ImageFiles(
         config=config,
-        manifest=oci_documents.manifest(config, records),
+        manifest=oci_documents.docker_manifest(config, records),
         layers={record.digest: path for record, path in layers},
     )
-    layout.write(folder / "layout", {Arch.X86_64: summary}, "small")
-    return layout.read(folder / "layout")
+    layout.write_layout(folder / "layout", {Arch.X86_64: summary}, "small")
+    return layout.read_layout(folder / "layout")
 
 
 def _plan(count: int) -> Plan:
@@ -155,22 +157,24 @@ def _plan(count: int) -> Plan:
     return Plan(target="small", arch=Arch.X86_64, layers=layers, config=config)
 
 
-def _base() -> list[Member]:
+def _base() -> list[LayerMember]:
     """The files of Debian's Python, its libraries, a shell and busybox."""
-    dpkg, ldd = needs.tool("dpkg"), needs.tool("ldd", "libc-bin")
+    dpkg, ldd = needs.require_tool("dpkg"), needs.require_tool("ldd", "libc-bin")
     listed = _lines(dpkg, "--listfiles", *DEBIAN)
     if not listed:
-        needs.missing(f"Debian's Python {PYTHON} is not installed", "apt-get install python3.11")
+        needs.skip_or_fail(
+            f"Debian's Python {PYTHON} is not installed", "apt-get install python3.11"
+        )
     paths = {Path(line) for line in listed if Path(line).is_file() and "/doc/" not in line}
     binaries = [path for path in paths if path.suffix == ".so" or path.name == f"python{PYTHON}"]
     words = [word for line in _lines(ldd, *map(str, binaries)) for word in line.split()]
     paths |= {Path(word) for word in words if word.startswith("/lib") and not word.endswith(":")}
-    paths |= {Path(needs.tool("ldconfig", "libc-bin")).resolve()}
+    paths |= {Path(needs.require_tool("ldconfig", "libc-bin")).resolve()}
     members = {str(path).replace("/lib", "/usr/lib", 1) if str(path).startswith("/lib")
                else str(path): path for path in paths}  # fmt: skip
-    shell = Path(needs.tool("busybox", "busybox-static"))
+    shell = Path(needs.require_tool("busybox", "busybox-static"))
     members["/usr/bin/busybox"] = shell
-    members["/usr/bin/sh"] = Path(needs.tool("dash", "dash"))  # its libraries are Python's
+    members["/usr/bin/sh"] = Path(needs.require_tool("dash", "dash"))  # its libraries are Python's
     links = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
     links |= {f"usr/bin/{name}": "busybox" for name in TOOLS}
     links["usr/lib64/ld-linux-x86-64.so.2"] = "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
@@ -180,18 +184,18 @@ def _base() -> list[Member]:
     return [
         *(_file(path, source) for path, source in members.items()),
         *(
-            Member(path=path, kind=MemberKind.LINK, mode=0o777, target=to)
+            LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=to)
             for path, to in links.items()
         ),
         _file("etc/ld.so.cache", Path("/etc/ld.so.cache")),
-        Member(path="tmp", kind=MemberKind.FOLDER, mode=0o1777),
+        LayerMember(path="tmp", kind=MemberKind.FOLDER, mode=0o1777),
     ]
 
 
-def _file(path: str, source: Path) -> Member:
+def _file(path: str, source: Path) -> LayerMember:
     data = source.read_bytes()
     mode = 0o755 if source.stat().st_mode & 0o100 else 0o644
-    return Member(path=path.lstrip("/"), mode=mode, size=len(data), content=data, pack=True)
+    return LayerMember(path=path.lstrip("/"), mode=mode, size=len(data), content=data, pack=True)
 
 
 def _lines(*command: str) -> list[str]:

@@ -5,20 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 from imgbuild import codec
-from imgbuild.report import Case, Report
+from imgbuild.report import Report, TestCase
 from imgbuild.smoke import records, result
 from imgbuild.values import Arch
-from tests.support.inprocess_project import TARGET, Sample
+from tests.support.inprocess_project import TARGET, SampleProject
 
-PASSED = Case(name="device", outcome="passed", seconds=0.2, message="NVIDIA H200 sm_90 143155 MiB")
-SKIPPED = Case(name="sglang", outcome="skipped", seconds=0, message="the lock has no sglang")
-FAILED = Case(name="nccl", outcome="failed", seconds=3, message="RuntimeError:\n no  peers")
+PASSED = TestCase(
+    name="device", outcome="passed", seconds=0.2, message="NVIDIA H200 sm_90 143155 MiB"
+)
+SKIPPED = TestCase(name="sglang", outcome="skipped", seconds=0, message="the lock has no sglang")
+FAILED = TestCase(name="nccl", outcome="failed", seconds=3, message="RuntimeError:\n no  peers")
 SHA = "sha256:"
 OTHER = SHA + "9" * 64
 
 
 def answer_file(
-    sample: Sample, *cases: Case, name: str = "gpu.json", tier: str = "gpu", **changes: object
+    sample: SampleProject,
+    *cases: TestCase,
+    name: str = "gpu.json",
+    tier: str = "gpu",
+    **changes: object,
 ) -> Path:
     """Write the output of `imgbuild smoke --json` on a machine with one GPU, with `changes`."""
     fields: dict[str, object] = {
@@ -32,17 +38,17 @@ def answer_file(
         **changes,
     }
     file = sample.folder / name
-    run = report(sample, *(cases or (PASSED, SKIPPED)), tier=tier, **fields)
+    run = smoke_report(sample, *(cases or (PASSED, SKIPPED)), tier=tier, **fields)
     file.write_bytes(codec.encode([run]))
     return file
 
 
-def recorded(sample: Sample, target: str = TARGET) -> tuple[records.RecordedRun, ...]:
+def recorded_runs(sample: SampleProject, target: str = TARGET) -> tuple[records.RecordedRun, ...]:
     return records.read_records(sample.folder / "images", target).runs
 
 
-def report(
-    sample: Sample, *cases: Case, tier: str = "static", **changes: object
+def smoke_report(
+    sample: SampleProject, *cases: TestCase, tier: str = "static", **changes: object
 ) -> result.SmokeRun:
     """A report of `imgbuild smoke` in the project's image."""
     image = sample.target_digests.arch[Arch.X86_64]

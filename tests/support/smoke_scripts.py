@@ -37,7 +37,7 @@ Current thread 0x00007f (most recent call first):
 """
 
 
-def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def smoke_module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module of the smoke tests, imported from its own folder."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
     return importlib.import_module(name)

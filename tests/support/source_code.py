@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "builder" / "imgbuild"
 
 
-def tracked(*patterns: str) -> list[Path]:
+def tracked_files(*patterns: str) -> list[Path]:
     """The existing files that match a pattern and that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--"]
     listed = subprocess.run([*command, *patterns], cwd=ROOT, capture_output=True, check=True)
@@ -25,7 +25,7 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
+def parse_file(path: Path) -> ast.Module:
     """The syntax tree of a file, parsed once for all tests.
 
     All trees together have 1.5 million nodes, so they are excluded from garbage collection, which
@@ -40,13 +40,13 @@ def parsed(path: Path) -> ast.Module:
 
 
 @functools.cache
-def nodes(tree: ast.Module) -> list[ast.AST]:
+def all_nodes(tree: ast.Module) -> list[ast.AST]:
     """All nodes of a file, cached because `ast.walk` takes longer than parsing."""
     return list(ast.walk(tree))
 
 
 @functools.cache
-def modules() -> dict[str, ast.Module]:
+def package_modules() -> dict[str, ast.Module]:
     """Each module of the package, by its name below imgbuild ("" is the package itself).
 
     Programs in `data`, which run in images, are excluded.
@@ -57,18 +57,18 @@ def modules() -> dict[str, ast.Module]:
         if parts[0] == "data":
             continue
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        trees[name] = parsed(path)
+        trees[name] = parse_file(path)
     return trees
 
 
 @functools.cache
-def imports(tree: ast.Module) -> list[tuple[str, int]]:
+def module_imports(tree: ast.Module) -> list[tuple[str, int]]:
     """The dotted name and line of every import in a module, also in functions.
 
     `from a import b` yields "a.b", since b may be a module.
     """
     names = []
-    for node in nodes(tree):
+    for node in all_nodes(tree):
         if isinstance(node, ast.Import):
             names += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -79,7 +79,7 @@ def imports(tree: ast.Module) -> list[tuple[str, int]]:
 def internal_imports(name: str, trees: dict[str, ast.Module]) -> set[str]:
     """The modules of imgbuild that module `name` imports."""
     names = set()
-    for dotted, _ in imports(trees[name]):
+    for dotted, _ in module_imports(trees[name]):
         if dotted.split(".")[0] != "imgbuild":
             continue
         parts = dotted.split(".")[1:]
@@ -91,17 +91,17 @@ def internal_imports(name: str, trees: dict[str, ast.Module]) -> set[str]:
 
 
 @functools.cache
-def calls(tree: ast.Module) -> list[tuple[str, int]]:
+def called_names(tree: ast.Module) -> list[tuple[str, int]]:
     """The plain or dotted name and line of every call in a module."""
     names = []
-    for node in nodes(tree):
+    for node in all_nodes(tree):
         if isinstance(node, ast.Call):
             with contextlib.suppress(RecursionError):  # a chain of calls, not a name
                 names.append((ast.unparse(node.func), node.lineno))
     return names
 
 
-def module_of(path: Path) -> ModuleType:
+def import_script(path: Path) -> ModuleType:
     """A script outside the package, imported as a module with a unique name."""
     spec = importlib.util.spec_from_file_location(f"script {path}", path)
     assert spec is not None

@@ -12,7 +12,7 @@ NEW = "Version(vllm.__version__) >= Version('0.9')"
 DATA = (Guard("data"),)
 
 
-def guards(source: str) -> tuple[Guard, ...]:
+def guards_of_import(source: str) -> tuple[Guard, ...]:
     """The guards of `import marked` in `source`."""
     facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
     assert facts.broken == ""
@@ -21,11 +21,11 @@ def guards(source: str) -> tuple[Guard, ...]:
     return marked[0].guards
 
 
-def kinds(source: str) -> list[str]:
+def guard_kinds(source: str) -> list[str]:
     """The kinds of the guards of `import marked` in `source`."""
-    return [str(guard.kind) for guard in guards(source)]
+    return [str(guard.kind) for guard in guards_of_import(source)]
 
 
-def version(subject: str, spec: str) -> tuple[Guard, ...]:
+def version_guards(subject: str, spec: str) -> tuple[Guard, ...]:
     """The guards of a condition on the version of a package."""
     return (Guard("version", subject, spec),)

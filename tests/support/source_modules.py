@@ -7,7 +7,7 @@ from textwrap import dedent
 
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.source import stdlib
-from imgbuild.audit.source.facts import ModuleFacts, Opaque
+from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 from imgbuild.audit.source.module import read_module
 
 
@@ -33,23 +33,23 @@ class SourceModules:
                 module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
                 self._files[module] = (package.split(" ")[0], file, dedent(source))
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         if name in self._files:
             if name not in self._facts:
                 _, file, source = self._files[name]
                 package = file.endswith("__init__.py")
                 self._facts[name] = read_module(source.encode(), name, file, package=package)
             return self._facts[name]
-        if name.partition(".")[0] in stdlib.modules(self.python):
-            return stdlib.opaque(name, self.python)
+        if name.partition(".")[0] in stdlib.stdlib_modules(self.python):
+            return stdlib.opaque_module(name, self.python)
         if any(module.startswith(f"{name}.") for module in self._files):
-            return Opaque(name, "namespace")
+            return OpaqueModule(name, "namespace")
         left_out = self.partial and name.partition(".")[0] not in self._files
-        return Opaque(name, "unknown") if left_out else None
+        return OpaqueModule(name, "unknown") if left_out else None
 
     def exists(self, module: str) -> bool | None:
         lookup_result = self.module(module)
-        if isinstance(lookup_result, Opaque) and lookup_result.why == "unknown":
+        if isinstance(lookup_result, OpaqueModule) and lookup_result.why == "unknown":
             return None
         return lookup_result is not None
 

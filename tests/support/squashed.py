@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import Reader, inflated
+from imgbuild.oci.merged import MergedTree
+from imgbuild.oci.reader import TarReader, open_inflated
 from imgbuild.sif import container
 from imgbuild.values import Arch
 from tests.support import needs
@@ -27,9 +27,9 @@ BITS = 0xFFFFFFFF  # numbers that it shows with a sign
 Facts = tuple[str, int, tuple[int, int], object, int]
 
 
-def read(path: Path, offset: int = 0) -> dict[str, Facts]:
+def read_squashfs(path: Path, offset: int = 0) -> dict[str, Facts]:
     """Every path except the root; each hard link has an entry."""
-    unsquashfs = needs.tool("unsquashfs", "squashfs-tools")
+    unsquashfs = needs.require_tool("unsquashfs", "squashfs-tools")
     with tempfile.TemporaryDirectory() as folder:
         pipe = Path(folder, "pipe")
         os.mkfifo(pipe)
@@ -43,30 +43,30 @@ def read(path: Path, offset: int = 0) -> dict[str, Facts]:
     return entries
 
 
-def start(sif: Path) -> int:
+def squashfs_offset(sif: Path) -> int:
     """The offset of the squashfs in a SIF, from the descriptor of the file system."""
     with sif.open("rb") as file:
-        data = file.read(container.DATA_AT)
+        data = file.read(container.DATA_OFFSET)
     rows = [
-        container.DESCRIPTOR.unpack_from(data, container.DESCRIPTORS_AT + number * 585)
+        container.DESCRIPTOR.unpack_from(data, container.DESCRIPTORS_OFFSET + number * 585)
         for number in range(container.DESCRIPTORS)
     ]
     return int(next(row[5] for row in rows if row[0] == container.FILE_SYSTEM))
 
 
-def tree(of: Layout, arch: Arch) -> Merged:
+def merged_tree(of: Layout, arch: Arch) -> MergedTree:
     """The files of an image in a layout, with their content."""
-    merged = Merged()
+    merged = MergedTree()
     for layer in of.image(arch).layers:
-        with inflated(layer_file(of.blob(layer.digest))) as stream:
-            merged.add(Reader(stream, layer.digest))
+        with open_inflated(layer_file(of.blob(layer.digest))) as stream:
+            merged.add(TarReader(stream, layer.digest))
     return merged
 
 
-def expected(tree: Merged) -> dict[str, Facts]:
-    """The entries that `read` must give for a merged tree."""
+def expected_entries(tree: MergedTree) -> dict[str, Facts]:
+    """The entries that `read_squashfs` must give for a merged tree."""
     entries: dict[str, Facts] = {}
-    for name, node in tree.walk():
+    for name, node in tree.iterate_paths():
         what: object = node.target or node.device
         if node.kind == "file":
             what = (node.size, node.digest.hex())

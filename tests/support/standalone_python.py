@@ -1,8 +1,8 @@
 """Creates archives of a standalone Python, laid out as those of python-build-standalone.
 
-`pack` archives a folder of files; `of_debian` the interpreter of this machine, Debian's, which is
-not linked with a shared libpython; `of_pyenv` a version of pyenv, whose interpreter contains the
-absolute path of its libpython, which is replaced by a relative one.
+`pack_archive` archives a folder of files; `debian_archive` the interpreter of this machine,
+Debian's, which is not linked with a shared libpython; `pyenv_archive` a version of pyenv, whose
+interpreter contains the absolute path of its libpython, which is replaced by a relative one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00" + bytes(44)
 Entry = bytes | str | tarfile.TarInfo  # content, link target, or another member
 
 
-def sample(python: str = "3.12", patch: str = "3.12.11") -> dict[str, Entry]:
+def sample_entries(python: str = "3.12", patch: str = "3.12.11") -> dict[str, Entry]:
     """A minimal archive; its program does not run."""
     lib = f"python/lib/python{python}"
     variables = {
@@ -51,7 +51,7 @@ def sample(python: str = "3.12", patch: str = "3.12.11") -> dict[str, Entry]:
     }
 
 
-def pack(entries: Mapping[str, Entry], *, executable: str = "/bin/") -> bytes:
+def pack_archive(entries: Mapping[str, Entry], *, executable: str = "/bin/") -> bytes:
     """The archive of `entries`, in their order, by path."""
     buffer = io.BytesIO()
     with (
@@ -69,7 +69,7 @@ def pack(entries: Mapping[str, Entry], *, executable: str = "/bin/") -> bytes:
     return buffer.getvalue()
 
 
-def of_debian() -> bytes:
+def debian_archive() -> bytes:
     """The archive of /usr/bin/python3.11 of this machine, with its library and headers."""
     entries: dict[str, Entry] = {}
     for folder in (f"lib/python{DEBIAN}", f"include/python{DEBIAN}"):
@@ -79,10 +79,10 @@ def of_debian() -> bytes:
     place = f"python/include/python{DEBIAN}/{config}"
     entries[place] = Path("/usr/include", config).read_bytes()
     entries[f"python/bin/python{DEBIAN}"] = Path(f"/usr/bin/python{DEBIAN}").read_bytes()
-    return pack(entries)
+    return pack_archive(entries)
 
 
-def of_pyenv(folder: Path) -> bytes:
+def pyenv_archive(folder: Path) -> bytes:
     """The archive of the version of pyenv in `folder`, relocatable."""
     name = f"python{'.'.join(folder.name.split('.')[:2])}"
     entries: dict[str, Entry] = {}
@@ -93,7 +93,7 @@ def of_pyenv(folder: Path) -> bytes:
     relative = b"$ORIGIN/../lib".ljust(len(built), b"\0")
     assert built in program
     entries[f"python/bin/{name}"] = program.replace(built, relative)
-    return pack(entries)
+    return pack_archive(entries)
 
 
 def _files(folder: Path, below: str) -> Iterable[tuple[str, Entry]]:

@@ -27,17 +27,17 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """The lines printed so far, which are complete once `stdout` has ended."""
+        """The lines printed so far, which are complete once `terminal_stdout` has ended."""
         return b"".join(self._chunks).decode().replace("\r\n", "\n").splitlines()
 
 
-def stdout(patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[Terminal]:
+def terminal_stdout(patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[Terminal]:
     """Make `sys.stdout` a terminal of COLUMNS columns, without colours."""
     patch.setenv("TERM", "dumb")
     return _stream(patch, "stdout")
 
 
-def stderr(patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[Terminal]:
+def terminal_stderr(patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[Terminal]:
     """Make `sys.stderr` a terminal of COLUMNS columns."""
     return _stream(patch, "stderr")
 

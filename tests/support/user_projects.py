@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from imgbuild import codec
-from imgbuild.errors import InputError, Problem
-from imgbuild.project.model import Declared
-from imgbuild.project.read import read
+from imgbuild.errors import InputError, InputProblem
+from imgbuild.project.model import Declarations
+from imgbuild.project.read import read_declared
 
 
-def project(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+def write_project(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     """Write the files of a project and return its folder."""
     for name, content in files.items():
         path = folder / name
@@ -24,36 +24,38 @@ def project(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     return folder
 
 
-def declared(
+def read_declarations(
     folder: Path,
     files: Mapping[str, str | bytes],
     *names: str,
     extras: Sequence[str] = (),
     groups: Sequence[str] = (),
-) -> Declared:
+) -> Declarations:
     """The declarations of a project with `files`, read from all or from the named files."""
-    return read(project(folder, files), names, extras=extras, groups=groups)
+    return read_declared(write_project(folder, files), names, extras=extras, groups=groups)
 
 
-def problems(folder: Path, files: Mapping[str, str | bytes], *names: str) -> tuple[Problem, ...]:
+def reported_problems(
+    folder: Path, files: Mapping[str, str | bytes], *names: str
+) -> tuple[InputProblem, ...]:
     """The problems reported for a project with `files`."""
     with pytest.raises(InputError) as caught:
-        read(project(folder, files), names)
+        read_declared(write_project(folder, files), names)
     assert all(str(problem) in caught.value.message for problem in caught.value.problems)
     return caught.value.problems
 
 
-def texts(result: Declared, kind: str = "requirement") -> list[str]:
+def requirement_texts(result: Declarations, kind: str = "requirement") -> list[str]:
     """The texts of the requirements of a kind, in order."""
     return [each.text for each in result.requirements if each.kind == kind]
 
 
-def reasons(result: Declared) -> dict[str, str]:
+def unread_reasons(result: Declarations) -> dict[str, str]:
     """The reason why each text was not read."""
     return {each.text: each.reason for each in result.not_read}
 
 
-def shown(result: Declared) -> str:
+def golden_text(result: Declarations) -> str:
     """The declarations in the form of a golden file, with locations as FILE:LINE."""
     return codec.encode(_brief(msgspec.to_builtins(result))).decode()
 

@@ -40,13 +40,13 @@ class Entry(msgspec.Struct, kw_only=True):
     central_sizes: tuple[int, int, int] | None = None
 
 
-def deflated(data: bytes) -> bytes:
+def deflate_bytes(data: bytes) -> bytes:
     """Compress `data` to a raw deflate stream."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     return packer.compress(data) + packer.flush()
 
 
-def metadata(name: str, version: str) -> bytes:
+def minimal_metadata(name: str, version: str) -> bytes:
     """The smallest valid METADATA."""
     return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
 
@@ -54,7 +54,7 @@ def metadata(name: str, version: str) -> bytes:
 WHEEL = b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-def make(
+def write_wheel(
     folder: Path,
     files: Mapping[str, bytes],
     *,
@@ -66,7 +66,7 @@ def make(
 ) -> Path:
     """A wheel with `files` and the three files that every wheel requires."""
     info = f"{name}-{version}.dist-info"
-    required_files = {f"{info}/METADATA": metadata(name, version), f"{info}/WHEEL": WHEEL}
+    required_files = {f"{info}/METADATA": minimal_metadata(name, version), f"{info}/WHEEL": WHEEL}
     everything = {**required_files, **files}
     rows = "".join(f"{path},,\n" for path in everything if path.isprintable() and "," not in path)
     listed = record if record is not None else f"{rows}{info}/RECORD,,\n"
@@ -82,18 +82,18 @@ def make(
     return path
 
 
-def entries(*extra: Entry, name: str = "demo", version: str = "1.0") -> list[Entry]:
+def valid_entries(*extra: Entry, name: str = "demo", version: str = "1.0") -> list[Entry]:
     """The entries of a valid wheel, preceded by `extra`."""
     info = f"{name}-{version}.dist-info".encode()
     return [
         *extra,
-        Entry(name=info + b"/METADATA", data=metadata(name, version)),
+        Entry(name=info + b"/METADATA", data=minimal_metadata(name, version)),
         Entry(name=info + b"/WHEEL", data=WHEEL),
         Entry(name=info + b"/RECORD", data=info + b"/RECORD,,\n"),
     ]
 
 
-def forge(
+def write_forged_zip(
     folder: Path,
     members: list[Entry],
     *,
@@ -138,7 +138,7 @@ def forge(
 def _stream(entry: Entry) -> bytes:
     if entry.stream is not None:
         return entry.stream
-    return deflated(entry.data) if entry.method == 8 else entry.data
+    return deflate_bytes(entry.data) if entry.method == 8 else entry.data
 
 
 def _local(entry: Entry, true: tuple[int, int, int]) -> bytes:

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from imgbuild.container.sandbox import Bind
-from imgbuild.system.process import Result
+from imgbuild.container.sandbox import BindMount
+from imgbuild.system.process import ProcessResult
 from tests.support import needs
 
 # Arguments: ROOT FOLDER, triples of "rw" or "ro", SOURCE and TARGET, then "--" and the command.
@@ -42,18 +42,18 @@ exec chroot . /bin/sh -c 'cd "$1"; shift; exec "$@"' sh "$folder" "$@"
 """
 
 
-def run(
+def run_in_machine(
     root: Path,
     command: Sequence[str],
     *,
     folder: Path,
     env: Mapping[str, str],
-    binds: Sequence[Bind],
-) -> Result:
+    binds: Sequence[BindMount],
+) -> ProcessResult:
     """Run `command` in `folder` of the machine without a network, and return the result."""
-    needs.root()
-    unshare = needs.tool("unshare", "util-linux")
-    needs.tool("ip", "iproute2")
+    needs.require_root()
+    unshare = needs.require_tool("unshare", "util-linux")
+    needs.require_tool("ip", "iproute2")
     triples = [
         word
         for bind in binds
@@ -67,4 +67,4 @@ def run(
         }},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return Result(done.returncode, done.stdout, done.stderr)
+    return ProcessResult(done.returncode, done.stdout, done.stderr)

@@ -11,7 +11,7 @@ import pytest
 from imgbuild.lock import published
 from imgbuild.matrix import load
 from tests.support import inprocess_project, memory_folders, signed_image
-from tests.support.inprocess_project import Command, Sample
+from tests.support.inprocess_project import Command, SampleProject
 
 
 @pytest.fixture(name="tmp_path_factory", scope="session")
@@ -19,10 +19,10 @@ def _tmp_path_factory(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[pytest.TempPathFactory]:
     """Create temporary folders in memory if it has enough room."""
-    if not memory_folders.fits():
+    if not memory_folders.has_room():
         yield tmp_path_factory
         return
-    with memory_folders.factory(request.session) as factory:
+    with memory_folders.memory_path_factory(request.session) as factory:
         yield factory
 
 
@@ -43,15 +43,15 @@ def _imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 
 @pytest.fixture(name="sample")
-def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SampleProject:
     """A locked project in the current folder, with a separate cache."""
-    return inprocess_project.make(inprocess_project.enter(tmp_path, monkeypatch))
+    return inprocess_project.write_project(inprocess_project.enter_folder(tmp_path, monkeypatch))
 
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[signed_image.Sample]:
     """A pushed and signed image for each file of tests."""
-    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
+    yield from signed_image.create_signed_image(tmp_path_factory.mktemp("verifying"))
 
 
 @pytest.fixture(name="signed")
@@ -59,4 +59,4 @@ def _signed(
     whole: signed_image.Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> signed_image.Sample:
     """The pushed and signed image of `whole`."""
-    return signed_image.use(whole, monkeypatch, tmp_path)
+    return signed_image.reset_sample(whole, monkeypatch, tmp_path)

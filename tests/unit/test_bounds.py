@@ -17,14 +17,14 @@ from imgbuild import codec
 from imgbuild.attest import attachments, bundle
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.deb import archive as debs
-from imgbuild.errors import ImgbuildError, InputError, IntegrityError, Signal
+from imgbuild.errors import ControlSignal, ImgbuildError, InputError, IntegrityError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.oci import image, layout, reader
 from imgbuild.oci.documents import Descriptor
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import Reader, inflated
-from imgbuild.oci.tar import padding
+from imgbuild.oci.merged import MergedTree
+from imgbuild.oci.reader import TarReader, open_inflated
+from imgbuild.oci.tar import padding_size
 from imgbuild.sif import container, skim
 from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, digest_of
@@ -32,7 +32,7 @@ from imgbuild.wheel import archive as wheel_archive
 from imgbuild.wheel.record import read_record
 from tests.support import debs as deb_files
 from tests.support import hostile, images, samples, wheels
-from tests.support.layer_files import layer_file, unpacked
+from tests.support.layer_files import layer_file, unpack_layer_files
 from tests.support.rows import each_row
 
 
@@ -56,7 +56,7 @@ def header(kind: bytes, size: int, name: str = "a", **fields: object) -> bytes:
 
 
 def extended(text: bytes, kind: bytes = b"x") -> bytes:
-    return header(kind, len(text)) + text + bytes(padding(len(text)))
+    return header(kind, len(text)) + text + bytes(padding_size(len(text)))
 
 
 def record(key: bytes, value: bytes) -> bytes:
@@ -86,27 +86,27 @@ REFUSED = {
 @each_row(("data", "text"), REFUSED.values(), ids=REFUSED)
 def test_impossible_members_are_refused_by_every_reader(tmp_path, data, text):
     path = tmp_path / "layer"
-    path.write_bytes(hostile.gzipped(data + END))
+    path.write_bytes(hostile.gzip_bytes(data + END))
     for read in (
-        lambda: unpacked([path], tmp_path / "root"),
-        lambda: skim.entries(layer_file(path)),
+        lambda: unpack_layer_files([path], tmp_path / "root"),
+        lambda: skim.layer_entries(layer_file(path)),
         lambda: merged(path),
     ):
         with pytest.raises(IntegrityError, match=text):
             read()
 
 
-def merged(path: Path) -> Merged:
-    tree = Merged()
-    with inflated(layer_file(path)) as stream:
-        tree.add(Reader(stream, str(path)))
+def merged(path: Path) -> MergedTree:
+    tree = MergedTree()
+    with open_inflated(layer_file(path)) as stream:
+        tree.add(TarReader(stream, str(path)))
     return tree
 
 
 def test_a_negative_size_does_not_read_the_rest_of_the_layer():
     stream = Counting(header(b"x", -512) + FILE + bytes(1 << 20))
     with pytest.raises(IntegrityError):
-        list(Reader(stream, "layer"))
+        list(TarReader(stream, "layer"))
     assert stream.largest <= 512
 
 
@@ -114,7 +114,7 @@ def test_extended_headers_have_a_size_limit():
     def read(*sizes: int) -> list[str]:
         parts = [extended(record(b"comment", b"c" * size)) for size in sizes]
         stream = io.BytesIO(b"".join(parts) + FILE + END)
-        return [entry.path for entry in Reader(stream, "layer")]
+        return [entry.path for entry in TarReader(stream, "layer")]
 
     assert read(reader.HEADER_LIMIT - 100) == ["file"]
     for sizes in ([reader.HEADER_LIMIT], [reader.HEADER_LIMIT // 2] * 3):
@@ -124,12 +124,12 @@ def test_extended_headers_have_a_size_limit():
 
 def test_number_of_members_and_length_of_names_in_a_layer_are_limited(monkeypatch):
     monkeypatch.setattr(reader, "MEMBER_LIMIT", 3)
-    assert len(list(Reader(io.BytesIO(FILE * 3 + END), "layer"))) == 3
+    assert len(list(TarReader(io.BytesIO(FILE * 3 + END), "layer"))) == 3
     with pytest.raises(IntegrityError, match="more than 3 members"):
-        list(Reader(io.BytesIO(FILE * 4 + END), "layer"))
+        list(TarReader(io.BytesIO(FILE * 4 + END), "layer"))
     monkeypatch.setattr(reader, "NAMES_LIMIT", 11)
     with pytest.raises(IntegrityError, match="11 bytes of names"):
-        list(Reader(io.BytesIO(FILE * 3 + END), "layer"))
+        list(TarReader(io.BytesIO(FILE * 3 + END), "layer"))
 
 
 def test_number_of_members_in_an_image_archive_is_limited(monkeypatch, tmp_path):
@@ -140,32 +140,32 @@ def test_number_of_members_in_an_image_archive_is_limited(monkeypatch, tmp_path)
             info.type = tarfile.SYMTYPE
             out.addfile(info)
     with pytest.raises(IntegrityError, match=r"image\.tar has more than 3 files"):
-        image.read(tmp_path / "image.tar")
+        image.read_image(tmp_path / "image.tar")
 
 
 def test_tree_with_too_many_paths_is_refused(monkeypatch):
     monkeypatch.setattr("imgbuild.oci.merged.NODE_LIMIT", 50)
     deep = header(b"0", 0, "/".join("d" * 60))
     with pytest.raises(IntegrityError, match="one of more than 50 paths"):
-        Merged().add(Reader(io.BytesIO(deep + END), "layer"))
+        MergedTree().add(TarReader(io.BytesIO(deep + END), "layer"))
 
 
 def test_layers_are_inflated_in_small_pieces(tmp_path):
     """Content in small gzip members cannot be skipped, so it is inflated."""
     path = tmp_path / "layer"
-    path.write_bytes(hostile.gzipped(header(b"0", 64 << 20, "zeros") + bytes(64 << 20) + END))
+    path.write_bytes(hostile.gzip_bytes(header(b"0", 64 << 20, "zeros") + bytes(64 << 20) + END))
     largest = 0
-    plain = skim._Gzip._more
+    plain = skim._GzipTar._inflate_more
 
-    def more(self: skim._Gzip) -> bool:
+    def more(self: skim._GzipTar) -> bool:
         nonlocal largest
         has_more = plain(self)
         largest = max(largest, len(self._piece))
         return has_more
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(skim._Gzip, "_more", more)
-        assert [entry.size for entry in skim.entries(layer_file(path))] == [64 << 20]
+        patch.setattr(skim._GzipTar, "_inflate_more", more)
+        assert [entry.size for entry in skim.layer_entries(layer_file(path))] == [64 << 20]
     assert largest <= skim.MOST
 
 
@@ -179,28 +179,31 @@ def test_sizes_in_record_must_be_numbers(line, text):
 
 
 def test_version_of_5000_digits_is_refused(tmp_path):
-    path = wheels.make(tmp_path, {}, name="demo", version="1")
+    path = wheels.write_wheel(tmp_path, {}, name="demo", version="1")
     long = tmp_path / "other.whl"
     info = f"demo-{'9' * 200}.dist-info"
-    data = {f"{info}/METADATA": wheels.metadata("demo", "9" * 5000), f"{info}/WHEEL": wheels.WHEEL,
-            f"{info}/RECORD": b""}  # fmt: skip
-    assert wheel_archive.read(path).version == "1"
-    wheels.make(tmp_path, data, name="demo", version="9" * 200).rename(long)
+    data = {
+        f"{info}/METADATA": wheels.minimal_metadata("demo", "9" * 5000),
+        f"{info}/WHEEL": wheels.WHEEL,
+        f"{info}/RECORD": b"",
+    }
+    assert wheel_archive.read_wheel(path).version == "1"
+    wheels.write_wheel(tmp_path, data, name="demo", version="9" * 200).rename(long)
     with pytest.raises(IntegrityError, match=r"other\.whl cannot be read: ValueError"):
-        wheel_archive.read(long)
+        wheel_archive.read_wheel(long)
 
 
 def deb(tmp_path: Path, **parts: bytes) -> Path:
     named = {
         "debian-binary": b"2.0\n",
-        "control.tar": deb_files.tar(
+        "control.tar": deb_files.tar_bytes(
             [deb_files.file("./control", deb_files.control_text("demo").encode())]
         ),
-        "data.tar": deb_files.tar([deb_files.file("./usr/a", b"content")]),
+        "data.tar": deb_files.tar_bytes([deb_files.file("./usr/a", b"content")]),
         **{name.replace("_", "."): data for name, data in parts.items()},
     }
     path = tmp_path / "demo.deb"
-    path.write_bytes(deb_files.ar({name: data for name, data in named.items() if data}))
+    path.write_bytes(deb_files.ar_bytes({name: data for name, data in named.items() if data}))
     return path
 
 
@@ -216,10 +219,10 @@ def sparse() -> bytes:
 FAULTY = {
     "xz": {"control_tar_xz": b"\xfd7zXZ\0" + bytes(60), "control_tar": b""},
     "a package without a name": {
-        "control_tar": deb_files.tar([deb_files.file("./control", b"Version: 1\n")])
+        "control_tar": deb_files.tar_bytes([deb_files.file("./control", b"Version: 1\n")])
     },
     "a line that is no field": {
-        "control_tar": deb_files.tar([deb_files.file("./control", b"what\n")])
+        "control_tar": deb_files.tar_bytes([deb_files.file("./control", b"what\n")])
     },
     "a truncated stream": {
         "data_tar_xz": lzma.compress(os.urandom(9999))[:5000],
@@ -233,21 +236,21 @@ FAULTY = {
 def test_damaged_debian_packages_are_refused(tmp_path, parts):
     path = deb(tmp_path, **parts)
     with pytest.raises(IntegrityError, match=r"demo\.deb") as caught:
-        debs.read(path, tmp_path / "spool", lambda *_: True)
+        debs.read_deb(path, tmp_path / "spool", lambda *_: True)
     assert caught.value.hint
     assert not (tmp_path / "spool").exists() or (tmp_path / "spool").stat().st_size < 1 << 20
 
 
 def test_debian_packages_have_size_limits(tmp_path, monkeypatch):
-    data = deb_files.tar([deb_files.file("./zeros", bytes(3 << 20))])
+    data = deb_files.tar_bytes([deb_files.file("./zeros", bytes(3 << 20))])
     path = deb(tmp_path, data_tar_xz=lzma.compress(data), data_tar=b"")
-    assert debs.read(path, tmp_path / "spool", lambda *_: True).members
+    assert debs.read_deb(path, tmp_path / "spool", lambda *_: True).members
     monkeypatch.setattr(debs, "LEEWAY", 0)
     with pytest.raises(IntegrityError, match="unpacked size exceeds"):
-        debs.read(path, tmp_path / "spool", lambda *_: True)
+        debs.read_deb(path, tmp_path / "spool", lambda *_: True)
     monkeypatch.setattr(debs, "CONTROL_LIMIT", 10)
     with pytest.raises(IntegrityError, match=r"control has .* bytes"):
-        debs.control(deb(tmp_path))
+        debs.read_control(deb(tmp_path))
 
 
 def test_ar_member_that_claims_gigabytes_is_refused(tmp_path):
@@ -255,20 +258,20 @@ def test_ar_member_that_claims_gigabytes_is_refused(tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[:56] + b"9999999999" + data[66:])  # the size of its first member
     with pytest.raises(IntegrityError, match=r"demo\.deb: "):
-        debs.control(path)
+        debs.read_control(path)
 
 
 def configured_layout(folder: Path, **config: object) -> Path:
     """A layout whose configuration has `config`."""
-    blob = images.layer(folder / "blobs", [images.text("opt/hello", "hello\n")])
-    summary = images.summary([blob])
+    blob = images.make_layer(folder / "blobs", [images.text_member("opt/hello", "hello\n")])
+    summary = images.image_files([blob])
     document = json.loads(summary.config)
     document["config"] |= config
     data = json.dumps(document).encode()
     manifest = json.loads(summary.manifest)
     manifest["config"] |= {"digest": digest_of(data), "size": len(data)}
     changed = msgspec.structs.replace(summary, config=data, manifest=json.dumps(manifest).encode())
-    layout.write(folder / "image", {Arch.X86_64: changed}, "tiny")
+    layout.write_layout(folder / "image", {Arch.X86_64: changed}, "tiny")
     return folder / "image"
 
 
@@ -325,13 +328,13 @@ def test_file_modes_in_a_lock_must_be_octal(mode):
 
 
 PIPES: dict[str, Callable[[Path], object]] = {
-    "lock": lambda pipe: codec.read(pipe, Lock),
-    "wheel": wheel_archive.read,
-    "package of Debian": debs.control,
-    "layer": lambda pipe: unpacked([pipe], pipe.with_name("root")),
-    "names of a layer": lambda pipe: skim.entries(layer_file(pipe)),
-    "archive": image.read,
-    "SIF": container.objects_of,
+    "lock": lambda pipe: codec.read_document(pipe, Lock),
+    "wheel": wheel_archive.read_wheel,
+    "package of Debian": debs.read_control,
+    "layer": lambda pipe: unpack_layer_files([pipe], pipe.with_name("root")),
+    "names of a layer": lambda pipe: skim.layer_entries(layer_file(pipe)),
+    "archive": image.read_image,
+    "SIF": container.read_objects,
 }
 
 
@@ -345,26 +348,26 @@ def test_pipe_is_refused_without_blocking(tmp_path, read):
 @each_row("name", ["index.json", "oci-layout", "config", "layer"])
 def test_pipe_in_layout_is_refused_without_blocking(tmp_path, name):
     out = configured_layout(tmp_path)
-    stored = layout.read(out).image(Arch.X86_64)
+    stored = layout.read_layout(out).image(Arch.X86_64)
     blobs = {"config": stored.config, "layer": stored.layers[0]}
-    path = layout.blob(out, blobs[name].digest) if name in blobs else out / name
+    path = layout.blob_path(out, blobs[name].digest) if name in blobs else out / name
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(ImgbuildError):
-        layout.source(out).read(blobs["layer"], lambda _: None)
+        layout.layout_source(out).read(blobs["layer"], lambda _: None)
     if name != "layer":
-        assert not layout.check(out, stored.manifest.digest)
+        assert not layout.has_complete_image(out, stored.manifest.digest)
 
 
 def test_documents_have_a_size_limit(tmp_path, monkeypatch):
     (tmp_path / "long.json").write_bytes(b" " * 100)
     monkeypatch.setattr(codec, "LIMIT", 99)
     with pytest.raises(IntegrityError, match=r"long\.json has more than 99 bytes"):
-        codec.read(tmp_path / "long.json", Lock)
+        codec.read_document(tmp_path / "long.json", Lock)
 
 
 def test_every_reader_error_names_the_file():
-    @boundary.reads("path")
+    @boundary.reads_untrusted("path")
     def read(path: str, fail: Exception) -> None:
         raise fail
 
@@ -372,7 +375,7 @@ def test_every_reader_error_names_the_file():
         with pytest.raises(IntegrityError, match=r"^some\.deb cannot be read: ") as caught:
             read("some.deb", failure)
         assert caught.value.__cause__ is failure
-    for passed in (InputError("mine"), Signal(), OSError(28, "full"), KeyboardInterrupt()):
+    for passed in (InputError("mine"), ControlSignal(), OSError(28, "full"), KeyboardInterrupt()):
         with pytest.raises(type(passed)) as raised:
             read("some.deb", passed)  # type: ignore[arg-type]
         assert raised.value is passed
@@ -396,4 +399,4 @@ def test_lock_artifact_with_an_invalid_requirement_is_refused():
     with pytest.raises(
         IntegrityError, match=r"package list of cu124-vllm0\.7\.2 cannot be read: Inv"
     ):
-        attachments.sboms(lying, Arch.X86_64)
+        attachments.sbom_files(lying, Arch.X86_64)

@@ -27,14 +27,14 @@ class Thing(msgspec.Struct, frozen=True):
 @given(JSON)
 def test_value_survives_round_trip(value):
     assert json.loads(codec.encode(value)) == value
-    assert json.loads(codec.compact(value)) == value
+    assert json.loads(codec.encode_compact(value)) == value
 
 
 @given(st.dictionaries(st.text(), st.integers()))
 def test_the_order_of_keys_does_not_matter(value):
     turned = dict(reversed(value.items()))
     assert codec.encode(turned) == codec.encode(value)
-    assert codec.compact(turned) == codec.compact(value)
+    assert codec.encode_compact(turned) == codec.encode_compact(value)
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
@@ -68,29 +68,29 @@ def test_broken_json_is_an_input_error():
 def test_invalid_json_error_names_the_file(data, result, tmp_path):
     (tmp_path / "thing.json").write_bytes(data)
     with pytest.raises(InputError, match=r"thing\.json is not a valid thing$") as caught:
-        codec.read(tmp_path / "thing.json", Thing, what="thing", hint="mend it")
+        codec.read_document(tmp_path / "thing.json", Thing, what="thing", hint="mend it")
     assert result in str(caught.value.problems[0])
     assert caught.value.hint == "mend it"
 
 
 def test_an_absent_file_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
-        codec.read(tmp_path / "absent.json", Thing)
+        codec.read_document(tmp_path / "absent.json", Thing)
 
 
 def test_unchanged_content_is_not_written_again(tmp_path):
     path = tmp_path / "folder" / "thing.json"
-    assert codec.write(path, Thing("a"))
+    assert codec.write_document(path, Thing("a"))
     stamp = path.stat().st_mtime_ns
-    assert not codec.write(path, Thing("a"))
+    assert not codec.write_document(path, Thing("a"))
     assert path.stat().st_mtime_ns == stamp
-    assert codec.write(path, Thing("b"))
-    assert codec.read(path, Thing) == Thing("b")
+    assert codec.write_document(path, Thing("b"))
+    assert codec.read_document(path, Thing) == Thing("b")
     assert [item.name for item in path.parent.iterdir()] == ["thing.json"]
 
 
 def test_error_for_an_unwritable_file_omits_the_temporary_name(tmp_path):
     place = tmp_path / ("a" * 250)  # the name of the temporary file is longer than a name can be
     with pytest.raises(OSError, match="File name too long") as caught:
-        codec.write(place, {})
+        codec.write_document(place, {})
     assert caught.value.filename == str(place)

@@ -28,7 +28,7 @@ def page(path: str, mark: str, lines: Iterable[str]) -> str:
 
 def test_path_variables_page_has_the_current_table(golden: Callable[[Path, str], None]) -> None:
     lines = ["| variables | what happens | what is there |", "| --- | --- | --- |"]
-    for row in path_variables.table():
+    for row in path_variables.path_variable_table():
         names = ", ".join(f"`{name}`" for name in row.names)
         lines.append(f"| {names} | {row.use} | {row.holds}: {row.reason} |")
     golden(ROOT / "docs/environment.md", page("docs/environment.md", "paths", lines))
@@ -37,7 +37,7 @@ def test_path_variables_page_has_the_current_table(golden: Callable[[Path, str],
 def test_dashboard_page_lists_all_targets_with_ray(
     golden: Callable[[Path, str], None],
 ) -> None:
-    missing = dashboards.lacking()
+    missing = dashboards.targets_without_dashboard()
     lines = ["| target | Ray | dashboard |", "| --- | --- | --- |"]
     for target, (version, lacking) in missing.items():
         packages = ", ".join(f"`{name}`" for name in lacking)
@@ -53,4 +53,4 @@ def test_dashboard_page_lists_all_targets_with_ray(
 def test_dashboard_command_adds_every_missing_package() -> None:
     text = (ROOT / "docs/howto/ray-dashboard.md").read_text("utf-8")
     (target, added) = re.findall(r"--extends (\S+)((?: --add \S+)+)", text)[0]
-    assert re.findall(r"--add (\S+)", added) == dashboards.lacking()[target][1]
+    assert re.findall(r"--add (\S+)", added) == dashboards.targets_without_dashboard()[target][1]

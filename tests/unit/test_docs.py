@@ -18,11 +18,11 @@ from tests.support.doc_blocks import (
     REASONS,
     ROOT,
     SCRIPTS,
-    Block,
+    BlockMark,
+    CodeBlock,
     Command,
-    Mark,
-    blocks,
-    commands,
+    block_commands,
+    read_blocks,
     small_documents,
 )
 
@@ -45,18 +45,18 @@ OPTIONS = {
 
 
 @functools.cache
-def documented() -> list[Block]:
+def documented() -> list[CodeBlock]:
     """The blocks of all documents."""
-    return [block for path in small_documents() for block in blocks(path)]
+    return [block for path in small_documents() for block in read_blocks(path)]
 
 
 @functools.cache
-def marked() -> list[Block]:
+def marked() -> list[CodeBlock]:
     """The blocks that need a mark."""
     return [block for block in documented() if block.language != PICTURE]
 
 
-def names(blocks: list[Block]) -> list[str]:
+def names(blocks: list[CodeBlock]) -> list[str]:
     return [block.place for block in blocks]
 
 
@@ -83,7 +83,7 @@ def test_markers_of_blocks_are_valid() -> None:
     assert names(strange) == []
 
 
-def _valid(block: Block, mark: Mark) -> bool:
+def _valid(block: CodeBlock, mark: BlockMark) -> bool:
     if mark.kind == "not run":
         return mark.said in REASONS
     if mark.kind == "run by":
@@ -95,13 +95,13 @@ def _valid(block: Block, mark: Mark) -> bool:
 
 
 @functools.cache
-def elsewhere() -> list[tuple[Block, Command, str]]:
+def elsewhere() -> list[tuple[CodeBlock, Command, str]]:
     """The commands of blocks that a named file runs."""
     return [
         (block, item, block.mark.said)
         for block in marked()
         if block.mark and block.mark.kind == "run by" and block.language == "console"
-        for item in commands(block)
+        for item in block_commands(block)
     ]
 
 
@@ -183,7 +183,7 @@ def test_blocks_that_run_have_no_placeholders() -> None:
         f"{block.place}: {item.words}"
         for block in marked()
         if block.mark and block.mark.kind == "run" and not block.mark.verb
-        for item in commands(block)
+        for item in block_commands(block)
         if "…" in item.words or re.search(r"<[A-Z]", item.words)
     ]
     assert holes == []

@@ -15,30 +15,30 @@ from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import image, layout
 from imgbuild.oci.documents import INDEX, LAYER, LAYER_GZIP, LAYER_ZSTD
 from imgbuild.oci.reader import LayerFile
-from imgbuild.oci.unpack import keep, unpack
+from imgbuild.oci.unpack import unpack_folders, unpack_layers
 from imgbuild.publish import pull
 from imgbuild.registry import base_image
-from imgbuild.registry.client import Client
-from imgbuild.registry.image import InRegistry
-from imgbuild.show.compare import compare
-from imgbuild.sif.flat import Flat, LayerSource
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image import RegistrySource
+from imgbuild.show.compare import compare_images
+from imgbuild.sif.flat import FlatTree, LayerSource
 from imgbuild.solve import base as bases
 from imgbuild.values import Arch
 from imgbuild.verify import image as verified
 from imgbuild.verify.checks import Checklist, CheckOutcome
 from tests.support import memory_registry, rewritten_image
-from tests.support.layer_files import FALSE
+from tests.support.layer_files import FALSE_DIGEST
 from tests.support.memory_registry import Registry
 from tests.support.rewritten_image import Change
 
 ARCH = Arch.X86_64
-CLIENT = Client(first_wait=0.001, attempts=1)
+CLIENT = RegistryClient(first_wait=0.001, attempts=1)
 DOCKER = "application/vnd.docker.image.rootfs"
 
 
 @pytest.fixture(name="registry")
 def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     with memory_registry.serve(Registry()) as registry:
         yield registry
@@ -57,8 +57,8 @@ def _verify(source: image.ImageSource) -> None:
 
 
 def _sif(folder: Path, _: Registry) -> None:
-    source = layout.read(folder)
-    flat = Flat()
+    source = layout.read_layout(folder)
+    flat = FlatTree()
     layers = zip(source.image(ARCH).layers, source.layer_files(ARCH), strict=True)
     flat.add(
         [
@@ -74,25 +74,25 @@ def _saved(folder: Path, _: Registry) -> None:
     archive = folder.with_suffix(".tar")
     with tarfile.open(archive, "w") as tar:
         tar.add(folder, ".")
-    summary = image.read(archive)
-    compare(summary, summary, names=("left", "right"))
+    summary = image.read_image(archive)
+    compare_images(summary, summary, names=("left", "right"))
 
 
 def _compare(folder: Path, _: Registry) -> None:
-    summary = image.read(folder)
-    compare(summary, summary, names=("left", "right"))
+    summary = image.read_image(folder)
+    compare_images(summary, summary, names=("left", "right"))
 
 
 def _keep(folder: Path, _: Registry) -> None:
-    layers = layout.read(folder).layer_files(ARCH)
-    keep({layer: folder / f"kept-{number}" for number, layer in enumerate(layers)})
+    layers = layout.read_layout(folder).layer_files(ARCH)
+    unpack_folders({layer: folder / f"kept-{number}" for number, layer in enumerate(layers)})
 
 
 def _base(folder: Path, registry: Registry) -> None:
-    text = str(rewritten_image.stored(folder, registry))
-    base = base_image.base(text, ARCH, CLIENT)
-    blobs = (rewritten_image.blob(folder, layer.digest) for layer in base.layers)
-    bases.contents(
+    text = str(rewritten_image.store_in_registry(folder, registry))
+    base = base_image.read_base_image(text, ARCH, CLIENT)
+    blobs = (rewritten_image.blob_path(folder, layer.digest) for layer in base.layers)
+    bases.merge_contents(
         [
             LayerFile(path=path, diff_id=layer.diff_id)
             for path, layer in zip(blobs, base.layers, strict=True)
@@ -101,17 +101,22 @@ def _base(folder: Path, registry: Registry) -> None:
 
 
 READERS: dict[str, Reader] = {
-    "unpack": lambda folder, _: unpack(layout.read(folder).layer_files(ARCH), folder / "root"),
+    "unpack": lambda folder, _: unpack_layers(
+        layout.read_layout(folder).layer_files(ARCH), folder / "root"
+    ),
     "keep": _keep,
     "SIF": _sif,
     "diff of layouts": _compare,
     "diff of archives": _saved,
-    "pull": lambda folder, registry: pull.pull(
-        CLIENT, rewritten_image.stored(folder, registry), folder.parent / "out", Store.open()
+    "pull": lambda folder, registry: pull.pull_image(
+        CLIENT,
+        rewritten_image.store_in_registry(folder, registry),
+        folder.parent / "out",
+        Store.open(),
     ),
-    "verify a layout": lambda folder, _: _verify(layout.source(folder)),
+    "verify a layout": lambda folder, _: _verify(layout.layout_source(folder)),
     "verify in a registry": lambda folder, registry: _verify(
-        InRegistry(CLIENT, rewritten_image.stored(folder, registry))
+        RegistrySource(CLIENT, rewritten_image.store_in_registry(folder, registry))
     ),
     "base": _base,
 }
@@ -122,7 +127,7 @@ def typed(media_type: str) -> Change:
 
 
 def false_diff_id(_: object, config: dict[str, dict[str, list[str]]]) -> None:
-    config["rootfs"]["diff_ids"][1] = FALSE
+    config["rootfs"]["diff_ids"][1] = FALSE_DIGEST
 
 
 def swapped_diff_ids(_: object, config: dict[str, dict[str, list[str]]]) -> None:
@@ -150,10 +155,10 @@ FALSE_IMAGES: dict[str, tuple[Change, str]] = {
         lambda manifest, _: manifest["layers"][1].update(data=base64.b64encode(b"x").decode()),
         "does not match the digest",
     ),
-    "a false diff id": (false_diff_id, FALSE),
+    "a false diff id": (false_diff_id, FALSE_DIGEST),
     "the diff id of another layer": (swapped_diff_ids, "diff ID"),
     "a diff id too many": (
-        lambda _, config: config["rootfs"]["diff_ids"].append(FALSE),
+        lambda _, config: config["rootfs"]["diff_ids"].append(FALSE_DIGEST),
         "3 diff IDs",
     ),
     "a diff id too few": (lambda _, config: config["rootfs"]["diff_ids"].pop(), "1 diff IDs"),
@@ -185,7 +190,7 @@ CONSISTENT: dict[str, Change] = {
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize(("change", "text"), FALSE_IMAGES.values(), ids=FALSE_IMAGES)
 def test_image_that_differs_from_its_description_is_refused(tmp_path, registry, change, text, read):
-    folder = rewritten_image.layout(tmp_path, change)
+    folder = rewritten_image.write_changed_layout(tmp_path, change)
     with pytest.raises(ImgbuildError) as error:
         read(folder, registry)
     shown = "; ".join([error.value.message, *map(str, getattr(error.value, "problems", ()))])
@@ -196,4 +201,4 @@ def test_image_that_differs_from_its_description_is_refused(tmp_path, registry, 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize("change", CONSISTENT.values(), ids=CONSISTENT)
 def test_consistent_image_is_accepted(tmp_path, registry, change, read):
-    read(rewritten_image.layout(tmp_path, change), registry)
+    read(rewritten_image.write_changed_layout(tmp_path, change), registry)

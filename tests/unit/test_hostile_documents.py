@@ -18,22 +18,22 @@ import yaml
 from markdown_it import MarkdownIt
 
 from imgbuild.ci import report as ci_report
-from imgbuild.ci.report import Overview, TargetOutcome
+from imgbuild.ci.report import JobOverview, TargetOutcome
 from imgbuild.http.file_urls import FolderAdapter
 from imgbuild.lock import published
 from imgbuild.render import templates
-from imgbuild.report import Case, Report
+from imgbuild.report import Report, TestCase
 from imgbuild.resolve import first_matrix
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.resolve.resolve_request import RequestedPackage
 from imgbuild.show import table
 from imgbuild.show.table import TableImage, TableRow
 from imgbuild.smoke import junit_report
-from imgbuild.system.control_characters import visible
+from imgbuild.system.control_characters import escape_control
 from imgbuild.values import Arch
 from tests.support import extended, hostile_texts
 from tests.support.rows import each_row
-from tests.support.source_code import ROOT, module_of
+from tests.support.source_code import ROOT, import_script
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 MARKS = (
@@ -101,7 +101,7 @@ def contents(text: str) -> list[str]:
     ]
 
 
-IMAGES_TABLE = module_of(ROOT / "tools/images_table.py")
+IMAGES_TABLE = import_script(ROOT / "tools/images_table.py")
 
 
 def harmless(text: str) -> str:
@@ -129,14 +129,16 @@ def outcome(text: str) -> TargetOutcome:
 @each_row("text", TEXTS)
 def test_text_is_escaped_in_markdown(text: str) -> None:
     pages = {
-        "list": lambda text: "\n".join(table.markdown([row(text)])),
+        "list": lambda text: "\n".join(table.markdown_lines([row(text)])),
         "images": lambda text: "\n".join(IMAGES_TABLE.images([row(text)], pages=False)),
-        "ci report": lambda text: ci_report.markdown(Overview(targets=(outcome(text),))),
-        "issue": lambda text: ci_report.issue(outcome(text)),
+        "ci report": lambda text: ci_report.overview_markdown(
+            JobOverview(targets=(outcome(text),))
+        ),
+        "issue": lambda text: ci_report.issue_text(outcome(text)),
     }
     for name, page in pages.items():
         assert structure(page(text)) == structure(page(harmless(text))), (name, page(text))
-    shown = visible(" ".join(text.split()))
+    shown = escape_control(" ".join(text.split()))
     assert shown in contents(pages["list"](text))
     if shown:
         assert any(shown == content for content in contents(pages["ci report"](text)))
@@ -147,9 +149,9 @@ def test_text_is_escaped_in_new_matrix(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    extended.publish(tmp_path / "published/small", extended.published())
-    below = published.read(tmp_path / "published/small", "small")
-    name = hostile_texts.name(text)
+    extended.publish_target(tmp_path / "published/small", extended.published_lock())
+    below = published.read_published_target(tmp_path / "published/small", "small")
+    name = hostile_texts.path_component(text)
     (tmp_path / f"file{name}").touch()
 
     def _written(text: str, name: str) -> str:
@@ -158,7 +160,7 @@ def test_text_is_escaped_in_new_matrix(
             packages=(RequestedPackage(package=text, spec=text),),
             files=((Path(f"file{name}"), f"/{text}"),),
         )  # fmt: skip
-        return first_matrix.text(wanted, below, text, text, text)
+        return first_matrix.matrix_text(wanted, below, text, text, text)
 
     read = yaml.safe_load(_written(text, name))
     assert read["targets"][text]["summary"] == text
@@ -186,7 +188,7 @@ class Links(html.parser.HTMLParser):
 
 
 def test_file_name_is_escaped_in_page_of_links(tmp_path: Path) -> None:
-    names = sorted({hostile_texts.name(f"a{text}") for text in TEXTS})
+    names = sorted({hostile_texts.path_component(f"a{text}") for text in TEXTS})
     for name in names:
         (tmp_path / name).touch()
     request = requests.Request("GET", f"file://{tmp_path}/").prepare()
@@ -198,9 +200,9 @@ def test_file_name_is_escaped_in_page_of_links(tmp_path: Path) -> None:
 
 def test_text_is_escaped_in_junit_xml() -> None:
     for text in (*TEXTS, "\0\x1b[2J", "\ud800", "]]>", "\ufffe"):
-        case = Case(name=text, outcome="failed", message=text, seconds=1.0, log=text)
+        case = TestCase(name=text, outcome="failed", message=text, seconds=1.0, log=text)
         found = Report(target=text, arch=Arch.X86_64, tier=text, cases=(case,))
-        top = ElementTree.fromstring(junit_report.document([found]))
+        top = ElementTree.fromstring(junit_report.junit_document([found]))
         assert [element.tag for element in top.iter()] == [
             "testsuites", "testsuite", "testcase", "failure", "system-out",
         ]  # fmt: skip

@@ -18,7 +18,7 @@ def test_matrix_in_nearest_parent_folder_is_found(tmp_path, monkeypatch):
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
-    local_project = project_paths.find(None)
+    local_project = project_paths.find_project(None)
     assert local_project.root == tmp_path
     assert local_project.output("x") == tmp_path / "build" / "x"
 
@@ -26,12 +26,12 @@ def test_matrix_in_nearest_parent_folder_is_found(tmp_path, monkeypatch):
 def test_folders_and_files_are_accepted(tmp_path):
     path = tmp_path / "matrix.yaml"
     path.write_text("version: 1\n")
-    assert project_paths.find(tmp_path) == project_paths.find(path)
+    assert project_paths.find_project(tmp_path) == project_paths.find_project(path)
 
 
 def test_given_matrix_must_exist(tmp_path):
     with pytest.raises(InputError, match="no such file"):
-        project_paths.find(tmp_path / "absent.yaml")
+        project_paths.find_project(tmp_path / "absent.yaml")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
@@ -46,15 +46,19 @@ def test_matrix_that_is_not_a_file_is_refused(kind, tmp_path, monkeypatch):
             path.symlink_to("absent.yaml")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"matrix\.yaml is not a file"):
-        project_paths.find(None)
+        project_paths.find_project(None)
 
 
 def test_catalogue_is_used_read_only_without_matrix(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    local_project = project_paths.find(None)
-    assert local_project == project_paths.find(local_project.matrix) == project_paths.catalogue()
+    local_project = project_paths.find_project(None)
+    assert (
+        local_project
+        == project_paths.find_project(local_project.matrix)
+        == project_paths.catalogue_project()
+    )
     assert local_project.matrix.read_bytes() == (ROOT / "matrix.yaml").read_bytes()
-    assert local_project.locked_targets() == project_paths.find(ROOT).locked_targets()
+    assert local_project.locked_targets() == project_paths.find_project(ROOT).locked_targets()
     assert local_project.output("x") == tmp_path / "build" / "x"
     with pytest.raises(InputError, match=str(tmp_path)) as caught:
         local_project.require_writable("imgbuild lock")
@@ -62,9 +66,9 @@ def test_catalogue_is_used_read_only_without_matrix(tmp_path, monkeypatch):
 
 
 def test_a_checkout_linked_from_the_catalogue_is_not_a_catalogue():
-    local_project = project_paths.find(ROOT)
+    local_project = project_paths.find_project(ROOT)
     assert local_project.writable
-    assert local_project.matrix.samefile(project_paths.catalogue().matrix)
+    assert local_project.matrix.samefile(project_paths.catalogue_project().matrix)
     local_project.require_writable("imgbuild lock")
 
 
@@ -74,25 +78,25 @@ def test_locked_targets_are_listed(tmp_path):
         folder = tmp_path / "images" / name
         folder.mkdir(parents=True)
         (folder / "lock.json").write_text("{}")
-    assert project_paths.find(tmp_path).locked_targets() == ("a", "b")
+    assert project_paths.find_project(tmp_path).locked_targets() == ("a", "b")
 
 
 def test_outputs_are_in_imgbuild_folder_if_it_exists(tmp_path):
     (tmp_path / "matrix.yaml").write_text("version: 1\n")
-    local_project = project_paths.find(tmp_path)
+    local_project = project_paths.find_project(tmp_path)
     assert local_project.images == tmp_path / "images"
     assert local_project.output("x") == tmp_path / "build/x"
     (tmp_path / ".imgbuild").mkdir()
     assert local_project.images == tmp_path / ".imgbuild/images"
     assert local_project.output("x") == tmp_path / ".imgbuild/build/x"
-    assert local_project.below("build/ci") == tmp_path / ".imgbuild/build/ci"
+    assert local_project.output_path("build/ci") == tmp_path / ".imgbuild/build/ci"
 
 
 def test_imgbuild_folder_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "matrix.yaml").write_text("version: 1\n")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".imgbuild").symlink_to("elsewhere")
-    local_project = project_paths.find(tmp_path)
+    local_project = project_paths.find_project(tmp_path)
     for part in ("images", "folder", "outputs"):
         with pytest.raises(InputError, match=r"\.imgbuild is a symbolic link"):
             getattr(local_project, part)

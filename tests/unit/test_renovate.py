@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from imgbuild.matrix.load import load
-from tests.support.doc_blocks import blocks
+from imgbuild.matrix.load import load_matrix
+from tests.support.doc_blocks import read_blocks
 from tests.support.source_code import ROOT
 
 CONFIGURATION = json.loads((ROOT / ".github/renovate.json").read_text())
@@ -25,7 +25,7 @@ def test_custom_manager_finds_all_pins_and_nothing_else():
         for block in re.finditer(outer, path.read_text())
         for match in re.finditer(inner, block[0])
     ]
-    pins = [pin for target in load(path).targets.values() for pin in target.pins.items()]
+    pins = [pin for target in load_matrix(path).targets.values() for pin in target.pins.items()]
     assert sorted(found) == sorted(pins)
 
 
@@ -37,5 +37,5 @@ def test_nothing_is_proposed_without_approval_or_before_the_cool_down():
 
 def test_docs_page_shows_the_manager_of_the_configuration():
     page = ROOT / "docs/howto/update-matrix.md"
-    (shown,) = [json.loads(block.text) for block in blocks(page) if block.language == "json"]
+    (shown,) = [json.loads(block.text) for block in read_blocks(page) if block.language == "json"]
     assert shown == {key: value for key, value in MANAGER.items() if key != "description"}

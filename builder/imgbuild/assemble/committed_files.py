@@ -18,7 +18,7 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.matrix.project_paths import FOLDER, MATRIX
-from imgbuild.oci.tar import Member, MemberKind, Slice
+from imgbuild.oci.tar import FileSlice, LayerMember, MemberKind
 from imgbuild.solve.git_tree import REFUSED_NAME
 from imgbuild.system import git
 from imgbuild.system.git_fetch import (
@@ -55,45 +55,47 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     the folder.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[LayerMember, ...]
     entries: tuple[TreeEntry, ...]
     left_out: tuple[str, ...] = ()
     submodules: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
 
 
-def find(folder: Path) -> CommittedFolder:
+def find_committed_folder(folder: Path) -> CommittedFolder:
     """The state of `folder` at HEAD; InputError if it is not in a repository or not committed."""
     hint = "commit the project's files with git init, git add and git commit"
-    inside = git.run(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
+    inside = git.run_git(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
         message = ": ".join((f"{folder} is not in a readable git checkout", *errors[:1]))
         raise InputError(message, hint=hint)
     git_folder, _, prefix = inside.stdout.rstrip("\n").partition("\n")
     repository = GitObjects(Path(git_folder))
-    commit = repository.resolved("HEAD^{commit}")
+    commit = repository.resolve_object("HEAD^{commit}")
     if commit is None:
         message = f"the git repository of {folder} has no commit"
         raise InputError(message, hint=hint)
-    tree = repository.resolved(f"{commit}:{prefix.rstrip('/')}")
+    tree = repository.resolve_object(f"{commit}:{prefix.rstrip('/')}")
     if tree is None:
         message = f"commit {commit[:12]} has no file of {folder}"
         raise InputError(message, hint="commit the project's files with git add and git commit")
     return CommittedFolder(folder=folder, git_folder=Path(git_folder), commit=commit, tree=tree)
 
 
-def files_of(committed: CommittedFolder, workdir: str, contents: Path) -> CommittedFiles:
+def read_committed_files(
+    committed: CommittedFolder, workdir: str, contents: Path
+) -> CommittedFiles:
     """The members below `workdir`, an absolute path; their contents are written to `contents`."""
     repository = GitObjects(committed.git_folder)
     top = workdir.strip("/")
-    members = [Member(path=top, kind=MemberKind.FOLDER, mode=WORK_MODE)]
+    members = [LayerMember(path=top, kind=MemberKind.FOLDER, mode=WORK_MODE)]
     entries: list[TreeEntry] = []
     left_out: list[str] = []
     submodules: list[str] = []
     pointers: list[str] = []
-    with repository.reader() as reader, contents.open("xb") as file:
-        for entry in repository.entries(committed.tree):
+    with repository.open_reader() as reader, contents.open("xb") as file:
+        for entry in repository.list_entries(committed.tree):
             if _belongs_to_imgbuild(entry.path):
                 continue
             if entry.mode == SUBMODULE:
@@ -108,12 +110,14 @@ def files_of(committed: CommittedFolder, workdir: str, contents: Path) -> Commit
                 if REFUSED_NAME.search(target):
                     left_out.append(entry.path)
                     continue
-                members.append(Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
+                members.append(
+                    LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
+                )
             else:
-                part, first = _written(entry, reader, file)
+                part, first = _append_content(entry, reader, file)
                 mode = 0o755 if entry.mode == EXECUTABLE else 0o644
                 members.append(
-                    Member(path=path, mode=mode, size=entry.size, content=part, pack=True)
+                    LayerMember(path=path, mode=mode, size=entry.size, content=part, pack=True)
                 )
                 if entry.size < LFS_LIMIT and first.startswith(LFS_POINTER):
                     pointers.append(entry.path)
@@ -128,25 +132,27 @@ def files_of(committed: CommittedFolder, workdir: str, contents: Path) -> Commit
     )
 
 
-def _written(entry: TreeEntry, reader: ObjectReader, file: BinaryIO) -> tuple[Slice, bytes]:
+def _append_content(
+    entry: TreeEntry, reader: ObjectReader, file: BinaryIO
+) -> tuple[FileSlice, bytes]:
     """Append the content of a file to `file`; returns its slice and its first piece."""
     offset, crc, first = file.tell(), 0, b""
-    for piece in reader.pieces(entry.object):
+    for piece in reader.read_pieces(entry.object):
         first = first or piece
         crc = zlib.crc32(piece, crc)
         file.write(piece)
     place = Path(file.name)
-    part = Slice(path=place, offset=offset, length=entry.size, deflated=False, crc=crc)
+    part = FileSlice(path=place, offset=offset, length=entry.size, deflated=False, crc=crc)
     return part, first
 
 
-def differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str, ...]:
+def find_differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str, ...]:
     """The paths that differ from the commit, and the uncommitted paths.
 
     Excludes ignored paths and files whose content is stored by git-lfs.
     """
     listed = ("--cached", "--others", "--exclude-standard", "-z")
-    present = git.run(committed.folder, "ls-files", *listed).stdout.split("\0")
+    present = git.run_git(committed.folder, "ls-files", *listed).stdout.split("\0")
     in_commit = {entry.path for entry in files.entries}
     in_commit |= {*files.left_out, *files.submodules, *files.pointers}
     new = [
@@ -156,14 +162,14 @@ def differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str,
         and not _belongs_to_imgbuild(path)
         and os.path.lexists(committed.folder / path)
     ]
-    return tuple(sorted({*new, *_changed(committed.folder, files.entries)}))
+    return tuple(sorted({*new, *_changed_paths(committed.folder, files.entries)}))
 
 
 def _belongs_to_imgbuild(path: str) -> bool:
     return path == MATRIX or path.startswith(f"{FOLDER}/")
 
 
-def _changed(folder: Path, entries: Sequence[TreeEntry]) -> Iterable[str]:
+def _changed_paths(folder: Path, entries: Sequence[TreeEntry]) -> Iterable[str]:
     for entry in entries:
         try:
             if not _is_committed(folder / entry.path, entry):

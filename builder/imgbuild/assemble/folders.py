@@ -19,22 +19,22 @@ from imgbuild.cache.store import Store
 from imgbuild.deb import debian_root
 from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import AddedFolder, Extends, Lock
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import LayerFile, Reader, inflated
+from imgbuild.oci.merged import MergedTree
+from imgbuild.oci.reader import LayerFile, TarReader, open_inflated
 from imgbuild.plan.plan import (
     AddedDebsRecipe,
     DebianRecipe,
     Layer,
     PythonRecipe,
     RegistryRecipe,
-    base_of,
-    plan,
+    base_plan,
+    create_plan,
 )
 from imgbuild.values import Arch
 
 FACT = "folders"
 FOLDER = "folder"
-PLAIN = AddedFolder(mode="0755")
+DEFAULT_FOLDER = AddedFolder(mode="0755")
 SETGID = 0o2000
 
 
@@ -46,7 +46,7 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
     folder: AddedFolder
 
 
-def completed_lock(lock: Lock, inputs: Inputs) -> Lock:
+def complete_lock(lock: Lock, inputs: Inputs) -> Lock:
     """`lock` with the base folders of added files that have a non-default mode or owner.
 
     Inputs of the base are fetched if no facts about them are stored. InputError if a file or link
@@ -63,34 +63,35 @@ def completed_lock(lock: Lock, inputs: Inputs) -> Lock:
 
 
 def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[str, AddedFolder]:
-    layers = base_of(plan(lock, arch)).layers
+    layers = base_plan(create_plan(lock, arch)).layers
     above, added_paths = _paths(extends)
     key = _key(layers, above, added_paths)
     cached = inputs.store.fact(FACT, key)
     if cached is None:
-        paths: Iterable[BasePath] | None = _published(layers)
+        paths: Iterable[BasePath] | None = _published_base_paths(layers)
         if paths is None:
-            inputs.fetch(lock, layers)
-            paths = _seen(layers, inputs.store)
+            inputs.fetch_inputs(lock, layers)
+            paths = _base_paths(layers, inputs.store)
         base_paths = _base_folders(paths, above, added_paths)
         inputs.store.put_fact(FACT, key, msgspec.json.encode(base_paths))
     else:
         base_paths = msgspec.json.decode(cached, type=tuple[BasePath, ...])
     for seen in base_paths:
-        _refuse(lock.target, extends, seen)
-    return {f"/{seen.path}": seen.folder for seen in base_paths if seen.folder != PLAIN}
+        _refuse_conflicts(lock.target, extends, seen)
+    return {f"/{seen.path}": seen.folder for seen in base_paths if seen.folder != DEFAULT_FOLDER}
 
 
-def unread(lock: Lock, store: Store) -> list[Layer]:
-    """The layers of the base that `completed_lock` needs to read."""
+def find_unread_layers(lock: Lock, store: Store) -> list[Layer]:
+    """The layers of the base that `complete_lock` needs to read."""
     extends = lock.extends
     if extends is None or not (extends.files or extends.links):
         return []
-    bases = [base_of(plan(lock, arch)).layers for arch in extends.arch]
+    bases = [base_plan(create_plan(lock, arch)).layers for arch in extends.arch]
     uncached = [
         layers
         for layers in bases
-        if store.fact(FACT, _key(layers, *_paths(extends))) is None and _published(layers) is None
+        if store.fact(FACT, _key(layers, *_paths(extends))) is None
+        and _published_base_paths(layers) is None
     ]
     return [layer for layers in uncached for layer in layers]
 
@@ -98,8 +99,8 @@ def unread(lock: Lock, store: Store) -> list[Layer]:
 def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
     """All paths of a base whose inputs are in the store, from imgbuild's stored facts."""
     paths = [
-        path if path.kind == FOLDER else msgspec.structs.replace(path, folder=PLAIN)
-        for path in _seen(layers, store)
+        path if path.kind == FOLDER else msgspec.structs.replace(path, folder=DEFAULT_FOLDER)
+        for path in _base_paths(layers, store)
     ]
     return msgspec.msgpack.encode(
         [
@@ -109,7 +110,7 @@ def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
     )
 
 
-def _published(layers: Sequence[Layer]) -> list[BasePath] | None:
+def _published_base_paths(layers: Sequence[Layer]) -> list[BasePath] | None:
     """All paths of a published base; None if unknown."""
     data = installed_facts().fact(FACT, base_key(layers))
     if data is None:
@@ -123,18 +124,18 @@ def _published(layers: Sequence[Layer]) -> list[BasePath] | None:
 
 def base_key(layers: Sequence[Layer]) -> str:
     """The cache key of the paths of a base image, derived from its layers."""
-    return codec.compact([layer.id for layer in layers]).decode()
+    return codec.encode_compact([layer.id for layer in layers]).decode()
 
 
 def _paths(extends: Extends) -> tuple[list[str], set[str]]:
     """The added paths and their parent folders."""
     placed = sorted((*extends.files, *extends.links))
-    above = sorted({folder for path in placed for folder in _above(path)})
+    above = sorted({folder for path in placed for folder in _parent_folders(path)})
     return above, {path.strip("/") for path in placed}
 
 
 def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str:
-    return codec.compact([[layer.id for layer in layers], above, sorted(placed)]).decode()
+    return codec.encode_compact([[layer.id for layer in layers], above, sorted(placed)]).decode()
 
 
 def _base_folders(
@@ -148,12 +149,12 @@ def _base_folders(
     for seen in every:
         if seen.path in above or (seen.path in placed and seen.kind == FOLDER):
             base_folders[seen.path] = seen
-        for path in placed & set(_above(seen.path)):
-            base_folders.setdefault(path, BasePath(path=path, kind=FOLDER, folder=PLAIN))
+        for path in placed & set(_parent_folders(seen.path)):
+            base_folders.setdefault(path, BasePath(path=path, kind=FOLDER, folder=DEFAULT_FOLDER))
     return tuple(base_folders[path] for path in sorted(base_folders))
 
 
-def _refuse(target: str, extends: Extends, seen: BasePath) -> None:
+def _refuse_conflicts(target: str, extends: Extends, seen: BasePath) -> None:
     """InputError if an added path conflicts with the existing entry `seen`."""
     place = f"/{seen.path}"
     added = {**extends.links, **{path: file.file for path, file in extends.files.items()}}
@@ -175,14 +176,14 @@ def _refuse(target: str, extends: Extends, seen: BasePath) -> None:
         )
 
 
-def _above(path: str) -> Iterator[str]:
+def _parent_folders(path: str) -> Iterator[str]:
     """The parent folders of an absolute path, without the leading slash."""
     path = path.strip("/")
     while path := path.rpartition("/")[0]:
         yield path
 
 
-def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
+def _base_paths(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
     """Every path of a base, from its Debian packages (including added ones) or a registry image.
 
     Paths of a standalone Python are omitted, because no file can be added to its folder.
@@ -205,16 +206,16 @@ def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
 def _package_paths(recipe: DebianRecipe, store: Store) -> Iterator[BasePath]:
     paths = input_paths(recipe, store)
     with store.scratch() as scratch:
-        for each in debian_root.members(recipe, paths, scratch):
+        for each in debian_root.base_members(recipe, paths, scratch):
             folder = AddedFolder(mode=f"{each.mode:04o}", uid=each.uid, gid=each.gid)
             yield BasePath(path=each.path, kind=each.kind.name.lower(), folder=folder)
 
 
 def _layer_paths(layers: Sequence[LayerFile]) -> Iterator[BasePath]:
-    tree = Merged()
+    tree = MergedTree()
     for layer in layers:
-        with inflated(layer) as stream:
-            tree.add(Reader(stream, str(layer.path)))
-    for path, node in tree.walk():
+        with open_inflated(layer) as stream:
+            tree.add(TarReader(stream, str(layer.path)))
+    for path, node in tree.iterate_paths():
         folder = AddedFolder(mode=f"{node.mode:04o}", uid=node.uid, gid=node.gid)
         yield BasePath(path=path.strip("/"), kind=node.kind, folder=folder)

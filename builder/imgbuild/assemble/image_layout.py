@@ -38,7 +38,7 @@ class BuiltImage(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: bool
 
 
-def build(
+def build_layout(
     lock: Lock,
     target_digests: TargetDigests,
     arches: Sequence[Arch],
@@ -53,19 +53,21 @@ def build(
 
     With `only_base` the image has only the layers of the base; its digest is not in digests.json.
     """
-    plans, documents = image_digests.documents_of(lock, target_digests, arches, only_base=only_base)
+    plans, documents = image_digests.plan_documents(
+        lock, target_digests, arches, only_base=only_base
+    )
     digest = image_digests.top_digest(
         {arch: document.manifest for arch, document in documents.items()}
     )
     layout.refuse_others(output, lock.target)
-    unchanged = not verify and layout.check(output, digest, inputs.context.reporter)
+    unchanged = not verify and layout.has_complete_image(output, digest, inputs.context.reporter)
     new_count = 0
     if not unchanged:
         layers = [layer for planned in plans.values() for layer in planned.layers]
         new_count = make_missing(
             lock, layers, target_digests, inputs, processes=processes, verify=verify
         )
-        layout.write(output, _images(documents, inputs.store), lock.target)
+        layout.write_layout(output, _images(documents, inputs.store), lock.target)
     return BuiltImage(
         target=lock.target,
         digest=digest,
@@ -103,7 +105,7 @@ def make_missing(
         missing = [
             layer for layer in missing if inputs.store.blob(layer_records[layer.id].digest) is None
         ]
-    inputs.fetch(lock, missing)
+    inputs.fetch_inputs(lock, missing)
     jobs = [
         LayerJob(layer=layer, record=layer_records[layer.id], keep=True, verify=verify)
         for layer in missing

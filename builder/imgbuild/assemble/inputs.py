@@ -11,7 +11,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble import layer_contents, mirror_items, skeleton
 from imgbuild.assemble.mirror import Mirror
-from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
+from imgbuild.assemble.mirror_items import Input, inputs_by_hash, missing_inputs
 from imgbuild.assemble.origins import Origins, fetch_from
 from imgbuild.assemble.sources import LockSources
 from imgbuild.audit.packages.published import published_facts
@@ -25,7 +25,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.oci.tar import MemberKind
 from imgbuild.plan.plan import Layer, VenvRecipe, WheelsRecipe, published_layers
-from imgbuild.values import Digest, Sha256, normalize, sha256
+from imgbuild.values import Digest, Sha256, normalize_package, sha256
 from imgbuild.wheel import conflicts
 
 TABLES = "prefix-files"
@@ -52,7 +52,7 @@ class Inputs:
         self.mirror = None if context.http.offline else mirror
         self._kept_files = kept_files
 
-    def counting(self, transfer: Transfer, *, kept_files: Collection[Sha256]) -> Inputs:
+    def with_transfer(self, transfer: Transfer, *, kept_files: Collection[Sha256]) -> Inputs:
         """A copy that counts downloads in `transfer` and does not drop `kept_files`."""
         context = msgspec.structs.replace(self.context, transfer=transfer)
         return Inputs(self.matrix, context, mirror=self.mirror, kept_files=kept_files)
@@ -67,7 +67,7 @@ class Inputs:
         """Whether requests to servers are forbidden."""
         return self.context.http.offline
 
-    def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
+    def fetch_inputs(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
         """Fetch every input of `layers` into the store; returns the hashes of the fetched files."""
         hashes = {file.sha256 for layer in layers for file in layer.recipe.inputs}
         return [item.sha256 for item in self.fetch_missing(lock, hashes) if not item.layer]
@@ -78,9 +78,9 @@ class Inputs:
         Raises FetchFailed if an input is not available. Offline, it is raised before any request if
         an input needs a server.
         """
-        named = inputs_of_all(lock)
-        lacked = lacking((named[key] for key in sorted(hashes) if key in named), self.store)
-        fetch_from(lacked, self._origins.of_inputs(lock), self.store)
+        named = inputs_by_hash(lock)
+        lacked = missing_inputs((named[key] for key in sorted(hashes) if key in named), self.store)
+        fetch_from(lacked, self._origins.input_origins(lock), self.store)
         return lacked
 
     def link_published_layers(self, lock: Lock, records: Mapping[Digest, LayerRecord]) -> None:
@@ -90,11 +90,11 @@ class Inputs:
         that are missing from a mirror which is the only source. FetchFailed if a layer is missing
         at its origin, IntegrityError if it has other content.
         """
-        overlay = published.overlay(self.matrix, lock.target)
+        overlay = published.find_overlay(self.matrix, lock.target)
         ids = published_layers(lock) & records.keys()
         if overlay is not None and ids:
             layers = [_layer(records[key]) for key in sorted(ids)]
-            fetch_from(layers, self._origins.of_published(overlay), self.store)
+            fetch_from(layers, self._origins.published_layer_origins(overlay), self.store)
 
     @property
     def _origins(self) -> Origins:
@@ -104,7 +104,7 @@ class Inputs:
         """The sources of the files of `lock` according to the current matrix."""
         return LockSources(lock, self.matrix, self.context)
 
-    def drop(self, hashes: Iterable[Sha256]) -> None:
+    def drop_files(self, hashes: Iterable[Sha256]) -> None:
         """Remove files from the cache, except `kept_files`."""
         for key in hashes:
             if key not in self._kept_files:
@@ -126,7 +126,7 @@ class Inputs:
                     for item in skeleton.venv_members(recipe)
                     if item.kind is not MemberKind.FOLDER
                 )
-                tables["(the environment itself)"] = conflicts.table(
+                tables["(the environment itself)"] = conflicts.installed_files(
                     members, recipe.prefix.strip("/")
                 )
         return tables
@@ -145,9 +145,9 @@ class Inputs:
         stored = self.store.fact(TABLES, _table_key(recipe, wheel))
         if stored is not None:
             return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
-        published = published_facts().wheel(normalize(wheel.package), wheel.sha256)
+        published = published_facts().wheel(normalize_package(wheel.package), wheel.sha256)
         files = (
-            published.installed_files(installation(recipe, wheel))
+            published.installed_files(installation_key(recipe, wheel))
             if published is not None
             else None
         )
@@ -165,14 +165,16 @@ class Inputs:
         stored = self._stored_table(recipe, wheel)
         if stored is not None:
             return stored
-        self.fetch(lock, [layer])
+        self.fetch_inputs(lock, [layer])
         members = layer_contents.wheel_members(recipe, wheel, self.store)
-        table = conflicts.table(members, recipe.prefix.strip("/"))
+        table = conflicts.installed_files(members, recipe.prefix.strip("/"))
         self.store.put_fact(TABLES, _table_key(recipe, wheel), msgspec.json.encode(table))
         return table
 
 
-def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> Iterator[list[T]]:
+def split_into_batches(
+    items: Iterable[T], size: Callable[[T], int], *, bounded: bool
+) -> Iterator[list[T]]:
     """The items in batches of at most BATCH_BYTES (larger items alone), or all in one batch."""
     batch: list[T] = []
     total = 0
@@ -187,18 +189,18 @@ def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> I
         yield batch
 
 
-def installation(recipe: WheelsRecipe, wheel: Wheel) -> str:
+def installation_key(recipe: WheelsRecipe, wheel: Wheel) -> str:
     """The parameters of a wheel's installation: prefix, Python, and excluded paths."""
     omit = recipe.omit.get(wheel.package, ())
-    return codec.compact([recipe.prefix, recipe.python, omit]).decode()
+    return codec.encode_compact([recipe.prefix, recipe.python, omit]).decode()
 
 
 def _table_key(recipe: WheelsRecipe, wheel: Wheel) -> Sha256:
     omit = recipe.omit.get(wheel.package, ())
-    return sha256(codec.compact([wheel.sha256, recipe.prefix, recipe.python, omit]))
+    return sha256(codec.encode_compact([wheel.sha256, recipe.prefix, recipe.python, omit]))
 
 
 def _layer(record: LayerRecord) -> Input:
-    return mirror_items.layer(
+    return mirror_items.layer_input(
         RegistryLayer(digest=record.digest, size=record.size, diff_id=record.diff_id)
     )

@@ -20,7 +20,7 @@ from imgbuild.deb import debian_root
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
 from imgbuild.oci.layer import LayerRecord, write_layer
-from imgbuild.oci.tar import Member
+from imgbuild.oci.tar import LayerMember
 from imgbuild.plan.plan import (
     AddedDebsRecipe,
     AddedFilesRecipe,
@@ -108,25 +108,25 @@ def base_record(layer: Layer, store: Store) -> LayerRecord | None:
     return None if stored is None else msgspec.json.decode(stored, type=LayerRecord)
 
 
-def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:
+def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[LayerMember]:
     match recipe:
         case DebianRecipe():
-            return debian_root.members(recipe, input_paths(recipe, store), scratch)
+            return debian_root.base_members(recipe, input_paths(recipe, store), scratch)
         case AddedDebsRecipe():
             return debian_root.added_members(recipe, input_paths(recipe, store), scratch)
         case AddedFilesRecipe():
             contents = {
-                path: require(store, file.sha256, file.file).read_bytes()
+                path: require_file(store, file.sha256, file.file).read_bytes()
                 for path, file in recipe.files.items()
             }
             return skeleton.added_members(recipe, contents)
         case WheelsRecipe():
             labels = {wheel.sha256: wheel.file for wheel in recipe.wheels}
             parts = [(wheel.sha256, wheel_members(recipe, wheel, store)) for wheel in recipe.wheels]
-            return install.joined(parts, labels=labels)
+            return install.join_wheels(parts, labels=labels)
         case PythonRecipe():
-            return python_archive.members(
-                require(store, recipe.archive.sha256, recipe.archive.file),
+            return python_archive.archive_members(
+                require_file(store, recipe.archive.sha256, recipe.archive.file),
                 recipe.archive.file,
                 prefix=recipe.prefix,
                 python=recipe.python,
@@ -145,7 +145,7 @@ def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
     """The records of the wheels whose contents were checked."""
     facts = {}
     for wheel in recipe.wheels:
-        read = archive.read(require(store, wheel.sha256, wheel.file), label=wheel.file)
+        read = archive.read_wheel(require_file(store, wheel.sha256, wheel.file), label=wheel.file)
         facts[wheel.sha256] = WheelFacts(
             file=wheel.file,
             files=len(read.members),
@@ -154,11 +154,15 @@ def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
     return facts
 
 
-def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:
+def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[LayerMember, ...]:
     """The files that one wheel adds to a layer, without files that the recipe excludes."""
-    path = require(store, wheel.sha256, wheel.file)
+    path = require_file(store, wheel.sha256, wheel.file)
     install_ = functools.partial(
-        install.installed, path, prefix=recipe.prefix, python=recipe.python, label=wheel.file
+        install.installed_members,
+        path,
+        prefix=recipe.prefix,
+        python=recipe.python,
+        label=wheel.file,
     )
     patterns = recipe.omit.get(wheel.package)
     if not patterns:
@@ -175,10 +179,10 @@ def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Mem
 
 def input_paths(recipe: Recipe, store: Store) -> dict[Sha256, Path]:
     """The files in the store that a recipe reads; FetchFailed if one is missing."""
-    return {file.sha256: require(store, file.sha256, file.file) for file in recipe.inputs}
+    return {file.sha256: require_file(store, file.sha256, file.file) for file in recipe.inputs}
 
 
-def require(store: Store, sha256: Sha256, name: str) -> Path:
+def require_file(store: Store, sha256: Sha256, name: str) -> Path:
     """The file in the store; FetchFailed if it is missing."""
     path = store.file(sha256)
     if path is None:

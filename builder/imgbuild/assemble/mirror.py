@@ -21,22 +21,22 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import KEPT, check_space, fetch
+from imgbuild.cache.download import KEPT_NOTE, check_space, fetch_file
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError
-from imgbuild.http.client import Refused
+from imgbuild.http.client import RequestRefused
 from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system import files, threads
-from imgbuild.system.amounts import count, size_text
+from imgbuild.system.amounts import format_count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
-from imgbuild.system.threads import Stop
+from imgbuild.system.threads import StopFlag
 from imgbuild.values import Digest
 
 if TYPE_CHECKING:
-    from imgbuild.registry.client import Client
+    from imgbuild.registry.client import RegistryClient
 
 FILE = "mirror.json"
 VARIABLE = "IMGBUILD_MIRROR"
-OFF = "off"
+OFF_VALUE = "off"
 
 
 class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,14 +73,14 @@ def user_file() -> Path:
     return files.xdg_folder("XDG_CONFIG_HOME", ".config") / "imgbuild" / FILE
 
 
-def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
+def find_mirror(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
     """The mirror setting for the project in `root`; None if no mirror is used.
 
     `text` and `only` are values of command-line options. InputError if a setting cannot be read, or
     `only` is set without a mirror.
     """
-    named_mirror = _named(root, text)
-    if named_mirror is not None and named_mirror.setting.mirror == OFF:
+    named_mirror = _read_setting(root, text)
+    if named_mirror is not None and named_mirror.setting.mirror == OFF_VALUE:
         named_mirror = None
     if named_mirror is None:
         if only:
@@ -90,14 +90,16 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
                 hint="set a mirror with --mirror HOST/REPOSITORY or `imgbuild registry mirror use`",
             )
         return None
-    repository(named_mirror.setting.mirror, str(named_mirror.place or named_mirror.origin.value))
+    parse_mirror_repository(
+        named_mirror.setting.mirror, str(named_mirror.place or named_mirror.origin.value)
+    )
     if only:
         setting = msgspec.structs.replace(named_mirror.setting, only=True)
         named_mirror = msgspec.structs.replace(named_mirror, setting=setting)
     return named_mirror
 
 
-def repository(text: str, place: str) -> Repository:
+def parse_mirror_repository(text: str, place: str) -> Repository:
     """The mirror named by `text`, HOST/REPOSITORY.
 
     InputError with the `place` of the text if it is invalid. A name without a host would refer to
@@ -116,7 +118,7 @@ def repository(text: str, place: str) -> Repository:
     return parsed
 
 
-def _named(root: Path, text: str | None) -> NamedMirror | None:
+def _read_setting(root: Path, text: str | None) -> NamedMirror | None:
     for origin, named in (
         (MirrorOrigin.OPTION, text),
         (MirrorOrigin.ENVIRONMENT, os.environ.get(VARIABLE)),
@@ -125,7 +127,7 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
             return NamedMirror(setting=MirrorSetting(mirror=named), origin=origin)
     for origin, path in ((MirrorOrigin.PROJECT, root / FILE), (MirrorOrigin.USER, user_file())):
         if path.is_file():
-            setting = codec.read(
+            setting = codec.read_document(
                 path,
                 MirrorSetting,
                 what="mirror setting",
@@ -147,7 +149,7 @@ class Mirror:
         *,
         only: bool = False,
         plain_http: Collection[str] = (),
-        client: Client | None = None,
+        client: RegistryClient | None = None,
     ) -> None:
         self.repository = repository
         self.only = only
@@ -172,13 +174,15 @@ class Mirror:
         return cls(repository, only=setting.only and not any_source, plain_http=plain)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> RegistryClient:
         """The registry client of this mirror."""
         with self._lock:
             if self._client is None:
-                from imgbuild.registry.client import Client  # here: requests is slow to import
+                from imgbuild.registry.client import (
+                    RegistryClient,  # here: requests is slow to import
+                )
 
-                self._client = Client(plain_http=self._plain_http)
+                self._client = RegistryClient(plain_http=self._plain_http)
             return self._client
 
     def fetch_missing(
@@ -199,10 +203,10 @@ class Mirror:
             f"{title}: from {self.repository}", sum(i.size for i in requested)
         ) as bar:
             try:
-                digests = threads.each(
+                digests = threads.run_for_each(
                     largest_first,
                     lambda item, stop: self._fetch(item, context, bar, stop),
-                    retained=KEPT,
+                    retained=KEPT_NOTE,
                 )
             except FetchFailed as error:
                 if self.only:
@@ -212,9 +216,11 @@ class Mirror:
         fetched = {digest for digest in digests if digest is not None}
         size = sum(item.size for item in requested if item.digest in fetched)
         if context.transfer is not None:
-            context.transfer.arrived({item.sha256 for item in requested if item.digest in fetched})
+            context.transfer.count_downloaded(
+                {item.sha256 for item in requested if item.digest in fetched}
+            )
         reporter.info(
-            f"{title}: {len(fetched)} of {count(len(requested), 'file')}, {size_text(size)},"
+            f"{title}: {len(fetched)} of {format_count(len(requested), 'file')}, {size_text(size)},"
             f" from the mirror {self.repository}"
         )
         return fetched
@@ -223,12 +229,14 @@ class Mirror:
         self._given_up = True
         reporter.warn(f"skipping the mirror {self.repository}: {error.message}")
 
-    def _fetch(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
+    def _fetch(
+        self, item: Input, context: Context, bar: ProgressBar, stop: StopFlag
+    ) -> Digest | None:
         """Fetch one file; None if it is not in the mirror."""
-        request = self.client.file_request(self.repository, item.locked, layer=item.layer)
+        request = self.client.file_request(self.repository, item.as_locked_file, layer=item.layer)
         try:
-            fetch(request, self.client.context(context), bar.advance, stop)
-        except Refused as refused:
+            fetch_file(request, self.client.context(context), bar.advance, stop)
+        except RequestRefused as refused:
             if refused.status != 404:
                 raise
             context.reporter.detail(f"{item.file}: not in {self.repository}")

@@ -15,7 +15,14 @@ import msgspec
 from imgbuild.cache.store import Store
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
-from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, TITLE, Descriptor, descriptor, manifest_of
+from imgbuild.oci.documents import (
+    EMPTY_CONFIG,
+    EMPTY_TYPE,
+    TITLE,
+    Descriptor,
+    create_descriptor,
+    create_manifest,
+)
 from imgbuild.values import Arch, Bytes, Digest, Sha256, sha256
 
 ARTIFACT = "application/vnd.imgbuild.inputs.v1+json"
@@ -43,7 +50,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         return self.digest.removeprefix("sha256:")
 
     @property
-    def locked(self) -> LockedFile:
+    def as_locked_file(self) -> LockedFile:
         """The input as a file of a lock."""
         return LockedFile(file=self.file, size=self.size, sha256=self.sha256)
 
@@ -53,24 +60,24 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         return path is not None
 
 
-def inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
+def collect_inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
     """Every input of `lock` on `arch`, without duplicates, sorted by name.
 
     For a wheel built from an sdist, the sdist and its build requirements are included. The wheel
     makes a rebuild unnecessary, and the other files make it possible.
     """
     by_digest: dict[Digest, Input] = {}
-    for item in _all(lock, arch):
+    for item in _iterate_inputs(lock, arch):
         by_digest.setdefault(item.digest, item)
     return tuple(sorted(by_digest.values(), key=lambda item: (item.file, item.digest)))
 
 
-def inputs_of_all(lock: Lock) -> dict[Sha256, Input]:
+def inputs_by_hash(lock: Lock) -> dict[Sha256, Input]:
     """The inputs of `lock` on all its architectures, by hash."""
-    return {item.sha256: item for arch in lock.arch for item in inputs(lock, arch)}
+    return {item.sha256: item for arch in lock.arch for item in collect_inputs(lock, arch)}
 
 
-def _all(lock: Lock, arch: Arch) -> Iterator[Input]:
+def _iterate_inputs(lock: Lock, arch: Arch) -> Iterator[Input]:
     resolution = lock.arch[arch]
     yield from _files(resolution.wheels, WHEEL_TYPE)
     for built in resolution.built:
@@ -81,20 +88,20 @@ def _all(lock: Lock, arch: Arch) -> Iterator[Input]:
     if resolution.python:
         yield from _files((resolution.python,), SDIST_TYPE)
     for item in resolution.base_layers:
-        yield layer(item)
+        yield layer_input(item)
     if lock.extends is not None:
         yield from _files(lock.extends.files.values(), OTHER_TYPE, folder="files")
 
 
-def lacking(items: Iterable[Input], store: Store) -> list[Input]:
+def missing_inputs(items: Iterable[Input], store: Store) -> list[Input]:
     """The `items` that are missing from `store`."""
     return [item for item in items if not item.is_in(store)]
 
 
-def layer(item: RegistryLayer) -> Input:
+def layer_input(item: RegistryLayer) -> Input:
     """The input for a layer of a registry image."""
     return Input(
-        file=item.locked.file,
+        file=item.as_locked_file.file,
         digest=item.digest,
         size=item.size,
         media_type=item.media_type,
@@ -112,7 +119,7 @@ def _files(items: Iterable[LockedFile], media_type: str, *, folder: str = "") ->
         )
 
 
-def artifact(lock: Lock, arch: Arch) -> bytes:
+def artifact_manifest(lock: Lock, arch: Arch) -> bytes:
     """The manifest that references every input of `lock` on `arch`: a pure function of the lock."""
     layers = [
         Descriptor(
@@ -121,22 +128,22 @@ def artifact(lock: Lock, arch: Arch) -> bytes:
             size=item.size,
             annotations={TITLE: item.file},
         )
-        for item in inputs(lock, arch)
+        for item in collect_inputs(lock, arch)
     ]
-    return manifest_of(
-        descriptor(EMPTY_TYPE, EMPTY),
+    return create_manifest(
+        create_descriptor(EMPTY_TYPE, EMPTY_CONFIG),
         layers,
         artifact_type=ARTIFACT,
         annotations={TARGET: lock.target, ARCH: arch.value},
     )
 
 
-def tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
+def artifact_tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
     """The tags of the artifact `data`: a permanent tag, and one of the target's latest inputs."""
-    moved = newest(lock.target, arch)
+    moved = latest_tag(lock.target, arch)
     return f"{moved}-{sha256(data)[:DIGITS]}", moved
 
 
-def newest(target: str, arch: Arch) -> str:
+def latest_tag(target: str, arch: Arch) -> str:
     """The tag of a target's latest inputs; it differs from TARGET-ARCH, the tag of an image."""
     return f"{target}-{arch}-inputs"

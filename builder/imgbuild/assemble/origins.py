@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from imgbuild.assemble.mirror import Mirror
-from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
+from imgbuild.assemble.mirror_items import Input, inputs_by_hash, missing_inputs
 from imgbuild.assemble.sources import LockSources, host_debs, host_python
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
@@ -22,11 +22,11 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.lock import extension
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.model import LockedProject
-from imgbuild.lock.published import Overlay
+from imgbuild.lock.published import TargetOverlay
 from imgbuild.matrix.model import Matrix
 from imgbuild.registry import base_image
 from imgbuild.solve import direct
-from imgbuild.system.amounts import count
+from imgbuild.system.amounts import format_count
 from imgbuild.values import digest_of_file, sha256
 
 # Adds available inputs to the store; FetchFailed or IntegrityError if a required one is
@@ -37,7 +37,7 @@ Origin = Callable[[Sequence[Input]], object]
 def fetch_from(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
     """Fetch the `items` missing from `store` from `origins` in turn, until none is missing."""
     for origin in origins:
-        items = lacking(items, store)
+        items = missing_inputs(items, store)
         if not items:
             return
         origin(items)
@@ -52,25 +52,25 @@ class Origins:
         self._store = context.store
         self._mirror = mirror
 
-    def of_inputs(self, lock: Lock) -> Iterator[Origin]:
+    def input_origins(self, lock: Lock) -> Iterator[Origin]:
         """The origins of the inputs of `lock`, in order."""
         sources = LockSources(lock, self._matrix, self._context)
-        yield partial(self._added_files, lock)
+        yield partial(self._copy_added_files, lock)
         if lock.project is not None:
             yield partial(self._project_wheels, lock.project)
         if self._mirror is not None:
-            yield partial(self._from_mirror, self._mirror, lock, sources)
+            yield partial(self._fetch_from_mirror, self._mirror, lock, sources)
         if self._context.http.offline or (self._mirror is not None and self._mirror.only):
             yield partial(self._refuse_servers, lock, sources)
-        yield sources.fetch
-        yield partial(self._from_image, lock.base.image)
-        yield sources.build
+        yield sources.fetch_files
+        yield partial(self._fetch_from_image, lock.base.image)
+        yield sources.rebuild_wheels
 
-    def of_published(self, overlay: Overlay) -> Iterator[Origin]:
+    def published_layer_origins(self, overlay: TargetOverlay) -> Iterator[Origin]:
         """The origins of the published layers; empty if the matrix defines none."""
         target = overlay.published
-        if overlay.layout is not None:
-            yield partial(self._from_layout, overlay.layout, target.name)
+        if overlay.published_layout is not None:
+            yield partial(self._copy_from_layout, overlay.published_layout, target.name)
         elif target.image:
             place = f"{target.image.partition('@')[0]}@{target.digest}"
             if self._context.http.offline:
@@ -79,13 +79,13 @@ class Origins:
                 title = f"layers of {target.name}"
                 yield partial(self._mirror.fetch_missing, context=self._context, title=title)
             if self._mirror is None or not self._mirror.only:
-                yield partial(self._from_image, place)
+                yield partial(self._fetch_from_image, place)
 
-    def _added_files(self, lock: Lock, items: Sequence[Input]) -> None:
+    def _copy_added_files(self, lock: Lock, items: Sequence[Input]) -> None:
         """The user's files that `lock` adds; IntegrityError if one has changed."""
         files = lock.extends.files if lock.extends is not None else {}
         if {item.sha256 for item in items} & {file.sha256 for file in files.values()}:
-            for path, data in extension.contents(lock, self._matrix).items():
+            for path, data in extension.added_contents(lock, self._matrix).items():
                 self._store.add_bytes(data, files[path].sha256)
 
     def _project_wheels(self, project: LockedProject, items: Sequence[Input]) -> None:
@@ -96,7 +96,7 @@ class Origins:
             if sha256(data) in hashes:
                 self._store.add_bytes(data, sha256(data))
 
-    def _from_mirror(
+    def _fetch_from_mirror(
         self, mirror: Mirror, lock: Lock, sources: LockSources, items: Sequence[Input]
     ) -> None:
         """Fetch the `items` in the mirror, and the inputs of wheels that have to be built.
@@ -104,23 +104,23 @@ class Origins:
         Files of the user's folders are included, because other machines may lack them.
         """
         mirror.fetch_missing(items, self._context, title=lock.target)
-        left = lacking(items, self._store)
+        left = missing_inputs(items, self._store)
         parts = sources.locate({item.sha256 for item in left}).ingredients
         if parts:
-            named = inputs_of_all(lock)
+            named = inputs_by_hash(lock)
             python = host_python(lock)
             root = (*host_debs(lock), *([python] if python is not None else []))
             every = sorted(parts | {file.sha256 for file in root})
-            missing = lacking((named[key] for key in every), self._store)
+            missing = missing_inputs((named[key] for key in every), self._store)
             mirror.fetch_missing(missing, self._context, title=f"inputs of sdists of {lock.target}")
 
-    def _from_image(self, image: str, items: Sequence[Input]) -> None:
+    def _fetch_from_image(self, image: str, items: Sequence[Input]) -> None:
         """Fetch layers of an image in a registry."""
-        layers = [item.locked for item in items if item.layer]
+        layers = [item.as_locked_file for item in items if item.layer]
         if layers:
             base_image.fetch_layers(image, layers, self._context)
 
-    def _from_layout(self, layout: Path, name: str, items: Sequence[Input]) -> None:
+    def _copy_from_layout(self, layout: Path, name: str, items: Sequence[Input]) -> None:
         """Copy checked layers of the published target `name` from a layout."""
         for item in items:
             path = layout / "blobs/sha256" / item.sha256
@@ -139,7 +139,7 @@ class Origins:
                 self._store.add_blob(copy, digest)
 
     def _refuse_registry(self, place: str, items: Sequence[Input]) -> None:
-        message = f"{self._store.root} lacks {count(len(items), 'layer')} of {place}"
+        message = f"{self._store.root} lacks {format_count(len(items), 'layer')} of {place}"
         raise FetchFailed(message, hint="run once without --offline")
 
     def _refuse_servers(self, lock: Lock, sources: LockSources, items: Sequence[Input]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.plan.plan import COMMANDS, AddedFilesRecipe, FilesRecipe, UserPackages, VenvRecipe
 from imgbuild.system import files, quoting
 
@@ -14,15 +14,15 @@ DATA = files.data("image")
 HOME = "opt/imgbuild"
 
 # Builds of a user's packages may need newer versions than those in the image.
-FREE = ("pip", "setuptools", "uv", "wheel")
+UNCONSTRAINED = ("pip", "setuptools", "uv", "wheel")
 
 # Parts of environment.sh: for a cache folder writable by any user, and by one user only.
-SHARED = {
+SHARED_WORDS = {
     "@MAKE@": 'mkdir -p "$imgbuild_folder" 2>/dev/null && [ -w "$imgbuild_folder" ]',
     "@UNLESS@": "which any user can write, unless the root is read-only",
 }
 # A folder created by others may contain their compiled code. Apptainer's shell has no `test -O`.
-PRIVATE = {
+PRIVATE_WORDS = {
     "@MAKE@": '(umask 077 && mkdir -p "$imgbuild_folder") 2>/dev/null && [ -w "$imgbuild_folder" ]'
     ' && [ "$(stat -Lc %u "$imgbuild_folder" "${imgbuild_folder%/*}" | sort -u)" = "$(id -u)" ]',
     "@UNLESS@": "unless this user cannot write there",
@@ -35,14 +35,14 @@ export PATH="{prefix}/bin:$PATH"
 """
 
 
-def venv_members(recipe: VenvRecipe) -> tuple[Member, ...]:
+def venv_members(recipe: VenvRecipe) -> tuple[LayerMember, ...]:
     """An empty virtual environment on the base's interpreter, with links instead of copies."""
     prefix = recipe.prefix.strip("/")
     home, _, _ = recipe.interpreter.rpartition("/")
     config = (
-        f"home = {quoting.plain(home)}\n"
+        f"home = {quoting.require_plain_word(home)}\n"
         f"include-system-site-packages = {'true' if recipe.user_site is True else 'false'}\n"
-        f"version = {quoting.plain(recipe.python)}\n"
+        f"version = {quoting.require_plain_word(recipe.python)}\n"
     )
     return (
         _folder(f"{prefix}/include"),
@@ -51,26 +51,32 @@ def venv_members(recipe: VenvRecipe) -> tuple[Member, ...]:
         _link(f"{prefix}/bin/python", recipe.interpreter),
         _link(f"{prefix}/bin/python3", "python"),
         _link(f"{prefix}/bin/python{recipe.python}", "python"),
-        _file(f"{prefix}/bin/activate", ACTIVATE.format(prefix=quoting.plain(recipe.prefix))),
+        _file(
+            f"{prefix}/bin/activate",
+            ACTIVATE.format(prefix=quoting.require_plain_word(recipe.prefix)),
+        ),
         _file(f"{prefix}/pyvenv.cfg", config),
     )
 
 
-def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
+def files_members(recipe: FilesRecipe) -> tuple[LayerMember, ...]:
     """The entry point, and the home, work and cache folders; on a registry base also accounts."""
     user = recipe.user
     private = recipe.private is True
-    words = {**(PRIVATE if private else SHARED), "@CACHE@": quoting.plain(recipe.cache)}
+    words = {
+        **(PRIVATE_WORDS if private else SHARED_WORDS),
+        "@CACHE@": quoting.require_plain_word(recipe.cache),
+    }
     environment = _template("environment.sh", words)
     if recipe.user_packages:
-        workdir = quoting.plain(recipe.workdir.rstrip("/"))
+        workdir = quoting.require_plain_word(recipe.workdir.rstrip("/"))
         environment += _template("user_packages.sh", {"@WORKDIR@": workdir})
     members = [
         _file(f"{HOME}/entrypoint", _template("entrypoint", words), mode=0o755),
         _file(f"{HOME}/environment.sh", environment),
     ]
     members.append(
-        Member(
+        LayerMember(
             path=user.home.strip("/"),
             kind=MemberKind.FOLDER,
             mode=0o755,
@@ -92,12 +98,12 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
         members.extend(_user_packages(recipe.user_packages))
     if recipe.passwd:
         entry = f"{user.name}:x:{user.uid}:{user.gid}::{user.home}:/bin/bash"
-        members.append(_file("etc/passwd", _with_line(recipe.passwd, entry)))
-        members.append(_file("etc/group", _with_line(recipe.group, f"{user.name}:x:{user.gid}:")))
+        members.append(_file("etc/passwd", _add_line(recipe.passwd, entry)))
+        members.append(_file("etc/group", _add_line(recipe.group, f"{user.name}:x:{user.gid}:")))
     return tuple(members)
 
 
-def _user_packages(recipe: UserPackages) -> Iterator[Member]:
+def _user_packages(recipe: UserPackages) -> Iterator[LayerMember]:
     """The files of pip and uv for users without write access to the environment.
 
     `pip.conf` also applies to root. Environments created with system site packages include the
@@ -107,8 +113,11 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     site = f"/{prefix}/lib/python{recipe.python}/site-packages"
     yield _constraints(recipe)
     yield _file(f"{prefix}/pip.conf", f"[install]\nconstraint = /{HOME}/constraints.txt\n")
-    words = {"@FREE@": '", "'.join(FREE)}  # a list in quotes there
-    program = f"#!{quoting.plain(f'/{prefix}')}/bin/python -I\n{_template('packages.py', words)}"
+    words = {"@FREE@": '", "'.join(UNCONSTRAINED)}  # a list in quotes there
+    program = (
+        f"#!{quoting.require_plain_word(f'/{prefix}')}/bin/python"
+        f" -I\n{_template('packages.py', words)}"
+    )
     yield _file(f"{HOME}/packages.py", program, mode=0o755)
     for name in ("pip", "pip3", "uv"):
         yield _link(f"{COMMANDS.strip('/')}/{name}", "../packages.py")
@@ -120,14 +129,16 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     )
 
 
-def _constraints(recipe: UserPackages) -> Member:
+def _constraints(recipe: UserPackages) -> LayerMember:
     """The packages of the image and their versions, which pip keeps for every user."""
-    versions = sorted(item for item in recipe.versions.items() if item[0] not in FREE)
+    versions = sorted(item for item in recipe.versions.items() if item[0] not in UNCONSTRAINED)
     lines = "".join(f"{name}=={version}\n" for name, version in versions)
     return _file(f"{HOME}/constraints.txt", lines)
 
 
-def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tuple[Member, ...]:
+def added_members(
+    recipe: AddedFilesRecipe, contents: Mapping[str, bytes]
+) -> tuple[LayerMember, ...]:
     """A user's files and links; `contents` has each file's bytes by path.
 
     Parent folders of imgbuild and parent folders in the recipe are included, because their owners
@@ -142,7 +153,7 @@ def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tu
         members.append(_constraints(recipe.user_packages))
     placed = [member.path for member in members]
     folders = {
-        path.strip("/"): Member(
+        path.strip("/"): LayerMember(
             path=path.strip("/"), kind=MemberKind.FOLDER, mode=int(each.mode, 8), uid=each.uid,
             gid=each.gid,
         )
@@ -164,7 +175,7 @@ def _template(name: str, words: Mapping[str, str]) -> str:
     return text
 
 
-def _with_line(text: str, line: str) -> str:
+def _add_line(text: str, line: str) -> str:
     name = line.partition(":")[0]
     number = line.split(":")[2:3]
     rows = [row for row in text.split("\n") if row and row.partition(":")[0] != name]
@@ -174,14 +185,14 @@ def _with_line(text: str, line: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _file(path: str, text: str | bytes, *, mode: int = 0o644) -> Member:
+def _file(path: str, text: str | bytes, *, mode: int = 0o644) -> LayerMember:
     data = text if isinstance(text, bytes) else text.encode()
-    return Member(path=path, mode=mode, size=len(data), content=data)
+    return LayerMember(path=path, mode=mode, size=len(data), content=data)
 
 
-def _link(path: str, target: str) -> Member:
-    return Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
+def _link(path: str, target: str) -> LayerMember:
+    return LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
 
 
-def _folder(path: str, *, mode: int = 0o755) -> Member:
-    return Member(path=path, kind=MemberKind.FOLDER, mode=mode)
+def _folder(path: str, *, mode: int = 0o755) -> LayerMember:
+    return LayerMember(path=path, kind=MemberKind.FOLDER, mode=mode)

@@ -17,8 +17,8 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt
 from imgbuild.errors import LockStale
-from imgbuild.http.client import Http
-from imgbuild.index.pages import GIT_ADDRESS, PROJECT, Indexes, IndexFile, places
+from imgbuild.http.client import HttpClient
+from imgbuild.index.pages import GIT_ADDRESS, PROJECT, IndexFile, IndexLookup, index_addresses
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, LockedFile, PythonArchive
@@ -33,7 +33,7 @@ def is_near(file: IndexFile) -> bool:
     return file.url.removeprefix(GIT_ADDRESS).startswith("file:")
 
 
-class Located(msgspec.Struct, frozen=True):
+class LocatedFiles(msgspec.Struct, frozen=True):
     """The sources of a lock's files according to the lock and the matrix.
 
     `remote` are downloaded from a server; `ingredients` are the sdists and build requirements of
@@ -53,11 +53,11 @@ class LockSources:
         self._context = context
 
     @cached_property
-    def indexes(self) -> Indexes:
+    def indexes(self) -> IndexLookup:
         """The indexes referenced by the lock; LockStale if the matrix no longer has its target."""
         return open_indexes(self._lock, self._matrix, self._context.http)
 
-    def locate(self, requested: Collection[Sha256]) -> Located:
+    def locate(self, requested: Collection[Sha256]) -> LocatedFiles:
         """The sources of the files with the hashes `requested`; sends no request.
 
         No server is needed for a wheel in a folder of the matrix, nor for a wheel whose sdist,
@@ -65,15 +65,15 @@ class LockSources:
         An index whose URL is configured in uv counts as a server. LockStale as for `indexes`.
         """
         if not requested:
-            return Located()
-        located = places(self._matrix, _target(self._lock, self._matrix), str)
-        near = {PROJECT, *(name for name, place in located.items() if place.local)}
+            return LocatedFiles()
+        located = index_addresses(self._matrix, _target(self._lock, self._matrix), str)
+        near = {PROJECT, *(name for name, place in located.items() if place.is_local)}
         by_address = direct_files(self._lock, self._matrix)
         here = {file.sha256 for files in by_address.values() for file in files if is_near(file)}
         # Without packages for this machine's architecture they are requested from Debian's archive.
         debs = host_debs(self._lock)
         archive = host_python(self._lock)
-        rooted = bool(debs) and all(map(self._has, (*debs, *([archive] if archive else []))))
+        rooted = bool(debs) and all(map(self._has_file, (*debs, *([archive] if archive else []))))
         remote, parts = set(requested), set[Sha256]()
         for resolution in self._lock.arch.values():
             remote -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
@@ -86,12 +86,12 @@ class LockSources:
                 if built.wheel.sha256 in requested:
                     parts |= {each.sha256 for _, each in needed}
                 if rooted and all(
-                    each.sha256 in near_files or self._has(each) for _, each in needed
+                    each.sha256 in near_files or self._has_file(each) for _, each in needed
                 ):
                     remote.discard(built.wheel.sha256)
-        return Located(frozenset(remote), frozenset(parts))
+        return LocatedFiles(frozenset(remote), frozenset(parts))
 
-    def fetch(self, items: Sequence[Input]) -> None:
+    def fetch_files(self, items: Sequence[Input]) -> None:
         """Fetch files of indexes and archives into the store, for all architectures.
 
         The files may include sdists and their build requirements. FetchFailed if a file is not
@@ -100,7 +100,7 @@ class LockSources:
         if all(item.layer for item in items):
             return
         lock, indexes = self._lock, self.indexes
-        base = base_of(lock, self._matrix)
+        base = matrix_base(lock, self._matrix)
         hint = (
             "Debian's archives remove superseded files; add a permanent archive to matrix.yaml,"
             f" such as a dated snapshot, or run: imgbuild lock {lock.target}"
@@ -109,23 +109,23 @@ class LockSources:
         for resolution in lock.arch.values():
             parts: list[tuple[str, LockedFile]] = []
             parts += [(wheel.package, wheel) for wheel in resolution.wheels]
-            parts += [part for built in resolution.built for part in sdists.inputs_of(built)]
+            parts += [part for built in resolution.built for part in sdists.recipe_inputs(built)]
             for package, locked in parts:
-                urls = partial(indexes.addresses, package, locked)
+                urls = partial(indexes.file_urls, package, locked)
                 requests[locked.sha256] = FileRequest(locked, urls)
             for built in resolution.built:
                 if any(item.sha256 == built.sdist.sha256 for item in items):
                     sdists.fetch_tree(built, indexes, self._context)
             if isinstance(base, DebianBase):
                 for deb in resolution.debs:
-                    requests[deb.sha256] = FileRequest(deb, partial(apt.urls, deb, base), hint)
+                    requests[deb.sha256] = FileRequest(deb, partial(apt.deb_urls, deb, base), hint)
         for archive, named in python_archives(lock, base):
-            requests[archive.sha256] = standalone.request(archive, named)
+            requests[archive.sha256] = standalone.archive_request(archive, named)
         files = [requests[item.sha256] for item in items if item.sha256 in requests]
         fetch_all(files, self._context, title=f"fetching {lock.target}")
 
-    def build(self, items: Sequence[Input]) -> None:
-        """Rebuild wheels from locked inputs; raises the errors of `sdists.rebuild`."""
+    def rebuild_wheels(self, items: Sequence[Input]) -> None:
+        """Rebuild wheels from locked inputs; raises the errors of `sdists.rebuild_wheel`."""
         lock, context = self._lock, self._context
         hashes = {item.sha256 for item in items}
         lost = {
@@ -134,13 +134,13 @@ class LockSources:
             for built in resolution.built
             if built.wheel.sha256 in hashes
         }
-        base, user, arch = base_of(lock, self._matrix), lock.settings.user, sdists.host_arch()
+        base, user, arch = matrix_base(lock, self._matrix), lock.settings.user, sdists.host_arch()
         hint = "lock the target again, because the build is not reproducible or used another Python"
         root = host_root(base, user, arch, context, host_debs(lock), host_python(lock))
         for built in lost.values():
-            sdists.rebuild(built, self.indexes, root(), lock.base.python, context, hint=hint)
+            sdists.rebuild_wheel(built, self.indexes, root(), lock.base.python, context, hint=hint)
 
-    def _has(self, locked: LockedFile) -> bool:
+    def _has_file(self, locked: LockedFile) -> bool:
         return self._context.store.file(locked.sha256) is not None
 
 
@@ -161,7 +161,7 @@ def host_python(lock: Lock) -> PythonArchive | None:
 
 def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[str]]]:
     """The Python archives of `lock`, each with its URLs from the matrix and the lock."""
-    source = base.standalone if isinstance(base, DebianBase) else None
+    source = base.standalone_python if isinstance(base, DebianBase) else None
     named = source.archives if source is not None else {}
     archives = ((arch, resolution.python) for arch, resolution in lock.arch.items())
     return [
@@ -172,11 +172,11 @@ def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[st
     ]
 
 
-def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:
+def open_indexes(lock: Lock, matrix: Matrix, http: HttpClient) -> IndexLookup:
     """The indexes referenced by `lock`; LockStale if the matrix no longer has its target."""
-    located = places(matrix, _target(lock, matrix), uv.default_index)
+    located = index_addresses(matrix, _target(lock, matrix), uv.default_index)
     files = direct_files(lock, matrix)
-    return Indexes(located, lock.indexes, matrix.default_index, http, files)
+    return IndexLookup(located, lock.indexes, matrix.default_index, http, files)
 
 
 def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]:
@@ -191,7 +191,7 @@ def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]
         (package, IndexFile(name=item.file, url="", sha256=item.sha256, size=item.size))
         for package, item in locked
     )
-    return direct.of_lock(lock.project.sources, files, project_folder(lock, matrix))
+    return direct.files_from_lock(lock.project.sources, files, project_folder(lock, matrix))
 
 
 def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
@@ -208,6 +208,6 @@ def _target(lock: Lock, matrix: Matrix) -> Target:
     return target
 
 
-def base_of(lock: Lock, matrix: Matrix) -> Base:
+def matrix_base(lock: Lock, matrix: Matrix) -> Base:
     """The base of `lock` in the matrix, whose name may differ."""
     return matrix.bases[_target(lock, matrix).base]

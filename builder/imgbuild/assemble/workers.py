@@ -9,12 +9,12 @@ from pathlib import Path
 from imgbuild.assemble.layer_contents import BuiltLayer, LayerJob, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.system.amounts import count
+from imgbuild.system.amounts import format_count
 from imgbuild.system.reporter import ProgressBar
-from imgbuild.system.workers import Workers, report
+from imgbuild.system.workers import WorkerPool, report_progress
 
 # Bytes of input: less is assembled faster than a process starts.
-WORTH = 2_000_000
+PARALLEL_MINIMUM = 2_000_000
 
 
 def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[BuiltLayer]:
@@ -23,20 +23,20 @@ def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) 
         return []
     total = sum(job.layer.recipe.input_size for job in jobs)
     largest_first = sorted(jobs, key=lambda job: -job.layer.recipe.input_size)
-    with context.reporter.progress(f"assembling {count(len(jobs), 'layer')}", total) as bar:
+    with context.reporter.progress(f"assembling {format_count(len(jobs), 'layer')}", total) as bar:
         # The largest layer is assembled in this process if the others are small.
         others = sum(job.layer.recipe.input_size for job in largest_first[1:])
-        if processes == 1 or others < WORTH:
+        if processes == 1 or others < PARALLEL_MINIMUM:
             return [make_layer(job, context.store, bar.advance) for job in largest_first]
-        return _in_processes(largest_first, context.store, processes, bar)
+        return _assemble_in_processes(largest_first, context.store, processes, bar)
 
 
-def _in_processes(
+def _assemble_in_processes(
     jobs: Sequence[LayerJob], store: Store, processes: int, bar: ProgressBar
 ) -> list[BuiltLayer]:
-    workers = Workers(min(processes, len(jobs)), bar.advance)
+    workers = WorkerPool(min(processes, len(jobs)), bar.advance)
     try:
-        futures = [workers.submit(_work, job, store.root) for job in jobs]
+        futures = [workers.submit_call(_assemble_in_worker, job, store.root) for job in jobs]
         layers = [future.result() for future in as_completed(futures)]
     except BaseException:
         workers.stop()
@@ -45,5 +45,5 @@ def _in_processes(
     return layers
 
 
-def _work(job: LayerJob, root: Path) -> BuiltLayer:
-    return make_layer(job, Store.open(root), report)
+def _assemble_in_worker(job: LayerJob, root: Path) -> BuiltLayer:
+    return make_layer(job, Store.open(root), report_progress)

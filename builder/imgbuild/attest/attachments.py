@@ -15,14 +15,14 @@ from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.sbom import cyclonedx, document, spdx
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.project_paths import Project
-from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, descriptor, index
+from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, create_descriptor, create_index
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository
-from imgbuild.system.boundary import reading
+from imgbuild.system.boundary import convert_read_errors
 from imgbuild.values import Arch, Digest
 
 PREDICATE = "in-toto.io/predicate-type"  # where other tools look for a statement's type
@@ -39,7 +39,7 @@ class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attach_all(
-    client: Client,
+    client: RegistryClient,
     repository: Repository,
     lock_bundle: LockBundle,
     project: Project,
@@ -52,7 +52,7 @@ def attach_all(
     statement = _statement(client, repository, lock_bundle, arches, project)
     with client.reporter.step(f"attaching SBOMs, provenance and lock of {lock_bundle.lock.target}"):
         return tuple(
-            artifact_store.attach(
+            artifact_store.attach_artifact(
                 client,
                 repository,
                 artifact.subject,
@@ -60,21 +60,21 @@ def attach_all(
                 artifact.files,
                 artifact.annotations,
             )
-            for artifact in artifacts(lock_bundle, arches, statement)
+            for artifact in planned_artifacts(lock_bundle, arches, statement)
         )
 
 
-def artifacts(
+def planned_artifacts(
     lock_bundle: LockBundle, arches: Collection[Arch], statement: bytes
 ) -> list[PlannedArtifact]:
     """All artifacts for the image of `lock_bundle` on `arches`."""
     lock, target_digests = lock_bundle.lock, lock_bundle.target_digests
-    descriptors = subjects(lock, target_digests, arches)
+    descriptors = list_subjects(lock, target_digests, arches)
     manifests = descriptors if len(descriptors) == 1 else descriptors[1:]
     about = {TARGET: lock.target}
     planned = []
     for arch, subject in zip(sorted(arches), manifests, strict=True):
-        for media_type, files in sboms(lock_bundle, arch).items():
+        for media_type, files in sbom_files(lock_bundle, arch).items():
             named = {**about, "dev.imgbuild.arch": str(arch)}
             planned.append(
                 PlannedArtifact(
@@ -98,22 +98,24 @@ def artifacts(
             PlannedArtifact(
                 subject=subject,
                 artifact_type=bundle.ARTIFACT_TYPE,
-                files=bundle.parts(lock_bundle),
+                files=bundle.bundle_files(lock_bundle),
                 annotations=about,
             )
         )
     return planned
 
 
-def sboms(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
+def sbom_files(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
     """The SBOMs for `arch` by media type."""
-    with reading(f"the package list of {lock_bundle.lock.target}", hint=bundle.OTHER):
-        sbom = document.sbom(
+    with convert_read_errors(
+        f"the package list of {lock_bundle.lock.target}", hint=bundle.OTHER_REMEDY
+    ):
+        sbom = document.create_sbom(
             lock_bundle.lock, lock_bundle.target_digests, arch, lock_bundle.packages
         )
     documents = {
-        cyclonedx.MEDIA_TYPE: ("sbom.cdx.json", cyclonedx.document(sbom)),
-        spdx.MEDIA_TYPE: ("sbom.spdx.json", spdx.document(sbom)),
+        cyclonedx.MEDIA_TYPE: ("sbom.cdx.json", cyclonedx.cyclonedx_document(sbom)),
+        spdx.MEDIA_TYPE: ("sbom.spdx.json", spdx.spdx_document(sbom)),
     }
     return {
         media_type: {name: ArtifactFile(data=data, media_type=media_type)}
@@ -121,19 +123,19 @@ def sboms(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, Artifac
     }
 
 
-def subjects(
+def list_subjects(
     lock: Lock, target_digests: TargetDigests, arches: Collection[Arch]
 ) -> list[Descriptor]:
     """The tagged manifest or index, and each manifest of an index, by architecture."""
-    manifests = image_digests.manifests(lock, target_digests, arches)
-    each = [descriptor(MANIFEST, data) for data in manifests.values()]
+    manifests = image_digests.image_manifests(lock, target_digests, arches)
+    each = [create_descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:
         return each
-    return [descriptor(INDEX, index(manifests)), *each]
+    return [create_descriptor(INDEX, create_index(manifests)), *each]
 
 
 def _statement(
-    client: Client,
+    client: RegistryClient,
     repository: Repository,
     lock_bundle: LockBundle,
     arches: Collection[Arch],
@@ -145,13 +147,13 @@ def _statement(
     signed, because anyone can attach them.
     """
     lock, target_digests = lock_bundle.lock, lock_bundle.target_digests
-    details = provenance.circumstances(project, lock.target)
-    statement = provenance.statement(lock, target_digests, sorted(arches), details)
-    top = subjects(lock, target_digests, arches)[0]
-    for attached in artifact_store.find(
+    details = provenance.build_details(project, lock.target)
+    statement = provenance.create_statement(lock, target_digests, sorted(arches), details)
+    top = list_subjects(lock, target_digests, arches)[0]
+    for attached in artifact_store.find_artifacts(
         client, repository, top.digest, in_toto.PAYLOAD_TYPE, skip_damaged=True
     ):
         for part in attached.files.values():
-            if provenance.basis(part.data) == provenance.basis(statement):
+            if provenance.comparable_fields(part.data) == provenance.comparable_fields(statement):
                 return part.data
     return statement

@@ -1,9 +1,9 @@
 """Bundles a lock with all other data for a build, except input files.
 
 A bundle is attached to an image or stored in a folder, and contains lock, digests, package records,
-indexes and added files. `matrix` creates a matrix that rebuilds the image with the same digest
-without a checkout. When a bundle is read, digests are checked against the lock. Callers must check
-whether the digests are those of a given image.
+indexes and added files. `single_target_matrix` creates a matrix that rebuilds the image with the
+same digest without a checkout. When a bundle is read, digests are checked against the lock. Callers
+must check whether the digests are those of a given image.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from imgbuild.http import credentials
 from imgbuild.index.pages import is_local
 from imgbuild.lock import extension, lock_file, published
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.locked_matrix import default_index_of, matrix_of
+from imgbuild.lock.locked_matrix import default_index_name, matrix_from_locks
 from imgbuild.matrix.fields import Line, Name
-from imgbuild.matrix.load import located
+from imgbuild.matrix.load import locate_indexes
 from imgbuild.matrix.model import DebianBase, Matrix, PackageIndex
 from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import image_digests
@@ -38,11 +38,11 @@ ARTIFACT_TYPE = "application/vnd.imgbuild.lock.v1+json"
 LOCK, DIGESTS_FILE = published.LOCK, published.DIGESTS_FILE
 PACKAGES, SOURCES, FILES = "packages.json", "sources.json", "files/"
 JSON, OCTETS = "application/json", "application/octet-stream"
-NEWER = "use the version of imgbuild that created it"
-OTHER = "use a lock that was not modified and was created by this version of imgbuild"
+NEWER_REMEDY = "use the version of imgbuild that created it"
+OTHER_REMEDY = "use a lock that was not modified and was created by this version of imgbuild"
 
 
-class Sources(msgspec.Struct, frozen=True, kw_only=True):
+class BundleSources(msgspec.Struct, frozen=True, kw_only=True):
     """The sources of a lock's files, in addition to the index and mirrors of this machine.
 
     `indexes` are those referenced by the lock, as in the matrix. Folders of wheels are relative.
@@ -59,11 +59,11 @@ class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
     lock: Lock
     target_digests: TargetDigests
     packages: SbomPackages
-    sources: Sources
+    sources: BundleSources
     data: dict[str, bytes]
 
     @property
-    def added(self) -> dict[Sha256, bytes]:
+    def added_contents(self) -> dict[Sha256, bytes]:
         """The files added by an extension, by sha256."""
         return {
             name.removeprefix(FILES): data
@@ -72,33 +72,33 @@ class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def of(lock: Lock, target_digests: TargetDigests, project: Project) -> LockBundle:
+def create_lock_bundle(lock: Lock, target_digests: TargetDigests, project: Project) -> LockBundle:
     """Create the bundle of `lock`. Raises LockStale if the lock of `project` has changed."""
-    matrix = published.load(project.matrix)
+    matrix = published.load_matrix(project.matrix)
     data = {
         LOCK: lock_file.lock_path(project.images, lock.target).read_bytes(),
         DIGESTS_FILE: image_digests.digests_path(project.images, lock.target).read_bytes(),
     }
     there = (
-        lock_file.decode_lock(data[LOCK], LOCK, hint=OTHER, remedy=NEWER),
+        lock_file.decode_lock(data[LOCK], LOCK, hint=OTHER_REMEDY, remedy=NEWER_REMEDY),
         codec.decode(data[DIGESTS_FILE], TargetDigests, file=DIGESTS_FILE),
     )
     if there != (lock, target_digests):
         message = f"{project.images / lock.target}: lock or digests changed while being read"
         raise LockStale(message, hint="run the same command again")
-    sbom_packages = packages.of_lock(packages.read_packages(project.images), lock)
+    sbom_packages = packages.packages_of_lock(packages.read_packages(project.images), lock)
     sources = _sources(lock, matrix, project.root)
-    data |= {PACKAGES: codec.compact(sbom_packages), SOURCES: codec.compact(sources)}
+    data |= {PACKAGES: codec.encode_compact(sbom_packages), SOURCES: codec.encode_compact(sources)}
     data |= {
         f"{FILES}{sha256(content)}": content
-        for content in extension.contents(lock, matrix).values()
+        for content in extension.added_contents(lock, matrix).values()
     }
     return LockBundle(
         lock=lock, target_digests=target_digests, packages=sbom_packages, sources=sources, data=data
     )
 
 
-def parts(lock_bundle: LockBundle) -> dict[str, ArtifactFile]:
+def bundle_files(lock_bundle: LockBundle) -> dict[str, ArtifactFile]:
     """The files of the artifact by name."""
     return {
         name: ArtifactFile(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
@@ -106,7 +106,7 @@ def parts(lock_bundle: LockBundle) -> dict[str, ArtifactFile]:
     }
 
 
-def read(data: Mapping[str, bytes], place: str) -> LockBundle:
+def read_lock_bundle(data: Mapping[str, bytes], place: str) -> LockBundle:
     """Read the bundle with the files `data` from `place`.
 
     Raises InputError if a file is missing or invalid, LockStale if the digests do not match the
@@ -119,17 +119,21 @@ def read(data: Mapping[str, bytes], place: str) -> LockBundle:
                 message, hint="use an image that was pushed by imgbuild, or a folder with its files"
             )
     file = f"{place}/{LOCK}"
-    lock = lock_file.decode_lock(data[LOCK], file, hint=OTHER, remedy=NEWER)
+    lock = lock_file.decode_lock(data[LOCK], file, hint=OTHER_REMEDY, remedy=NEWER_REMEDY)
     target_digests = image_digests.decode_digests(
-        data[DIGESTS_FILE], lock, file=f"{place}/{DIGESTS_FILE}", hint=OTHER
+        data[DIGESTS_FILE], lock, file=f"{place}/{DIGESTS_FILE}", hint=OTHER_REMEDY
     )
-    files = _added(lock, data, place)
+    files = _added_contents(lock, data, place)
     sbom_packages = (
-        packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else SbomPackages()
+        packages.parse_sbom_packages(data[PACKAGES], f"{place}/{PACKAGES}")
+        if PACKAGES in data
+        else SbomPackages()
     )
-    sources = Sources(default_index=default_index_of(lock))
+    sources = BundleSources(default_index=default_index_name(lock))
     if SOURCES in data:
-        sources = codec.decode(data[SOURCES], Sources, file=f"{place}/{SOURCES}", hint=OTHER)
+        sources = codec.decode(
+            data[SOURCES], BundleSources, file=f"{place}/{SOURCES}", hint=OTHER_REMEDY
+        )
     _refuse_unplaced(lock, sources, place)
     documents = {
         name: data[name] for name in (LOCK, DIGESTS_FILE, PACKAGES, SOURCES) if name in data
@@ -151,41 +155,41 @@ def read_folder(folder: Path) -> LockBundle:
                      *(folder / FILES).glob("*"))
         if path.is_file()
     }  # fmt: skip
-    return read(contents, str(folder))
+    return read_lock_bundle(contents, str(folder))
 
 
 def store_added_files(lock_bundle: LockBundle, store: Store) -> None:
     """Store the added files in the cache, from which builds read them."""
-    for key, data in lock_bundle.added.items():
+    for key, data in lock_bundle.added_contents.items():
         if store.file(key) is None:
             store.add_bytes(data, key)
 
 
-def matrix(lock_bundle: LockBundle, folder: Path) -> Matrix:
+def single_target_matrix(lock_bundle: LockBundle, folder: Path) -> Matrix:
     """Create a matrix with only this target. Folders of wheels are relative to `folder`."""
     lock, sources = lock_bundle.lock, lock_bundle.sources
-    target_matrix = matrix_of(
+    target_matrix = matrix_from_locks(
         {lock.target: lock},
         indexes={sources.default_index: PackageIndex(), **sources.indexes},
         default_index=sources.default_index,
         mirrors=sources.mirrors,
     )
-    return located(target_matrix, folder)
+    return locate_indexes(target_matrix, folder)
 
 
-def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
+def _sources(lock: Lock, matrix: Matrix, root: Path) -> BundleSources:
     names = sorted({matrix.default_index, *lock.indexes.values()})
     base = matrix.bases[matrix.targets[lock.target].base]
-    return Sources(
+    return BundleSources(
         default_index=matrix.default_index,
-        indexes={name: _portable(matrix.indexes[name], root) for name in names},
-        mirrors=tuple(map(credentials.without_login, base.mirrors))
+        indexes={name: _portable_index(matrix.indexes[name], root) for name in names},
+        mirrors=tuple(map(credentials.strip_login, base.mirrors))
         if isinstance(base, DebianBase)
         else (),
     )
 
 
-def _portable(index: PackageIndex, root: Path) -> PackageIndex:
+def _portable_index(index: PackageIndex, root: Path) -> PackageIndex:
     """Remove data that is valid only on this machine from `index`.
 
     Folders of wheels are relative to the folder of the matrix. Credentials are removed from URLs,
@@ -194,12 +198,12 @@ def _portable(index: PackageIndex, root: Path) -> PackageIndex:
     if index.url is None:
         return index
     if not is_local(index.url):
-        return msgspec.structs.replace(index, url=credentials.without_login(index.url))
+        return msgspec.structs.replace(index, url=credentials.strip_login(index.url))
     path = os.path.relpath(unquote(urlsplit(index.url).path), root)
     return msgspec.structs.replace(index, url=f"file:{path}")
 
 
-def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:
+def _refuse_unplaced(lock: Lock, sources: BundleSources, place: str) -> None:
     lacking = set(lock.indexes.values()) - {sources.default_index, *sources.indexes}
     if lacking:
         message = f"{place} does not contain the URL of the index {', '.join(sorted(lacking))} is"
@@ -209,7 +213,7 @@ def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:
         )
 
 
-def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
+def _added_contents(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
     """The files that `lock` adds, from `data`, which can contain other files."""
     added_files = {}
     for file in lock.extends.files.values() if lock.extends is not None else ():
@@ -217,6 +221,6 @@ def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes
         if name not in data or sha256(data[name]) != file.sha256:
             what = "differs from the locked file" if name in data else "is missing"
             message = f"{place}/{name} {what}; {lock.target} adds it as {file.file}"
-            raise IntegrityError(message, hint=OTHER)
+            raise IntegrityError(message, hint=OTHER_REMEDY)
         added_files[name] = data[name]
     return added_files

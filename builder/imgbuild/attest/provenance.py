@@ -69,7 +69,7 @@ class ComparableFields(msgspec.Struct, frozen=True):
     version: str
 
 
-def circumstances(
+def build_details(
     project: Project, target: str, environ: Mapping[str, str] | None = None
 ) -> BuildDetails:
     """Determine the builder and the commit of a build of `target` on this machine."""
@@ -86,7 +86,7 @@ def circumstances(
     )
 
 
-def details_of_lock(lock: Sha256) -> BuildDetails:
+def lock_build_details(lock: Sha256) -> BuildDetails:
     """The build details of a lock outside a project: its sha256 and the builder."""
     return BuildDetails(
         lock=lock, builder=builder_id(os.environ), invocation=_invocation(os.environ)
@@ -100,11 +100,11 @@ def builder_id(environ: Mapping[str, str]) -> str:
     return LOCAL_BUILDER
 
 
-def statement(
+def create_statement(
     lock: Lock, target_digests: TargetDigests, arches: Sequence[Arch], circumstances: BuildDetails
 ) -> bytes:
     """Create the statement about the image of `lock` on `arches`."""
-    documents = image_digests.manifests(lock, target_digests, arches)
+    documents = image_digests.image_manifests(lock, target_digests, arches)
     manifests = {arch: digest_of(data) for arch, data in documents.items()}
     top = image_digests.top_digest(documents)
     subjects = [_subject(lock.target, top)]
@@ -123,7 +123,7 @@ def statement(
         run_details["metadata"] = metadata
     if byproducts := list(_byproducts(lock, tuple(manifests))):
         run_details["byproducts"] = byproducts
-    return codec.compact(
+    return codec.encode_compact(
         {
             "_type": in_toto.STATEMENT,
             "subject": subjects,
@@ -147,7 +147,7 @@ def statement(
     )
 
 
-def basis(data: bytes) -> ComparableFields | None:
+def comparable_fields(data: bytes) -> ComparableFields | None:
     """The comparable fields of a statement by this module. None for other data."""
     try:
         decoded = msgspec.json.decode(data)
@@ -187,7 +187,7 @@ def _inputs(
     """The distinct input files by purl and sha256."""
     seen: set[Sha256] = set()
     for arch in arches:
-        sbom: Sbom = document.sbom(lock, target_digests, arch, SbomPackages())
+        sbom: Sbom = document.create_sbom(lock, target_digests, arch, SbomPackages())
         for part in sbom.components:
             given = part.id not in sbom.build_inputs and part.kind not in (
                 ComponentKind.LAYER,
@@ -203,7 +203,7 @@ def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
     """Wheels built from sdists during the build."""
     builds = {built.wheel.sha256: built for arch in arches for built in lock.arch[arch].built}
     for key, built in sorted(builds.items()):
-        name = purl.pypi(built.package, built.version, built.wheel.file)
+        name = purl.pypi_purl(built.package, built.version, built.wheel.file)
         yield {"name": built.wheel.file, "uri": name, "digest": {"sha256": key}}
 
 
@@ -225,7 +225,7 @@ def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str])
     paths = (project.matrix, *files)
     names = [f"HEAD:./{os.path.relpath(path, project.root)}" for path in paths]
     try:
-        ids = git.run(project.root, "rev-parse", "HEAD", *names)
+        ids = git.run_git(project.root, "rev-parse", "HEAD", *names)
     except ToolMissing:
         return None
     head, *blobs = ids.stdout.split() or [""]
@@ -234,9 +234,9 @@ def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str])
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_REPOSITORY"):
         place = f"{_server(environ)}/{environ['GITHUB_REPOSITORY']}"
     else:
-        remote = git.run(project.root, "remote", "get-url", "origin")
+        remote = git.run_git(project.root, "remote", "get-url", "origin")
         place = remote.stdout.strip() if remote.status == 0 else ""
-    return Commit(id=head, uri=public(place))
+    return Commit(id=head, uri=public_url(place))
 
 
 def _blob_id(content: bytes, digits: int) -> str:
@@ -245,7 +245,7 @@ def _blob_id(content: bytes, digits: int) -> str:
     return algorithm(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def public(remote: str) -> str:
+def public_url(remote: str) -> str:
     """The URL of a git remote without user and password. Empty for a local folder."""
     if "://" not in remote and (scp := SCP.fullmatch(remote)):
         return f"git+ssh://{scp[1]}/{scp[2]}"

@@ -5,30 +5,34 @@ from __future__ import annotations
 from imgbuild.attest import attachments, bundle
 from imgbuild.errors import ImgbuildError
 from imgbuild.registry import artifact_store
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Arch, Digest
 
 
-def lock_of(client: Client, repository: Repository, image: Digest, arch: Arch) -> bytes:
+def download_attached_lock(
+    client: RegistryClient, repository: Repository, image: Digest, arch: Arch
+) -> bytes:
     """Read the lock.json attached to the manifest `image` for `arch`. Empty if there is none.
 
     Because anyone can attach files, a lock is used only if it matches this manifest.
     """
-    artifacts = artifact_store.find(
+    artifacts = artifact_store.find_artifacts(
         client, repository, image, bundle.ARTIFACT_TYPE, skip_damaged=True
     )
     for artifact in sorted(artifacts, key=lambda each: each.descriptor.digest):
         place = f"{repository}@{artifact.descriptor.digest}"
         try:
-            lock_bundle = bundle.read(
+            lock_bundle = bundle.read_lock_bundle(
                 {name: part.data for name, part in artifact.files.items()}, place
             )
         except ImgbuildError as error:
             client.reporter.warn(f"ignored the lock attached to {image}: {error.message}")
             continue
         if arch in lock_bundle.target_digests.arch:
-            [given] = attachments.subjects(lock_bundle.lock, lock_bundle.target_digests, [arch])
+            [given] = attachments.list_subjects(
+                lock_bundle.lock, lock_bundle.target_digests, [arch]
+            )
             if given.digest == image:
                 return lock_bundle.data[bundle.LOCK]
         client.reporter.warn(

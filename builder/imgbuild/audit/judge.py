@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from imgbuild.audit.checks.findings import ordered
+from imgbuild.audit.checks.findings import sort_findings
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import InputError
 from imgbuild.matrix.accepted import Waiver
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.fields import Check
-from imgbuild.report import Finding, Floors, Relation, Report, Severity
-from imgbuild.system.syntax import applies, valid_requirement
-from imgbuild.values import normalize
+from imgbuild.report import ConflictRelation, Finding, Floors, Report, Severity
+from imgbuild.system.syntax import marker_applies, valid_requirement
+from imgbuild.values import normalize_package
 
 if TYPE_CHECKING:
     from imgbuild.audit.main_path.closure import MainPath
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CHECKS: tuple[str, ...] = get_args(Check)
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of an audit in addition to the package set.
 
     `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `named`
@@ -49,7 +49,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     alone: frozenset[str] = frozenset()
 
 
-def of_additions(terms: Terms, required: Collection[str], added: Collection[str]) -> Terms:
+def terms_for_additions(
+    terms: AuditTerms, required: Collection[str], added: Collection[str]
+) -> AuditTerms:
     """`terms` for packages `added` to a published target; `required` ones are requested.
 
     The others are dependencies. Only their imported parts run: IPython imports matplotlib-inline
@@ -59,7 +61,9 @@ def of_additions(terms: Terms, required: Collection[str], added: Collection[str]
     return msgspec.structs.replace(terms, named=tuple(named), added=tuple(sorted(added)))
 
 
-def extras_of(lines: Iterable[str], markers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def requested_extras(
+    lines: Iterable[str], markers: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
     """Package → the extras requested by requirement lines, on a machine with `markers`.
 
     Lines that are not requirements are skipped.
@@ -67,15 +71,19 @@ def extras_of(lines: Iterable[str], markers: Mapping[str, str]) -> dict[str, tup
     extras: dict[str, set[str]] = {}
     for line in lines:
         requirement = valid_requirement(line)
-        if requirement is not None and requirement.extras and applies(requirement.marker, markers):
-            names = map(normalize, requirement.extras)
-            extras.setdefault(normalize(requirement.name), set()).update(names)
+        if (
+            requirement is not None
+            and requirement.extras
+            and marker_applies(requirement.marker, markers)
+        ):
+            names = map(normalize_package, requirement.extras)
+            extras.setdefault(normalize_package(requirement.name), set()).update(names)
     return {package: tuple(sorted(names)) for package, names in sorted(extras.items())}
 
 
-def audit(
+def audit_package_set(
     package_set: PackageSet,
-    terms: Terms | None = None,
+    terms: AuditTerms | None = None,
     *,
     libraries: Callable[[], Sequence[ElfFacts]] = tuple,
     interpreter: Callable[[], Sequence[ElfFacts]] = tuple,
@@ -92,8 +100,9 @@ def audit(
     not checked. `published` are packages that were audited together: a finding between two of them
     that is reached only through added packages is a warning.
     """
-    terms = restricted(
-        terms or Terms(), {name: package_set.version(name) or "" for name in package_set.packages}
+    terms = restrict_constraints(
+        terms or AuditTerms(),
+        {name: package_set.version(name) or "" for name in package_set.packages},
     )
     selected = tuple(check for check in CHECKS if check in set(checks))
     if unknown := set(checks) - set(CHECKS):
@@ -113,11 +122,12 @@ def audit(
         arch=package_set.arch,
         floors=_floors(package_set, terms) if "cuda" in selected and terms.cuda else None,
         findings=tuple(
-            ordered(
-                waive(
+            sort_findings(
+                apply_waivers(
                     [
-                        _between_published(
-                            exempted(unused(each, terms.constraints), terms), published
+                        _relax_published_finding(
+                            exempt_finding(relax_learned_finding(each, terms.constraints), terms),
+                            published,
                         )
                         for each in findings
                     ],
@@ -135,7 +145,7 @@ class _AuditRun:
     def __init__(
         self,
         package_set: PackageSet,
-        terms: Terms,
+        terms: AuditTerms,
         libraries: Callable[[], Sequence[ElfFacts]],
         interpreter: Callable[[], Sequence[ElfFacts]],
         path: MainPath | None,
@@ -155,7 +165,7 @@ class _AuditRun:
             return findings
         from imgbuild.audit.checks import rules
 
-        return rules.without_explained(findings)
+        return rules.drop_explained_findings(findings)
 
     @property
     def path(self) -> MainPath:
@@ -173,9 +183,9 @@ class _AuditRun:
 
         terms = self._terms
         return [
-            *metadata.check(self._package_set, terms.constraints, terms.extras),
-            *metadata.advised(self._package_set, terms.named),
-            *build_tags.check(self._package_set, terms.cuda),
+            *metadata.check_metadata(self._package_set, terms.constraints, terms.extras),
+            *metadata.advised_extras(self._package_set, terms.named),
+            *build_tags.check_build_tags(self._package_set, terms.cuda),
         ]
 
     def _elf(self) -> list[Finding]:
@@ -183,52 +193,52 @@ class _AuditRun:
 
         base = self._libraries()
         return [
-            *standalone.check(self._package_set, base, self._interpreter()),
-            *linking.check(self._package_set, base),
+            *standalone.check_standalone_python(self._package_set, base, self._interpreter()),
+            *linking.check_linking(self._package_set, base),
         ]
 
     def _cuda(self) -> list[Finding]:
         from imgbuild.audit.checks import cuda
 
-        return cuda.check(self._package_set, self._terms.cuda, self._terms.gpu)
+        return cuda.check_cuda(self._package_set, self._terms.cuda, self._terms.gpu)
 
     def _imports(self) -> list[Finding]:
         from imgbuild.audit.checks import configured, imports, other_python
 
         return [
-            *imports.check(self._package_set, self.path),
-            *other_python.check(self._package_set, self.path),
-            *configured.check(self._package_set, self.path),
+            *imports.check_imports(self._package_set, self.path),
+            *other_python.check_other_python(self._package_set, self.path),
+            *configured.check_configured_targets(self._package_set, self.path),
         ]
 
     def _calls(self) -> list[Finding]:
         from imgbuild.audit.checks import calls
 
-        return calls.check(self._package_set, self.path)
+        return calls.check_calls(self._package_set, self.path)
 
     def _support(self) -> list[Finding]:
         from imgbuild.audit.checks import compiling, generated, support
 
         image = bool(self._terms.gpu)  # only targets name GPUs
         return [
-            *support.check(self._package_set, self.path, self._published),
-            *generated.check(self._package_set, self.path),
-            *compiling.check(self._package_set, self.path, image=image),
+            *support.check_support(self._package_set, self.path, self._published),
+            *generated.check_generated_code(self._package_set, self.path),
+            *compiling.check_compiling(self._package_set, self.path, image=image),
         ]
 
     def _rules(self) -> list[Finding]:
         from imgbuild.audit.checks import rules
 
-        return rules.check(self._package_set, gpu=self._terms.gpu)
+        return rules.check_rules(self._package_set, gpu=self._terms.gpu)
 
 
-def _floors(package_set: PackageSet, terms: Terms) -> Floors:
-    from imgbuild.audit.checks.floors import floors
+def _floors(package_set: PackageSet, terms: AuditTerms) -> Floors:
+    from imgbuild.audit.checks.floors import compute_floors
 
-    return floors([facts for _, facts in package_set.elf_facts()], terms.cuda)
+    return compute_floors([facts for _, facts in package_set.elf_facts()], terms.cuda)
 
 
-def waive(
+def apply_waivers(
     findings: Iterable[Finding], waivers: Sequence[Waiver], checks: Sequence[str] = CHECKS
 ) -> list[Finding]:
     """`findings`, in which those accepted by a waiver are notes with the waiver's reason.
@@ -238,7 +248,9 @@ def waive(
     result: list[Finding] = []
     used: Counter[Waiver] = Counter()
     for finding in findings:
-        waiver = next((candidate for candidate in waivers if _accepts(candidate, finding)), None)
+        waiver = next(
+            (candidate for candidate in waivers if _accepts_finding(candidate, finding)), None
+        )
         if waiver is None:
             result.append(finding)
             continue
@@ -250,29 +262,29 @@ def waive(
     unused = (
         candidate for candidate in waivers if not used[candidate] and candidate.check in checks
     )
-    return [*result, *map(_unused, unused)]
+    return [*result, *map(_unused_waiver_finding, unused)]
 
 
-def exempted(finding: Finding, terms: Terms) -> Finding:
-    """`finding`, as a warning if it concerns a version in `Terms.exempt`."""
+def exempt_finding(finding: Finding, terms: AuditTerms) -> Finding:
+    """`finding`, as a warning if it concerns a version in `AuditTerms.exempt`."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
     reason = ""
-    if evidence.relation is Relation.REQUIREMENT:
+    if evidence.relation is ConflictRelation.REQUIREMENT:
         name = re.match(r"[A-Za-z0-9._-]+", evidence.subject)
-        reason = terms.exempt.get(normalize(name[0]), "") if name else ""
-        if normalize(evidence.package) in terms.alone:
+        reason = terms.exempt.get(normalize_package(name[0]), "") if name else ""
+        if normalize_package(evidence.package) in terms.alone:
             reason = "it is installed with --no-deps"
-    elif evidence.relation is Relation.PACKAGE:
-        reason = terms.exempt.get(normalize(evidence.subject.partition(".")[0]), "")
+    elif evidence.relation is ConflictRelation.PACKAGE:
+        reason = terms.exempt.get(normalize_package(evidence.subject.partition(".")[0]), "")
     if not reason:
         return finding
     message = f"{finding.message} ({reason})"
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 
-def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
+def relax_learned_finding(finding: Finding, learned: Iterable[Constraint]) -> Finding:
     """`finding`, as a warning if an entry of `learned` shows that its code has never run."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
@@ -280,7 +292,7 @@ def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
     place = (finding.check, evidence.package, evidence.other, evidence.file, evidence.subject)
     if not any(
         (entry.check, entry.package, entry.other, entry.file, entry.name) == place
-        and entry.describes(evidence.version)
+        and entry.contains_version(evidence.version)
         for entry in learned
         if entry.unused
     ):
@@ -292,18 +304,20 @@ def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 
-def _between_published(finding: Finding, published: Collection[str]) -> Finding:
+def _relax_published_finding(finding: Finding, published: Collection[str]) -> Finding:
     """`finding`, as a warning if it is between two `published` packages, which cannot change."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
-    if not {normalize(evidence.package), normalize(evidence.other)} <= set(published):
+    if not {normalize_package(evidence.package), normalize_package(evidence.other)} <= set(
+        published
+    ):
         return finding
     message = f"{finding.message} (both packages are unchanged from the published target)"
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 
-def _unused(waiver: Waiver) -> Finding:
+def _unused_waiver_finding(waiver: Waiver) -> Finding:
     return Finding(
         check=waiver.check,
         severity=Severity.WARNING,
@@ -313,22 +327,22 @@ def _unused(waiver: Waiver) -> Finding:
     )
 
 
-def _accepts(waiver: Waiver, finding: Finding) -> bool:
+def _accepts_finding(waiver: Waiver, finding: Finding) -> bool:
     evidence = finding.evidence
     return (
         evidence is not None
         and waiver.check == finding.check
-        and normalize(waiver.package) == normalize(evidence.package)
+        and normalize_package(waiver.package) == normalize_package(evidence.package)
         and fnmatchcase(evidence.subject, waiver.subject)
     )
 
 
-def restricted(terms: Terms, versions: Mapping[str, str]) -> Terms:
+def restrict_constraints(terms: AuditTerms, versions: Mapping[str, str]) -> AuditTerms:
     """`terms` with only the constraints on these packages."""
     constraints = tuple(
         constraint
         for constraint in terms.constraints
-        if constraint.concerns(versions)
-        or (constraint.unused and constraint.describes(versions.get(constraint.package, "")))
+        if constraint.applies_to(versions)
+        or (constraint.unused and constraint.contains_version(versions.get(constraint.package, "")))
     )
     return msgspec.structs.replace(terms, constraints=constraints)

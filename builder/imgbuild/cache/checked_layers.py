@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from imgbuild.cache.store import Store
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.reader import LayerFile, check
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.oci.reader import LayerFile, check_digests
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Digest
 
 FACT = "diff-id"
@@ -18,7 +18,7 @@ def is_noted(store: Store, digest: Digest, diff_id: Digest) -> bool:
     return store.fact(FACT, digest) == diff_id.encode()
 
 
-def note(store: Store, digest: Digest, diff_id: Digest) -> None:
+def record_diff_id(store: Store, digest: Digest, diff_id: Digest) -> None:
     """Record that the tar of the layer `digest` has the digest `diff_id`.
 
     Callers must check both digests first.
@@ -26,7 +26,7 @@ def note(store: Store, digest: Digest, diff_id: Digest) -> None:
     store.put_fact(FACT, digest, diff_id.encode())
 
 
-def require(
+def require_layer(
     store: Store,
     digest: Digest,
     layer: LayerFile,
@@ -38,11 +38,13 @@ def require(
     of each chunk.
     """
     if not is_noted(store, digest, layer.diff_id):
-        check(layer, digest, advance)
-        note(store, digest, layer.diff_id)
+        check_digests(layer, digest, advance)
+        record_diff_id(store, digest, layer.diff_id)
 
 
-def require_image(store: Store, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT) -> None:
+def require_image(
+    store: Store, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT_REPORTER
+) -> None:
     """Check the unrecorded layers of the image in `layout` for `arch`.
 
     Raises IntegrityError if a layer is damaged or does not match its diff ID.
@@ -57,4 +59,4 @@ def require_image(store: Store, layout: Layout, arch: Arch, *, reporter: Reporte
     with reporter.progress("checking layer contents", total) as bar:
         for layer, file in unread:
             layout.require_intact(layer.digest)
-            require(store, layer.digest, file, bar.advance)
+            require_layer(store, layer.digest, file, bar.advance)

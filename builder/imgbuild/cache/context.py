@@ -8,8 +8,8 @@ import msgspec
 
 from imgbuild.cache.store import Store
 from imgbuild.cache.transfer import Transfer
-from imgbuild.http.client import Http
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.http.client import HttpClient
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -19,13 +19,19 @@ class Context(msgspec.Struct, frozen=True):
     """
 
     store: Store
-    http: Http
-    reporter: Reporter = SILENT
+    http: HttpClient
+    reporter: Reporter = SILENT_REPORTER
     transfer: Transfer | None = None
 
     @classmethod
     def open(
-        cls, reporter: Reporter = SILENT, *, offline: bool = False, root: Path | None = None
+        cls,
+        reporter: Reporter = SILENT_REPORTER,
+        *,
+        offline: bool = False,
+        root: Path | None = None,
     ) -> Context:
         """Open the cache at `root` (default: `settings.default_root`), and create a client."""
-        return cls(Store.open(root, reporter), Http(offline=offline, reporter=reporter), reporter)
+        return cls(
+            Store.open(root, reporter), HttpClient(offline=offline, reporter=reporter), reporter
+        )

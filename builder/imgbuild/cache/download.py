@@ -18,22 +18,22 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import NAME, Store
-from imgbuild.cache.transfer import begun
+from imgbuild.cache.transfer import partial_bytes
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
-from imgbuild.http.client import PLAIN, Http, Refused
-from imgbuild.http.credentials import host
-from imgbuild.http.headers import content_range, number
+from imgbuild.http.client import IDENTITY_ENCODING, HttpClient, RequestRefused
+from imgbuild.http.credentials import url_host
+from imgbuild.http.headers import content_range, parse_integer
 from imgbuild.http.request import Request
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.system import files, threads
-from imgbuild.system.amounts import count, size_text
+from imgbuild.system.amounts import format_count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
-from imgbuild.system.threads import Stop, Stopped
+from imgbuild.system.threads import StopFlag, StoppedThread
 from imgbuild.values import Bytes, Sha256, sha256
 
 _PROGRESS = 1 << 20  # bytes after which a dropped connection counts as a new attempt
-GONE = (404, 410)  # the file does not exist on the server, or no longer
-KEPT = "downloaded data is kept"
+GONE_STATUSES = (404, 410)  # the file does not exist on the server, or no longer
+KEPT_NOTE = "downloaded data is kept"
 
 
 class FileRequest(msgspec.Struct, frozen=True):
@@ -84,17 +84,17 @@ def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) 
     # Largest first, so that the last one to finish is small.
     ordered = sorted(missing.values(), key=lambda request: -request.locked.size)
     with _bar(sizes, context, title) as bar:
-        paths = threads.each(
+        paths = threads.run_for_each(
             ordered,
-            lambda request, stop: fetch(request, context, bar.advance, stop),
-            retained=KEPT,
+            lambda request, stop: fetch_file(request, context, bar.advance, stop),
+            retained=KEPT_NOTE,
         )
     keys = (request.locked.sha256 for request in ordered)
     return have | dict(zip(keys, paths, strict=True))
 
 
-def fetch(
-    request: FileRequest, context: Context, advance: Callable[[int], object], stop: Stop
+def fetch_file(
+    request: FileRequest, context: Context, advance: Callable[[int], object], stop: StopFlag
 ) -> Path:
     """The path of a file in the store. It is downloaded if missing. Raises errors like `fetch_all`.
 
@@ -104,7 +104,7 @@ def fetch(
     store, locked = context.store, request.locked
     with store.partial(locked.sha256, stop=stop) as partial:
         if partial is None:
-            raise Stopped
+            raise StoppedThread
         path = request.stored(store)
         if path is not None:  # another process has added it
             partial.unlink()
@@ -118,7 +118,7 @@ def fetch(
             return store.add_file(partial, locked.sha256)
 
 
-def received(url: str, name: str, context: Context) -> LockedFile:
+def download_unlocked(url: str, name: str, context: Context) -> LockedFile:
     """Download the file at `url`, whose hash is unknown, into the store as `name`.
 
     Raises FetchFailed if the file cannot be fetched, and WorkFailed if the disk is too small.
@@ -131,7 +131,7 @@ def received(url: str, name: str, context: Context) -> LockedFile:
         store.scratch() as folder,
         files.plain_errors(store.root),
     ):
-        digest, size = http.save(url, folder / "file")
+        digest, size = http.save_file(url, folder / "file")
         store.put_fact(NAME, digest, name.encode())
         store.add_file(folder / "file", digest)
     return LockedFile(file=name, size=size, sha256=digest)
@@ -141,21 +141,21 @@ def received(url: str, name: str, context: Context) -> LockedFile:
 def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[ProgressBar]:
     """The progress bar for these files, or for all downloads of the run."""
     if context.transfer is not None:
-        with context.transfer.bar(sizes) as bar:
+        with context.transfer.progress_bar(sizes) as bar:
             yield bar
         return
     size = sum(sizes.values())
-    here = begun(context.store, sizes)
+    here = partial_bytes(context.store, sizes)
     left = f"{size_text(max(size - here, 0))} to download"
     already = f" ({size_text(here)} already downloaded)" if here else ""
-    context.reporter.info(f"{title}: {count(len(sizes), 'file')}, {left}{already}")
+    context.reporter.info(f"{title}: {format_count(len(sizes), 'file')}, {left}{already}")
     with context.reporter.progress(title, size) as bar:
         yield bar
 
 
 def check_space(missing: Mapping[Sha256, Bytes], store: Store) -> None:
     """Raise WorkFailed if the store's disk is too small for files with these hashes and sizes."""
-    rest = sum(missing.values()) - begun(store, missing)
+    rest = sum(missing.values()) - partial_bytes(store, missing)
     free = shutil.disk_usage(store.root).free
     if rest > free:
         message = (
@@ -171,10 +171,10 @@ class Download:
         self,
         request: FileRequest,
         file: IO[bytes],
-        http: Http,
+        http: HttpClient,
         advance: Callable[[int], object],
         reporter: Reporter,
-        stop: Stop,
+        stop: StopFlag,
     ) -> None:
         self._request = request
         self._locked = request.locked
@@ -193,13 +193,13 @@ class Download:
         otherwise.
         """
         for chunk in iter(lambda: self._file.read(1 << 20), b""):
-            self._count(chunk)
+            self._count_bytes(chunk)
         if self._size > self._locked.size:  # longer than this file
-            self._restart()
+            self._restart_file()
         failures: list[ImgbuildError] = []
         for url in self._request.urls():
             try:
-                self._complete(Request(url, PLAIN, shown=self._request.shown))
+                self._complete_file(Request(url, IDENTITY_ENCODING, shown=self._request.shown))
             except (FetchFailed, IntegrityError) as failure:
                 self._reporter.detail(f"{self._locked.file}: {failure.message}")
                 failures.append(failure)
@@ -216,98 +216,101 @@ class Download:
                 message, hint="lock the target again, or use a mirror that has the file"
             )
         statuses = [
-            failure.status if isinstance(failure, Refused) else None for failure in failures
+            failure.status if isinstance(failure, RequestRefused) else None for failure in failures
         ]
         worst = next(
             (failure for failure in failures if isinstance(failure, IntegrityError)), failures[0]
         )
         reasons = "; ".join(failure.message for failure in failures)
-        if hint and all(status in GONE for status in statuses):
+        if hint and all(status in GONE_STATUSES for status in statuses):
             return FetchFailed(f"{name}: {reasons}", hint=hint)
         if len(failures) == 1 or isinstance(worst, IntegrityError):
             return worst
         message = f"could not download {name}: {reasons}"
         if statuses[-1] is not None:
-            return Refused(message, status=statuses[-1], hint=worst.hint)
+            return RequestRefused(message, status=statuses[-1], hint=worst.hint)
         return FetchFailed(message, hint=worst.hint)
 
-    def _count(self, chunk: bytes) -> None:
+    def _count_bytes(self, chunk: bytes) -> None:
         self._hash.update(chunk)
         self._size += len(chunk)
         self._advance(len(chunk))
 
-    def _restart(self) -> None:
+    def _restart_file(self) -> None:
         self._file.seek(0)
         self._file.truncate()
         self._advance(-self._size)
         self._size = 0
         self._hash = hashlib.sha256()
 
-    def _complete(self, request: Request) -> None:
+    def _complete_file(self, request: Request) -> None:
         """Complete the file with `request`. Raises FetchFailed or IntegrityError on failure."""
-        from imgbuild.http.session import Transient
+        from imgbuild.http.session import TransientError
 
         tries, furthest, restarted = 0, self._size, False
         while True:
             offset = self._size
             try:
                 if self._size < self._locked.size:
-                    offset = self._append(request)
+                    offset = self._request_missing(request)
                 actual = self._hash.hexdigest()
                 if actual == self._locked.sha256:
                     return
-                self._restart()
+                self._restart_file()
                 if offset == 0 or restarted:
                     expected = f"sha256 {self._locked.sha256}"
                     raise self._mismatch(request, expected, f"sha256 {actual}")
                 restarted = True  # the earlier part may be wrong: retry once from the start
-            except Transient as transient:
+            except TransientError as transient:
                 tries += transient.cost
                 if self._size >= furthest + _PROGRESS:
                     tries, furthest = 0, self._size
                 self._http.give_up(request.place, tries, transient.reason, transient.wait)
                 self._reporter.detail(f"{self._locked.file}: {transient.reason}; retrying")
-                self._http.pause(max(1, tries), transient.wait, self._stop.wait)
+                self._http.wait_before_retry(max(1, tries), transient.wait, self._stop.wait)
                 self._stop.check()
 
-    def _append(self, request: Request) -> int:
+    def _request_missing(self, request: Request) -> int:
         """Request the missing bytes. Returns the offset at which the response was written."""
         more = {"Range": f"bytes={self._size}-"} if self._size else {}
         ranged = msgspec.structs.replace(request, headers={**request.headers, **more})
         try:
-            with self._http.send(ranged) as response:
+            with self._http.send_once(ranged) as response:
                 start, total = content_range(response.headers)
                 if self._size and (response.status_code != 206 or start != self._size):
-                    self._restart()  # the server ignores ranges or sends another one
+                    self._restart_file()  # the server ignores ranges or sends another one
                     if response.status_code == 206:
-                        return self._append(request)
-                offset, length = self._size, number(response.headers.get("Content-Length", ""))
+                        return self._request_missing(request)
+                offset, length = (
+                    self._size,
+                    parse_integer(response.headers.get("Content-Length", "")),
+                )
                 if total is None and length is not None:
                     total = offset + length
                 self._check_total(request, total)
-                self._receive(request, self._http.chunks(response))
-        except Refused as refused:
+                self._receive_chunks(request, self._http.chunks(response))
+        except RequestRefused as refused:
             if refused.status != 416 or not self._size:
                 raise
             self._check_total(request, refused.total)
-            self._restart()
-            return self._append(request)
+            self._restart_file()
+            return self._request_missing(request)
         return offset
 
-    def _receive(self, request: Request, chunks: Iterable[bytes]) -> None:
-        from imgbuild.http.session import Transient
+    def _receive_chunks(self, request: Request, chunks: Iterable[bytes]) -> None:
+        from imgbuild.http.session import TransientError
 
         for chunk in chunks:
             self._stop.check()
             if self._size + len(chunk) > self._locked.size:
-                self._restart()
+                self._restart_file()
                 raise self._mismatch(request, f"{self._locked.size} bytes", "more")
             self._file.write(chunk)
-            self._count(chunk)
+            self._count_bytes(chunk)
         # without a Content-Length the end may be a dropped connection
         if self._size < self._locked.size:
             reason = "the connection was closed early"
-            raise Transient(reason)
+            raise TransientError(reason)
 
     def _check_total(self, request: Request, total: int | None) -> None:
         if total is not None and total != self._locked.size:
@@ -315,7 +318,7 @@ class Download:
 
     def _mismatch(self, request: Request, expected: str, actual: str) -> IntegrityError:
         message = (
-            f"{self._locked.file} from {host(request.url)}: expected {expected}, found {actual}"
+            f"{self._locked.file} from {url_host(request.url)}: expected {expected}, found {actual}"
         )
         hint = "the server has another file under this name, or a proxy modified it"
         return IntegrityError(message, hint=hint)

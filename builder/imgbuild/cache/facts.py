@@ -16,7 +16,7 @@ from imgbuild.values import sha256
 SUM = 65  # bytes of the line with the checksum
 
 
-def path(root: Path, kind: str, key: str) -> Path:
+def fact_path(root: Path, kind: str, key: str) -> Path:
     """The file of a fact in the cache at `root`. Raises ValueError if the kind is invalid."""
     if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", kind) is None:
         message = f"invalid kind of fact: {kind!r}"
@@ -25,7 +25,7 @@ def path(root: Path, kind: str, key: str) -> Path:
     return root / "facts" / kind / name[:2] / name
 
 
-def read(place: Path) -> bytes | None:
+def read_fact(place: Path) -> bytes | None:
     """Read the fact at `place`. None if it is missing, damaged, or owned by another user.
 
     Another user could have written any data with a valid checksum.
@@ -40,7 +40,7 @@ def read(place: Path) -> bytes | None:
     return body
 
 
-def write(place: Path, data: bytes, scratch: Path) -> None:
+def write_fact(place: Path, data: bytes, scratch: Path) -> None:
     """Write a fact to `place` with a temporary file in `scratch`. The last write wins."""
     descriptor, name = tempfile.mkstemp(dir=scratch)
     with os.fdopen(descriptor, "wb") as file:

@@ -34,7 +34,14 @@ _FILTERS = (
         "pb": 0,
     },
 )
-_BROKEN = (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, NotImplementedError, ValueError)
+_READ_ERRORS = (
+    OSError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    ValueError,
+)
 
 
 class FactsFile:
@@ -52,7 +59,7 @@ class FactsFile:
         try:
             archive = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
             return cls(archive if archive.comment == _comment() else None)
-        except _BROKEN:
+        except _READ_ERRORS:
             return cls(None)
 
     def __len__(self) -> int:
@@ -64,7 +71,7 @@ class FactsFile:
             return None
         try:
             return lzma.decompress(self._archive.read(name))
-        except _BROKEN:
+        except _READ_ERRORS:
             return None
 
     def fact(self, kind: str, key: str) -> bytes | None:
@@ -95,21 +102,21 @@ def installed_facts() -> FactsFile:
 
 def write_facts(path: Path, entries: Mapping[str, bytes]) -> None:
     """Write `entries` (MessagePack by name) to `path` deterministically."""
-    _write(path, {name: _packed(data) for name, data in entries.items()})
+    _write_entries(path, {name: _compress(data) for name, data in entries.items()})
 
 
 def replace_entry(path: Path, name: str, data: bytes) -> None:
     """Replace or add an entry of the file at `path` without compressing other entries again."""
     with zipfile.ZipFile(path) as archive:
         entries = {member: archive.read(member) for member in archive.namelist()}
-    _write(path, entries | {name: _packed(data)})
+    _write_entries(path, entries | {name: _compress(data)})
 
 
-def _packed(data: bytes) -> bytes:
+def _compress(data: bytes) -> bytes:
     return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
 
 
-def _write(path: Path, entries: Mapping[str, bytes]) -> None:
+def _write_entries(path: Path, entries: Mapping[str, bytes]) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = _comment()

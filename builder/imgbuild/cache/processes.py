@@ -15,20 +15,20 @@ from imgbuild.system import files
 from imgbuild.system.folder import regular_file, try_lock
 
 
-def leases(root: Path, current: str | None) -> set[str]:
+def leased_paths(root: Path, current: str | None) -> set[str]:
     """The paths below `root` in use by live processes, except the process `current`."""
     names: set[str] = set()
-    for path in _live(root, current):
-        with _opened(path, os.O_RDONLY) as descriptor:
+    for path in _live_processes(root, current):
+        with _open_descriptor(path, os.O_RDONLY) as descriptor:
             if descriptor is not None and not try_lock(descriptor, shared=True):
                 names.update(path.read_text(encoding="utf-8").splitlines())
     return names
 
 
-def sweep(root: Path, current: str | None) -> None:
+def remove_leftovers(root: Path, current: str | None) -> None:
     """Remove leftovers of dead processes, whose files in `live/` are not locked."""
-    for path in _live(root, current):
-        with _opened(path, os.O_RDWR) as descriptor:
+    for path in _live_processes(root, current):
+        with _open_descriptor(path, os.O_RDWR) as descriptor:
             if descriptor is None or os.fstat(descriptor).st_uid != os.geteuid():
                 continue
             if try_lock(descriptor) and files.same_file(descriptor, path):
@@ -36,7 +36,7 @@ def sweep(root: Path, current: str | None) -> None:
                 path.unlink(missing_ok=True)  # a process that has just created it discards it, too
 
 
-def leave(root: Path, name: str, descriptor: int, process: int) -> None:
+def remove_process_files(root: Path, name: str, descriptor: int, process: int) -> None:
     """Remove the files of the process `name` if `process` is the ID of the current process."""
     if os.getpid() == process:  # a forked child must not remove the files of its parent
         _remove_scratch(root, name)
@@ -44,7 +44,7 @@ def leave(root: Path, name: str, descriptor: int, process: int) -> None:
         os.close(descriptor)
 
 
-def _live(root: Path, current: str | None) -> list[Path]:
+def _live_processes(root: Path, current: str | None) -> list[Path]:
     folder = root / "live"
     if folder.is_symlink():
         return []
@@ -52,7 +52,7 @@ def _live(root: Path, current: str | None) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int | None]:
+def _open_descriptor(path: Path, flags: int) -> Iterator[int | None]:
     """Open `path`. None if it is missing, not a file, or owned by another user."""
     try:
         descriptor = regular_file(path, flags)

@@ -16,7 +16,7 @@ from imgbuild.cache.settings import size_limit
 from imgbuild.cache.store import NAME, SIZE, Store
 from imgbuild.errors import InputError
 from imgbuild.system import files, known_hashes
-from imgbuild.system.boundary import regular
+from imgbuild.system.boundary import open_regular
 from imgbuild.system.folder import regular_file, try_lock
 
 
@@ -59,14 +59,14 @@ _FOLDERS = ("root", "unpacked", "kernels")
 _TURN = {"root": 0, "unpacked": 1, "fact": 3}  # 2: all others
 
 
-def entries(store: Store) -> list[CacheEntry]:
+def list_entries(store: Store) -> list[CacheEntry]:
     """All entries, least recently used first."""
-    leased = store.leases()
+    leased = store.leased_paths()
     cache_entries = []
     for kind, top, depth in _PLACES:
         right = stat.S_ISDIR if kind in _FOLDERS else stat.S_ISREG
         folder = store.root / top
-        for path in () if folder.is_symlink() else _below(str(folder), depth):
+        for path in () if folder.is_symlink() else _paths_below(str(folder), depth):
             with contextlib.suppress(FileNotFoundError):
                 status = os.lstat(path)
                 if right(status.st_mode):
@@ -74,7 +74,7 @@ def entries(store: Store) -> list[CacheEntry]:
     return sorted(cache_entries, key=lambda entry: (entry.used, entry.path))
 
 
-def _below(folder: str, depth: int) -> Iterator[str]:
+def _paths_below(folder: str, depth: int) -> Iterator[str]:
     """The paths `depth` levels below `folder`, without links, which are not followed.
 
     Paths are strings, because writing commands list tens of thousands of facts.
@@ -90,7 +90,7 @@ def _below(folder: str, depth: int) -> Iterator[str]:
         if depth == 1:
             yield path
         else:
-            yield from _below(path, depth - 1)
+            yield from _paths_below(path, depth - 1)
 
 
 def _entry(
@@ -100,7 +100,7 @@ def _entry(
     place = path.removeprefix(f"{store.root}/")
     size = status.st_size
     if kind == "kernels":
-        size = files.unshared_bytes(Path(path))
+        size = files.unshared_size(Path(path))
     elif kind in _FOLDERS:
         size = int(Path(path, SIZE).read_text(encoding="ascii"))
     if kind == "fact":
@@ -113,18 +113,18 @@ def _entry(
         label=label,
         size=size,
         used=status.st_mtime,
-        in_use=_busy(Path(path)) if kind == "partial" else place in leased,
+        in_use=_is_busy(Path(path)) if kind == "partial" else place in leased,
         path=place,
     )
 
 
-def _busy(path: Path) -> bool:
-    with _claimed(path) as mine:
+def _is_busy(path: Path) -> bool:
+    with _claim_partial(path) as mine:
         return not mine
 
 
 @contextlib.contextmanager
-def _claimed(path: Path) -> Iterator[bool]:
+def _claim_partial(path: Path) -> Iterator[bool]:
     """Lock the partial file at `path`. Returns False if another process holds the lock."""
     try:
         descriptor = regular_file(path, os.O_RDWR)
@@ -137,31 +137,31 @@ def _claimed(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def prune(store: Store, limit: int) -> Removal:
+def prune_cache(store: Store, limit: int) -> Removal:
     """Remove the least recently used entries until at most `limit` bytes are left.
 
     Entries in use by a live process are kept regardless of the limit. Roots are removed first,
     because they contain hard links to files of unpacked layers, then unpacked layers, which can be
     created again from layers. Facts are removed last, because they are small and slow to compute.
     """
-    store.sweep()
+    store.remove_leftovers()
     removed = freed = 0
     with files.plain_errors(store.root), store.exclusive_access():
-        cache_entries = entries(store)
+        cache_entries = list_entries(store)
         left = sum(entry.size for entry in cache_entries)
         for entry in sorted(cache_entries, key=lambda entry: _TURN.get(entry.kind, 2)):
             if left <= limit and not (limit == 0 and entry.size == 0):
                 break
-            if not entry.in_use and _remove(store, entry):
+            if not entry.in_use and _remove_entry(store, entry):
                 removed, freed, left = removed + 1, freed + entry.size, left - entry.size
     used = sum(entry.size for entry in cache_entries if entry.in_use)
     return Removal(removed=removed, freed=freed, left=left, in_use=used)
 
 
-def _remove(store: Store, entry: CacheEntry) -> bool:
+def _remove_entry(store: Store, entry: CacheEntry) -> bool:
     path = store.root / entry.path
     if entry.kind == "partial":
-        with _claimed(path) as mine:
+        with _claim_partial(path) as mine:
             if mine:
                 path.unlink()
             return mine
@@ -170,36 +170,38 @@ def _remove(store: Store, entry: CacheEntry) -> bool:
         with store.scratch() as scratch, contextlib.suppress(FileNotFoundError):
             path.rename(scratch / "unpacked")  # atomic, even if the process is killed
     else:
-        with known_hashes.of_user().relinked(path):  # a layout may have a link to the same file
+        with known_hashes.user_known_hashes().relinking(
+            path
+        ):  # a layout may have a link to the same file
             path.unlink(missing_ok=True)
     return True
 
 
-def clear(store: Store) -> Removal:
+def clear_cache(store: Store) -> Removal:
     """Remove all entries that are not in use by a live process."""
-    return prune(store, 0)
+    return prune_cache(store, 0)
 
 
-def trim(store: Store) -> Removal | None:
+def trim_cache(store: Store) -> Removal | None:
     """Limit the cache to $IMGBUILD_CACHE_SIZE at the end of a command. Returns None if unset.
 
     Entries that this process has used can be removed. Leftovers of killed processes are removed.
     """
     limit = size_limit()
     if limit is None:
-        store.sweep()  # a command that had nothing to do has not used the cache
+        store.remove_leftovers()  # a command that had nothing to do has not used the cache
         return None
     store.release()
-    return prune(store, limit)
+    return prune_cache(store, limit)
 
 
-def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
+def verify_entries(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
     """Hash every file and blob. Removes and returns those that do not match their names.
 
     `advance` is called with the number of bytes read.
     """
     damaged = []
-    for entry in entries(store):
+    for entry in list_entries(store):
         path = store.root / entry.path
         if entry.kind in ("file", "blob"):
             with contextlib.suppress(FileNotFoundError):
@@ -214,7 +216,7 @@ def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
 
 def _hash(path: Path, advance: Callable[[int], None]) -> str:
     hashed = hashlib.sha256()
-    with open(path, "rb", opener=regular) as file:
+    with open(path, "rb", opener=open_regular) as file:
         while chunk := file.read(1 << 20):
             hashed.update(chunk)
             advance(len(chunk))

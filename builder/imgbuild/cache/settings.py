@@ -30,7 +30,7 @@ def default_root() -> Path:
     """$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild."""
     named = os.environ.get("IMGBUILD_CACHE")
     if named:
-        return files.expanded(named).absolute()
+        return files.expand_home(named).absolute()
     return files.xdg_folder("XDG_CACHE_HOME", ".cache") / "imgbuild"
 
 

@@ -16,7 +16,7 @@ from imgbuild.system.reporter import Reporter
 _PART = re.compile(r"user-[0-9]+")
 
 
-def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
+def prepare_cache(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
     """Create the cache at `root`. Returns this user's folder, and the shared folder or None.
 
     Raises InputError if another user can modify the cache.

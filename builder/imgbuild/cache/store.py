@@ -48,9 +48,9 @@ from imgbuild.cache.facts_file import installed_facts
 from imgbuild.cache.settings import default_root, size_limit
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system import files, known_hashes
-from imgbuild.system.boundary import content, regular
-from imgbuild.system.folder import copy, is_private, make_private, regular_file
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.boundary import open_regular, read_regular_file
+from imgbuild.system.folder import copy_and_hash, is_private, make_private, regular_file
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
 
 FORMAT = b"1\n"
@@ -67,18 +67,18 @@ LOCK_NAME = 80  # characters of a lock's name in its file name; a hash replaces 
 class Store:
     """A cache folder. Safe for concurrent threads, forked children and processes."""
 
-    def __init__(self, root: Path, reporter: Reporter = SILENT) -> None:
+    def __init__(self, root: Path, reporter: Reporter = SILENT_REPORTER) -> None:
         self.root = root
         self._reporter = reporter
         self._live: tuple[str, int] | None = None
         self._leased: set[str] = set()
         self._lock = threading.RLock()
-        self._known = known_hashes.of_user()
+        self._known = known_hashes.user_known_hashes()
         self._shared: Path | None = None  # the folder with the caches of all users
         self._modeless = False  # a file system without modes
 
     @classmethod
-    def open(cls, root: Path | None = None, reporter: Reporter = SILENT) -> Store:
+    def open(cls, root: Path | None = None, reporter: Reporter = SILENT_REPORTER) -> Store:
         """Open the cache at `root` (default: `default_root`), and create it if missing.
 
         Raises InputError if the cache is not writable or has the format of another version of
@@ -87,10 +87,10 @@ class Store:
         size_limit()
         store = cls(Path(root).absolute() if root is not None else default_root(), reporter)
         with files.plain_errors(store.root):
-            store.root, store._shared = sharing.prepare(store.root, reporter)
-            store._mark("CACHEDIR.TAG", _TAG.encode())
-            store._mark("FORMAT", FORMAT)
-        if content(store.root / "FORMAT", len(FORMAT)) != FORMAT:
+            store.root, store._shared = sharing.prepare_cache(store.root, reporter)
+            store._write_mark("CACHEDIR.TAG", _TAG.encode())
+            store._write_mark("FORMAT", FORMAT)
+        if read_regular_file(store.root / "FORMAT", len(FORMAT)) != FORMAT:
             message = f"the cache at {store.root} was created by another version of imgbuild"
             raise InputError(
                 message, hint="set IMGBUILD_CACHE to another folder, or remove this one"
@@ -101,25 +101,25 @@ class Store:
 
     def file(self, sha256: str) -> Path | None:
         """The input file with this hash, kept until this process ends. None if missing."""
-        return self._use(self._file(sha256))
+        return self._use_entry(self._file(sha256))
 
     def blob(self, digest: str) -> Path | None:
         """The layer with this digest, kept until this process ends. None if missing."""
-        return self._use(self._blob(digest))
+        return self._use_entry(self._blob(digest))
 
     def add_file(self, temporary: Path, sha256: str) -> Path:
         """Move `temporary`, whose hash must be checked, into the cache.
 
         Returns the new path.
         """
-        return self._add(temporary, self._file(sha256))
+        return self._add_entry(temporary, self._file(sha256))
 
     def add_blob(self, temporary: Path, digest: str) -> Path:
         """Move `temporary`, whose digest must be checked, into the cache.
 
         Returns the new path.
         """
-        return self._add(temporary, self._blob(digest))
+        return self._add_entry(temporary, self._blob(digest))
 
     def add_bytes(self, data: bytes, sha256: str) -> Path:
         """Add the input file `data`, whose hash must be checked, to the cache."""
@@ -132,11 +132,11 @@ class Store:
 
         Raises InputError if another user owns the folder or its parent.
         """
-        path = self._unpacked(digest, kind)
-        self._below(path.parent, make=False)
+        path = self._unpacked_path(digest, kind)
+        self._checked_path(path.parent, make=False)
         for folder in (path.parent, path):
             self._require_own(folder)
-        if not self._present(path):
+        if not self._is_present(path):
             return None
         os.utime(path)
         return path
@@ -148,16 +148,16 @@ class Store:
 
         Returns the new paths by digest.
         """
-        paths = {digest: self._unpacked(digest, kind) for digest in folders}
+        paths = {digest: self._unpacked_path(digest, kind) for digest in folders}
         with files.plain_errors(self.root):
             for folder in folders.values():
-                (folder / SIZE).write_text(str(files.unshared_bytes(folder)), encoding="ascii")
+                (folder / SIZE).write_text(str(files.unshared_size(folder)), encoding="ascii")
                 folder.chmod(0o700)
         os.sync()  # a power failure must not leave a name without the bytes of its files
-        with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
+        with files.plain_errors(self.root), files.lock_file(self._locks("entries"), shared=True):
             for digest, path in paths.items():
-                self._lease(path)
-                self._below(path.parent).mkdir(mode=0o700, exist_ok=True)
+                self._lease_path(path)
+                self._checked_path(path.parent).mkdir(mode=0o700, exist_ok=True)
                 self._require_own(path.parent)
                 try:
                     folders[digest].rename(path)
@@ -166,7 +166,7 @@ class Store:
                         raise  # otherwise another process was faster
         return paths
 
-    def kernels(self, digest: str, *, make: bool = True) -> Path:
+    def kernel_folder(self, digest: str, *, make: bool = True) -> Path:
         """The folder for kernels that the image with this manifest compiles at run time.
 
         With `make`, the folder is created, private to this user, and kept until this process ends.
@@ -174,18 +174,23 @@ class Store:
         """
         path = self.root / "kernels" / digest.removeprefix("sha256:")
         if make:
-            with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
-                self._lease(path)
-                self._below(path).mkdir(mode=0o700, exist_ok=True)
+            with (
+                files.plain_errors(self.root),
+                files.lock_file(self._locks("entries"), shared=True),
+            ):
+                self._lease_path(path)
+                self._checked_path(path).mkdir(mode=0o700, exist_ok=True)
                 self._require_own(path)
                 os.utime(path)
         return path
 
     def drop_file(self, sha256: str) -> None:
         """Remove an unneeded input file, unless another process uses it."""
-        path = self._below(self._file(sha256), make=False)
-        with self.exclusive_access(), self._known.relinked(path):  # a blob may be the same file
-            if path.relative_to(self.root).as_posix() not in self.leases(current_process=False):
+        path = self._checked_path(self._file(sha256), make=False)
+        with self.exclusive_access(), self._known.relinking(path):  # a blob may be the same file
+            if path.relative_to(self.root).as_posix() not in self.leased_paths(
+                current_process=False
+            ):
                 path.unlink(missing_ok=True)
 
     def drop_damaged(self, path: Path, expected_stat: os.stat_result | None = None) -> None:
@@ -199,7 +204,7 @@ class Store:
 
     def exclusive_access(self) -> contextlib.AbstractContextManager[None]:
         """Block lookups and additions by all processes while entries are removed."""
-        return files.locked(self._locks("entries"))
+        return files.lock_file(self._locks("entries"))
 
     def _file(self, sha256: str) -> Path:
         if re.fullmatch(SHA256_PATTERN, sha256) is None:
@@ -213,27 +218,27 @@ class Store:
             raise ValueError(message)
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
-    def _unpacked(self, digest: str, kind: FolderKind) -> Path:
+    def _unpacked_path(self, digest: str, kind: FolderKind) -> Path:
         # Files belong to the user who unpacked them, and other users must not link them.
         return self.root / kind / str(os.geteuid()) / self._blob(digest).name
 
-    def _add(self, temporary: Path, path: Path, *, checked: bool = True) -> Path:
+    def _add_entry(self, temporary: Path, path: Path, *, checked: bool = True) -> Path:
         with files.plain_errors(self.root):
             if temporary.stat().st_dev != self.root.stat().st_dev:
                 with self.scratch() as folder:
                     near = Path(shutil.copyfile(temporary, folder / "copy"))
                     temporary.unlink()
-                    return self._add(near, path, checked=False)
+                    return self._add_entry(near, path, checked=False)
             status = temporary.stat()
-            with files.locked(self._locks("entries"), shared=True):
-                self._lease(path)
-                files.move(temporary, self._below(path))
+            with files.lock_file(self._locks("entries"), shared=True):
+                self._lease_path(path)
+                files.move_file(temporary, self._checked_path(path))
             if checked:
-                self._known.note(path, path.name, status)
+                self._known.record_hash(path, path.name, status)
         return path
 
-    def _use(self, path: Path) -> Path | None:
-        if not self._present(path) and not self._copied(path):
+    def _use_entry(self, path: Path) -> Path | None:
+        if not self._is_present(path) and not self._copy_from_others(path):
             return None
         with files.plain_errors(self.root), contextlib.suppress(FileNotFoundError):
             expected_stat = path.lstat()
@@ -251,13 +256,13 @@ class Store:
             return False
         if is_private(expected_stat) or (self._modeless and expected_stat.st_uid == os.geteuid()):
             return self._known.matches(path, path.name)
-        with open(path, "rb", opener=regular) as file:
-            right = self._copy(file, path)
+        with open(path, "rb", opener=open_regular) as file:
+            right = self._copy_file(file, path)
         if right:
             self._modeless = not is_private(path.lstat())
         return right
 
-    def _copied(self, path: Path) -> bool:
+    def _copy_from_others(self, path: Path) -> bool:
         """Copy the entry `path` from another user's cache in a shared cache.
 
         Returns False if no user has the entry.
@@ -266,26 +271,26 @@ class Store:
             return False
         name = path.relative_to(self.root).as_posix()
         return any(
-            self._copy(file, path)
+            self._copy_file(file, path)
             for file in sharing.open_files_of_others(self._shared, self.root, name)
         )
 
-    def _copy(self, file: BinaryIO, path: Path) -> bool:
+    def _copy_file(self, file: BinaryIO, path: Path) -> bool:
         """Copy an open file to `path` if it has the expected hash."""
         with self.scratch() as folder:
             with (folder / "copy").open("xb") as target:
-                right = copy(file, target) == path.name
+                right = copy_and_hash(file, target) == path.name
             if right:
-                self._add(folder / "copy", path)
+                self._add_entry(folder / "copy", path)
         return right
 
-    def _present(self, path: Path) -> bool:
+    def _is_present(self, path: Path) -> bool:
         # The lease is written and the file looked up under one shared lock, which `prune` holds
         # exclusively.
-        with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
-            if not os.path.lexists(self._below(path, make=False)):
+        with files.plain_errors(self.root), files.lock_file(self._locks("entries"), shared=True):
+            if not os.path.lexists(self._checked_path(path, make=False)):
                 return False
-            self._lease(path)
+            self._lease_path(path)
         return True
 
     def _remove_damaged(self, path: Path, expected_stat: os.stat_result) -> None:
@@ -319,15 +324,15 @@ class Store:
         Facts stored by other users are not trusted and ignored. Missing facts are looked up in the
         facts installed with imgbuild.
         """
-        stored = facts.read(facts.path(self.root, kind, key))
+        stored = facts.read_fact(facts.fact_path(self.root, kind, key))
         return stored if stored is not None else installed_facts().fact(kind, key)
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
         """Store small derived data. The last write wins."""
-        path = facts.path(self.root, kind, key)
+        path = facts.fact_path(self.root, kind, key)
         with files.plain_errors(self.root):
-            self._below(path)
-            facts.write(path, data, self._private())
+            self._checked_path(path)
+            facts.write_fact(path, data, self._process_folder())
 
     # -- temporary folders and locks
 
@@ -335,15 +340,15 @@ class Store:
     def scratch(self) -> Iterator[Path]:
         """A temporary folder on the cache's disk, which is removed even after a kill."""
         with files.plain_errors(self.root):
-            folder = Path(tempfile.mkdtemp(dir=self._private()))
+            folder = Path(tempfile.mkdtemp(dir=self._process_folder()))
         try:
-            with files.named_if_full(self.root):
+            with files.name_full_disk(self.root):
                 yield folder
         finally:
             files.remove_tree(folder)
 
     @contextlib.contextmanager
-    def exclusive(self, name: str) -> Iterator[None]:
+    def hold_lock(self, name: str) -> Iterator[None]:
         """Wait for the lock `name` of all processes and threads, and hold it. Not reentrant."""
         # readable names for users who inspect the folder
         shown = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]
@@ -367,7 +372,7 @@ class Store:
         `stop` returns true. `add_file` and `add_blob` move the download into the cache.
         """
         with files.plain_errors(self.root):
-            path = self._below(self.root / "partial" / self._file(sha256).name)
+            path = self._checked_path(self.root / "partial" / self._file(sha256).name)
             descriptor = files.open_locked(path)
             while descriptor is None and not stop():
                 time.sleep(0.1)
@@ -385,27 +390,27 @@ class Store:
             os.close(descriptor)
 
     def _locks(self, name: str) -> Path:
-        return self._below(self.root / "locks" / name)
+        return self._checked_path(self.root / "locks" / name)
 
-    def _below(self, path: Path, *, make: bool = True) -> Path:
+    def _checked_path(self, path: Path, *, make: bool = True) -> Path:
         """Check that this user owns the folders of `path`. With `make`, they are created."""
         with contextlib.suppress(FileNotFoundError):
             make_private(self.root, *path.relative_to(self.root).parts[:-1], make=make)
         return path
 
-    def _mark(self, name: str, data: bytes) -> None:
+    def _write_mark(self, name: str, data: bytes) -> None:
         if not (self.root / name).exists():
             temporary = self.root / f".{name}.{secrets.token_hex(8)}"
             with temporary.open("xb") as file:
                 file.write(data)
             temporary.replace(self.root / name)
 
-    def _private(self) -> Path:
+    def _process_folder(self) -> Path:
         """The folder of this process in `scratch/`."""
-        folder = self.root / "scratch" / self._alive()[0]
-        return self._below(folder / "new").parent
+        folder = self.root / "scratch" / self._process_file()[0]
+        return self._checked_path(folder / "new").parent
 
-    def _alive(self) -> tuple[str, int]:
+    def _process_file(self) -> tuple[str, int]:
         """The name of this process, and its locked file in `live/`."""
         with self._lock:
             if self._live is None:
@@ -413,21 +418,28 @@ class Store:
                 while descriptor is None:
                     # Before it is locked, another process may remove it as a leftover.
                     identity = secrets.token_hex(8)
-                    descriptor = files.open_locked(self._below(self.root / "live" / identity))
+                    descriptor = files.open_locked(
+                        self._checked_path(self.root / "live" / identity)
+                    )
                     if descriptor is None:
                         (self.root / "live" / identity).unlink(missing_ok=True)
                 self._live = (identity, descriptor)
                 weakref.finalize(
-                    self, processes.leave, self.root, identity, descriptor, os.getpid()
+                    self,
+                    processes.remove_process_files,
+                    self.root,
+                    identity,
+                    descriptor,
+                    os.getpid(),
                 )
-                self.sweep()
+                self.remove_leftovers()
             return self._live
 
-    def _lease(self, path: Path) -> None:
+    def _lease_path(self, path: Path) -> None:
         name = path.relative_to(self.root).as_posix()
         with self._lock:
             if name not in self._leased:
-                os.write(self._alive()[1], name.encode() + b"\n")
+                os.write(self._process_file()[1], name.encode() + b"\n")
                 self._leased.add(name)
 
     def release(self) -> None:
@@ -437,11 +449,13 @@ class Store:
             if self._live is not None:
                 os.truncate(self._live[1], 0)
 
-    def leases(self, *, current_process: bool = True) -> set[str]:
+    def leased_paths(self, *, current_process: bool = True) -> set[str]:
         """The paths below the root in use by live processes, or only by `current_process`."""
         names = set(self._leased) if current_process else set()
-        return names | processes.leases(self.root, None if self._live is None else self._live[0])
+        return names | processes.leased_paths(
+            self.root, None if self._live is None else self._live[0]
+        )
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove leftovers of dead processes."""
-        processes.sweep(self.root, None if self._live is None else self._live[0])
+        processes.remove_leftovers(self.root, None if self._live is None else self._live[0])

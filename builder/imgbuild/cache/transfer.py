@@ -7,12 +7,12 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from imgbuild.cache.store import Store
-from imgbuild.system.amounts import count, size_text
+from imgbuild.system.amounts import format_count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import Bytes, Sha256
 
 
-def begun(store: Store, hashes: Iterable[Sha256]) -> Bytes:
+def partial_bytes(store: Store, hashes: Iterable[Sha256]) -> Bytes:
     """The number of bytes in partial downloads of these files in `store`."""
     paths = (store.root / "partial" / name for name in hashes)
     return sum(path.stat().st_size for path in paths if path.exists())
@@ -37,15 +37,15 @@ class Transfer:
         self._total = sum(files.values())
         self._seconds = 0.0
 
-    def announce(self) -> None:
+    def announce_total(self) -> None:
         """Report the number of files and bytes to download."""
-        files = f"{len(self._left)} of {count(self._every, 'file')}"
+        files = f"{len(self._left)} of {format_count(self._every, 'file')}"
         size = f", {size_text(max(self._total - self._here, 0))}" if self._left else ""
         size += f" ({size_text(self._here)} already downloaded)" if self._here else ""
         self._reporter.info(f"{files} to download{size}")
 
     @contextlib.contextmanager
-    def bar(self, sizes: Mapping[Sha256, Bytes]) -> Iterator[ProgressBar]:
+    def progress_bar(self, sizes: Mapping[Sha256, Bytes]) -> Iterator[ProgressBar]:
         """Show the progress bar while the files in `sizes` are downloaded.
 
         Files that were not announced, such as those requested by an audit, are added.
@@ -55,15 +55,16 @@ class Transfer:
             self._left |= more
             self._total += sum(more.values())
             self._reporter.info(
-                f"{count(len(more), 'more file')} to download, {size_text(sum(more.values()))}"
+                f"{format_count(len(more), 'more file')} to download,"
+                f" {size_text(sum(more.values()))}"
             )
         started = time.monotonic()
         with self._reporter.progress("downloading", self._total, done=self._done) as bar:
             yield bar
         self._seconds += time.monotonic() - started
-        self.arrived(sizes)
+        self.count_downloaded(sizes)
 
-    def arrived(self, keys: Collection[Sha256]) -> None:
+    def count_downloaded(self, keys: Collection[Sha256]) -> None:
         """Count files as downloaded."""
         for key in keys:
             size = self._left.pop(key, None)
@@ -74,5 +75,7 @@ class Transfer:
     def close(self) -> None:
         """Report the downloaded files, if any."""
         if self._files:
-            what = f"downloaded {self._files} of {count(self._files + len(self._left), 'file')}"
+            what = (
+                f"downloaded {self._files} of {format_count(self._files + len(self._left), 'file')}"
+            )
             self._reporter.info(f"{what}, {size_text(self._done)}, in {self._seconds:.1f} s")

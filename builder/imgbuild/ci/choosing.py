@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild import codec
-from imgbuild.ci.jobs import TargetJobs, jobs, sif_jobs, with_labels
+from imgbuild.ci.jobs import TargetJobs, add_labels, create_jobs, sif_jobs
 from imgbuild.ci.published import TaggedImage
 from imgbuild.ci.settings import CiSettings
 from imgbuild.errors import ImgbuildError, InputError
@@ -16,10 +16,10 @@ from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import Selected
 from imgbuild.plan.image_digests import TargetDigests, digests_path
 from imgbuild.show import revisions
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch
 
-Without = Literal["unchanged", "published", "impossible"]
+ExclusionReason = Literal["unchanged", "published", "impossible"]
 
 
 class SkippedTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class SkippedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     digest: str
-    outcome: Without
+    outcome: ExclusionReason
     reason: str
 
 
@@ -60,13 +60,13 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(arch for arch in item.arches if not self.arches or arch in self.arches)
 
 
-def choose(
+def choose_jobs(
     project: Project,
     selected: Sequence[Selected],
     settings: CiSettings,
     query: JobQuery,
     published: Mapping[str, TaggedImage],
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> JobPlan:
     """The jobs of the `selected` targets. `published` is the state of the registry.
 
@@ -81,7 +81,9 @@ def choose(
         target_digests = read_digests(project, item.name)
         digest = target_digests.digest if target_digests is not None else ""
         if digest and before.get(item.name) == digest:
-            choices.append(_skipped(item, digest, "unchanged", f"unchanged since {query.revision}"))
+            choices.append(
+                _skipped_target(item, digest, "unchanged", f"unchanged since {query.revision}")
+            )
             continue
         try:
             choices.append(
@@ -91,14 +93,16 @@ def choose(
             if len(selected) == 1:
                 raise
             reporter.warn(f"skipping {item.name}: {error.message}; {error.hint}")
-            choices.append(_skipped(item, digest, "impossible", error.message))
+            choices.append(_skipped_target(item, digest, "impossible", error.message))
     return JobPlan(
         targets=tuple(choice for choice in choices if isinstance(choice, TargetJobs)),
         passed=tuple(choice for choice in choices if isinstance(choice, SkippedTarget)),
     )
 
 
-def _skipped(item: Selected, digest: str, outcome: Without, reason: str) -> SkippedTarget:
+def _skipped_target(
+    item: Selected, digest: str, outcome: ExclusionReason, reason: str
+) -> SkippedTarget:
     return SkippedTarget(target=item.name, digest=digest, outcome=outcome, reason=reason)
 
 
@@ -122,13 +126,13 @@ def _target_jobs(
             and there.sifs.get(arch) != target_digests.arch[arch].manifest
         ]
         if not (settings.sif and lacking):
-            return _skipped(
+            return _skipped_target(
                 item, target_digests.digest, "published", "the tag has the locked digest"
             )
         target_jobs = sif_jobs(item.name, lacking, target_digests, settings)
     else:
-        target_jobs = jobs(item.name, arches, target_digests, settings, again=query.again)
-    return with_labels(target_jobs, settings) if query.labels else target_jobs
+        target_jobs = create_jobs(item.name, arches, target_digests, settings, again=query.again)
+    return add_labels(target_jobs, settings) if query.labels else target_jobs
 
 
 def read_digests(project: Project, target: str) -> TargetDigests | None:
@@ -138,6 +142,8 @@ def read_digests(project: Project, target: str) -> TargetDigests | None:
     lock.
     """
     try:
-        return codec.read(digests_path(project.images, target), TargetDigests, what="digests")
+        return codec.read_document(
+            digests_path(project.images, target), TargetDigests, what="digests"
+        )
     except ImgbuildError:
         return None

@@ -16,21 +16,21 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild.ci.settings import FILE, CiSettings, Runner, without_gpu
+from imgbuild.ci.settings import FILE, CiSettings, Runner, tiers_without_gpu
 from imgbuild.errors import InputError
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.report import Tier
+from imgbuild.report import TierName
 from imgbuild.smoke.runner import GPU_TIERS
 from imgbuild.values import Arch
 
-Step = Literal[
+JobStep = Literal[
     "check", "audit", "cves", "size", "build", "smoke", "push", "gate", "pull", "sign", "tag", "sif"
 ]  # fmt: skip
 PUBLISH = "publish"
 SIF = "sif"
-AGAIN = "again"
+AGAIN_JOB = "again"
 ROOM = 2.0  # GB in addition to the image: the checkout, an environment, logs
-SMALL = 1  # GB for a job without an image
+SMALL_DISK = 1  # GB for a job without an image
 
 
 class CiJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +45,10 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     arch: Arch
     runner: tuple[str, ...] = ()
-    disk: int = SMALL
+    disk: int = SMALL_DISK
     gpus: int = 0
-    tiers: tuple[Tier, ...] = ()
-    steps: tuple[Step, ...]
+    tiers: tuple[TierName, ...] = ()
+    steps: tuple[JobStep, ...]
     needs: tuple[str, ...] = ()
 
 
@@ -64,12 +64,12 @@ class TargetJobs(msgspec.Struct, frozen=True, kw_only=True):
     sif: tuple[CiJob, ...] = ()
 
     @property
-    def all(self) -> tuple[CiJob, ...]:
+    def all_jobs(self) -> tuple[CiJob, ...]:
         """All jobs in dependency order."""
         return (*self.image, *self.again, *self.gpu, *self.publish, *self.sif)
 
 
-class _Maker(msgspec.Struct, frozen=True):
+class _JobFactory(msgspec.Struct, frozen=True):
     """Creates the jobs of a target."""
 
     target: str
@@ -80,7 +80,7 @@ class _Maker(msgspec.Struct, frozen=True):
     def digest(self) -> str:
         return self.target_digests.digest if self.target_digests is not None else ""
 
-    def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> CiJob:
+    def job(self, place: str, arch: Arch, steps: tuple[JobStep, ...]) -> CiJob:
         """A job with disk space for the image, and without tiers, dependencies and GPUs."""
         return CiJob(
             id=f"{self.target}@{place}",
@@ -93,10 +93,10 @@ class _Maker(msgspec.Struct, frozen=True):
 
     def image(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
         """The jobs without GPUs, one for each architecture. The first job also pushes."""
-        tiers = without_gpu(self.settings.gate)
-        smoke: tuple[Step, ...] = ("smoke",) if tiers else ()
-        cves: tuple[Step, ...] = ("cves",) if self.settings.cves is not None else ()
-        steps: tuple[Step, ...] = ("check", "audit", *cves, "size", "build", *smoke)
+        tiers = tiers_without_gpu(self.settings.gate)
+        smoke: tuple[JobStep, ...] = ("smoke",) if tiers else ()
+        cves: tuple[JobStep, ...] = ("cves",) if self.settings.cves is not None else ()
+        steps: tuple[JobStep, ...] = ("check", "audit", *cves, "size", "build", *smoke)
         return tuple(
             msgspec.structs.replace(
                 self.job(arch, arch, (*steps, "push") if arch is arches[0] else steps),
@@ -105,13 +105,13 @@ class _Maker(msgspec.Struct, frozen=True):
             for arch in arches
         )
 
-    def again(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
+    def rebuild_jobs(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
         """The jobs that build the image again on machines of other architectures, if any."""
         there = {runner.arch for runner in self.settings.runners}
         others = (arch for arch in Arch if arch in there and arch not in arches)
-        return tuple(self.job(f"{arch}-{AGAIN}", arch, ("check", "build")) for arch in others)
+        return tuple(self.job(f"{arch}-{AGAIN_JOB}", arch, ("check", "build")) for arch in others)
 
-    def gpu(self, arches: Sequence[Arch], pushed: CiJob) -> tuple[CiJob, ...]:
+    def gpu_jobs(self, arches: Sequence[Arch], pushed: CiJob) -> tuple[CiJob, ...]:
         """A job for each tier that needs GPUs, on each architecture with GPU machines."""
         return tuple(
             msgspec.structs.replace(
@@ -125,13 +125,13 @@ class _Maker(msgspec.Struct, frozen=True):
             for arch in _gpu_arches(self.target, tier, arches, self.settings)
         )
 
-    def sif(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
+    def sif_jobs(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
         """The SIF jobs, one for each architecture, if `ci.yaml` requests them."""
         selected = arches if self.settings.sif else ()
         return tuple(self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")) for arch in selected)
 
 
-def jobs(
+def create_jobs(
     target: str,
     arches: Sequence[Arch],
     target_digests: TargetDigests | None,
@@ -143,22 +143,22 @@ def jobs(
 
     Raises InputError if a tier needs a GPU and no machine has one.
     """
-    maker = _Maker(target, target_digests, settings)
+    maker = _JobFactory(target, target_digests, settings)
     image = maker.image(arches)
-    gpu = maker.gpu(arches, image[0])
+    gpu = maker.gpu_jobs(arches, image[0])
     publish = msgspec.structs.replace(
         maker.job(PUBLISH, arches[0], ("gate", "sign", "tag")),
-        disk=SMALL,
+        disk=SMALL_DISK,
         needs=tuple(job.id for job in (*image, *gpu)),
     )
     return TargetJobs(
         target=target,
         digest=maker.digest,
         image=image,
-        again=maker.again(arches) if again else (),
+        again=maker.rebuild_jobs(arches) if again else (),
         gpu=gpu,
         publish=(publish,),
-        sif=maker.sif(arches),
+        sif=maker.sif_jobs(arches),
     )
 
 
@@ -166,14 +166,14 @@ def sif_jobs(
     target: str, arches: Sequence[Arch], target_digests: TargetDigests, settings: CiSettings
 ) -> TargetJobs:
     """The jobs that create SIF files of a published `target` for `arches`."""
-    maker = _Maker(target, target_digests, settings)
+    maker = _JobFactory(target, target_digests, settings)
     return TargetJobs(
-        target=target, digest=maker.digest, image=(), publish=(), sif=maker.sif(arches)
+        target=target, digest=maker.digest, image=(), publish=(), sif=maker.sif_jobs(arches)
     )
 
 
 def _gpu_arches(
-    target: str, tier: Tier, arches: Sequence[Arch], settings: CiSettings
+    target: str, tier: TierName, arches: Sequence[Arch], settings: CiSettings
 ) -> tuple[Arch, ...]:
     fitting = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
     if not fitting:
@@ -186,14 +186,14 @@ def _gpu_arches(
 def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
     """The disk space for building and testing in GB: inputs, layers, and an unpacked image."""
     if target_digests is None:
-        return SMALL
+        return SMALL_DISK
     locked_image = target_digests.arch.get(arch, next(iter(target_digests.arch.values())))
     moved = sum(image.size for image in target_digests.arch.values())
     unpacked = sum(layer.unpacked for layer in locked_image.layers)
     return math.ceil((2 * moved + unpacked) / 1e9 + ROOM)
 
 
-def with_labels(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
+def add_labels(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
     """Add the labels of suitable machines to jobs. Raises InputError if a job has none."""
     groups = {
         name: tuple(

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.http.client import Refused
+from imgbuild.http.client import RequestRefused
 from imgbuild.matrix.select import Selected
 from imgbuild.registry import referrers
-from imgbuild.registry.client import Client, NotFound
+from imgbuild.registry.client import NotFound, RegistryClient
 from imgbuild.registry.image_reference import Repository
-from imgbuild.system.threads import Stop, each
+from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Arch, Digest
 
 THREADS = 8  # requests to the registry at once
@@ -27,23 +27,27 @@ class TaggedImage(msgspec.Struct, frozen=True, kw_only=True):
     sifs: dict[Arch, Digest] = {}
 
 
-def read(
-    client: Client, repository: Repository, selected: Sequence[Selected], *, sifs: bool = False
+def read_published_state(
+    client: RegistryClient,
+    repository: Repository,
+    selected: Sequence[Selected],
+    *,
+    sifs: bool = False,
 ) -> dict[str, TaggedImage]:
     """The state in `repository` of each target with a tag, and with `sifs` of their SIFs.
 
     A job sets the target's tag last, after the gate. `imgbuild push` sets it without a gate. If the
     status of the response is 401 or 403, the repository is treated as empty, with a warning.
     """
-    refused: list[Refused] = []
+    refused: list[RequestRefused] = []
 
-    def _read(item: Selected, _: Stop) -> TaggedImage | None:
+    def _read_target(item: Selected, _: StopFlag) -> TaggedImage | None:
         try:
             resolved = client.resolve(repository.tagged(item.name))
-        except Refused as error:
+        except RequestRefused as error:
             # Some registries return these for a repository that does not exist yet, as before the
             # first run.
-            if not error.denied:
+            if not error.is_denied:
                 raise
             refused.append(error)
             return None
@@ -54,7 +58,7 @@ def read(
         there = {arch: digest for arch, digest in digests.items() if digest}
         return TaggedImage(digest=resolved.digest, sifs=there)
 
-    answers = each(list(selected), _read, threads=THREADS)
+    answers = run_for_each(list(selected), _read_target, threads=THREADS)
     if refused:
         client.reporter.warn(
             f"{repository} returned status {refused[0].status} and is treated as empty; unless it "
@@ -65,13 +69,13 @@ def read(
     }
 
 
-def _sif(client: Client, repository: Repository, target: str, arch: Arch) -> Digest:
+def _sif(client: RegistryClient, repository: Repository, target: str, arch: Arch) -> Digest:
     """The manifest from which the SIF of `target` for `arch` was created, or "" without a SIF."""
     from imgbuild.sif import push
 
     try:
-        data = client.manifest(repository.tagged(push.tag(target, arch))).data
+        data = client.manifest(repository.tagged(push.sif_tag(target, arch))).data
     except NotFound:
         return ""
-    image = referrers.subject(data)
+    image = referrers.subject_of_manifest(data)
     return image.digest if image is not None else ""

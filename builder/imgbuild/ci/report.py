@@ -13,12 +13,12 @@ from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.ci.results import JobResult
 from imgbuild.show.table import markdown_table
 from imgbuild.system import quoting
-from imgbuild.system.control_characters import visible
-from imgbuild.system.process import pasted
+from imgbuild.system.control_characters import escape_control
+from imgbuild.system.process import shell_command
 
-Word = Literal["published", "tested", "failed", "unfinished", "unchanged", "impossible"]
+OutcomeWord = Literal["published", "tested", "failed", "unfinished", "unchanged", "impossible"]
 HEAD = ("target", "outcome", "job", "step", "minutes", "first error")
-MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished": "⏳"}
+MARKS: dict[OutcomeWord, str] = {"failed": "❌", "impossible": "⚠️", "unfinished": "⏳"}
 
 
 class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     digest: str
-    outcome: Word
+    outcome: OutcomeWord
     job: str = ""
     step: str = ""
     exit_code: int = 0
@@ -46,31 +46,33 @@ class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
     @property
-    def bad(self) -> bool:
+    def needs_attention(self) -> bool:
         """Whether the target needs attention. An impossible target needs a change of ci.yaml."""
         return self.outcome in ("failed", "unfinished")
 
 
-class Overview(msgspec.Struct, frozen=True, kw_only=True):
+class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
     """The outcomes of all targets."""
 
     targets: tuple[TargetOutcome, ...]
 
-    def needing_attention(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
+    def outcomes_needing_attention(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
         """The targets that need attention; with `strict` also those without a suitable machine."""
         return tuple(
             outcome
             for outcome in self.targets
-            if outcome.bad or (strict and outcome.outcome == "impossible")
+            if outcome.needs_attention or (strict and outcome.outcome == "impossible")
         )
 
 
-def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overview:
+def job_overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> JobOverview:
     """The outcomes of `chosen` according to the results in `folder`.
 
-    `published` is used as in `verdict`.
+    `published` is used as in `target_outcome`.
     """
-    done = [verdict(folder, target_jobs, published=published) for target_jobs in chosen.targets]
+    done = [
+        target_outcome(folder, target_jobs, published=published) for target_jobs in chosen.targets
+    ]
     passed = [
         TargetOutcome(
             target=skipped.target,
@@ -80,12 +82,14 @@ def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overv
         )
         for skipped in chosen.passed
     ]
-    return Overview(targets=tuple(sorted((*done, *passed), key=lambda outcome: outcome.target)))
+    return JobOverview(targets=tuple(sorted((*done, *passed), key=lambda outcome: outcome.target)))
 
 
-def verdict(folder: Path, target_jobs: TargetJobs, *, published: bool = False) -> TargetOutcome:
+def target_outcome(
+    folder: Path, target_jobs: TargetJobs, *, published: bool = False
+) -> TargetOutcome:
     """The outcome of a target. With `published`, it is unfinished if tags or SIFs are missing."""
-    jobs = [results.read(folder, job) for job in target_jobs.all]
+    jobs = [results.read_result(folder, job) for job in target_jobs.all_jobs]
     publishing = {job.id for job in (*target_jobs.publish, *target_jobs.sif)}
     seconds = round(sum(result.seconds for result in jobs), 3)
     outcome = TargetOutcome(
@@ -93,13 +97,13 @@ def verdict(folder: Path, target_jobs: TargetJobs, *, published: bool = False) -
     )
     failed = next((result for result in jobs if result.failed), None)
     if failed is not None:
-        return _failed(folder, outcome, failed)
+        return _failed_outcome(folder, outcome, failed)
     unfinished = [result.job for result in jobs if not result.passed]
     if not unfinished:
         any_published = any(result.job.id in publishing for result in jobs)
         return outcome if any_published else msgspec.structs.replace(outcome, outcome="tested")
     if not published and all(
-        result.passed or (result.job.id in publishing and not result.started) for result in jobs
+        result.passed or (result.job.id in publishing and not result.is_started) for result in jobs
     ):
         return msgspec.structs.replace(outcome, outcome="tested")
     return msgspec.structs.replace(
@@ -114,10 +118,10 @@ def verdict(folder: Path, target_jobs: TargetJobs, *, published: bool = False) -
 def _command(job: CiJob) -> str:
     """The command that repeats `job`, without pushing if the job needs no registry."""
     registry = "--registry HOST/REPOSITORY" if "gate" in job.steps else "--no-push"
-    return f"imgbuild ci script {pasted([job.id])} {registry} > job.sh && bash job.sh"
+    return f"imgbuild ci script {shell_command([job.id])} {registry} > job.sh && bash job.sh"
 
 
-def _failed(folder: Path, outcome: TargetOutcome, result: JobResult) -> TargetOutcome:
+def _failed_outcome(folder: Path, outcome: TargetOutcome, result: JobResult) -> TargetOutcome:
     job, step = result.job, result.failed
     error = results.first_error(folder, job.id, step, result.exit_code)
     return msgspec.structs.replace(
@@ -129,11 +133,11 @@ def _failed(folder: Path, outcome: TargetOutcome, result: JobResult) -> TargetOu
         error=error.error,
         hint=error.hint,
         repeat=_command(job),
-        log=str(results.place(folder, job.id, f"{step}.log")),
+        log=str(results.result_path(folder, job.id, f"{step}.log")),
     )
 
 
-def rows(summary: Overview) -> list[tuple[str, ...]]:
+def overview_rows(summary: JobOverview) -> list[tuple[str, ...]]:
     """The overview as rows of a table."""
     return [
         (
@@ -148,19 +152,19 @@ def rows(summary: Overview) -> list[tuple[str, ...]]:
     ]
 
 
-def markdown(summary: Overview) -> str:
+def overview_markdown(summary: JobOverview) -> str:
     """The overview as Markdown, for the summary page of a run."""
     lines: list[tuple[str, ...]] = [("target", "outcome", "where", "first error")]
     for outcome in summary.targets:
         mark = MARKS.get(outcome.outcome, "✅")
-        job, step = quoting.code_span(outcome.job), quoting.markdown(outcome.step)
-        where = quoting.Quoted(f"{job} {step}".rstrip() if outcome.job else "")
+        job, step = quoting.code_span(outcome.job), quoting.markdown_cell(outcome.step)
+        where = quoting.QuotedText(f"{job} {step}".rstrip() if outcome.job else "")
         error = " ".join(outcome.error.split())[:200]
         lines.append((outcome.target, f"{mark} {outcome.outcome}", where, error))
     return "\n".join((*markdown_table(lines), ""))
 
 
-def issue(outcome: TargetOutcome) -> str:
+def issue_text(outcome: TargetOutcome) -> str:
     """The text of an issue on a target that is not published."""
     digest = outcome.digest or "none, because there are no digests"
     span = quoting.code_span
@@ -168,10 +172,10 @@ def issue(outcome: TargetOutcome) -> str:
     if outcome.step:
         place = f"Job {span(outcome.job)}, step {span(outcome.step)}"
         lines += [f"{place}, exit status {outcome.exit_code}:", ""]
-    lines += [f"    {visible(line)}" for line in outcome.error.splitlines()] + [""]
-    lines += [f"Remedy: {quoting.markdown(outcome.hint)}", ""] if outcome.hint else []
+    lines += [f"    {escape_control(line)}" for line in outcome.error.splitlines()] + [""]
+    lines += [f"Remedy: {quoting.markdown_cell(outcome.hint)}", ""] if outcome.hint else []
     if outcome.repeat:
-        repeat = quoting.line(outcome.repeat)
+        repeat = quoting.comment_line(outcome.repeat)
         lines += ["To repeat the job on a machine of the same kind:", "", f"    {repeat}", ""]
     if outcome.repeat and "--no-push" not in outcome.repeat:
         lines += [

@@ -18,11 +18,11 @@ from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.errors import InputError, LockStale
 from imgbuild.matrix.project_paths import Project
 from imgbuild.smoke import recording, reports
-from imgbuild.smoke.recording import Recorded
+from imgbuild.smoke.recording import RecordedResult
 from imgbuild.system import boundary
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
-LONGEST = 2000  # characters of an error in a report; the log has the full text
+LONGEST_MESSAGE = 2000  # characters of an error in a report; the log has the full text
 SIGNALS = 128  # a shell's exit status of a killed command is this plus the signal
 
 
@@ -55,17 +55,17 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
     @property
-    def started(self) -> bool:
+    def is_started(self) -> bool:
         """Whether any step has ended."""
         return self.passed or self.failed != "" or self.seconds > 0
 
 
-def place(folder: Path, job: str, name: str) -> Path:
+def result_path(folder: Path, job: str, name: str) -> Path:
     """The path of a file of a job."""
     return folder / job / name
 
 
-def read(folder: Path, job: CiJob) -> JobResult:
+def read_result(folder: Path, job: CiJob) -> JobResult:
     """Read the current result of `job` for its digest from the files in `folder`."""
     steps: dict[str, StepState] = {
         step: state for step in job.steps if (state := _state(folder, job, step)) is not None
@@ -83,11 +83,11 @@ def read(folder: Path, job: CiJob) -> JobResult:
 
 def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
     """The state in a file. None if it is missing, damaged, or for another image."""
-    path = place(folder, job.id, f"{name}.json")
+    path = result_path(folder, job.id, f"{name}.json")
     if not path.exists():
         return None
     try:
-        state = codec.read(path, StepState)
+        state = codec.read_document(path, StepState)
     except InputError:
         return None
     return state if state.digest == job.digest else None
@@ -99,15 +99,15 @@ def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError
     The error is that of the command, the first failed test, the first error of an audit, or the
     vulnerabilities, or else the exit code and the path of the log.
     """
-    path = place(folder, job, f"{step}.answer.json")
+    path = result_path(folder, job, f"{step}.answer.json")
     try:
-        document = msgspec.json.decode(boundary.content(path))
+        document = msgspec.json.decode(boundary.read_regular_file(path))
     except (OSError, msgspec.DecodeError):
         document = None
     error = _error_in_document(document)
     if error is not None:
         return error
-    log = place(folder, job, f"{step}.log")
+    log = result_path(folder, job, f"{step}.log")
     if exit_code > SIGNALS:
         number = exit_code - SIGNALS
         hint = "check whether the machine ran out of memory" if number == 9 else f"see {log}"
@@ -117,7 +117,9 @@ def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError
 
 def _error_in_document(document: Any) -> FirstError | None:
     if isinstance(document, dict) and isinstance(document.get("message"), str):
-        return FirstError(error=_cut(document["message"]), hint=_cut(document.get("hint") or ""))
+        return FirstError(
+            error=_shorten(document["message"]), hint=_shorten(document.get("hint") or "")
+        )
     for report in document if isinstance(document, list) else ():
         if not isinstance(report, dict):
             continue
@@ -125,17 +127,19 @@ def _error_in_document(document: Any) -> FirstError | None:
         for case in _dicts(report.get("cases")):
             if case.get("outcome") == "failed":
                 text = f"{where}: {case.get('name')}: {case.get('message')}"
-                last = _last(case.get("log") or "")
+                last = _last_line(case.get("log") or "")
                 return FirstError(
-                    error=_cut(text if last in text else f"{text}; last error: {last}")
+                    error=_shorten(text if last in text else f"{text}; last error: {last}")
                 )
         for finding in _dicts(report.get("findings")):
             if finding.get("severity") == "error":
                 text = f"{where}: {finding.get('message')} ({finding.get('where')})"
-                return FirstError(error=_cut(text), hint=_cut(finding.get("remedy") or ""))
+                return FirstError(error=_shorten(text), hint=_shorten(finding.get("remedy") or ""))
         if counted := report.get("counted"):  # of `imgbuild cves`
             text = f"{where}: known vulnerabilities: {', '.join(map(str, counted))}"
-            return FirstError(error=_cut(text), hint=f"run imgbuild cves {report.get('target')}")
+            return FirstError(
+                error=_shorten(text), hint=f"run imgbuild cves {report.get('target')}"
+            )
     return None
 
 
@@ -143,13 +147,13 @@ def _dicts(items: Any) -> Sequence[dict[str, Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
 
 def record_results(
@@ -157,20 +161,20 @@ def record_results(
     folder: Path,
     targets: Iterable[TargetJobs],
     store: Store,
-    reporter: Reporter = SILENT,
-) -> tuple[Recorded, ...]:
+    reporter: Reporter = SILENT_REPORTER,
+) -> tuple[RecordedResult, ...]:
     """Add the passed and failed tiers in jobs of `targets` to the test records.
 
     Runs that cannot be recorded, because the tests did not start or the image is not the locked
     one, are skipped with a warning.
     """
-    recorded: list[Recorded] = []
-    for job in (job for target_jobs in targets for job in target_jobs.all):
+    recorded: list[RecordedResult] = []
+    for job in (job for target_jobs in targets for job in target_jobs.all_jobs):
         if "smoke" not in job.steps or _state(folder, job, "smoke") is None:
             continue
         try:
             runs = reports.image_runs(folder / job.id)
-            recorded += recording.record(project, runs, store)
+            recorded += recording.record_runs(project, runs, store)
         except (InputError, LockStale) as error:
             reporter.warn(f"{job.id}: cannot record its smoke tests: {error.message}")
     return tuple(recorded)

@@ -15,18 +15,18 @@ import msgspec
 import imgbuild
 from imgbuild import codec
 from imgbuild.ci.choosing import read_digests
-from imgbuild.ci.jobs import AGAIN, PUBLISH, CiJob, Step, TargetJobs
+from imgbuild.ci.jobs import AGAIN_JOB, PUBLISH, CiJob, JobStep, TargetJobs
 from imgbuild.ci.settings import FILE, CiSettings
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.matrix.project_paths import MATRIX, Project
 from imgbuild.system import programs
-from imgbuild.system.process import pasted
+from imgbuild.system.process import shell_command
 from imgbuild.values import Arch, sha256
 
 FUNCTIONS = "data/ci.sh"
-ALWAYS = "-"  # the key of a step that always runs
+ALWAYS_STATE = "-"  # the key of a step that always runs
 MACHINES = {Arch.X86_64: "x86_64", Arch.ARM64: "aarch64"}  # as `uname -m` prints them
-CHANGED = "the digest in the lock differs from the digest in the script"
+CHANGED_MESSAGE = "the digest in the lock differs from the digest in the script"
 
 
 class ScriptOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class ScriptOptions(msgspec.Struct, frozen=True, kw_only=True):
     selection: tuple[str, ...] = ()
 
 
-def write(
+def write_script(
     project: Project,
     settings: CiSettings,
     targets: Sequence[TargetJobs],
@@ -68,16 +68,16 @@ def write(
 
     Raises InputError if a job in `names` needs a registry and none is specified.
     """
-    for job in (job for target in targets for job in target.all):
+    for job in (job for target in targets for job in target.all_jobs):
         if job.id in names and _publishes(job) and not options.registry:
             message = f"{job.id} publishes an image, but no registry is specified"
             raise InputError(message, hint="--registry HOST/REPOSITORY")
     functions = resources.files("imgbuild").joinpath(FUNCTIONS).read_text(encoding="utf-8")
-    writer = _Writer(project, settings, options, frozenset(names))
-    return "\n".join([*writer.head(), functions, *writer.body(targets, drop=drop)])
+    writer = _ScriptWriter(project, settings, options, frozenset(names))
+    return "\n".join([*writer.script_head(), functions, *writer.body(targets, drop=drop)])
 
 
-class _Writer:
+class _ScriptWriter:
     """Writes the parts of a script."""
 
     def __init__(
@@ -92,26 +92,26 @@ class _Writer:
         plain = project.matrix.resolve() != (project.work / MATRIX).resolve() and project.writable
         self.matrix = ("--matrix", str(project.matrix.resolve())) if plain else ()
 
-    def head(self) -> Iterator[str]:
+    def script_head(self) -> Iterator[str]:
         """The head of the script: variables for the functions, and the working folder."""
         options = self.options
         published = ()
         if options.registry and options.published:
             published = (
-                *("--skip-published", options.registry), *self._plain, *self.matrix,
+                *("--skip-published", options.registry), *self._plain_http_options, *self.matrix,
                 *options.selection,
             )  # fmt: skip
-        message = CHANGED, "imgbuild ci script"
+        message = CHANGED_MESSAGE, "imgbuild ci script"
         yield "#!/usr/bin/env bash"
         yield f"# Written by imgbuild {imgbuild.__version__} ci script. Run it again to continue."
         yield "# shellcheck disable=SC2329 # not every script calls every function"
         yield "set -u -o pipefail"
-        yield f"cd -- {pasted([str(self.project.outputs.resolve())])} || exit"
-        yield f"imgbuild=({pasted([*programs.python(), '-m', 'imgbuild'])})"
-        yield f"results={pasted([str(options.results.resolve())])}"
-        yield f"matrix=({pasted(self.matrix)})"
-        yield f"published=({pasted(published)})"
-        yield f"changed={pasted([_answer(*message)])}"
+        yield f"cd -- {shell_command([str(self.project.outputs.resolve())])} || exit"
+        yield f"imgbuild=({shell_command([*programs.python_command(), '-m', 'imgbuild'])})"
+        yield f"results={shell_command([str(options.results.resolve())])}"
+        yield f"matrix=({shell_command(self.matrix)})"
+        yield f"published=({shell_command(published)})"
+        yield f"changed={shell_command([_answer(*message)])}"
         yield 'mkdir -p -- "$results" || exit 2'
         yield ""
 
@@ -125,12 +125,12 @@ class _Writer:
             for target in targets:
                 yield from self._target(target, [*target.image, *target.again], submit=True)
         for target in targets:
-            jobs = target.all
+            jobs = target.all_jobs
             if options.slurm is not None:
                 jobs = (*target.gpu, *target.publish, *target.sif)
             yield from self._target(target, jobs)
             if drop:
-                yield f"drop {pasted([target.target])}"
+                yield f"drop {shell_command([target.target])}"
         yield ""
         yield 'exit "$status"'
 
@@ -138,16 +138,16 @@ class _Writer:
         self, target: TargetJobs, jobs: Iterable[CiJob], *, submit: bool = False
     ) -> Iterator[str]:
         chosen = [job for job in jobs if self._is_selected(job)]
-        for job in target.all:
+        for job in target.all_jobs:
             self.keys[job.id] = _key(job.id, job.digest, *job.tiers, self.options.registry)
         if not chosen:
             return
-        yield f"\ntarget {pasted([target.target])}"
+        yield f"\ntarget {shell_command([target.target])}"
         for job in chosen:
             lines = list(self._job(job))
             if submit and "push" in job.steps:
                 lines += [
-                    f"submit {pasted(self._command(gpu, 'smoke'))}"
+                    f"submit {shell_command(self._command(gpu, 'smoke'))}"
                     for gpu in target.gpu if self._is_selected(gpu)
                 ]  # fmt: skip
             yield " &&\n  ".join(lines)
@@ -166,10 +166,10 @@ class _Writer:
         if "sif" in job.steps:
             publish = f"{job.target}@{PUBLISH}"
             needed = [publish, _key(publish, job.digest, self.options.registry)]
-        yield f"begin {pasted([job.id, job.digest, self.keys[job.id], machine, *needed])}"
+        yield f"begin {shell_command([job.id, job.digest, self.keys[job.id], machine, *needed])}"
         smoke = _key(job.id, job.digest, *job.tiers)
         for step in job.steps:
-            name = pasted([job.target])
+            name = shell_command([job.target])
             match step:
                 case "gate":
                     continue
@@ -188,32 +188,37 @@ class _Writer:
                 case "build" if not self.options.registry and job.tiers:
                     yield f"{{ has smoke {smoke} || {self._step(job, step)}; }}"
                 case _:
-                    yield self._step(job, step, smoke if step == "smoke" else ALWAYS)
+                    yield self._step(job, step, smoke if step == "smoke" else ALWAYS_STATE)
         yield "finish"
 
-    def _step(self, job: CiJob, step: Step, key: str = ALWAYS) -> str:
+    def _step(self, job: CiJob, step: JobStep, key: str = ALWAYS_STATE) -> str:
         if step == "audit":
             key = _key(job.id, job.digest, step)
-        words = pasted(self._command(job, step))
+        words = shell_command(self._command(job, step))
         if step == "tag":
             # The target's tag last: once it has the digest, everything is published.
-            name = pasted([job.target])
+            name = shell_command([job.target])
             words += f' {name}-"$(date -u +%Y%m%d)" {name}'
         return f"step {step} {key} {words}"
 
-    def _command(self, job: CiJob, step: Step) -> tuple[str, ...]:
+    def _command(self, job: CiJob, step: JobStep) -> tuple[str, ...]:
         """The imgbuild command for `step`, with options."""
-        options, target, matrix, plain = self.options, job.target, self.matrix, self._plain
+        options, target, matrix, plain = (
+            self.options,
+            job.target,
+            self.matrix,
+            self._plain_http_options,
+        )
         image = f"{options.registry}@{job.digest}"
-        verify = ("--verify",) if job.id.endswith(f"-{AGAIN}") else ()
+        verify = ("--verify",) if job.id.endswith(f"-{AGAIN_JOB}") else ()
         build = ("build", target, *verify, *matrix)
         signer = ("--sign-key", str(options.key.resolve())) if options.key else ("--keyless",)
-        words: dict[Step, tuple[str, ...]] = {
+        words: dict[JobStep, tuple[str, ...]] = {
             "check": ("lock", "--check", target, *matrix),
             "audit": ("audit", target, "--arch", job.arch, "--keep", *matrix),
-            "cves": ("cves", target, "--arch", job.arch, *self._bounds(), *matrix),
+            "cves": ("cves", target, "--arch", job.arch, *self._cves_options(), *matrix),
             "build": build,
-            "smoke": ("smoke", target, "--arch", job.arch, *self._testing(job), *matrix),
+            "smoke": ("smoke", target, "--arch", job.arch, *self._smoke_options(job), *matrix),
             "push": ("push", target, options.registry, "--digest-only", *plain, *matrix),
             # By digest: the tag appears in the layout on disk and in files created from it.
             "pull": (
@@ -229,16 +234,16 @@ class _Writer:
         }
         return build if step == "pull" and not options.registry else words[step]
 
-    def _testing(self, job: CiJob) -> Iterator[str]:
+    def _smoke_options(self, job: CiJob) -> Iterator[str]:
         options = self.options
-        yield from _repeated("--tier", job.tiers)
+        yield from _repeated_options("--tier", job.tiers)
         yield from ("--through", options.through) if options.through else ()
         if options.timeout_factor != 1.0:
             yield from ("--timeout-factor", str(options.timeout_factor))
         if job.gpus and options.slurm is not None:
             yield from ("--on", "slurm", f"--sbatch=--gpus-per-node={job.gpus}", *options.slurm)
 
-    def _bounds(self) -> Iterator[str]:
+    def _cves_options(self) -> Iterator[str]:
         """The options for `imgbuild cves` in `ci.yaml`."""
         gate = self.settings.cves
         if gate is None:
@@ -247,8 +252,8 @@ class _Writer:
         yield from ("--ignore-unfixed",) if gate.ignore_unfixed else ()
 
     @property
-    def _plain(self) -> tuple[str, ...]:
-        return tuple(_repeated("--plain-http", self.options.plain_http))
+    def _plain_http_options(self) -> tuple[str, ...]:
+        return tuple(_repeated_options("--plain-http", self.options.plain_http))
 
     def _size(self, job: CiJob) -> Iterator[str]:
         """A step that fails if the download size of the locked digests exceeds the budget."""
@@ -269,7 +274,7 @@ class _Writer:
                 f" {FILE}"
             )
             words = ["size", str(WorkFailed.exit_code), _answer(message, hint), message]
-            yield f"refuse {pasted(words)}"
+            yield f"refuse {shell_command(words)}"
 
 
 def _publishes(job: CiJob) -> bool:
@@ -278,13 +283,13 @@ def _publishes(job: CiJob) -> bool:
 
 def _answer(message: str, hint: str) -> str:
     """The --json output of a failed command."""
-    return codec.compact({"message": message, "hint": hint}).decode()
+    return codec.encode_compact({"message": message, "hint": hint}).decode()
 
 
 def _key(*parts: str) -> str:
     return sha256("\n".join((imgbuild.__version__, *parts)).encode())[:16]
 
 
-def _repeated(flag: str, values: Iterable[object]) -> Iterator[str]:
+def _repeated_options(flag: str, values: Iterable[object]) -> Iterator[str]:
     for value in values:
         yield from (flag, str(value))

@@ -11,21 +11,21 @@ from msgspec import Meta
 
 from imgbuild.cves.severity import Rating
 from imgbuild.errors import InputError
-from imgbuild.matrix.convert import converted
-from imgbuild.matrix.fields import Form
-from imgbuild.matrix.model import Strict
+from imgbuild.matrix.convert import convert_document
+from imgbuild.matrix.fields import FormVersion
+from imgbuild.matrix.model import StrictStruct
 from imgbuild.matrix.project_paths import Project
-from imgbuild.matrix.yaml_nodes import content, parse
-from imgbuild.report import Tier
+from imgbuild.matrix.yaml_nodes import parse_yaml, read_content
+from imgbuild.report import TierName
 from imgbuild.smoke.runner import GPU_TIERS
 from imgbuild.values import Arch
 
 FILE = "ci.yaml"
 DEFAULTS = "data/ci.yaml"
-TIERS: tuple[Tier, ...] = ("static", "cpu", "gpu", "multi-gpu")
+TIERS: tuple[TierName, ...] = ("static", "cpu", "gpu", "multi-gpu")
 
 
-class Runner(Strict, frozen=True):
+class Runner(StrictStruct, frozen=True):
     """A type of machine, with its labels in the CI."""
 
     labels: Annotated[
@@ -37,7 +37,7 @@ class Runner(Strict, frozen=True):
     gpus: Annotated[int, Meta(ge=0, description="number of GPUs of the machine")] = 0
 
 
-class CveGate(Strict, frozen=True):
+class CveGate(StrictStruct, frozen=True):
     """The known vulnerabilities that fail a job."""
 
     severity: Annotated[Rating, Meta(description="the lowest severity to fail at")] = Rating.HIGH
@@ -46,11 +46,11 @@ class CveGate(Strict, frozen=True):
     ] = False
 
 
-class CiSettings(Strict, frozen=True):
+class CiSettings(StrictStruct, frozen=True):
     """`ci.yaml` with all defaults."""
 
     version: Literal[1]
-    gate: Annotated[tuple[Tier, ...], Meta(min_length=1)]
+    gate: Annotated[tuple[TierName, ...], Meta(min_length=1)]
     runners: tuple[Runner, ...]
     sif: bool
     budget: dict[str, Annotated[int, Meta(ge=1)]]
@@ -64,13 +64,13 @@ class CiSettings(Strict, frozen=True):
             if any(runner.gpus >= gpus and runner.arch is arch for runner in self.runners)
         )
 
-    def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> CiSettings:
+    def with_required_tiers(self, tiers: tuple[TierName, ...], *, gpu: bool = True) -> CiSettings:
         """Replace the required tiers, unless `tiers` is empty.
 
         Without `gpu`, tiers that need a GPU are excluded. Raises InputError if no tier remains.
         """
-        gate = ordered(tiers or self.gate)
-        gate = gate if gpu else without_gpu(gate)
+        gate = order_tiers(tiers or self.gate)
+        gate = gate if gpu else tiers_without_gpu(gate)
         if not gate:
             message = "no tier of smoke tests remains for the gate"
             raise InputError(message, hint="select a tier, for example: --gate static")
@@ -82,11 +82,11 @@ class CiSettings(Strict, frozen=True):
         return next(sizes, None)
 
 
-class CiFile(Strict, frozen=True):
+class CiFile(StrictStruct, frozen=True):
     """The content of `ci.yaml`."""
 
-    version: Form
-    gate: Annotated[tuple[Tier, ...] | None, Meta(description="smoke tiers to pass")] = None
+    version: FormVersion
+    gate: Annotated[tuple[TierName, ...] | None, Meta(description="smoke tiers to pass")] = None
     runners: Annotated[tuple[Runner, ...] | None, Meta(description="the available machines")] = None
     sif: Annotated[bool | None, Meta(description="also publish a SIF of each image")] = None
     budget: Annotated[
@@ -105,16 +105,16 @@ class CiFile(Strict, frozen=True):
     ] = None
 
 
-def read(project: Project) -> CiSettings:
+def read_ci_settings(project: Project) -> CiSettings:
     """Read the settings of `project`. Raises InputError with all problems in `ci.yaml`."""
     text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
-    defaults = converted(parse(text, DEFAULTS), CiFile)
+    defaults = convert_document(parse_yaml(text, DEFAULTS), CiFile)
     settings = msgspec.convert(defaults, CiSettings, from_attributes=True)
     path = project.root / FILE
     if not path.exists():
         return settings
     try:
-        project_settings = converted(parse(content(path), str(path)), CiFile)
+        project_settings = convert_document(parse_yaml(read_content(path), str(path)), CiFile)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
@@ -124,14 +124,14 @@ def read(project: Project) -> CiSettings:
         if (value := getattr(project_settings, key)) is not None
     }
     settings = msgspec.structs.replace(settings, **overrides)
-    return msgspec.structs.replace(settings, gate=ordered(settings.gate))
+    return msgspec.structs.replace(settings, gate=order_tiers(settings.gate))
 
 
-def ordered(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+def order_tiers(tiers: tuple[TierName, ...]) -> tuple[TierName, ...]:
     """The distinct `tiers` in the order of execution."""
     return tuple(tier for tier in TIERS if tier in tiers)
 
 
-def without_gpu(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+def tiers_without_gpu(tiers: tuple[TierName, ...]) -> tuple[TierName, ...]:
     """The `tiers` that need no GPU."""
     return tuple(tier for tier in tiers if tier not in GPU_TIERS)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from imgbuild.cli._options import ExecutionPlace
-from imgbuild.cli._verb import Definition, Group, option
+from imgbuild.cli._verb import OptionDefinition, OptionGroup, option
 from imgbuild.errors import InputError
-from imgbuild.slurm.jobs import Allocation, words
+from imgbuild.slurm.jobs import Allocation, allocation_problems
 
 PANEL = "Slurm"
-ON = Definition(
+ON_OPTION = OptionDefinition(
     "--on", "Where to run the tasks: on this machine or on Slurm.", panel=PANEL, often=True
 )
 
 
-class AllocationOptions(Group, frozen=True, kw_only=True):
+class AllocationOptions(OptionGroup, frozen=True, kw_only=True):
     """Options for the resources that every job requests."""
 
     partition: Annotated[
@@ -49,18 +49,18 @@ class AllocationOptions(Group, frozen=True, kw_only=True):
     ] = None
 
 
-def requested(options: AllocationOptions) -> Allocation:
+def requested_allocation(options: AllocationOptions) -> Allocation:
     """The resources of each task of an array.
 
     Raises InputError for options that the array sets.
     """
-    wrong = words(resources := allocation(options), log=True)
+    wrong = allocation_problems(resources := job_allocation(options), log=True)
     if wrong:
         raise InputError("\n".join(wrong), hint="run with --help to show the accepted values")
     return resources
 
 
-def allocation(options: AllocationOptions, **more: Any) -> Allocation:
+def job_allocation(options: AllocationOptions, **more: Any) -> Allocation:
     """The resources of a job; `more` are additional fields of `Allocation`."""
     return Allocation(
         partition=options.partition,
@@ -71,7 +71,7 @@ def allocation(options: AllocationOptions, **more: Any) -> Allocation:
     )
 
 
-class Nodes(Group, frozen=True, kw_only=True):
+class Nodes(OptionGroup, frozen=True, kw_only=True):
     """Options for the number of nodes of a job, and the resources of each node."""
 
     nodes: Annotated[
@@ -110,7 +110,7 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
 
     on: Annotated[
         ExecutionPlace,
-        ON(
+        ON_OPTION(
             "With slurm, an array job runs one task per target, and imgbuild collects the "
             "results. The current folder, the cache and imgbuild's Python must have the same "
             "paths on all nodes."

@@ -14,10 +14,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import imgbuild
-from imgbuild.cli._help import HELP, VerbGroup, choices
-from imgbuild.cli._output import discard, put
+from imgbuild.cli._help import HELP, VerbGroup, parameter_choices
+from imgbuild.cli._output import discard_stdout, write_stdout
 from imgbuild.errors import InputError
-from imgbuild.matrix.notes import nearest
+from imgbuild.matrix.notes import nearest_choice
 
 # typer's class for an invalid command line; not every version exports it under a public name.
 USAGE_ERRORS: tuple[type[Exception], ...] = typer.BadParameter.__bases__
@@ -35,7 +35,7 @@ CURRENT = "Staying current"
 SITES = "Clusters and CI"
 
 
-class Verb(msgspec.Struct, frozen=True):
+class VerbRow(msgspec.Struct, frozen=True):
     """A row of the help. The command is `COMMAND` in the module `cli/NAME.py`."""
 
     panel: str
@@ -44,40 +44,44 @@ class Verb(msgspec.Struct, frozen=True):
 
 
 VERBS = {
-    "list": Verb(COMMON, "List the targets of the matrix with versions, states and test results"),
-    "show": Verb(COMMON, "Show the versions, digest, size and tests of a target"),
-    "init": Verb(COMMON, "Create an image for a project, based on the best matching target"),
-    "add": Verb(COMMON, "Add packages to the image of a project"),
-    "remove": Verb(COMMON, "Remove packages that were added to the image of a project"),
-    "lock": Verb(COMMON, "Lock all inputs of targets by hash"),
-    "build": Verb(COMMON, "Build images from their locks"),
-    "run": Verb(COMMON, "Run a command in the image of a target"),
-    "shell": Verb(COMMON, "Open a shell in the image of a target"),
-    "resolve": Verb(COMMON, "Find compatible versions for a list of packages"),
-    "audit": Verb(COMMON, "Check that targets, versions or installed packages work together"),
-    "diagnose": Verb(COMMON, "Find the first failure in a log, its cause and its cure"),
-    "doctor": Verb(COMMON, "Show which targets this machine can run, and why"),
-    "load": Verb(IMAGES, "Load images into Docker or podman, and build missing ones"),
-    "render": Verb(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
-    "smoke": Verb(IMAGES, "Run smoke tests in built images, without network access"),
-    "diff": Verb(IMAGES, "Compare two images, by packages or by files"),
-    "digest": Verb(IMAGES, "Print the digest of an image, computed from its lock"),
-    "why": Verb(IMAGES, "Show why a package is in a target, and what limits its version"),
-    "tree": Verb(IMAGES, "Show the dependency tree of a target"),
-    "push": Verb(DISTRIBUTION, "Push images to a registry"),
-    "pull": Verb(DISTRIBUTION, "Pull an image from a registry into an OCI layout"),
-    "sign": Verb(DISTRIBUTION, "Sign an image in a registry, with its provenance and SBOMs"),
-    "verify": Verb(DISTRIBUTION, "Verify the signatures, the lock and the contents of an image"),
-    "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror images in a registry"),
-    "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
-    "outdated": Verb(CURRENT, "List newer versions of packages of a target, a project or a file"),
-    "update": Verb(CURRENT, "Update a project, or try newer versions in a matrix"),
-    "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
-    "ci": Verb(SITES, "List CI jobs, write them as a shell script, and report their results"),
-    "site": Verb(SITES, "Write the targets of the matrix as static web pages"),
-    "explain": Verb(SITES, "Explain a finding of diagnose or audit by its code"),
-    "cache": Verb(SITES, "Show, clean up or verify the cache of downloads and layers"),
-    "help": Verb(SITES, "Show the help of a command", hidden=True),
+    "list": VerbRow(
+        COMMON, "List the targets of the matrix with versions, states and test results"
+    ),
+    "show": VerbRow(COMMON, "Show the versions, digest, size and tests of a target"),
+    "init": VerbRow(COMMON, "Create an image for a project, based on the best matching target"),
+    "add": VerbRow(COMMON, "Add packages to the image of a project"),
+    "remove": VerbRow(COMMON, "Remove packages that were added to the image of a project"),
+    "lock": VerbRow(COMMON, "Lock all inputs of targets by hash"),
+    "build": VerbRow(COMMON, "Build images from their locks"),
+    "run": VerbRow(COMMON, "Run a command in the image of a target"),
+    "shell": VerbRow(COMMON, "Open a shell in the image of a target"),
+    "resolve": VerbRow(COMMON, "Find compatible versions for a list of packages"),
+    "audit": VerbRow(COMMON, "Check that targets, versions or installed packages work together"),
+    "diagnose": VerbRow(COMMON, "Find the first failure in a log, its cause and its cure"),
+    "doctor": VerbRow(COMMON, "Show which targets this machine can run, and why"),
+    "load": VerbRow(IMAGES, "Load images into Docker or podman, and build missing ones"),
+    "render": VerbRow(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
+    "smoke": VerbRow(IMAGES, "Run smoke tests in built images, without network access"),
+    "diff": VerbRow(IMAGES, "Compare two images, by packages or by files"),
+    "digest": VerbRow(IMAGES, "Print the digest of an image, computed from its lock"),
+    "why": VerbRow(IMAGES, "Show why a package is in a target, and what limits its version"),
+    "tree": VerbRow(IMAGES, "Show the dependency tree of a target"),
+    "push": VerbRow(DISTRIBUTION, "Push images to a registry"),
+    "pull": VerbRow(DISTRIBUTION, "Pull an image from a registry into an OCI layout"),
+    "sign": VerbRow(DISTRIBUTION, "Sign an image in a registry, with its provenance and SBOMs"),
+    "verify": VerbRow(DISTRIBUTION, "Verify the signatures, the lock and the contents of an image"),
+    "registry": VerbRow(DISTRIBUTION, "List, tag, clean up or mirror images in a registry"),
+    "cves": VerbRow(DISTRIBUTION, "List known vulnerabilities of locked targets"),
+    "outdated": VerbRow(
+        CURRENT, "List newer versions of packages of a target, a project or a file"
+    ),
+    "update": VerbRow(CURRENT, "Update a project, or try newer versions in a matrix"),
+    "slurm": VerbRow(SITES, "Write a Slurm job script for the image of a target"),
+    "ci": VerbRow(SITES, "List CI jobs, write them as a shell script, and report their results"),
+    "site": VerbRow(SITES, "Write the targets of the matrix as static web pages"),
+    "explain": VerbRow(SITES, "Explain a finding of diagnose or audit by its code"),
+    "cache": VerbRow(SITES, "Show, clean up or verify the cache of downloads and layers"),
+    "help": VerbRow(SITES, "Show the help of a command", hidden=True),
 }
 
 # Removed verbs → their replacements; CHANGELOG.md lists them.
@@ -88,7 +92,7 @@ REMOVED = {
 }
 
 
-class Commands(Mapping[str, TyperCommand | VerbGroup]):
+class LazyCommands(Mapping[str, TyperCommand | VerbGroup]):
     """All commands by name. The module of a command is imported when the command is looked up."""
 
     def __getitem__(self, name: str) -> TyperCommand | VerbGroup:
@@ -104,12 +108,12 @@ class Commands(Mapping[str, TyperCommand | VerbGroup]):
         return len(VERBS)
 
 
-class Program(VerbGroup):
+class ProgramGroup(VerbGroup):
     """The command group of the program. An interrupt is raised for the caller to report."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands: Any = Commands()
+        self.commands: Any = LazyCommands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """The panel, name and summary of each listed command; no command is imported."""
@@ -138,7 +142,7 @@ class SignalInterrupt(BaseException):
 
 app = typer.Typer(
     name="imgbuild",
-    cls=Program,
+    cls=ProgramGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -154,12 +158,12 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        put(f"imgbuild {imgbuild.__version__}")
+        write_stdout(f"imgbuild {imgbuild.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def root(
+def program_options(
     version: Annotated[
         bool,
         typer.Option(
@@ -187,7 +191,9 @@ def _suggestion(error: Exception, text: str) -> str:
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (
-        nearest(value[1].lower(), choices(parameter)) if parameter is not None and value else None
+        nearest_choice(value[1].lower(), parameter_choices(parameter))
+        if parameter is not None and value
+        else None
     )
     return f" Did you mean {near}?" if near else ""
 
@@ -206,14 +212,15 @@ def run_verb() -> int:
         closed = BrokenPipeError in (type(ended), type(ended.__context__))
         if not closed or not _requests_help(sys.argv[1:]):
             raise
-        discard()  # the reader of the help, such as `head`, has closed the pipe: not an error
+        # the reader of the help, such as `head`, has closed the pipe: not an error
+        discard_stdout()
         return 0
     except USAGE_ERRORS as error:
         context = getattr(error, "ctx", None)
         name = context.command_path if context is not None else "imgbuild"
         text = str(getattr(error, "format_message", error.__str__)()).strip()
         if type(error).__name__ == "NoArgsIsHelpError" or not text:
-            put(text)
+            write_stdout(text)
             return InputError.exit_code
         message = f"{name}: {text}{_suggestion(error, text)}"
         hint = f"run imgbuild help{name.removeprefix('imgbuild')}"

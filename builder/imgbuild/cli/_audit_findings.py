@@ -11,23 +11,23 @@ from typing import Annotated
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.code.model import CodeReport
 from imgbuild.cache.context import Context
-from imgbuild.cli._output import count
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import OUTPUT, SELECT, option
+from imgbuild.cli._output import format_count
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, option
 from imgbuild.errors import InputError, NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import audit_code
-from imgbuild.pipeline.audit_code import Code
+from imgbuild.pipeline.audit_code import UserCode
 from imgbuild.pipeline.session import Session
-from imgbuild.report import Finding, Relation, Report, Severity, Unread
+from imgbuild.report import ConflictRelation, Finding, Report, Severity, UncheckedPart
 from imgbuild.system.console import console
 
 INDENT = "    "
 MOST_ABSENT, NAMED = 10, 5  # findings of absent packages that are printed separately; names
 
 
-class Format(enum.StrEnum):
+class FindingFormat(enum.StrEnum):
     """The output format of findings."""
 
     TEXT = "text"
@@ -44,7 +44,7 @@ CodePaths = Annotated[
         "Check whether the code at this path works with the packages: Python files, notebooks, "
         "shell scripts, YAML, JSON and Dockerfiles. Can be repeated.",
         metavar="PATH",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
         often=True,
     ),
 ]
@@ -55,11 +55,11 @@ Replace = Annotated[
         "Replace a package of the target with a fork, and audit the code of the fork. FORK is "
         "the path of a checkout, or git+URL@REV. Can be repeated.",
         metavar="NAME=FORK",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
     ),
 ]
 OutputFormat = Annotated[
-    Format | None,
+    FindingFormat | None,
     option(
         "--output-format",
         "The output format of findings: text, json (equivalent to --json), sarif (SARIF 2.1.0, for"
@@ -69,7 +69,7 @@ OutputFormat = Annotated[
 ]
 
 
-def unread_line(entry: Unread) -> str:
+def unread_line(entry: UncheckedPart) -> str:
     return f"{'not read' if entry.required else 'not checked'}: {entry.what}: {entry.why}"
 
 
@@ -84,7 +84,7 @@ def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
 
 
 def audit_targets(
-    session: Session, selected: Sequence[Selected], inputs: Inputs, code: Code
+    session: Session, selected: Sequence[Selected], inputs: Inputs, code: UserCode
 ) -> list[Report]:
     """The reports on a user's code, one for each target and architecture."""
     return [
@@ -96,9 +96,9 @@ def audit_targets(
     ]
 
 
-def refuse_paths(selection: Selection) -> None:
+def refuse_paths(selection: SelectionOptions) -> None:
     """Raise InputError if a selected name is not a target but a file of code."""
-    for name in selection.named:
+    for name in selection.named_targets:
         is_pin = "@" in name or "==" in name
         if not is_pin and ("/" in name or Path(name).suffix in CODE_SUFFIXES):
             message = f"{name} is not a target"
@@ -112,7 +112,7 @@ def refuse_paths(selection: Selection) -> None:
 
 def read_code(
     paths: Sequence[Path] | None, replaced: Sequence[str] | None, *, again: bool, offline: bool
-) -> Code | None:
+) -> UserCode | None:
     """The code of `--code` and the forks of `--replace`. None if neither option is given."""
     if not paths and not replaced:
         return None
@@ -146,7 +146,7 @@ def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
             absent = {}
         for key, group in groups.items():
             yield from _words(group) if key not in absent else ()
-        yield from _absent([group[0] for group in absent.values()])
+        yield from _absent_package_lines([group[0] for group in absent.values()])
         for entry in report.unread:
             yield unread_line(entry)
         if len(reports) == 1:
@@ -155,10 +155,14 @@ def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
 
 def _counts(report: Report) -> str:
     counts = ", ".join(
-        count(sum(finding.severity is severity for finding in report.findings), severity)
+        format_count(sum(finding.severity is severity for finding in report.findings), severity)
         for severity in Severity
     )
-    read = f" in {count(report.files, 'file')} of code" if isinstance(report, CodeReport) else ""
+    read = (
+        f" in {format_count(report.files, 'file')} of code"
+        if isinstance(report, CodeReport)
+        else ""
+    )
     return f"{report.target} {report.arch}: {counts}{read}"
 
 
@@ -184,19 +188,19 @@ def is_absent(finding: Finding) -> bool:
         finding.severity is Severity.ERROR
         and evidence is not None
         and (
-            evidence.relation is Relation.PACKAGE
-            or (evidence.relation is Relation.REQUIREMENT and not evidence.other_version)
+            evidence.relation is ConflictRelation.PACKAGE
+            or (evidence.relation is ConflictRelation.REQUIREMENT and not evidence.other_version)
         )
     )
 
 
-def _absent(findings: Sequence[Finding]) -> Iterator[str]:
+def _absent_package_lines(findings: Sequence[Finding]) -> Iterator[str]:
     """One line for required packages that are absent, and one for imported packages."""
     required: dict[str, None] = {}
     imported: dict[str, None] = {}
     for finding in findings:
         evidence = finding.evidence
-        if evidence is not None and evidence.relation is Relation.REQUIREMENT:
+        if evidence is not None and evidence.relation is ConflictRelation.REQUIREMENT:
             required[evidence.other or re.split(r"[^\w.-]", evidence.subject)[0]] = None
         elif evidence is not None:
             imported[evidence.subject.partition(".")[0]] = None
@@ -208,7 +212,7 @@ def _absent(findings: Sequence[Finding]) -> Iterator[str]:
             more = (
                 f" and {len(names) - NAMED} more; --json lists them" if len(names) > NAMED else ""
             )
-            what = count(len(names), "package" if names is required else "module")
+            what = format_count(len(names), "package" if names is required else "module")
             are = "is" if len(names) == 1 else "are"
             yield f"error: {what} {are} {text}: {', '.join([*names][:NAMED])}{more} [{check}]"
 
@@ -218,7 +222,7 @@ def _words(group: Sequence[Finding]) -> Iterator[str]:
     finding, *more = group
     yield f"{finding.severity}: {finding.message} [{finding.check}]"
     if finding.where:
-        also = f" and {count(len(more), 'more place')}; --json lists them" if more else ""
+        also = f" and {format_count(len(more), 'more place')}; --json lists them" if more else ""
         yield f"{INDENT}at {finding.where}{also}"
     if finding.remedy:
         yield f"{INDENT}{finding.remedy}"

@@ -10,5 +10,5 @@ def report_cause(log: str) -> None:
     if log.strip():
         from imgbuild.diagnose import diagnosis  # reads all rules, which only a failure needs
 
-        if sentence := diagnosis.sentence(log):
+        if sentence := diagnosis.first_finding_sentence(log):
             console.info(sentence)

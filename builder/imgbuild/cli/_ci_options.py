@@ -13,7 +13,7 @@ from imgbuild.cli._options import Tier
 from imgbuild.cli._verb import option
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.session import Session
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import parse_repository
 from imgbuild.system.console import console
 
@@ -41,7 +41,7 @@ Results = Annotated[
 ]
 
 
-def chosen(
+def choose_ci_jobs(
     session: Session,
     patterns: list[str],
     query: JobQuery,
@@ -55,7 +55,7 @@ def chosen(
 
     A retired target has jobs only if it is selected by name.
     """
-    selected = session.select(patterns, everything=everything, arches=[])
+    selected = session.select_targets(patterns, everything=everything, arches=[])
     if everything:
         retired = [item.name for item in selected if item.target.retired]
         selected = [item for item in selected if item.name not in retired]
@@ -63,18 +63,22 @@ def chosen(
             console.info(f"retired targets, selected only by name: {', '.join(retired)}")
     there = {}
     if registry is not None:
-        client = Client(plain_http=plain_http, origin=True, reporter=console)
-        there = published.read(client, parse_repository(registry), selected, sifs=settings.sif)
-    plan = choosing.choose(session.project, selected, settings, query, there, console)
+        client = RegistryClient(plain_http=plain_http, origin=True, reporter=console)
+        there = published.read_published_state(
+            client, parse_repository(registry), selected, sifs=settings.sif
+        )
+    plan = choosing.choose_jobs(session.project, selected, settings, query, there, console)
     for skipped in plan.passed:
         console.info(f"{skipped.target}: {skipped.outcome}, {skipped.reason}")
     return plan
 
 
-def settings_of(session: Session, gate: Sequence[Tier] | None, *, gpu: bool) -> CiSettings:
-    return settings.read(session.project).gated(tuple(tier.value for tier in gate or ()), gpu=gpu)
+def ci_settings(session: Session, gate: Sequence[Tier] | None, *, gpu: bool) -> CiSettings:
+    return settings.read_ci_settings(session.project).with_required_tiers(
+        tuple(tier.value for tier in gate or ()), gpu=gpu
+    )
 
 
 def results_folder(project: Project, results: Path | None) -> Path:
     """The folder of results."""
-    return results or project.below("build/ci")
+    return results or project.output_path("build/ci")

@@ -8,24 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from packaging.version import Version
 
 from imgbuild.audit.binaries import gpu_models
-from imgbuild.cli._output import GAP, aligned, count, terminal_width
+from imgbuild.cli._output import GAP, align_columns, format_count, terminal_width
 from imgbuild.doctor.host import Host
-from imgbuild.doctor.targets import COMPATIBILITY, Diagnosis, TargetFit, comparable
+from imgbuild.doctor.targets import COMPATIBILITY, HostDiagnosis, TargetFit, is_comparable
 from imgbuild.show import table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
 
 FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
 HEAD = ("target", "as of", "Python", "has", "tested")
-FULL = "full driver"  # the column of targets that run with a restriction
-SHOWN = 2  # frameworks of a target
+FULL_DRIVER = "full driver"  # the column of targets that run with a restriction
+SHOWN_TARGETS = 2  # frameworks of a target
 ORDER = "fewest restrictions, then recommended, general, newest CUDA release, latest date"
 
-Rows = Mapping[str, TableRow]
-Groups = dict[tuple[str, tuple[str, ...]], list[str]]
+RowsByTarget = Mapping[str, TableRow]
+TargetGroups = dict[tuple[str, tuple[str, ...]], list[str]]
 
 
-def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
+def doctor_lines(diagnosis: HostDiagnosis, rows: RowsByTarget) -> Iterator[str]:
     """The results by group with reasons, the test records, and the recommended target."""
     fitting = [fit.target for fit in diagnosis.verdicts if fit.fits and not fit.retired]
     full = {fit.target: fit.unrestricted for fit in diagnosis.verdicts}
@@ -35,7 +35,9 @@ def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
         shown = [name for name in names if name in by_target]
         others = [name for name in names if name not in by_target]
         yield (
-            f"{judged}: {count(len(names), 'target')}" if shown else f"{judged}: {', '.join(names)}"
+            f"{judged}: {format_count(len(names), 'target')}"
+            if shown
+            else f"{judged}: {', '.join(names)}"
         )
         yield from (f"{GAP}{text}" for text in texts)
         if shown:
@@ -46,14 +48,14 @@ def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
     retired = [verdict for verdict in diagnosis.verdicts if verdict.fits and verdict.retired]
     yield from (f"{verdict.target} is retired: {verdict.retired}" for verdict in retired)
     yield from [""] if retired else []
-    yield from _tested(diagnosis.host, [rows[name] for name in fitting if name in rows])
-    yield from _use(diagnosis, [rows[name] for name in fitting if name in rows])
+    yield from _tested_machines(diagnosis.host, [rows[name] for name in fitting if name in rows])
+    yield from _recommendation_lines(diagnosis, [rows[name] for name in fitting if name in rows])
 
 
-def _groups(diagnosis: Diagnosis) -> Groups:
+def _groups(diagnosis: HostDiagnosis) -> TargetGroups:
     """Targets by result, reasons and remarks, in the order of the results."""
-    fits = "fits" if comparable(diagnosis.host) else "unknown"
-    groups: Groups = {}
+    fits = "fits" if is_comparable(diagnosis.host) else "unknown"
+    groups: TargetGroups = {}
     for verdict in diagnosis.verdicts:
         judged = fits if verdict.fits else "does not fit"
         texts = (*verdict.reasons, *_remarks(diagnosis.host, verdict))
@@ -68,22 +70,24 @@ def _remarks(host: Host, verdict: TargetFit) -> Iterator[str]:
             yield (
                 f"runs on driver {host.driver} {COMPATIBILITY}, with one restriction: code that"
                 " relies on the driver to compile PTX, or that calls functions added in a newer"
-                f' CUDA 12 release than the driver\'s, fails; "{FULL}" has no restriction'
+                f' CUDA 12 release than the driver\'s, fails; "{FULL_DRIVER}" has no restriction'
             )
         else:
             yield remark
 
 
-def _table(names: Sequence[str], rows: Rows, full: Mapping[str, str]) -> list[str]:
+def _table(names: Sequence[str], rows: RowsByTarget, full: Mapping[str, str]) -> list[str]:
     """The header and a line for each target, with fewer columns on a narrow terminal."""
     lines: list[str] = []
     for brief, dropped in ((False, 0), (True, 0), (True, 1), (True, 2)):  # months, dates, Python
         cells = [_cells(name, rows.get(name), brief=brief) for name in names]
         heads = [HEAD, *cells]
         if any(full[name] for name in names):
-            column = [FULL, *(full[name] or table.NONE for name in names)]
+            column = [FULL_DRIVER, *(full[name] or table.NO_VALUE for name in names)]
             heads = [(*cell, more) for cell, more in zip(heads, column, strict=True)]
-        lines = aligned([(cell[0], *cell[1 + dropped :]) for cell in heads], width=sys.maxsize)
+        lines = align_columns(
+            [(cell[0], *cell[1 + dropped :]) for cell in heads], width=sys.maxsize
+        )
         if max(map(len, lines)) + len(GAP) <= terminal_width():
             break
     return [f"{GAP}{line}" for line in lines]
@@ -91,25 +95,29 @@ def _table(names: Sequence[str], rows: Rows, full: Mapping[str, str]) -> list[st
 
 def _name(verdict: TargetFit) -> str:
     marked = verdict.retired and not verdict.fits
-    return verdict.target + (table.RETIRED if marked else "")
+    return verdict.target + (table.RETIRED_MARK if marked else "")
 
 
 def _cells(name: str, row: TableRow | None, *, brief: bool) -> tuple[str, ...]:
     if row is None:
-        return (name, *[table.NONE] * (len(HEAD) - 1))
+        return (name, *[table.NO_VALUE] * (len(HEAD) - 1))
     named = [f"{each} {row.pins[each]}" for each in FRAMEWORKS if each in row.pins]
-    has = ", ".join(named[:SHOWN]) or table.NONE
+    has = ", ".join(named[:SHOWN_TARGETS]) or table.NO_VALUE
     return (name, row.as_of, row.python, has, _record(row, brief=brief))
 
 
 def _record(row: TableRow, *, brief: bool) -> str:
-    return table.record(row, brief=brief) if any(image.runs for image in row.images) else table.NONE
+    return (
+        table.highest_record(row, brief=brief)
+        if any(image.runs for image in row.images)
+        else table.NO_VALUE
+    )
 
 
-def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
+def _tested_machines(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
     """The GPUs and drivers in the test records, and whether they match the machine."""
     runs = [run for row in fitting for image in row.images for run in image.runs if run.gpu]
-    if not fitting or not comparable(host):
+    if not fitting or not is_comparable(host):
         return
     if not runs:
         yield f"none of these targets has been tested on a GPU on {host.arch}"
@@ -135,11 +143,11 @@ def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
 
 
 def _capabilities(runs: Sequence[RecordedRun]) -> set[str]:
-    found = (gpu_models.find(name) for run in runs for name in run.gpu)
+    found = (gpu_models.find_gpu_model(name) for run in runs for name in run.gpu)
     return {model.capability for model in found if model is not None}
 
 
-def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
+def _recommendation_lines(diagnosis: HostDiagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
     """The recommended target, and the target with the newest version of each framework."""
     judged = {verdict.target for verdict in diagnosis.verdicts}
     if diagnosis.best and diagnosis.best not in judged:
@@ -147,17 +155,19 @@ def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
             yield f"use {diagnosis.best} instead ({ORDER})"
     elif diagnosis.best:
         yield f"use: {diagnosis.best} ({ORDER})"
-        newest = [each for each in (_newest(name, fitting) for name in FRAMEWORKS) if each]
+        newest = [
+            each for each in (_newest_framework(name, fitting) for name in FRAMEWORKS) if each
+        ]
         if {target for _, target in newest} - {diagnosis.best}:
             yield "the newest compatible version of each framework:"
-            yield from (f"{GAP}{line}" for line in aligned(newest))
-    elif not comparable(diagnosis.host):
+            yield from (f"{GAP}{line}" for line in align_columns(newest))
+    elif not is_comparable(diagnosis.host):
         yield "no target is recommended, because no GPU with a driver was found"
     else:
-        yield f"no target is compatible with {diagnosis.host.phrase}"
+        yield f"no target is compatible with {diagnosis.host.host_phrase}"
 
 
-def _newest(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
+def _newest_framework(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
     """The newest version of the framework, and its target with the fewest other frameworks."""
     having = [row for row in fitting if framework in row.pins]
     if not having:

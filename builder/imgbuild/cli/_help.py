@@ -16,23 +16,23 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from imgbuild.cli._verb import OFTEN, OUTPUT, SETTINGS, WORK
+from imgbuild.cli._verb import FREQUENT_OPTIONS, OUTPUT, SETTINGS, WORK
 from imgbuild.errors import InputError
 
 HELP = {"help_option_names": ["--help", "-h"]}
 INDENT = "  "
 COLUMN = 26  # the largest column at which the text of an option begins
 NO_TARGET = ""  # in place of a target: the only one of the project
-ACTIVE = "active"  # the value of --environment without one
+ACTIVE_KEY = "active"  # the value of --environment without one
 EXAMPLES = ("Example:", "Examples:")
 WORDS = "imgbuild.command"  # the words after `--`, in the meta data of a context
-FEW = 12  # options that fit one screen
-MORE = "More options"
-LAST = (OUTPUT,)  # panels at the end; others are in the order in which options are declared
+FEW_OPTIONS = 12  # options that fit one screen
+MORE_PANEL = "More options"
+LAST_PANELS = (OUTPUT,)  # panels at the end; others are in the order in which options are declared
 
 
 @contextlib.contextmanager
-def _naming(ctx: Any) -> Iterator[None]:
+def _name_verb_in_errors(ctx: Any) -> Iterator[None]:
     """Add the context of the command to a usage error without one."""
     try:
         yield
@@ -54,7 +54,7 @@ class VerbCommand(TyperCommand):
 
         Raises InputError for a second value of an option with a single value.
         """
-        with _naming(ctx):
+        with _name_verb_in_errors(ctx):
             if not ctx.resilient_parsing:
                 _refuse_second_values(self, ctx, args)
             return super().parse_args(ctx, args)
@@ -92,7 +92,7 @@ class AuditCommand(VerbCommand):
         for word, after in zip(args, [*args, "-"][1:], strict=True):
             words.append(word)
             if word == "--environment" and after.startswith("-"):
-                words.append(ACTIVE)
+                words.append(ACTIVE_KEY)
         return super().parse_args(ctx, words)
 
 
@@ -101,18 +101,18 @@ class VerbGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help: the description, and one line for each command."""
-        formatter.write("\n".join(listing(self, ctx)) + "\n")
+        formatter.write("\n".join(group_listing(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments of the command line."""
-        with _naming(ctx):
+        with _name_verb_in_errors(ctx):
             return super().parse_args(ctx, args)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """The panel, name and summary of each listed command."""
         for name, each in self.commands.items():
             if not each.hidden:
-                yield getattr(each, "rich_help_panel", None) or "Commands", name, summary(each)
+                yield getattr(each, "rich_help_panel", None) or "Commands", name, verb_summary(each)
 
 
 def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:
@@ -147,7 +147,7 @@ def given_values(flags: Sequence[str], args: Sequence[str]) -> list[str]:
     return values
 
 
-def add(
+def register_verb(
     app: typer.Typer,
     name: str,
     function: Callable[..., None],
@@ -158,14 +158,14 @@ def add(
     app.command(name, cls=cls, context_settings=HELP)(function)
 
 
-def command(function: Callable[..., None], *, cls: type[VerbCommand] = VerbCommand) -> Any:
+def create_command(function: Callable[..., None], *, cls: type[VerbCommand] = VerbCommand) -> Any:
     """Convert `function` into a command of typer."""
     single = typer.Typer(add_completion=False)
-    add(single, function.__name__, function, cls=cls)
+    register_verb(single, function.__name__, function, cls=cls)
     return typer.main.get_command(single)
 
 
-def group(app: typer.Typer) -> Any:
+def create_group(app: typer.Typer) -> Any:
     """Convert `app` into a group of commands of typer."""
     return typer.main.get_group(app)
 
@@ -176,7 +176,7 @@ def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
     None if there is no command, or if `--` marks it.
     """
     positional, named = 0, False
-    for place, word in _before_mark(options, words):
+    for place, word in _words_before_mark(options, words):
         if word.startswith("-") and word != "-":
             named = named or _is_target_option(word)
             continue
@@ -190,11 +190,11 @@ def names_target(options: Sequence[Any], words: Sequence[str]) -> bool:
     """Whether a target is specified before `--`, by an option or by a positional argument."""
     return any(
         _is_target_option(word) or word == "-" or not word.startswith("-")
-        for _, word in _before_mark(options, words)
+        for _, word in _words_before_mark(options, words)
     )
 
 
-def _before_mark(options: Sequence[Any], words: Sequence[str]) -> Iterator[tuple[int, str]]:
+def _words_before_mark(options: Sequence[Any], words: Sequence[str]) -> Iterator[tuple[int, str]]:
     """The words before `--` with their indexes, except values of options."""
     valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
     place = 0
@@ -210,7 +210,7 @@ def _is_target_option(word: str) -> bool:
 def help_lines(command: Any, ctx: Any) -> Iterator[str]:
     """The help of a command: usage, description, arguments, options by panel, and examples.
 
-    If there are more than `FEW` options, the most used ones are listed first.
+    If there are more than `FEW_OPTIONS` options, the most used ones are listed first.
     """
     description, examples = _parts(command.help or "")
     yield from _usage(command, ctx)
@@ -219,14 +219,14 @@ def help_lines(command: Any, ctx: Any) -> Iterator[str]:
     arguments, options = _parameters(command)
     if arguments:
         yield from _section("Arguments", arguments)
-    often = [each for each in options if OFTEN & {*each.opts, *each.secondary_opts}]
-    first = often if len(options) > FEW else []
-    panels: dict[str, list[Any]] = {WORK: first, MORE: []}
+    often = [each for each in options if FREQUENT_OPTIONS & {*each.opts, *each.secondary_opts}]
+    first = often if len(options) > FEW_OPTIONS else []
+    panels: dict[str, list[Any]] = {WORK: first, MORE_PANEL: []}
     for each in options:
         panel = each.rich_help_panel or WORK
         if each not in first:
-            panels.setdefault(MORE if first and panel == WORK else panel, []).append(each)
-    for panel in [*(name for name in panels if name not in LAST), *LAST]:
+            panels.setdefault(MORE_PANEL if first and panel == WORK else panel, []).append(each)
+    for panel in [*(name for name in panels if name not in LAST_PANELS), *LAST_PANELS]:
         if panels.get(panel):
             yield from _section(panel, panels[panel])
     if examples:
@@ -241,7 +241,7 @@ def _parts(text: str) -> tuple[str, str]:
     return (plain, "") if start is None else (plain[: start.start()], plain[start.start() :])
 
 
-def listing(group: Any, ctx: Any) -> Iterator[str]:
+def group_listing(group: Any, ctx: Any) -> Iterator[str]:
     """The help of a group: a list of commands by panel."""
     path = ctx.command_path
     yield f"Usage: {path} [OPTIONS] COMMAND ..."
@@ -257,7 +257,10 @@ def listing(group: Any, ctx: Any) -> Iterator[str]:
         for name, text in rows:
             head = f"{INDENT}{name.ljust(widest)}  "
             yield from textwrap.wrap(
-                head + text, _width(), subsequent_indent=" " * len(head), break_on_hyphens=False
+                head + text,
+                _help_width(),
+                subsequent_indent=" " * len(head),
+                break_on_hyphens=False,
             )
     options = [each for each in group.params if not each.hidden]
     names = [flag for each in options for flag in each.opts if "completion" not in flag]
@@ -268,35 +271,35 @@ def listing(group: Any, ctx: Any) -> Iterator[str]:
     yield f"Help for a command: imgbuild help {verb + ' ' if verb else ''}COMMAND"
 
 
-def summary(command: Any) -> str:
+def verb_summary(command: Any) -> str:
     """The first line of the help of a command, without the final period."""
     return str(command.help or "").strip().splitlines()[0].removesuffix(".")
 
 
-def metavar(parameter: Any) -> str:
+def value_metavar(parameter: Any) -> str:
     """The metavar of a parameter: as defined, else its choices, else its name. "" for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
     if parameter.metavar:
         return str(parameter.metavar)
-    return "|".join(choices(parameter)) or str(parameter.name).upper()
+    return "|".join(parameter_choices(parameter)) or str(parameter.name).upper()
 
 
-def choices(parameter: Any) -> list[str]:
+def parameter_choices(parameter: Any) -> list[str]:
     """The choices of a parameter. Empty for a parameter that accepts any value."""
     values = getattr(parameter.type, "choices", ())
     return [str(each.value if isinstance(each, enum.Enum) else each) for each in values]
 
 
-def flags(option: Any) -> str:
+def option_flags(option: Any) -> str:
     """The names of an option: the long name first, the negative name after a slash."""
     names = sorted(option.opts, key=lambda name: -len(name))
-    value = metavar(option)
+    value = value_metavar(option)
     words = [f"{names[0]} {value}".rstrip(), *names[1:]]
     return "/".join([", ".join(words), *option.secondary_opts])
 
 
-def text(option: Any) -> str:
+def parameter_help(option: Any) -> str:
     """The help of a parameter, with the default value unless it is hidden or stated in the help."""
     words = " ".join((option.help or "").split())
     default = option.default
@@ -314,7 +317,7 @@ def _usage(command: Any, ctx: Any) -> Iterator[str]:
     arguments, _ = _parameters(command)
     words = [ctx.command_path, "[OPTIONS]"]
     for each in arguments:
-        word = metavar(each)
+        word = value_metavar(each)
         words.append(word if each.required or word.startswith("-- ") else f"[{word}]")
     yield f"Usage: {' '.join(words)}"
 
@@ -329,12 +332,12 @@ def _section(title: str, parameters: Sequence[Any]) -> Iterator[str]:
     yield ""
     yield f"{title}:"
     for each in parameters:
-        head = flags(each) if each.opts[0].startswith("-") else metavar(each)
-        yield from _row(f"{INDENT}{head}", text(each))
+        head = option_flags(each) if each.opts[0].startswith("-") else value_metavar(each)
+        yield from _row(f"{INDENT}{head}", parameter_help(each))
 
 
 def _row(head: str, words: str) -> Iterator[str]:
-    lines = textwrap.wrap(words, _width() - COLUMN, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(words, _help_width() - COLUMN, break_on_hyphens=False) or [""]
     if len(head) > COLUMN - 2:
         yield head
     else:
@@ -350,16 +353,16 @@ def _prose(words: str) -> Iterator[str]:
         if number and not (example and paragraphs[number - 1].startswith(("    ", *EXAMPLES))):
             yield ""
         if example:
-            yield from _folded(paragraph[2:])
+            yield from _fold_example(paragraph[2:])
         else:
             plain = " ".join(paragraph.replace("**", "").split())
-            yield from textwrap.wrap(plain, _width(), break_on_hyphens=False)
+            yield from textwrap.wrap(plain, _help_width(), break_on_hyphens=False)
 
 
-def _folded(example: str) -> Iterator[str]:
+def _fold_example(example: str) -> Iterator[str]:
     """An example as lines. A long command is continued with a backslash."""
-    while len(example) > _width():
-        cut = example.rfind(" ", 4, _width() - 1)
+    while len(example) > _help_width():
+        cut = example.rfind(" ", 4, _help_width() - 1)
         if cut < 0:
             break
         yield f"{example[:cut]} \\"
@@ -367,5 +370,5 @@ def _folded(example: str) -> Iterator[str]:
     yield example
 
 
-def _width() -> int:
+def _help_width() -> int:
     return min(shutil.get_terminal_size().columns, 100)

@@ -14,7 +14,7 @@ from imgbuild.values import Arch
 _DRIVER = re.compile(r"\d{3}(\.\d{1,4}){0,2}", re.ASCII)
 
 
-def driver(text: str) -> str:
+def parse_driver(text: str) -> str:
     """Parse the value of `--driver`. Raises InputError if it is not a valid version."""
     if not _DRIVER.fullmatch(text):
         message = f"--driver {text}: expected a version such as 535 or 580.65.06"
@@ -22,12 +22,12 @@ def driver(text: str) -> str:
     return text
 
 
-def gpu(text: str) -> GpuModel:
+def parse_gpu(text: str) -> GpuModel:
     """Look up the value of `--gpu`. Raises InputError, with a similar name, for an unknown one."""
-    model = gpu_models.find(text)
+    model = gpu_models.find_gpu_model(text)
     if model is None:
         message = f"--gpu {text}: unknown GPU"
-        near = gpu_models.similar(text)
+        near = gpu_models.most_similar_name(text)
         hint = f"did you mean {near}? " if near else "specify a name such as H100 or RTX 4090; "
         raise InputError(
             message, hint=f"{hint}a compute capability, such as 9.0 or sm_90, is also accepted"
@@ -35,13 +35,13 @@ def gpu(text: str) -> GpuModel:
     return model
 
 
-def described(given_driver: str | None, names: Sequence[str], arch: Arch | None) -> Host:
+def described_host(given_driver: str | None, names: Sequence[str], arch: Arch | None) -> Host:
     """The machine that options describe. Other properties are unknown.
 
     The architecture is `arch`, else that of machines with these GPUs, else x86_64. Raises
     InputError if no machine has both.
     """
-    models = {name: gpu(name) for name in names}
+    models = {name: parse_gpu(name) for name in names}
     needed = {model.arch: name for name, model in models.items() if model.arch}
     if len(needed) > 1 or (arch and needed and arch not in needed):
         arches = " and ".join(f"{name} is built with {each}" for each, name in needed.items())
@@ -49,7 +49,7 @@ def described(given_driver: str | None, names: Sequence[str], arch: Arch | None)
         raise InputError(message, hint="omit --arch, or specify GPUs of one architecture")
     return Host(
         arch=arch or next(iter(needed), Arch.X86_64),
-        driver=driver(given_driver) if given_driver is not None else "",
+        driver=parse_driver(given_driver) if given_driver is not None else "",
         gpus=tuple(
             HostGpu(name=name, capability=model.capability) for name, model in models.items()
         ),

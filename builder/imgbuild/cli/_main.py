@@ -13,42 +13,42 @@ from pathlib import Path
 
 from imgbuild.cache.settings import default_root
 from imgbuild.cli._cause import report_cause
-from imgbuild.cli._output import answer, discard, unwritten
+from imgbuild.cli._output import discard_stdout, print_result, stdout_error
 from imgbuild.errors import (
     ImgbuildError,
     InputError,
+    InputProblem,
     Interrupted,
     NoSolution,
-    Problem,
     Terminated,
     WorkFailed,
 )
 from imgbuild.system import ending, files
 from imgbuild.system.console import console
-from imgbuild.system.control_characters import visible
+from imgbuild.system.control_characters import escape_control
 
 WIDTH = 72  # columns of an excerpt
-BEFORE = 40  # of these at most before the place
+COLUMNS_BEFORE = 40  # of these at most before the place
 
 
-def excerpt(problem: Problem) -> list[str]:
+def problem_excerpt(problem: InputProblem) -> list[str]:
     """Three lines: a margin, the line with its number, and carets. Empty without a source."""
     if problem.source is None or problem.line is None or problem.column is None:
         return []
     at = problem.column - 1
-    first = max(0, at - BEFORE) if len(problem.source) > WIDTH else 0
+    first = max(0, at - COLUMNS_BEFORE) if len(problem.source) > WIDTH else 0
     shown = problem.source[first : first + WIDTH].rstrip()
-    before = visible(shown[: at - first])
+    before = escape_control(shown[: at - first])
     value = problem.value or ""
     length = len(value) if problem.source.startswith(value, at) else 1
     carets = "^" * max(1, min(length, WIDTH - (at - first)))
     indent = "".join("\t" if character == "\t" else " " for character in before)
     number = str(problem.line)
     margin = " " * len(number)
-    return [f"{margin} |", f"{number} | {visible(shown)}", f"{margin} | {indent}{carets}"]
+    return [f"{margin} |", f"{number} | {escape_control(shown)}", f"{margin} | {indent}{carets}"]
 
 
-STOPPED = "interrupted; completed work is kept, so run the same command again to continue"
+STOPPED_MESSAGE = "interrupted; completed work is kept, so run the same command again to continue"
 
 
 ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})
@@ -81,29 +81,31 @@ def main() -> None:
 
         status = _app.run_verb()
     except KeyboardInterrupt:
-        status = _stopped(Interrupted(STOPPED))
+        status = _report_interrupt(Interrupted(STOPPED_MESSAGE))
     except Exception as error:
-        if ending.received() is not None:  # for example from a worker that the signal terminated
-            status = _stopped(error)
+        if (
+            ending.received_signal() is not None
+        ):  # for example from a worker that the signal terminated
+            status = _report_interrupt(error)
         elif isinstance(error, ImgbuildError):
-            status = report(error)
+            status = report_error(error)
         elif isinstance(error, OSError):
-            status = report(_system_error(error))
+            status = report_error(_system_error(error))
         else:
             raise
     sys.exit(status)
 
 
-def _stopped(error: Exception) -> int:
+def _report_interrupt(error: Exception) -> int:
     """Report an interrupt by Ctrl-C or a signal, and return the exit status as in shells."""
-    number = ending.received()
-    interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED)
+    number = ending.received_signal()
+    interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED_MESSAGE)
     if number is None:
-        return report(interrupted)
+        return report_error(interrupted)
     message = f"{signal.Signals(number).name}: {interrupted.message}"
     terminated = Terminated(message, hint=interrupted.hint)
-    terminated.exit_code = ending.SIGNALLED + number
-    return report(terminated)
+    terminated.exit_code = ending.SIGNAL_STATUS + number
+    return report_error(terminated)
 
 
 def _system_error(error: OSError) -> ImgbuildError:
@@ -111,11 +113,11 @@ def _system_error(error: OSError) -> ImgbuildError:
     try:
         sys.stdout.flush()  # the rest of a result or of a help text that cannot be written
     except OSError as failure:
-        discard()
-        return unwritten(failure)
-    if error.errno in files.FULL:
+        discard_stdout()
+        return stdout_error(failure)
+    if error.errno in files.DISK_FULL_ERRORS:
         full = Path(error.filename) if error.filename else _full_place()
-        return files.described(error, full, hint=files.FULL_HINT)
+        return files.convert_os_error(error, full, hint=files.FULL_HINT)
     place = f"{error.filename}: " if error.filename else ""
     hint = "check that the folder exists, is writable and has free space"
     return WorkFailed(f"{place}{error.strerror or error}", hint=hint)
@@ -123,10 +125,10 @@ def _system_error(error: OSError) -> ImgbuildError:
 
 def _full_place() -> Path:
     """The folder with the least free space, for a disk-full error without a path."""
-    return files.fullest((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
+    return files.fullest_disk((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
 
 
-def report(error: ImgbuildError) -> int:
+def report_error(error: ImgbuildError) -> int:
     """Print an error with all problems on stderr, and with `--json` also as JSON on stdout.
 
     Returns the exit status of the error.
@@ -137,7 +139,7 @@ def report(error: ImgbuildError) -> int:
     details = [f"because {reason}" for reason in reasons]
     if problems:
         new = [each for each in problems if str(each) not in error.message]
-        details = [line for each in new for line in (str(each), *excerpt(each))]
+        details = [line for each in new for line in (str(each), *problem_excerpt(each))]
     details += [f"suggestion: {each}" for each in nearest]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)
     report_cause(error.log)
@@ -152,5 +154,5 @@ def report(error: ImgbuildError) -> int:
             "nearest": nearest,
         }
         with contextlib.suppress(WorkFailed):  # a second error of a stdout that cannot be written
-            answer(document, [])
+            print_result(document, [])
     return error.exit_code

@@ -10,7 +10,7 @@ import msgspec
 
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.code.model import CodeFinding
-from imgbuild.cli._output import count, size_text
+from imgbuild.cli._output import format_count, size_text
 from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
@@ -23,11 +23,11 @@ from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.report import Severity
 from imgbuild.show import image_diff
-from imgbuild.show.image_diff import Diff, HostChange
+from imgbuild.show.image_diff import HostChange, ImageDiff
 from imgbuild.system.console import console
 from imgbuild.update.project_move import ProjectMove
 
-SHOWN = 20  # findings that are printed; --json has all
+SHOWN_CHANGES = 20  # findings that are printed; --json has all
 
 
 class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,22 +42,22 @@ class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     required: tuple[str, ...]
     hosts: tuple[HostChange, ...]
-    diff: Diff
+    diff: ImageDiff
     findings: tuple[CodeFinding, ...] = ()
 
 
-def moved_row(name: str, before: Session, after: Session, planned: ProjectMove) -> MovedRow:
+def compare_moved_row(name: str, before: Session, after: Session, planned: ProjectMove) -> MovedRow:
     old = _previous_lock(before, name, planned)
     lock = lock_file.read_lock(after.project.images, name)
     new = (lock, image_digests.read_digests(after.project.images, lock))
-    difference = image_diff.diff(old, new)
+    difference = image_diff.diff_locked_targets(old, new)
     return MovedRow(
         target=name,
         before=planned.old.name,
         after=planned.new.name,
         digest=new[1].digest,
         diff=difference,
-        required=_required(name, after),
+        required=_required_packages(name, after),
         hosts=next(iter(difference.arch.values())).hosts,
         findings=_findings(
             before.project, (open_inputs(before), old[0]), (open_inputs(after), lock)
@@ -65,12 +65,12 @@ def moved_row(name: str, before: Session, after: Session, planned: ProjectMove) 
     )
 
 
-def _required(name: str, session: Session) -> tuple[str, ...]:
+def _required_packages(name: str, session: Session) -> tuple[str, ...]:
     """The packages that a row or the files of the project name."""
     item = project_row(session.matrix, name)
     if item is None:
         return ()
-    return tuple(sorted({*item.requirements.named, *item.row.pins, *item.row.requires}))
+    return tuple(sorted({*item.requirements.direct_packages, *item.row.pins, *item.row.requires}))
 
 
 def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
@@ -113,7 +113,7 @@ def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
     return (finding.file, finding.cell, finding.line, finding.column, finding.code)
 
 
-def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
+def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
     """The differences as text, for required packages only unless `whole` is set."""
     renewed = row.before == row.after
     yield (
@@ -125,7 +125,7 @@ def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
         yield f"  {host.what} {host.before or 'unknown'} → {host.after or 'unknown'}"
     for arch, part in row.diff.arch.items():
         yield (
-            f"{arch}: {count(len(part.changes), 'package')} changed, added or removed;"
+            f"{arch}: {format_count(len(part.changes), 'package')} changed, added or removed;"
             f" {size_text(part.pull)} of {size_text(part.total)} to pull"
         )
         shown = [each for each in part.changes if whole or each.package in row.required]
@@ -134,10 +134,10 @@ def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
         if len(shown) < len(part.changes):
             yield f"  and {len(part.changes) - len(shown)} others; --packages lists all"
     yield f"new findings in the project's code: {len(row.findings) or 'none'}"
-    for finding in row.findings[:SHOWN]:
+    for finding in row.findings[:SHOWN_CHANGES]:
         yield f"  {finding.where}: {finding.severity}: {finding.message}"
-    if len(row.findings) > SHOWN:
+    if len(row.findings) > SHOWN_CHANGES:
         yield (
-            f"  and {len(row.findings) - SHOWN} more; to list them, run: imgbuild audit "
+            f"  and {len(row.findings) - SHOWN_CHANGES} more; to list them, run: imgbuild audit "
             f"{row.target}"
         )

@@ -29,16 +29,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from imgbuild.cli._verb import CONTAINER, OUTPUT, REGISTRY, SELECT, Definition, option
+from imgbuild.cli._verb import CONTAINER, OUTPUT, REGISTRY, TARGETS_PANEL, OptionDefinition, option
 from imgbuild.errors import ImgbuildError
-from imgbuild.matrix.notes import nearest
-from imgbuild.matrix.project_paths import find
-from imgbuild.system.forked import processors
+from imgbuild.matrix.notes import nearest_choice
+from imgbuild.matrix.project_paths import find_project
+from imgbuild.system.forked import processor_count
 from imgbuild.values import Arch, is_number
 
-Through = Literal["docker", "podman", "apptainer", "root", "here"]  # what runs an image
-Engine = Literal["docker", "podman", "apptainer", "root"]  # what runs any command
-Builder = Literal["embedded", "docker"]  # imgbuild itself, or Docker from the rendered Dockerfile
+ThroughName = Literal["docker", "podman", "apptainer", "root", "here"]  # what runs an image
+EngineName = Literal["docker", "podman", "apptainer", "root"]  # what runs any command
+BuilderName = Literal[
+    "embedded", "docker"
+]  # imgbuild itself, or Docker from the rendered Dockerfile
 ImagePart = Literal["base", "wheels"]
 ExecutionPlace = Literal["local", "slurm"]
 
@@ -57,17 +59,17 @@ def _arch(text: object) -> tuple[Arch, ...]:
         return tuple(Arch.parse(part.strip()) for part in str(text).split(","))
     except ValueError as error:
         names = [arch.value for arch in Arch]
-        near = nearest(str(text), names)
+        near = nearest_choice(str(text), names)
         message = f"{text!r} is not a supported architecture; expected {', '.join(names)}"
         message += f"; did you mean {near}?" if near else ""
         raise typer.BadParameter(message) from error
 
 
-def _arch_or_all(text: object) -> tuple[Arch | Literal["all"], ...]:
+def _parse_arches_or_all(text: object) -> tuple[Arch | Literal["all"], ...]:
     return ("all",) if text == "all" else _arch(text)
 
 
-def _each(value: Any) -> list[Any] | None:
+def _parse_each(value: Any) -> list[Any] | None:
     """All values of a repeated option."""
     values = [item for part in value or () for item in part]
     if "all" in values and len(values) > 1:
@@ -84,7 +86,7 @@ def _jobs(value: object) -> int:
     return int(text)
 
 
-def _count(value: object) -> str:
+def _parse_count(value: object) -> str:
     text = str(value)
     if text != "all" and not is_number(text):
         message = f"{text!r} is not a valid number of GPUs; expected a number or 'all'"
@@ -107,83 +109,102 @@ def _factor(value: object) -> float:
 def complete_target(incomplete: str) -> list[str]:
     """The locked targets whose names begin with `incomplete`."""
     try:
-        return [name for name in find(None).locked_targets() if name.startswith(incomplete)]
+        return [name for name in find_project(None).locked_targets() if name.startswith(incomplete)]
     except ImgbuildError:
         return []
 
 
-TARGET = Definition(
-    "--target -t", "A target, by name.", metavar="NAME", panel=SELECT,
+TARGET = OptionDefinition(
+    "--target -t", "A target, by name.", metavar="NAME", panel=TARGETS_PANEL,
     autocompletion=complete_target,
 )  # fmt: skip
-ALL = Definition("--all", "Select all targets of the matrix.", panel=SELECT, often=True)
-_ARCH = ("--arch", "The architecture: x86_64 (amd64) or arm64 (aarch64).")
-ARCH = Definition(*_ARCH, metavar="ARCH", panel=SELECT, often=True, parser=_arch, callback=_each)
-BUILD_ARCH = Definition(
-    *_ARCH, metavar="ARCH", panel=SELECT, often=True, parser=_arch_or_all, callback=_each
+ALL = OptionDefinition(
+    "--all", "Select all targets of the matrix.", panel=TARGETS_PANEL, often=True
 )
-OUTPUT_PATH = Definition(
+_ARCH = ("--arch", "The architecture: x86_64 (amd64) or arm64 (aarch64).")
+ARCH = OptionDefinition(
+    *_ARCH, metavar="ARCH", panel=TARGETS_PANEL, often=True, parser=_arch, callback=_parse_each
+)
+BUILD_ARCH = OptionDefinition(
+    *_ARCH,
+    metavar="ARCH",
+    panel=TARGETS_PANEL,
+    often=True,
+    parser=_parse_arches_or_all,
+    callback=_parse_each,
+)
+OUTPUT_PATH = OptionDefinition(
     "--output -o", "Write the result to this path.", metavar="PATH", often=True
 )
-FORMAT = Definition("--format", "The output format.", metavar="FORMAT", often=True)
-THROUGH = Definition("--through", "How to run the image.", metavar="NAME", often=True)
-BUILDER = Definition("--builder", "The builder to use.", often=True)
-PART = Definition("--only", "Use only one part of the image: base or wheels.")
-KEEP = Definition("--keep/--drop", "Keep or remove the files that this command downloads or"
+FORMAT = OptionDefinition("--format", "The output format.", metavar="FORMAT", often=True)
+THROUGH = OptionDefinition("--through", "How to run the image.", metavar="NAME", often=True)
+BUILDER = OptionDefinition("--builder", "The builder to use.", often=True)
+PART = OptionDefinition("--only", "Use only one part of the image: base or wheels.")
+KEEP = OptionDefinition("--keep/--drop", "Keep or remove the files that this command downloads or"
                                    " builds.")  # fmt: skip
-AGAIN = Definition("--again", "Repeat work even if its result is up to date.")
-FULL = Definition(
+AGAIN = OptionDefinition("--again", "Repeat work even if its result is up to date.")
+FULL = OptionDefinition(
     "--full", "Print the complete result instead of a summary.", panel=OUTPUT, often=True
 )
-CHECK = Definition(
+CHECK = OptionDefinition(
     "--check",
     "Check that the committed files are up to date, without writing them. Exits with"
     " status 5 if one is not.",
 )
-GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
-                  parser=_count, setting=True)  # fmt: skip
-GPU = Definition("--gpu", "A GPU model or compute capability, such as A100, RTX 4090 or 9.0.",
-                 metavar="GPU", panel=SELECT, often=True)  # fmt: skip
-DRIVER = Definition("--driver", "An NVIDIA driver version, such as 580.65.06, or a branch, such as"
-                                " 535, for its latest release.",
-                    metavar="VERSION", panel=SELECT, often=True)  # fmt: skip
-ENV = Definition(
+GPUS = OptionDefinition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
+                  parser=_parse_count, setting=True)  # fmt: skip
+GPU = OptionDefinition("--gpu", "A GPU model or compute capability, such as A100, RTX 4090 or 9.0.",
+                 metavar="GPU", panel=TARGETS_PANEL, often=True)  # fmt: skip
+DRIVER = OptionDefinition(
+    "--driver",
+    "An NVIDIA driver version, such as 580.65.06, or a branch, such as"
+    " 535, for its latest release.",
+    metavar="VERSION",
+    panel=TARGETS_PANEL,
+    often=True,
+)
+ENV = OptionDefinition(
     "--env -e", "Set an environment variable. NAME without a value passes the value from your"
                 " shell. Can be repeated.",
     metavar="NAME[=VALUE]", often=True,
 )  # fmt: skip
-SIF_FILE = Definition("--sif-file", "The SIF file to use.", metavar="FILE")
-KEY = Definition("--key", "The public key to verify signatures with, in PEM format (P-256 or"
+SIF_FILE = OptionDefinition("--sif-file", "The SIF file to use.", metavar="FILE")
+KEY = OptionDefinition("--key", "The public key to verify signatures with, in PEM format (P-256 or"
                           " Ed25519).",
                  metavar="FILE", often=True)  # fmt: skip
-REGISTRY_PLACE = Definition(
+REGISTRY_PLACE = OptionDefinition(
     "--registry", "The repository of the published images.", metavar="HOST/REPOSITORY",
     panel=REGISTRY, often=True,
 )  # fmt: skip
-LOCK = Definition("--lock", "The lock to use.", metavar="PLACE",
-                  panel=SELECT, often=True)  # fmt: skip
-REQUIREMENTS = Definition(
+LOCK = OptionDefinition("--lock", "The lock to use.", metavar="PLACE",
+                  panel=TARGETS_PANEL, often=True)  # fmt: skip
+REQUIREMENTS = OptionDefinition(
     "--requirements -r",
     "Read requirements from a file, such as requirements.txt, pyproject.toml or a lock file, or"
     " from the files in a folder. Can be repeated.",
-    metavar="FILE", panel=SELECT, often=True,
+    metavar="FILE", panel=TARGETS_PANEL, often=True,
 )  # fmt: skip
-SOLVE = Definition("--solve", "Solve for new package versions.", often=True)
-PACKAGES = Definition("--packages", "List all packages.", often=True)
-PYTHON = Definition("--python", "The Python version, such as 3.12.", metavar="X.Y", panel=SELECT)
-CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
-                  often=True)  # fmt: skip
-BASE = Definition(
-    "--base", "The base to use, by its name in the matrix.", metavar="NAME", panel=SELECT
+SOLVE = OptionDefinition("--solve", "Solve for new package versions.", often=True)
+PACKAGES = OptionDefinition("--packages", "List all packages.", often=True)
+PYTHON = OptionDefinition(
+    "--python", "The Python version, such as 3.12.", metavar="X.Y", panel=TARGETS_PANEL
 )
-SYSTEM = Definition(
+CUDA = OptionDefinition(
+    "--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=TARGETS_PANEL, often=True
+)
+BASE = OptionDefinition(
+    "--base", "The base to use, by its name in the matrix.", metavar="NAME", panel=TARGETS_PANEL
+)
+SYSTEM = OptionDefinition(
     "--system", "A Debian package, by name. Can be repeated.", metavar="PACKAGE", often=True
 )
-DRY_RUN = Definition("--dry-run", "Print the planned actions without performing them.", often=True)
-SHARED = Definition(
+DRY_RUN = OptionDefinition(
+    "--dry-run", "Print the planned actions without performing them.", often=True
+)
+SHARED = OptionDefinition(
     "--shared", "The size of shared memory, in MB.", metavar="MB", min=0, setting=True
 )
-FROM = Definition("--from", "The source to read.", metavar="PLACE", often=True)
+FROM = OptionDefinition("--from", "The source to read.", metavar="PLACE", often=True)
 
 Arches = Annotated[
     list[Arch] | None, ARCH("Can be repeated or comma-separated. Default: all architectures.")
@@ -307,6 +328,6 @@ Reference = Annotated[
 ]
 
 
-def processes(jobs: int) -> int:
+def process_count(jobs: int) -> int:
     """The number of processes for `--jobs`."""
-    return jobs or processors()
+    return jobs or processor_count()

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from imgbuild.cli._output import GAP, aligned, count, folded, terminal_width
+from imgbuild.cli._output import GAP, align_columns, fold_lines, format_count, terminal_width
 from imgbuild.cves.check import Vulnerability
-from imgbuild.system.amounts import first_of
+from imgbuild.system.amounts import join_first
 from imgbuild.update.newer import NewerVersion
 from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulnerabilities
@@ -16,14 +16,14 @@ from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
 
 HEAD = ("package", "has", "allowed", "newest", "blocked by")
-UNAUDITED = (
+UNAUDITED_NOTE = (
     "a version is allowed if METADATA and learned constraints permit it; no code was checked"
 )
 REASONS = 2  # of a package, in the table
 ROWS = 8  # Debian packages and vulnerabilities, in the table
-NONE = "-"
+NO_VALUE = "-"
 CPYTHON = "CPython"
-WIDE = 120  # columns of a terminal in which reasons have a column
+WIDE_TERMINAL = 120  # columns of a terminal in which reasons have a column
 
 
 class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,32 +46,32 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[NewerTarget, ...] = ()
 
 
-def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
+def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
     """The report as text, for required packages only unless `whole` is set."""
     shown = [each for each in report.packages if whole or each.required]
     rows = [
         *(_row(each) for each in sorted(shown, key=lambda each: not each.required)),
         *_python(report.base),
         *_debian(report.base, whole=whole),
-        *_vulnerable(report.vulnerabilities, whole=whole),
+        *_vulnerability_rows(report.vulnerabilities, whole=whole),
     ]
     return [
-        *folded([_title(report)]),
+        *fold_lines([_title(report)]),
         *_table(rows),
-        *folded(_unaudited(report, shown)),
-        *folded(_solved(report.solved)),
-        *folded(_targets(report)),
+        *fold_lines(_unaudited_note(report, shown)),
+        *fold_lines(_solved_lines(report.solved)),
+        *fold_lines(_targets(report)),
     ]
 
 
-def _unaudited(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterator[str]:
+def _unaudited_note(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterator[str]:
     """A note on the meaning of "allowed". Empty if the versions were solved."""
     if report.solved or not any(each.allowed for each in shown):
         return
     audits = (
         "imgbuild resolve" if report.base is None else f"imgbuild outdated {report.name} --solve"
     )
-    yield f"{UNAUDITED}; to solve and audit, run: {audits}"
+    yield f"{UNAUDITED_NOTE}; to solve and audit, run: {audits}"
 
 
 def _targets(report: OutdatedReport) -> Iterator[str]:
@@ -94,12 +94,12 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
     whole = [HEAD, *rows]
-    upper = aligned([row[:-1] for row in whole])
-    if terminal_width() >= WIDE or len(upper) != len(whole):
-        return aligned(whole)
+    upper = align_columns([row[:-1] for row in whole])
+    if terminal_width() >= WIDE_TERMINAL or len(upper) != len(whole):
+        return align_columns(whole)
     below = ([f"{GAP}{row[-1]}"] if row[-1] else [] for row in rows)
     pairs = zip(upper[1:], below, strict=True)
-    return [upper[0], *(line for first, more in pairs for line in (first, *folded(more)))]
+    return [upper[0], *(line for first, more in pairs for line in (first, *fold_lines(more)))]
 
 
 def _title(report: OutdatedReport) -> str:
@@ -107,20 +107,26 @@ def _title(report: OutdatedReport) -> str:
     machine = [", ".join(report.arch), f"Python {report.python}"]
     machine += [f"CUDA {report.cuda}"] if report.cuda else []
     allowed = sum(bool(each.allowed) for each in newer)
-    words = f"{len(newer)} of {count(report.looked_up, 'package')} have newer versions"
+    words = f"{len(newer)} of {format_count(report.looked_up, 'package')} have newer versions"
     return f"{report.name} ({', '.join(machine)}): {words}, METADATA allows {allowed}"
 
 
 def _row(each: NewerVersion) -> tuple[str, ...]:
     if each.error:
-        return (each.package, each.version or NONE, NONE, NONE, f"not checked: {each.error}")
+        return (
+            each.package,
+            each.version or NO_VALUE,
+            NO_VALUE,
+            NO_VALUE,
+            f"not checked: {each.error}",
+        )
     words = [*each.reasons[:REASONS]]
     if len(each.reasons) > REASONS:
         words.append(f"{len(each.reasons) - REASONS} more")
     if each.allowed and each.moves:
-        words.append(f"{each.allowed} also changes {first_of(each.moves, REASONS)}")
+        words.append(f"{each.allowed} also changes {join_first(each.moves, REASONS)}")
     words += [each.elsewhere] if each.elsewhere else []
-    return (each.package, each.version, each.allowed or NONE, each.newest, "; ".join(words))
+    return (each.package, each.version, each.allowed or NO_VALUE, each.newest, "; ".join(words))
 
 
 def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
@@ -129,7 +135,7 @@ def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
         return
     if base.python_error:
         reason = f"releases are unknown: {base.python_error}"
-        yield (CPYTHON, NONE, NONE, NONE, reason)
+        yield (CPYTHON, NO_VALUE, NO_VALUE, NO_VALUE, reason)
     elif base.python is not None:
         newest = base.python.newest
         reason = f"standalone build of {base.python.built}"
@@ -141,32 +147,46 @@ def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...
     if base is None:
         return
     if base.error:
-        yield (f"base {base.base}", NONE, NONE, NONE, f"updates are unknown: {base.error}")
+        yield (
+            f"base {base.base}",
+            NO_VALUE,
+            NO_VALUE,
+            NO_VALUE,
+            f"updates are unknown: {base.error}",
+        )
         return
     security = [each for each in base.updates if each.security]
     others = [each for each in base.updates if not each.security]
     shown = base.updates if whole else security[:ROWS]
     for each in shown:
-        yield _update(each, base.date)
+        yield _debian_update_row(each, base.date)
     rest = [] if whole else [(len(security) - ROWS, "security updates"), (len(others), "others")]
     words = [f"{number} {what}" for number, what in rest if number > 0]
     if words:
-        yield (f"base {base.base}", NONE, NONE, NONE, f"and {' and '.join(words)}: --packages")
+        yield (
+            f"base {base.base}",
+            NO_VALUE,
+            NO_VALUE,
+            NO_VALUE,
+            f"and {' and '.join(words)}: --packages",
+        )
 
 
-def _update(each: DebianUpdate, date: str) -> tuple[str, ...]:
+def _debian_update_row(each: DebianUpdate, date: str) -> tuple[str, ...]:
     why = f"security update of Debian ({date})" if each.security else "update of Debian"
     return (each.package, each.version, each.newest, each.newest, why)
 
 
-def _vulnerable(known: KnownVulnerabilities | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
+def _vulnerability_rows(
+    known: KnownVulnerabilities | None, *, whole: bool
+) -> Iterator[tuple[str, ...]]:
     """Rows for known vulnerabilities of high severity, or with `whole` for all."""
     if known is None:
         return
     report = known.report
     if report is None:
         reason = f"vulnerabilities are unknown: {known.error}"
-        yield ("advisories", NONE, NONE, NONE, reason)
+        yield ("advisories", NO_VALUE, NO_VALUE, NO_VALUE, reason)
         return
     open_ones = [each for each in report.vulnerabilities if each.accepted is None]
     counted = [each for each in open_ones if f"{each.package}/{each.id}" in report.counted]
@@ -176,19 +196,19 @@ def _vulnerable(known: KnownVulnerabilities | None, *, whole: bool) -> Iterator[
     if rest:
         yield (
             "advisories",
-            NONE,
-            NONE,
-            NONE,
+            NO_VALUE,
+            NO_VALUE,
+            NO_VALUE,
             f"and {rest} more vulnerabilities; imgbuild cves lists them",
         )
 
 
 def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
     why = f"{each.id}, {each.severity}" + ("" if each.fixed else ", no fix")
-    return (each.package, each.version, each.fixed or NONE, each.fixed or NONE, why)
+    return (each.package, each.version, each.fixed or NO_VALUE, each.fixed or NO_VALUE, why)
 
 
-def _solved(solved: Sequence[SolvedVersion]) -> Iterator[str]:
+def _solved_lines(solved: Sequence[SolvedVersion]) -> Iterator[str]:
     """One line for each solved version, followed by reasons."""
     for each in solved:
         head = f"{each.package} {each.version}"

@@ -14,43 +14,43 @@ from typing import Any
 
 from imgbuild import codec
 from imgbuild.errors import WorkFailed
-from imgbuild.system.amounts import count as count  # noqa: PLC0414 - verbs import it from here
+from imgbuild.system.amounts import format_count as format_count  # noqa: PLC0414 - verbs import it from here
 from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
 from imgbuild.system.console import console
-from imgbuild.system.control_characters import ascii_controls, visible
+from imgbuild.system.control_characters import ascii_controls, escape_control
 
 GAP = "  "  # between the columns of a table, and before what is below them
 WORD = re.compile(r"\S+")
 PIECE = re.compile(r"[^\s,/@-]*[,/@-]|[^\s,/@-]+")  # of a word that is too long
-BELOW = "    "  # before what continues a line
+CONTINUATION_INDENT = "    "  # before what continues a line
 
 
-Style = Callable[[str], Sequence[tuple[str, str]]]  # a line → its parts, with rich's styles
+LineStyle = Callable[[str], Sequence[tuple[str, str]]]  # a line → its parts, with rich's styles
 
 
-def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None:
+def print_result(value: Any, lines: Sequence[str], style: LineStyle | None = None) -> None:
     """Write the result of a command: `value` as canonical JSON with `--json`, else `lines`.
 
     Control characters are escaped, because texts come from locks, servers and file names. `style`
     is used only on a terminal.
     """
     if console.json:
-        put(ascii_controls(codec.encode(value).decode()))
+        write_stdout(ascii_controls(codec.encode(value).decode()))
     elif style is not None and lines and sys.stdout.isatty():
-        console.styled(map(style, lines))
+        console.print_styled(map(style, lines))
     elif lines:
-        put(visible("\n".join(lines)))
+        write_stdout(escape_control("\n".join(lines)))
 
 
 def answer_file(value: Any, texts: Sequence[str]) -> None:
-    """Write a text file as the result of a command, unchanged, or with `--json` like `answer`."""
+    """Write a text file as the result of a command, unchanged, or with `--json` like `print_result`."""
     if console.json or not texts:
-        answer(value, [])
+        print_result(value, [])
     else:
-        put("\n".join(texts))
+        write_stdout("\n".join(texts))
 
 
-def put(text: str) -> None:
+def write_stdout(text: str) -> None:
     """Write `text` to stdout.
 
     A pipe closed by the reader, such as "head", is not an error.
@@ -60,13 +60,13 @@ def put(text: str) -> None:
     try:
         console.data(text)
     except BrokenPipeError:
-        discard()
+        discard_stdout()
     except OSError as error:
-        discard()
-        raise unwritten(error) from error
+        discard_stdout()
+        raise stdout_error(error) from error
 
 
-def unwritten(error: OSError) -> WorkFailed:
+def stdout_error(error: OSError) -> WorkFailed:
     """Return the error for a stdout that is full or closed."""
     message = f"the result cannot be written to stdout: {error.strerror or error}"
     return WorkFailed(
@@ -74,13 +74,13 @@ def unwritten(error: OSError) -> WorkFailed:
     )
 
 
-def discard() -> None:
+def discard_stdout() -> None:
     """Discard all further output to stdout, including the flush at exit."""
     with Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
-def aligned(
+def align_columns(
     rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), width: int | None = None
 ) -> list[str]:
     """Format rows as lines with aligned columns. Columns in `right` are right-aligned.
@@ -91,8 +91,8 @@ def aligned(
     """
     if not rows:
         return []
-    escaped = [[visible(cell).replace("\n", "\\n") for cell in row] for row in rows]
-    blocks = _folded(escaped, right, terminal_width() if width is None else width)
+    escaped = [[escape_control(cell).replace("\n", "\\n") for cell in row] for row in rows]
+    blocks = _fold_rows(escaped, right, terminal_width() if width is None else width)
     return [line.rstrip() for block in blocks for line in block]
 
 
@@ -101,7 +101,7 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
-def _folded(
+def _fold_rows(
     rows: Sequence[Sequence[str]], right: frozenset[int], width: int
 ) -> Iterator[list[str]]:
     """The lines of each row."""
@@ -111,7 +111,7 @@ def _folded(
     words = _needs(columns, WORD)
     pieces = words if sum(words) <= room else _needs(columns, PIECE)
     if len(columns) > 1 and sum(pieces) > room:
-        yield from _without(words.index(max(words)), rows, right, width)
+        yield from _drop_column(words.index(max(words)), rows, right, width)
         return
     while (over := sum(widths) - room) > 0 and len(columns) > 1:
         # The widest column that can be folded becomes as narrow as the next, if necessary.
@@ -122,7 +122,7 @@ def _folded(
         widths[place] -= max(1, min(over, widths[place] - max([pieces[place], *others])))
     widths = widths if len(columns) > 1 else [min(widths[0], room)]
     for row in rows:
-        cells = [_wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+        cells = [_wrap_text(cell, size) for cell, size in zip(row, widths, strict=True)]
         yield [
             GAP.join(
                 cell.rjust(size) if place in right else cell.ljust(size)
@@ -138,7 +138,7 @@ def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]
             for column in columns]  # fmt: skip
 
 
-def _without(
+def _drop_column(
     place: int, rows: Sequence[Sequence[str]], right: frozenset[int], width: int
 ) -> Iterator[list[str]]:
     """The lines of each row, with one column on separate lines.
@@ -149,19 +149,19 @@ def _without(
     others = [[*row[:place], *row[place + 1 :]] for row in rows]
     right = frozenset(each - (each > place) for each in right if each != place)
     inner = max(width - len(GAP), 1)
-    blocks = list(_folded(others, right, width if place else inner))
+    blocks = list(_fold_rows(others, right, width if place else inner))
     taken = max(len(line) for block in blocks for line in block) + len(GAP)
     for block, row in zip(blocks, rows, strict=True):
         if place == 0:
-            yield [*_wrapped(row[0], width), *(GAP + line for line in block)]
+            yield [*_wrap_text(row[0], width), *(GAP + line for line in block)]
         elif place == len(row) - 1 and len(row[-1]) <= width - taken:
             yield [block[0].ljust(taken) + row[-1], *block[1:]]
         else:
-            below = _wrapped(row[place], inner)
+            below = _wrap_text(row[place], inner)
             yield [*block, *(GAP + line for line in below)]
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap_text(text: str, width: int) -> list[str]:
     """Fold `text` between words, and long words after a comma, slash, @ or hyphen."""
     if len(text) <= width:
         return [text]
@@ -177,7 +177,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
-def folded(lines: Iterable[str]) -> list[str]:
+def fold_lines(lines: Iterable[str]) -> list[str]:
     """Fold `lines` to the width of the terminal, only between words, so that words can be copied.
 
     Lines are unchanged if stdout is not a terminal.
@@ -187,17 +187,17 @@ def folded(lines: Iterable[str]) -> list[str]:
     for line in lines:
         indent = line[: len(line) - len(line.lstrip())]
         wrapped += [line] if len(line) <= width else textwrap.wrap(
-            line, width, subsequent_indent=indent + BELOW,
+            line, width, subsequent_indent=indent + CONTINUATION_INDENT,
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
     return wrapped
 
 
-def fitted(lines: Iterable[str]) -> list[str]:
+def fit_lines(lines: Iterable[str]) -> list[str]:
     """Cut `lines` to the terminal's width. Lines are unchanged if stdout is not a terminal."""
     width = terminal_width()
-    return [_cut(line, width) for line in lines]
+    return [_cut_text(line, width) for line in lines]
 
 
-def _cut(text: str, width: int) -> str:
+def _cut_text(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -6,49 +6,49 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild.audit.binaries import gpus
-from imgbuild.cli._output import aligned, count, folded, size_text, terminal_width
+from imgbuild.cli._output import align_columns, fold_lines, format_count, size_text, terminal_width
 from imgbuild.pipeline import declared_files
-from imgbuild.pipeline.choose_target import Choice
+from imgbuild.pipeline.choose_target import TargetChoice
 from imgbuild.pipeline.declared_files import ReadFiles
-from imgbuild.project.model import Declared
+from imgbuild.project.model import Declarations
 from imgbuild.resolve import choose, python_support
-from imgbuild.resolve.choose import Candidate
-from imgbuild.show.table import RETIRED
+from imgbuild.resolve.choose import TargetCandidate
+from imgbuild.show.table import RETIRED_MARK
 from imgbuild.system import boundary
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
-SHOWN = 3  # targets of the table
-LEFT_OUT = 12  # lines on parts that were not read
+SHOWN_TARGETS = 3  # targets of the table
+SHOWN_EXCLUDED = 12  # lines on parts that were not read
 CHOICES = 40  # extras and groups
-FEW = 4  # packages of a target that is not the first
-ADDED = 20  # packages of the first target; --json has all
+FEW_REQUIREMENTS = 4  # packages of a target that is not the first
+SHOWN_ADDITIONS = 20  # packages of the first target; --json has all
 CHANGES = 8  # lines on changes; --json has all
 WIDTH = 80
 HEAD = ("target", "add", "change", "Python", "driver", "GPUs", "size", "tests")
-RIGHT = frozenset((1, 2, 6))
+RIGHT_COLUMNS = frozenset((1, 2, 6))
 
 
 def read_lines(files: ReadFiles) -> list[str]:
     """Lines that list the parts of each file that were read, then unread parts with reasons."""
     declared = files.declared
-    lines = [f"read {line}" for line in declared_files.summary(declared)]
+    lines = [f"read {line}" for line in declared_files.declared_summary(declared)]
     for option, names, chosen in (
         ("--extra", declared.extras, files.extras),
         ("--group", declared.groups, files.groups),
     ):
-        others = [name for name in names if name not in set(map(normalize, chosen))]
+        others = [name for name in names if name not in set(map(normalize_package, chosen))]
         if others:
             more = len(others) - CHOICES
             words = f" and {more} more; --json lists all" if more > 0 else ""
             also = " also" if chosen else ""
             lines.append(f"{option} takes{also} {', '.join(others[:CHOICES])}{words}")
-    left_out = declared_files.left_out(declared)
-    lines += [f"omitted {line}" for line in left_out[:LEFT_OUT]]
-    more = len(left_out) - LEFT_OUT
+    left_out = declared_files.unread_entries(declared)
+    lines += [f"omitted {line}" for line in left_out[:SHOWN_EXCLUDED]]
+    more = len(left_out) - SHOWN_EXCLUDED
     return [*lines, f"and {more} more omitted; --json lists all"] if more > 0 else lines
 
 
-def python_lines(declared: Declared, choice: Choice) -> list[str]:
+def python_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
     """Lines on available wheels, if the project does not accept the Python of the chosen target."""
     if choice.chosen.python_accepted:
         return []
@@ -62,21 +62,21 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
             missing = f", not {', '.join(each.missing)}" if each.missing else ""
             there = each.pinned - len(each.missing)
             lines.append(
-                f"Python {each.python}: {there} of {count(each.pinned, 'pinned package')}"
+                f"Python {each.python}: {there} of {format_count(each.pinned, 'pinned package')}"
                 f" can be installed{missing}"
             )
     unlocked = [
         f"{name} has Python {each.python}, and is not locked; in a clone of imgbuild, run: "
-        f"imgbuild lock {name} ({python_support.HOW_TO})"
+        f"imgbuild lock {name} ({python_support.HOW_TO_PAGE})"
         for each in choice.wheels
-        if choose.python_accepted(declared, f"{each.python}.2")
+        if choose.accepts_python(declared, f"{each.python}.2")
         for name in each.unlocked
     ]
-    lines += unlocked or [python_support.OTHER]
+    lines += unlocked or [python_support.OTHER_PYTHON_REMEDY]
     return ["\n  ".join(lines)]
 
 
-def cuda_lines(declared: Declared, choice: Choice) -> list[str]:
+def cuda_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
     """The CUDA release of the image, if the files name only others."""
     cuda = choice.cuda or choice.chosen.cuda
     named = [f"{item.name} ({item.place})" for item in declared.cuda]
@@ -85,34 +85,34 @@ def cuda_lines(declared: Declared, choice: Choice) -> list[str]:
     return [f"the image has CUDA {cuda}, for which its torch is built; named: {', '.join(named)}"]
 
 
-def lines(choice: Choice | None, matrix: Path) -> list[str]:
+def report_lines(choice: TargetChoice | None, matrix: Path) -> list[str]:
     """The nearest targets, the changes to the first one, and the row that was written."""
     if choice is None:
         return []
     return [
-        *table(choice.candidates[:SHOWN]),
+        *candidate_table(choice.candidates[:SHOWN_TARGETS]),
         "",
-        *folded(changes(choice.chosen)),
-        *folded(command_to_keep_versions(choice.chosen, matrix)),
-        *folded(map(change_summary, choice.candidates[1:SHOWN])),
+        *fold_lines(change_lines(choice.chosen)),
+        *fold_lines(command_to_keep_versions(choice.chosen, matrix)),
+        *fold_lines(map(change_summary, choice.candidates[1:SHOWN_TARGETS])),
         "",
         f"# {matrix.name}",
         *_row(matrix),
     ]
 
 
-def table(candidates: Sequence[Candidate]) -> list[str]:
+def candidate_table(candidates: Sequence[TargetCandidate]) -> list[str]:
     """The table of candidates, in at most 80 columns."""
     rows = [HEAD, *(_cells(each) for each in candidates)]
-    return aligned(rows, right=RIGHT, width=min(terminal_width(), WIDTH))
+    return align_columns(rows, right=RIGHT_COLUMNS, width=min(terminal_width(), WIDTH))
 
 
-def _cells(item: Candidate) -> tuple[str, ...]:
+def _cells(item: TargetCandidate) -> tuple[str, ...]:
     minor = ".".join(item.python.split(".")[:2])
-    capabilities = sorted(item.gpu, key=gpus.numbers)
+    capabilities = sorted(item.gpu, key=gpus.version_numbers)
     ends = dict.fromkeys((*capabilities[:1], *capabilities[-1:]))
     return (
-        item.target + (RETIRED if item.retired else ""),
+        item.target + (RETIRED_MARK if item.retired else ""),
         str(len(item.added)),
         str(len(item.changed)),
         minor if item.python_accepted else f"{minor} (!)",
@@ -123,18 +123,18 @@ def _cells(item: Candidate) -> tuple[str, ...]:
     )
 
 
-def changes(chosen: Candidate) -> list[str]:
+def change_lines(chosen: TargetCandidate) -> list[str]:
     """Lines on the requirements that the target meets, and on packages to add or change."""
-    lines = [f"{chosen.form} {chosen.target}: {count(len(chosen.met), 'requirement')} met"]
+    lines = [f"{chosen.form} {chosen.target}: {format_count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
-        lines.append(f"added: {', '.join(_first_few(chosen.added, ADDED))}")
+        lines.append(f"added: {', '.join(_first_few(chosen.added, SHOWN_ADDITIONS))}")
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]
     if len(chosen.changed) > CHANGES:
         lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json lists all")
     return lines
 
 
-def command_to_keep_versions(chosen: Candidate, matrix: Path) -> list[str]:
+def command_to_keep_versions(chosen: TargetCandidate, matrix: Path) -> list[str]:
     """The command that keeps the target's versions, if only the project's files require others."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
@@ -142,7 +142,7 @@ def command_to_keep_versions(chosen: Candidate, matrix: Path) -> list[str]:
     return [f"to keep the versions of {chosen.target}: rm {matrix.name} && imgbuild init {relax}"]
 
 
-def change_summary(other: Candidate) -> str:
+def change_summary(other: TargetCandidate) -> str:
     """A line with the packages to add to or change in another target."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
     parts = [f"add {', '.join(_first_few(other.added))}"] if other.added else []
@@ -150,13 +150,13 @@ def change_summary(other: Candidate) -> str:
     return f"{other.target}: {'; '.join(parts) or 'nothing to add or change'}"
 
 
-def _first_few(words: Sequence[str], most: int = FEW) -> list[str]:
+def _first_few(words: Sequence[str], most: int = FEW_REQUIREMENTS) -> list[str]:
     more = len(words) - most
     return [*words[:most], f"{more} more"] if more > 0 else [*words]
 
 
 def _row(matrix: Path) -> list[str]:
     """The lines of the matrix after `targets:`, without comments."""
-    text = boundary.content(matrix).decode().splitlines()
+    text = boundary.read_regular_file(matrix).decode().splitlines()
     start = text.index("targets:")
     return [line for line in text[start:] if line.strip() and not line.lstrip().startswith("#")]

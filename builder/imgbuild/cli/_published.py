@@ -7,31 +7,33 @@ from pathlib import Path
 from imgbuild.errors import InputError
 from imgbuild.pipeline.opened import open_project
 from imgbuild.registry import image_reference
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import Reference
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import ImageReference
 from imgbuild.system.console import console
 from imgbuild.verify import expected_lock
 from imgbuild.verify.expected_lock import ExpectedLock
 
 
-def client(
+def open_registry_client(
     image: str, plain_http: list[str] | None, *, offline: bool, origin: bool = False
-) -> tuple[Client, Reference]:
+) -> tuple[RegistryClient, ImageReference]:
     """A client of the registry, and the reference of `image`."""
-    named = image_reference.parse(image)
+    named = image_reference.parse_reference(image)
     if not named.target:
         message = f"{image}: a tag or digest is required"
         raise InputError(message, hint=f"add a tag or digest, such as {image}:TARGET")
-    return Client(
+    return RegistryClient(
         plain_http=plain_http or (), offline=offline, origin=origin, reporter=console
     ), named
 
 
-def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> ExpectedLock | None:
+def find_expected_lock(
+    targets: list[str] | None, file: str | None, matrix: Path | None
+) -> ExpectedLock | None:
     """The lock to compare with the image. None if none was specified."""
     if len(targets or []) + (file is not None) > 1:
         message = "only one --target or --lock can be given"
         raise InputError(message, hint="specify one lock")
     if targets:
-        return expected_lock.of_project(open_project(matrix), targets[0])
-    return expected_lock.of_folder(Path(file)) if file is not None else None
+        return expected_lock.lock_of_project(open_project(matrix), targets[0])
+    return expected_lock.lock_of_folder(Path(file)) if file is not None else None

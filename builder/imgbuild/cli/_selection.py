@@ -17,7 +17,7 @@ from imgbuild.errors import InputError, LockStale, NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.project_paths import Project
-from imgbuild.pipeline.opened import targets
+from imgbuild.pipeline.opened import matrix_targets
 from imgbuild.registry.image_reference import is_host, parse_repository
 from imgbuild.values import Arch
 
@@ -29,7 +29,7 @@ class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
     arches: tuple[Arch, ...]
 
 
-def choose(
+def choose_locks(
     project: Project, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[SelectedLock]:
     """The locks that match `patterns`, or all. Empty `arches` select all architectures.
@@ -41,7 +41,7 @@ def choose(
     """
     have = project.locked_targets()
     if not patterns and not everything:
-        patterns = _only(project)
+        patterns = _only_target(project)
     names = [
         name
         for name in have
@@ -49,22 +49,22 @@ def choose(
     ]
     missed = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
     if everything == bool(patterns) or missed:
-        _refuse(project, patterns, missed, everything=everything, arches=arches)
+        _refuse_selection(project, patterns, missed, everything=everything, arches=arches)
     selected = []
     for name in names:
         lock = lock_file.read_lock(project.images, name)
         absent = [arch for arch in arches if arch not in lock.arch]
         if absent and name in patterns:
-            _refuse(project, [name], [], everything=False, arches=absent)
+            _refuse_selection(project, [name], [], everything=False, arches=absent)
         matching = tuple(arch for arch in lock.arch if not arches or arch in arches)
         if matching:
             selected.append(SelectedLock(lock=lock, arches=matching))
     if not selected:
-        _refuse(project, patterns, [], everything=everything, arches=arches)
+        _refuse_selection(project, patterns, [], everything=everything, arches=arches)
     return selected
 
 
-def single(names: Sequence[str]) -> str:
+def single_target(names: Sequence[str]) -> str:
     """The name of the selected target. Raises InputError if there are several."""
     if len(names) > 1:
         message = f"several targets match: {', '.join(names)}"
@@ -72,13 +72,13 @@ def single(names: Sequence[str]) -> str:
     return names[0]
 
 
-def _only(project: Project) -> Sequence[str]:
+def _only_target(project: Project) -> Sequence[str]:
     """The only target of a user's project. Empty if there are several."""
-    names = targets(project) if project.writable else []
+    names = matrix_targets(project) if project.writable else []
     return names if len(names) == 1 else []
 
 
-def _refuse(
+def _refuse_selection(
     project: Project,
     patterns: Sequence[str],
     missed: Sequence[str],
@@ -88,11 +88,11 @@ def _refuse(
 ) -> NoReturn:
     """Raise an error for a missing target, architecture or lock."""
     # Only for an error: reading the matrix takes longer than everything that `digest` does.
-    from imgbuild.lock.published import load
-    from imgbuild.pipeline.session import select_in
+    from imgbuild.lock.published import load_matrix
+    from imgbuild.pipeline.session import select_in_matrix
 
-    matrix = load(project.matrix)
-    selected = select_in(project, matrix, patterns, everything=everything, arches=arches)
+    matrix = load_matrix(project.matrix)
+    selected = select_in_matrix(project, matrix, patterns, everything=everything, arches=arches)
     named = [
         item.name for item in selected if not missed or item.name not in project.locked_targets()
     ]
@@ -101,7 +101,7 @@ def _refuse(
     raise LockStale(message, hint=f"run imgbuild lock {' '.join(named)}")
 
 
-def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:
+def at_most_one_arch(arches: Sequence[Arch] | None, what: str) -> Arch | None:
     """The selected architecture, or None. Raises InputError, with `what`, for several."""
     named = list(dict.fromkeys(arches or []))
     if len(named) > 1:
@@ -127,12 +127,12 @@ def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
             parse_repository(name)  # raises
 
 
-def arch_of(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
+def selected_arch(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
     """The architecture in `arches`, else that of this machine, else the only one of the image.
 
     Raises NothingSelected if the image in `place`, which has the architectures `have`, lacks it.
     """
-    selected = at_most_one(arches, "only one architecture can be selected")
+    selected = at_most_one_arch(arches, "only one architecture can be selected")
     if selected is None:
         try:
             selected = Arch.parse(platform.machine())

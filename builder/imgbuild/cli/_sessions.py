@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from imgbuild.cli._selection import arch_of
-from imgbuild.cli._targets import Targets
+from imgbuild.cli._selection import selected_arch
+from imgbuild.cli._targets import TargetOptions
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.oci.layout import Layout
@@ -15,11 +15,13 @@ from imgbuild.values import Arch
 
 
 def select_targets(
-    selection: Targets, session: Session, names: Sequence[str] = ()
+    selection: TargetOptions, session: Session, names: Sequence[str] = ()
 ) -> list[Selected]:
     """The selected targets of the matrix, including `names`."""
-    patterns = [*names, *selection.named]
-    return session.select(patterns, everything=selection.everything, arches=selection.arches)
+    patterns = [*names, *selection.named_targets]
+    return session.select_targets(
+        patterns, everything=selection.everything, arches=selection.arches
+    )
 
 
 def refuse_shared_layout(selected: Sequence[Selected], layout: Path | None) -> None:
@@ -30,5 +32,5 @@ def refuse_shared_layout(selected: Sequence[Selected], layout: Path | None) -> N
 
 
 def single_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
-    """The selected architecture of `layout`, chosen as in `arch_of`."""
-    return arch_of(tuple(layout.images), layout.path, arches)
+    """The selected architecture of `layout`, chosen as in `selected_arch`."""
+    return selected_arch(tuple(layout.images), layout.path, arches)

@@ -8,8 +8,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.cli._output import aligned, answer, count, folded, size_text, terminal_width
-from imgbuild.cli._targets import Selection
+from imgbuild.cli._output import (
+    align_columns,
+    fold_lines,
+    format_count,
+    print_result,
+    size_text,
+    terminal_width,
+)
+from imgbuild.cli._targets import SelectionOptions
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import ImageDigests
 from imgbuild.plan.plan import (
@@ -20,13 +27,13 @@ from imgbuild.plan.plan import (
     PythonRecipe,
     Recipe,
     WheelsRecipe,
-    plan,
+    create_plan,
 )
 from imgbuild.show import layer_bars, revisions, side_by_side, test_cases
 from imgbuild.show.layer_bars import LayerBar
-from imgbuild.show.page import Page, distinct_notes
-from imgbuild.show.revisions import Revision
-from imgbuild.show.table import short
+from imgbuild.show.page import TargetPage, distinct_notes
+from imgbuild.show.revisions import TargetRevision
+from imgbuild.show.table import short_digest
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import RecordedRun, other_digests
 from imgbuild.system.console import console
@@ -38,13 +45,13 @@ WIDTH = 80
 _BAR = re.compile(r"( *\d+  (?P<name>\S+) .*?B  )([█▏▎▍▌▋▊▉#]* *)(.*)")
 
 
-def show_layers(selection: Selection) -> None:
+def show_layers(selection: SelectionOptions) -> None:
     """Print the layers of each image, as bars on a terminal, else as a table."""
     project = selection.project()
-    chosen = selection.locked(project)
-    planned = [plan(item.lock, each) for item in chosen for each in item.arches]
+    chosen = selection.selected_locks(project)
+    planned = [create_plan(item.lock, each) for item in chosen for each in item.arches]
     if console.json:
-        answer(planned, [])
+        print_result(planned, [])
         return
     digests = {
         item.lock.target: image_digests.read_digests(project.images, item.lock) for item in chosen
@@ -55,17 +62,17 @@ def show_layers(selection: Selection) -> None:
         image = digests[item.target].arch[item.arch]
         pulled, unpacked = image.size, sum(layer.unpacked for layer in image.layers)
         console.info(
-            f"{item.target} {item.arch}: {count(len(item.layers), 'layer')},"
+            f"{item.target} {item.arch}: {format_count(len(item.layers), 'layer')},"
             f" {size_text(pulled)} to pull, {size_text(unpacked)} unpacked"
         )
         lines += [""] if lines else []
         lines += [f"{item.target} {item.arch}"] if len(planned) > 1 else []
         if width == sys.maxsize:
             rows = [LAYERS_HEAD, *_rows(item, image)]
-            lines += aligned(rows, right=NUMBERS, width=WIDTH)
+            lines += align_columns(rows, right=NUMBERS, width=WIDTH)
         else:
-            lines += layer_bars.lines(_bars(item, image), width, blocks=_has_blocks())
-    answer(planned, lines, _bar_style)
+            lines += layer_bars.bar_lines(_bars(item, image), width, blocks=_has_blocks())
+    print_result(planned, lines, _bar_style)
 
 
 def _bar_style(line: str) -> list[tuple[str, str]]:
@@ -111,7 +118,7 @@ def _rows(planned: Plan, image: ImageDigests) -> list[tuple[str, ...]]:
             f"{locked_layer.size / 1e6:.1f}",
             f"{locked_layer.unpacked / 1e6:.1f}" if locked_layer.unpacked else "-",
             _contents(layer.name, layer.recipe),
-            short(locked_layer.digest),
+            short_digest(locked_layer.digest),
         )
         for number, (layer, locked_layer) in enumerate(
             zip(planned.layers, image.layers, strict=True), start=1
@@ -123,11 +130,11 @@ def _contents(name: str, recipe: Recipe) -> str:
     """Describe the contents of the layer `name` in one or two words."""
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
-            return count(len(recipe.debs), "package")
+            return format_count(len(recipe.debs), "package")
         case PythonRecipe():
             return f"CPython {recipe.archive.version}"
         case AddedFilesRecipe():
-            return count(len(recipe.files) + bool(recipe.user_packages), "file")
+            return format_count(len(recipe.files) + bool(recipe.user_packages), "file")
         case WheelsRecipe() if len(recipe.wheels) > 1:
             return f"{len(recipe.wheels)} wheels"
         case WheelsRecipe() if recipe.wheels[0].package == name:
@@ -142,15 +149,16 @@ class TargetHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The digests of a target by revision, the newest first."""
 
     target: str
-    revisions: tuple[Revision, ...]
+    revisions: tuple[TargetRevision, ...]
 
 
-def show_history(selection: Selection) -> None:
+def show_history(selection: SelectionOptions) -> None:
     """Print the digests of each target in the git history of the checkout."""
     project = selection.project()
-    names = [item.lock.target for item in selection.locked(project)]
+    names = [item.lock.target for item in selection.selected_locks(project)]
     histories = [
-        TargetHistory(target=name, revisions=revisions.history(project, name)) for name in names
+        TargetHistory(target=name, revisions=revisions.target_history(project, name))
+        for name in names
     ]
     lines: list[str] = []
     for each in histories:
@@ -160,14 +168,14 @@ def show_history(selection: Selection) -> None:
             (
                 revision.date,
                 revision.commit[:8],
-                short(revision.digest) if revision.digest else "removed",
+                short_digest(revision.digest) if revision.digest else "removed",
                 "/".join(f"{size / 1e9:.1f} GB" for size in _x86_64_first(revision.size)) or "-",
                 revision.subject,
             )
             for revision in each.revisions
         ]
-        lines += aligned(rows)
-    answer(histories, lines)
+        lines += align_columns(rows)
+    print_result(histories, lines)
     if not console.json and len(histories) == 1 and len(histories[0].revisions) > 1:
         [each] = histories
         commit = each.revisions[1].commit[:8]
@@ -189,11 +197,11 @@ class TargetTests(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RecordedRun, ...]
 
 
-def show_tests(selection: Selection) -> None:
+def show_tests(selection: SelectionOptions) -> None:
     """Print the test records of each image as a table of cases by GPU."""
     project = selection.project()
     tests: list[TargetTests] = []
-    for item in selection.locked(project):
+    for item in selection.selected_locks(project):
         digests = image_digests.read_digests(project.images, item.lock)
         counting = recording.counted_runs(project, digests)
         tests += [
@@ -208,27 +216,27 @@ def show_tests(selection: Selection) -> None:
     lines: list[str] = []
     for each in tests:
         lines += [""] if lines else []
-        lines.append(f"{each.target} {each.arch}, digest {short(each.digest)}")
+        lines.append(f"{each.target} {each.arch}, digest {short_digest(each.digest)}")
         if each.runs:
-            lines += aligned(test_cases.rows(each.runs), right=test_cases.NUMBERS)
-            lines += folded(other_digests(each.runs, each.digest))
-            lines += folded(test_cases.failures(each.runs))
-            lines += folded(test_cases.skips(each.runs))
+            lines += align_columns(test_cases.run_rows(each.runs), right=test_cases.NUMBERS)
+            lines += fold_lines(other_digests(each.runs, each.digest))
+            lines += fold_lines(test_cases.failure_lines(each.runs))
+            lines += fold_lines(test_cases.skipped_cases(each.runs))
             notes = distinct_notes(note for run in each.runs for note in run.notes)
-            lines += folded(
+            lines += fold_lines(
                 ["log lines about packages that the image does not have:"] if notes else []
             )
-            lines += folded(f"  {note}" for note in notes)
+            lines += fold_lines(f"  {note}" for note in notes)
         else:
             lines.append("no test record for this digest")
-    lines += folded(test_cases.tiers([run for each in tests for run in each.runs]))
-    answer(tests, lines)
+    lines += fold_lines(test_cases.tier_descriptions([run for each in tests for run in each.runs]))
+    print_result(tests, lines)
 
 
-def side_by_side_lines(left: Page, right: Page) -> list[str]:
+def side_by_side_lines(left: TargetPage, right: TargetPage) -> list[str]:
     """Two pages as a table, in which "=" marks equal values. In a pipe, it has 80 columns."""
-    rows, width = side_by_side.rows(left, right), terminal_width()
-    lines = aligned(rows, width=WIDTH if width == sys.maxsize else width)
+    rows, width = side_by_side.comparison_rows(left, right), terminal_width()
+    lines = align_columns(rows, width=WIDTH if width == sys.maxsize else width)
     console.info(
         f"= equal in both; to list packages that differ, run: imgbuild diff {left.row.target} "
         f"{right.row.target}"

@@ -12,27 +12,27 @@ import msgspec
 
 from imgbuild.attest import published
 from imgbuild.cache.store import Store
-from imgbuild.cli._output import answer, folded
-from imgbuild.cli._selection import at_most_one
+from imgbuild.cli._output import fold_lines, print_result
+from imgbuild.cli._selection import at_most_one_arch
 from imgbuild.cli._sessions import refuse_shared_layout, select_targets, single_arch
-from imgbuild.cli._targets import Targets
+from imgbuild.cli._targets import TargetOptions
 from imgbuild.cli._verb import option
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline.build import build_all
-from imgbuild.pipeline.session import Options, Session, built_layout, open_session
+from imgbuild.pipeline.session import Session, SessionOptions, find_built_layout, open_session
 from imgbuild.plan.current import read_current
 from imgbuild.publish import pull
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import Reference, Repository, parse
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import ImageReference, Repository, parse_reference
 from imgbuild.sif import convert
 from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage, Format
 from imgbuild.sif.squashfs import Compressor
 from imgbuild.system.console import console
-from imgbuild.values import Arch, of_machine
+from imgbuild.values import Arch, native_arch
 
 CompressOption = Annotated[
     Compressor,
@@ -58,65 +58,76 @@ class SifInput(msgspec.Struct, frozen=True, kw_only=True):
     lock: Callable[[Arch], bytes] = lambda _: b""
 
 
-def build(
-    selection: Targets,
+def build_sif_files(
+    selection: TargetOptions,
     origin: str | None,
     output: Path | None,
     form: Format,
     compress: Compressor,
-    how: Options,
+    how: SessionOptions,
 ) -> None:
     """Create a file for each selected target, or for the image `origin`."""
     with contextlib.ExitStack() as stack:
         if origin is not None:
-            if selection.named or selection.everything:
+            if selection.named_targets or selection.everything:
                 message = f"--from {origin} cannot be combined with targets"
                 raise InputError(message, hint="omit the targets")
             sources = [_origin(origin, selection, how.plain_http, stack)]
         else:
-            session = open_session(selection.matrix, how, selection.named)
+            session = open_session(selection.matrix, how, selection.named_targets)
             selected = select_targets(selection, session)
             sources = [_target(session, item, selection.arches) for item in selected]
         several, suffix = len(sources) > 1, convert.SUFFIXES[form]
         converted = [
-            _convert(each, selection.arches, file_path(each.stem, output, suffix, several=several),
-                     form, compress, how.jobs)
+            _convert_image(
+                each,
+                selection.arches,
+                file_path(each.stem, output, suffix, several=several),
+                form,
+                compress,
+                how.jobs,
+            )
             for each in sources
-        ]  # fmt: skip
-    answer(converted, folded(f"{each.output} {each.digest}" for each in converted))
+        ]
+    print_result(converted, fold_lines(f"{each.output} {each.digest}" for each in converted))
 
 
-def push(
-    selection: Targets,
+def push_sifs(
+    selection: TargetOptions,
     names: Sequence[str],
     repository: Repository,
-    client: Client,
+    client: RegistryClient,
     layout: Path | None,
     compress: Compressor,
-    how: Options,
+    how: SessionOptions,
 ) -> None:
     """Push a SIF file of each built image to the repository of the image."""
-    if layout is not None and not names and not selection.named and not selection.everything:
+    if (
+        layout is not None
+        and not names
+        and not selection.named_targets
+        and not selection.everything
+    ):
         sources = [_layout(layout, selection)]
     else:
-        session = open_session(selection.matrix, how, [*names, *selection.named])
+        session = open_session(selection.matrix, how, [*names, *selection.named_targets])
         selected = select_targets(selection, session, names)
         refuse_shared_layout(selected, layout)
-        sources = [_built(session, item.name, layout) for item in selected]
+        sources = [_built_input(session, item.name, layout) for item in selected]
     pushed_files = []
     for each in sources:
         image = each.layout.image(single_arch(each.layout, selection.arches)).manifest.digest
-        pushing.subject(client, repository, each.layout.name or each.stem.name, image)
+        pushing.find_subject(client, repository, each.layout.name or each.stem.name, image)
         out = file_path(each.stem, None, ".sif", several=False)
-        file = _convert(each, selection.arches, out, "sif", compress, how.jobs)
+        file = _convert_image(each, selection.arches, out, "sif", compress, how.jobs)
         with console.step(f"pushing {out.name} to {repository}"):
-            sent = pushing.push(client, repository, file)
+            sent = pushing.push_sif(client, repository, file)
         pushed_files.append((msgspec.structs.replace(file, pushed=sent), sent.reference))
     lines = [f"{file.output} {file.digest} oras://{place}" for file, place in pushed_files]
-    answer([file for file, _ in pushed_files], folded(lines))
+    print_result([file for file, _ in pushed_files], fold_lines(lines))
 
 
-def _convert(
+def _convert_image(
     source: SifInput,
     arches: Sequence[Arch] | None,
     out: Path,
@@ -127,7 +138,7 @@ def _convert(
     only = single_arch(source.layout, arches)
     how = convert.ConvertOptions(format=form, compressor=compress, processors=processes)
     with console.step(f"creating {out.name} from {source.layout.name or source.name}"):
-        return convert.convert(
+        return convert.convert_image(
             source.layout, only, out, how, lock=source.lock(only), reporter=console
         )
 
@@ -135,35 +146,37 @@ def _convert(
 def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
     """The input for a target. The image is built unless a current one exists."""
     target_digests = read_current(session.project, session.matrix, item.name)[1]
-    only = _only(item, arches)
+    only = _only_arch(item, arches)
     place = session.project.output(item.name)
     manifest = target_digests.arch[only].manifest
     current = [target_digests.digest, manifest]
-    if not any(layout.check(place, digest) for digest in current):
+    if not any(layout.has_complete_image(place, digest) for digest in current):
         build_all(session, [msgspec.structs.replace(item, arches=(only,))], None)
-    return _built(session, item.name, None)
+    return _built_input(session, item.name, None)
 
 
-def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
+def _only_arch(item: Selected, arches: Sequence[Arch]) -> Arch:
     """The architecture to build: that in `arches`, else this machine's, else the only one."""
-    named = at_most_one(arches, "a SIF or squashfs file can have only one architecture")
-    return named or of_machine(item.arches)[0]
+    named = at_most_one_arch(arches, "a SIF or squashfs file can have only one architecture")
+    return named or native_arch(item.arches)[0]
 
 
-def _built(session: Session, name: str, layout: Path | None) -> SifInput:
-    built = built_layout(session, name, layout)
-    lock = functools.partial(convert.lock_of, session.project.images, name, built)
+def _built_input(session: Session, name: str, layout: Path | None) -> SifInput:
+    built = find_built_layout(session, name, layout)
+    lock = functools.partial(convert.find_lock_of_target, session.project.images, name, built)
     return SifInput(stem=session.project.output(name), name=name, layout=built, lock=lock)
 
 
 def _origin(
-    origin: str, selection: Targets, plain_http: Sequence[str], stack: contextlib.ExitStack
+    origin: str, selection: TargetOptions, plain_http: Sequence[str], stack: contextlib.ExitStack
 ) -> SifInput:
     """The input for an OCI layout, or for an image in a registry."""
     folder = Path(origin)
     if not folder.is_dir():
-        client = Client(plain_http=plain_http, reporter=console)
-        return _pulled(client, parse(origin, default_tag="latest"), selection.arches, stack)
+        client = RegistryClient(plain_http=plain_http, reporter=console)
+        return _pulled_input(
+            client, parse_reference(origin, default_tag="latest"), selection.arches, stack
+        )
     if not (folder / "oci-layout").is_file():
         message = f"--from {origin} is not an OCI layout"
         raise InputError(
@@ -172,18 +185,18 @@ def _origin(
     return _layout(folder, selection)
 
 
-def _layout(folder: Path, selection: Targets) -> SifInput:
+def _layout(folder: Path, selection: TargetOptions) -> SifInput:
     """The image in an OCI layout, with its lock if the project in the current folder has one."""
-    built = layout.read(folder)
+    built = layout.read_layout(folder)
     source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
     images = _locks(selection)
     if images is None:
         return source
-    lock = functools.partial(convert.lock_of_any, images, built)
+    lock = functools.partial(convert.find_lock_of_image, images, built)
     return msgspec.structs.replace(source, lock=lock)
 
 
-def _locks(selection: Targets) -> Path | None:
+def _locks(selection: TargetOptions) -> Path | None:
     """The folder of locks of the project in the current folder. None outside of a project."""
     try:
         return selection.project().images
@@ -193,9 +206,9 @@ def _locks(selection: Targets) -> Path | None:
         return None
 
 
-def _pulled(
-    client: Client,
-    reference: Reference,
+def _pulled_input(
+    client: RegistryClient,
+    reference: ImageReference,
     arches: Sequence[Arch] | None,
     stack: contextlib.ExitStack,
 ) -> SifInput:
@@ -203,15 +216,15 @@ def _pulled(
     store = Store.open(reporter=console)
     place = stack.enter_context(store.scratch()) / "layout"
     with console.step(f"pulling {reference}"):
-        pull.pull(client, reference, place, store, arches[0] if arches else None)
-    oci_layout = layout.read(place)
+        pull.pull_image(client, reference, place, store, arches[0] if arches else None)
+    oci_layout = layout.read_layout(place)
 
-    def _lock(arch: Arch) -> bytes:
+    def _read_lock(arch: Arch) -> bytes:
         image = oci_layout.image(arch).manifest.digest
-        return published.lock_of(client, reference.repository, image, arch)
+        return published.download_attached_lock(client, reference.repository, image, arch)
 
-    stem = Path.cwd() / pull.name(reference)
-    return SifInput(stem=stem, name=str(reference), layout=oci_layout, lock=_lock)
+    stem = Path.cwd() / pull.layout_name(reference)
+    return SifInput(stem=stem, name=str(reference), layout=oci_layout, lock=_read_lock)
 
 
 def file_path(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild.cache.store import Store
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import print_result
 from imgbuild.matrix.project_paths import Project
 from imgbuild.smoke import recording, reports
-from imgbuild.smoke.recording import Recorded
+from imgbuild.smoke.recording import RecordedResult
 from imgbuild.system.console import console
 
 
-def record(paths: Sequence[Path], project: Project) -> None:
+def record_runs(paths: Sequence[Path], project: Project) -> None:
     """Add the runs in `paths` to images/TARGET/smoke.json. If one is rejected, none is added."""
     runs = [each for path in paths for each in reports.image_runs(path)]
-    recorded = recording.record(project, runs, Store.open())
-    report(recorded)
+    recorded = recording.record_runs(project, runs, Store.open())
+    report_changes(recorded)
     lines = [f"{each.target} {each.arch} {each.tier} {each.result}" for each in recorded]
-    answer(recorded, lines)
+    print_result(recorded, lines)
 
 
-def report(recorded: Sequence[Recorded]) -> None:
+def report_changes(recorded: Sequence[RecordedResult]) -> None:
     """Print the changed test records, and how to update the files generated from them."""
     for path in dict.fromkeys(each.file for each in recorded):
         runs = [each for each in recorded if each.file == path]

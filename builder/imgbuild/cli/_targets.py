@@ -10,7 +10,7 @@ import typer
 
 from imgbuild.cli import _options, _selection
 from imgbuild.cli._selection import SelectedLock
-from imgbuild.cli._verb import SELECT, Group, option
+from imgbuild.cli._verb import TARGETS_PANEL, OptionGroup, option
 from imgbuild.errors import InputError
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.project_paths import Project
@@ -26,7 +26,7 @@ Names = Annotated[
         show_default=False,
     ),
 ]
-One = Annotated[
+OneName = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
@@ -42,12 +42,12 @@ MatrixFile = Annotated[
         "The matrix file. Default: the nearest matrix.yaml in the current folder or its parents,"
         " else the catalogue that is installed with imgbuild.",
         metavar="FILE",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
     ),
 ]
 
 
-class Targets(Group, frozen=True, kw_only=True):
+class TargetOptions(OptionGroup, frozen=True, kw_only=True):
     """Options that select targets, for commands with positional arguments of other kinds."""
 
     target: Annotated[list[str] | None, _options.TARGET("Can be repeated.")] = None
@@ -60,22 +60,22 @@ class Targets(Group, frozen=True, kw_only=True):
         return []
 
     @property
-    def named(self) -> list[str]:
+    def named_targets(self) -> list[str]:
         """The names in `--target`."""
         return self.target or []
 
     def project(self, names: Sequence[str] = ()) -> Project:
         """The project of the matrix, or the catalogue if only the catalogue has the targets."""
-        return open_project(self.matrix, [*names, *self.named])
+        return open_project(self.matrix, [*names, *self.named_targets])
 
-    def locked(self, project: Project, names: Sequence[str] = ()) -> list[SelectedLock]:
+    def selected_locks(self, project: Project, names: Sequence[str] = ()) -> list[SelectedLock]:
         """The locks of the selected targets and `names`, without reading the matrix."""
-        return _selection.choose(
-            project, [*names, *self.named], everything=self.everything, arches=self.arches
+        return _selection.choose_locks(
+            project, [*names, *self.named_targets], everything=self.everything, arches=self.arches
         )
 
 
-class Filter(Targets, frozen=True, kw_only=True):
+class FilterOptions(TargetOptions, frozen=True, kw_only=True):
     """Options that select targets and architectures."""
 
     arch: _options.Arches = None
@@ -86,24 +86,24 @@ class Filter(Targets, frozen=True, kw_only=True):
         return self.arch or []
 
 
-class WholeTargets(Targets, frozen=True, kw_only=True):
+class WholeTargets(TargetOptions, frozen=True, kw_only=True):
     """Options that select targets, for a command that uses all architectures."""
 
     names: Names = None
 
     @property
-    def named(self) -> list[str]:
+    def named_targets(self) -> list[str]:
         """The names in positional arguments and in `--target`."""
         return [*(self.names or []), *(self.target or [])]
 
 
-class Selection(Filter, frozen=True, kw_only=True):
+class SelectionOptions(FilterOptions, frozen=True, kw_only=True):
     """Options that select targets by name, architecture and matrix."""
 
     names: Names = None
 
     @property
-    def named(self) -> list[str]:
+    def named_targets(self) -> list[str]:
         """The names in positional arguments and in `--target`."""
         return [*(self.names or []), *(self.target or [])]
 
@@ -119,10 +119,10 @@ class BuildSelection(WholeTargets, frozen=True, kw_only=True):
         return [arch for arch in self.arch or [] if arch != "all"]
 
 
-class OneTarget(Group, frozen=True, kw_only=True):
+class OneTarget(OptionGroup, frozen=True, kw_only=True):
     """Options that select one target."""
 
-    name: One = None
+    name: OneName = None
     target: Annotated[list[str] | None, _options.TARGET("Can be repeated.")] = None
     matrix: MatrixFile = None
 
@@ -140,7 +140,7 @@ class OneTarget(Group, frozen=True, kw_only=True):
             name, words = self.target[0], (*((self.name,) if self.name else ()), *words)
         elif self.name:
             name = self.name
-        elif project_paths.find(self.matrix).writable:
+        elif project_paths.find_project(self.matrix).writable:
             name = ""
         else:
             message = "Missing argument 'TARGET'"

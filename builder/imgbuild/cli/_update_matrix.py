@@ -12,9 +12,9 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cli._options import Osv
-from imgbuild.cli._output import answer, count, folded, size_text
+from imgbuild.cli._output import fold_lines, format_count, print_result, size_text
 from imgbuild.cli._targets import WholeTargets
-from imgbuild.cli._verb import OUTPUT, SELECT, Group, option
+from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, option
 from imgbuild.errors import NothingSelected, SomeFailed
 from imgbuild.lock import published
 from imgbuild.matrix.tried_updates import FILE
@@ -24,16 +24,16 @@ from imgbuild.render import bake
 from imgbuild.system import files
 from imgbuild.system.console import console
 from imgbuild.update import catalogue, lock_changes, run
-from imgbuild.update.advisories import Advisories
+from imgbuild.update.advisories import UpdateAdvisories
 from imgbuild.update.axes import CoolDown
-from imgbuild.update.run import Candidates, RowUpdate
-from imgbuild.values import normalize
+from imgbuild.update.run import RowCandidates, RowUpdate
+from imgbuild.values import normalize_package
 
 DAYS = 7
 REASONS = 3  # of a refusal on the terminal
 
 
-class UpdateOptions(Group, frozen=True, kw_only=True):
+class UpdateOptions(OptionGroup, frozen=True, kw_only=True):
     """Options that select the newer versions to try for the packages of a matrix."""
 
     axis: Annotated[
@@ -44,7 +44,7 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
             "standalone Python ('python'). Can be repeated. Default: all packages that a row "
             "pins.",
             metavar="PACKAGE",
-            panel=SELECT,
+            panel=TARGETS_PANEL,
             often=True,
         ),
     ] = None
@@ -75,7 +75,7 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
     osv: Osv = None
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def given_options(self) -> tuple[str, ...]:
         """The options that differ from their defaults."""
         values = {
             "--axis": self.axis,
@@ -112,23 +112,27 @@ def update_matrix(
     now = datetime.datetime.now(datetime.UTC)
     days = None if chosen.no_cool_down else chosen.cool_down
     options = run.UpdateSettings(
-        packages=tuple(normalize(package) for package in chosen.axis or ()),
+        packages=tuple(normalize_package(package) for package in chosen.axis or ()),
         cool_down=CoolDown(days=days, today=now.date()),
         processes=session.options.jobs,
-        advisories=Advisories(chosen.osv, inputs.context, now).fixed,
+        advisories=UpdateAdvisories(chosen.osv, inputs.context, now).fixed,
     )
-    starts = run.candidates(session.project, names, inputs, options)
+    starts = run.find_candidates(session.project, names, inputs, options)
     if dry_run:
         _print_planned(session, starts, inputs, options)
         return
-    done, failed = run.update(
-        session.project, lambda: published.load(session.project.matrix), starts, inputs, options
+    done, failed = run.update_rows(
+        session.project,
+        lambda: published.load_matrix(session.project.matrix),
+        starts,
+        inputs,
+        options,
     )
     if chosen.pull_request is not None:
-        codec.write_bytes(chosen.pull_request, lock_changes.markdown(done).encode())
+        codec.write_bytes(chosen.pull_request, lock_changes.changes_markdown(done).encode())
     if failed and console.json:
         raise SomeFailed(failed)  # the error is the result
-    answer(done, folded(line for item in done for line in _lines(item)))
+    print_result(done, fold_lines(line for item in done for line in _lines(item)))
     if failed:
         raise SomeFailed(failed)
 
@@ -139,8 +143,8 @@ def _names(selection: WholeTargets, session: Session) -> list[str]:
     Raises NothingSelected if there is none.
     """
     targets = session.matrix.targets
-    if selection.named or selection.everything:
-        chosen = session.select(selection.named, everything=selection.everything)
+    if selection.named_targets or selection.everything:
+        chosen = session.select_targets(selection.named_targets, everything=selection.everything)
         return [item.name for item in chosen if not targets[item.name].exclude or item.arches]
     names = [name for name, target in targets.items() if target.recommended]
     if not names:
@@ -161,18 +165,18 @@ def _require_places(session: Session, text: Path | None) -> None:
 
 
 def _print_planned(
-    session: Session, starts: Sequence[Candidates], inputs: Inputs, options: run.UpdateSettings
+    session: Session, starts: Sequence[RowCandidates], inputs: Inputs, options: run.UpdateSettings
 ) -> None:
     planned = [
         PlannedUpdate(
             source=start.source,
-            trials=run.planned(session.project, start, inputs, options),
+            trials=run.planned_versions(session.project, start, inputs, options),
             waiting=run.versions_in_cool_down(start),
         )
         for start in starts
     ]
     lines = [line for item in planned for line in _planned_lines(item)]
-    answer(planned, folded(lines))
+    print_result(planned, fold_lines(lines))
 
 
 def _planned_lines(item: PlannedUpdate) -> Iterator[str]:
@@ -180,7 +184,7 @@ def _planned_lines(item: PlannedUpdate) -> Iterator[str]:
         yield f"{item.source}: no newer versions to try"
     for package, versions in item.trials.items():
         yield f"{item.source}: {package} {', '.join(versions)}"
-    yield from _waiting(item.source, item.waiting)
+    yield from _waiting_lines(item.source, item.waiting)
 
 
 def _lines(item: RowUpdate) -> Iterator[str]:
@@ -191,7 +195,7 @@ def _lines(item: RowUpdate) -> Iterator[str]:
             yield f"  {move.package} {move.before} → {move.after}{fixes}"
         for arch, part in (item.diff.arch if item.diff is not None else {}).items():
             yield (
-                f"  {arch}: {count(len(part.changes), 'package')} changed;"
+                f"  {arch}: {format_count(len(part.changes), 'package')} changed;"
                 f" {size_text(part.pull)} of {size_text(part.total)} to pull"
             )
     elif not item.refused:
@@ -206,10 +210,10 @@ def _lines(item: RowUpdate) -> Iterator[str]:
         yield f"{item.source}: already rejected for the same reasons: {versions}"
     for entry in item.unwritten:
         yield f"{item.source}: learned constraint {entry}, which a lock of the matrix violates"
-    yield from _waiting(item.source, item.waiting)
+    yield from _waiting_lines(item.source, item.waiting)
 
 
-def _waiting(source: str, waiting: dict[str, tuple[str, ...]]) -> Iterator[str]:
+def _waiting_lines(source: str, waiting: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for package, versions in waiting.items():
         yield (
             f"{source}: {package} {', '.join(versions)} skipped, because the cool-down period has "

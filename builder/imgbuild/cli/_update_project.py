@@ -14,10 +14,10 @@ from imgbuild.cache.store import Store
 from imgbuild.cli import _moved_row
 from imgbuild.cli._moved_row import MovedRow
 from imgbuild.cli._options import LOCK, PACKAGES
-from imgbuild.cli._output import answer, count, folded
-from imgbuild.cli._verb import SELECT, Group, option
+from imgbuild.cli._output import fold_lines, format_count, print_result
+from imgbuild.cli._verb import TARGETS_PANEL, OptionGroup, option
 from imgbuild.errors import InputError, NoSolution
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import published
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.extension import Extensions
@@ -25,7 +25,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import targets
 from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Options, Session
+from imgbuild.pipeline.session import Session, SessionOptions
 from imgbuild.resolve import init
 from imgbuild.system import boundary
 from imgbuild.system.console import console
@@ -37,7 +37,7 @@ from imgbuild.values import sha256
 PUBLISHED = "published"  # in the folder of new content: the copied target
 
 
-class MoveOptions(Group, frozen=True, kw_only=True):
+class MoveOptions(OptionGroup, frozen=True, kw_only=True):
     """Options that select the new target for rows of a project."""
 
     to: Annotated[
@@ -47,7 +47,7 @@ class MoveOptions(Group, frozen=True, kw_only=True):
             "In a project, the published target to move to. Default: the latest lock of the"
             " current target.",
             metavar="TARGET",
-            panel=SELECT,
+            panel=TARGETS_PANEL,
             often=True,
         ),
     ] = None
@@ -62,7 +62,7 @@ class MoveOptions(Group, frozen=True, kw_only=True):
     ] = False
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def given_options(self) -> tuple[str, ...]:
         """The options that were specified."""
         values = {"--to": self.to, "--lock": self.lock, "--packages": self.packages}
         return tuple(name for name, value in values.items() if value)
@@ -77,7 +77,12 @@ class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def update_project(
-    project: Project, names: Sequence[str], move: MoveOptions, options: Options, *, dry_run: bool
+    project: Project,
+    names: Sequence[str],
+    move: MoveOptions,
+    options: SessionOptions,
+    *,
+    dry_run: bool,
 ) -> None:
     """Print the changes, and move rows of `project` to a newer lock or another target.
 
@@ -88,89 +93,102 @@ def update_project(
     if move.lock is not None and move.to is None:
         message = f"--lock {move.lock} requires --to"
         raise InputError(message, hint="run imgbuild update --to TARGET --lock PLACE")
-    with Store.open().exclusive(f"update-{sha256(str(project.root).encode())}"):
-        if recovered := transaction.recover(project):
+    with Store.open().hold_lock(f"update-{sha256(str(project.root).encode())}"):
+        if recovered := transaction.recover_change(project):
             console.warn(recovered)
         try:
-            _update(project, names, move, options, dry_run=dry_run)
+            _update_project(project, names, move, options, dry_run=dry_run)
         except BaseException:
-            if not project.half_updated:
-                transaction.discard(project)
+            if not project.is_half_updated:
+                transaction.discard_new_content(project)
             raise
 
 
-def _update(
-    project: Project, names: Sequence[str], move: MoveOptions, options: Options, *, dry_run: bool
+def _update_project(
+    project: Project,
+    names: Sequence[str],
+    move: MoveOptions,
+    options: SessionOptions,
+    *,
+    dry_run: bool,
 ) -> None:
-    data = boundary.content(project.matrix)
-    value = published.extensions(project.matrix, data)
-    planned = _planned(project, value, names, move)
+    data = boundary.read_regular_file(project.matrix)
+    value = published.decode_extensions(project.matrix, data)
+    planned = _plan_move(project, value, names, move)
     if planned.changes_nothing:
         _report_current(planned)
-        transaction.discard(project)
-        answer(
+        transaction.discard_new_content(project)
+        print_result(
             ProjectUpdate(rows=(), dry_run=dry_run),
             [f"{', '.join(planned.rows)}: {planned.new.name} has no newer lock"],
         )
         return
-    before = Session(project=project, matrix=_before(project, data), options=options)
-    _refuse(project, value, planned, before)
+    before = Session(project=project, matrix=_matrix_before(project, data), options=options)
+    _refuse_move(project, value, planned, before)
     text = project_move.new_matrix(project.matrix, data, value, planned)
     image = value.published[planned.old.name].image
     if image and not project_move.keeps_image(image, planned):
         console.warn(
             f"image: {image} does not have the layers of {planned.new.name}, so they are built "
             "from the lock; set their location under `published:`")  # fmt: skip
-    after = _staged(project, text, planned, options)
-    targets.lock_all(after, after.select(planned.rows), drop=False)
-    rows = tuple(_moved_row.moved_row(name, before, after, planned) for name in planned.rows)
+    after = _stage_project(project, text, planned, options)
+    targets.lock_all(after, after.select_targets(planned.rows), drop=False)
+    rows = tuple(
+        _moved_row.compare_moved_row(name, before, after, planned) for name in planned.rows
+    )
     if not console.json:  # before anything is written
-        answer(
+        print_result(
             None,
-            folded(line for row in rows for line in _moved_row.lines(row, whole=move.packages)),
+            fold_lines(
+                line
+                for row in rows
+                for line in _moved_row.moved_row_lines(row, whole=move.packages)
+            ),
         )
     wrote: tuple[Path, ...] = ()
     if dry_run:
-        transaction.discard(project)
+        transaction.discard_new_content(project)
         console.info("nothing was written because of --dry-run")
     else:
         wrote = tuple(_commit(project, text, value, planned))
-        console.info(f"wrote {project.matrix.name} and {count(len(wrote) - 1, 'file')} of the lock")
+        console.info(
+            f"wrote {project.matrix.name} and {format_count(len(wrote) - 1, 'file')} of the lock"
+        )
         console.info(f"next: imgbuild build {' '.join(planned.rows)}")
     if console.json:
-        answer(ProjectUpdate(rows=rows, dry_run=dry_run, wrote=wrote), [])
+        print_result(ProjectUpdate(rows=rows, dry_run=dry_run, wrote=wrote), [])
 
 
 # -- rows and their new targets
 
 
-def _planned(
+def _plan_move(
     project: Project, value: Extensions, names: Sequence[str], move: MoveOptions
 ) -> ProjectMove:
     """Plan the move, and copy the new target into the folder for new content.
 
     A newer lock of the same target applies to all rows that use the target.
     """
-    rows = project_move.rows_of(value, names)
-    old = value.targets[rows[0]].below
+    rows = project_move.rows_to_move(value, names)
+    old = value.targets[rows[0]].published_name
     new = move.to or old
     if new == old:
-        rows = tuple(name for name, row in value.targets.items() if row.below == old)
+        rows = tuple(name for name, row in value.targets.items() if row.published_name == old)
     origin = move.lock or value.published[old].origin
     if not origin:
         message = f"{project.matrix}: published.{old} has no source (`from`)"
         raise InputError(message, hint="add `from:`, or pass --to TARGET --lock PLACE")
     place = origin
-    if origin == init.INSTALLED:
-        init.require_target(project_paths.catalogue(), new)
-    elif not init.REMOTE.match(origin):
+    if origin == init.CATALOGUE_PLACE:
+        init.require_target(project_paths.catalogue_project(), new)
+    elif not init.REMOTE_PREFIX.match(origin):
         place = str(project.root / Path(origin).expanduser())
-    folder = transaction.folder_of(project) / PUBLISHED / new
+    folder = transaction.transaction_folder(project) / PUBLISHED / new
     current = value.published[old]
     return ProjectMove(
         rows=rows,
-        old=published.read(project.root / current.lock, old, current.image),
-        new=init.copied(place, new, folder, Http(), below=project.root),
+        old=published.read_published_target(project.root / current.lock, old, current.image),
+        new=init.copy_published_target(place, new, folder, HttpClient(), below=project.root),
         origin=origin,
         lock=project_move.copy_place(value, old, new),
     )
@@ -179,8 +197,10 @@ def _planned(
 def _report_current(planned: ProjectMove) -> None:
     """Report that the project already has the newest lock, and suggest other targets."""
     retired = ""
-    if planned.origin == init.INSTALLED:
-        target = published.load(project_paths.catalogue().matrix).targets.get(planned.new.name)
+    if planned.origin == init.CATALOGUE_PLACE:
+        target = published.load_matrix(project_paths.catalogue_project().matrix).targets.get(
+            planned.new.name
+        )
         retired = target.retired if target is not None else ""
     if retired:
         console.info(f"{planned.new.name} is retired: {retired}")
@@ -188,36 +208,38 @@ def _report_current(planned: ProjectMove) -> None:
                  " which has newer versions")  # fmt: skip
 
 
-def _before(project: Project, data: bytes) -> Matrix:
+def _matrix_before(project: Project, data: bytes) -> Matrix:
     """The current matrix of the project, without the requirements in files of the project.
 
     The matrix can be read even if the requirements contradict the current target.
     """
 
-    def _edit(value: Extensions) -> Extensions:
+    def _restore_extensions(value: Extensions) -> Extensions:
         rows = {
             name: msgspec.structs.replace(row, requirements=(), add=(), pins={}, requires={})
             for name, row in value.targets.items()
         }
         return msgspec.structs.replace(value, targets=rows)
 
-    return published.planned(project.matrix, data, _edit)
+    return published.plan_matrix(project.matrix, data, _restore_extensions)
 
 
-def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: Session) -> None:
+def _refuse_move(
+    project: Project, value: Extensions, planned: ProjectMove, before: Session
+) -> None:
     """Raise NoSolution with all requirements of a row that exclude the new target, if any do."""
     context = open_inputs(before).context
     reasons: list[str] = []
     with console.step(f"comparing the project with {planned.new.name}"):
         for name in planned.rows:
             row = value.targets[name]
-            reasons += project_move.conflicts(
+            reasons += project_move.move_conflicts(
                 name, row, planned, project.root, before.matrix, context
             )
     reasons = list(dict.fromkeys(reasons))
     if not reasons:
         return
-    message = f"{count(len(reasons), 'requirement')} of the project cannot be satisfied by"
+    message = f"{format_count(len(reasons), 'requirement')} of the project cannot be satisfied by"
     message += f" {planned.new.name}; nothing was written"
     hint = "change them in the project's files, or move to another target: --to TARGET"
     if any(value.targets[name].extends for name in planned.rows):
@@ -231,9 +253,11 @@ def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: S
 # -- the new lock, in a separate folder
 
 
-def _staged(project: Project, text: bytes, planned: ProjectMove, options: Options) -> Session:
+def _stage_project(
+    project: Project, text: bytes, planned: ProjectMove, options: SessionOptions
+) -> Session:
     """The project with the new matrix. New locks are written to the folder for new content."""
-    folder = transaction.folder_of(project)
+    folder = transaction.transaction_folder(project)
     images = folder / "images"
     if project.images.is_dir():
         shutil.copytree(project.images, images, symlinks=True)
@@ -241,27 +265,27 @@ def _staged(project: Project, text: bytes, planned: ProjectMove, options: Option
         shutil.copyfile(bake, folder / transaction.BAKE)
     lock = planned.new.folder.relative_to(project.root).as_posix()
 
-    def _edit(value: Extensions) -> Extensions:
+    def _move_extensions(value: Extensions) -> Extensions:
         entry = msgspec.structs.replace(value.published[planned.new.name], lock=lock)
         table = {**value.published, planned.new.name: entry}
         return msgspec.structs.replace(value, published=table)
 
-    matrix = published.planned(project.matrix, text, _edit)
+    matrix = published.plan_matrix(project.matrix, text, _move_extensions)
     staged = msgspec.structs.replace(project, staged=folder)
     return Session(project=staged, matrix=matrix, options=options)
 
 
 def _commit(project: Project, text: bytes, value: Extensions, planned: ProjectMove) -> list[Path]:
     """Write the copied target, the locks and the matrix as one transaction. Returns the paths."""
-    folder = transaction.folder_of(project)
+    folder = transaction.transaction_folder(project)
     inner = project.folder.relative_to(project.root)
     files: list[tuple[str, bytes | None]] = [
-        (f"{planned.lock}/{name}", boundary.content(planned.new.folder / name))
+        (f"{planned.lock}/{name}", boundary.read_regular_file(planned.new.folder / name))
         for name in (published.LOCK, published.DIGESTS_FILE)
     ]
     staged_images = folder / "images"
     files.extend(
-        ((inner / "images" / name).as_posix(), boundary.content(staged_images / name))
+        ((inner / "images" / name).as_posix(), boundary.read_regular_file(staged_images / name))
         for name in _tree(staged_images)
     )
     staged = {path for path, _ in files}
@@ -271,14 +295,14 @@ def _commit(project: Project, text: bytes, value: Extensions, planned: ProjectMo
         if (path := (inner / "images" / name).as_posix()) not in staged
     ]
     if (bake := folder / transaction.BAKE).is_file():
-        files.append(((inner / transaction.BAKE).as_posix(), boundary.content(bake)))
+        files.append(((inner / transaction.BAKE).as_posix(), boundary.read_regular_file(bake)))
     files.append((project.matrix.name, text))
     old = value.published[planned.old.name].lock
-    used = published.extensions(project.matrix, text).published.values()
+    used = published.decode_extensions(project.matrix, text).published.values()
     if all(Path(entry.lock) != Path(old) for entry in used):
         files += [(f"{old}/{name}", None) for name in (published.LOCK, published.DIGESTS_FILE)]
     summary = f"{', '.join(planned.rows)} on {planned.new.name}"
-    wrote = transaction.commit(project, files, summary)
+    wrote = transaction.commit_files(project, files, summary)
     with contextlib.suppress(OSError):
         (project.root / old).rmdir()
     return wrote
@@ -288,4 +312,4 @@ def _tree(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     with OpenFolder.open(folder) as opened:
-        return sorted(opened.tree())
+        return sorted(opened.file_paths())

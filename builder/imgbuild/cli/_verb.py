@@ -1,8 +1,8 @@
 """Declares commands and their options, including the options of all commands.
 
-A command is a function with the decorator `verb`. A parameter whose type is a `Group` represents
-all options of the group, which are passed as one value. Every command has the options `--json`,
-`--quiet` and `--verbose`, which configure the console.
+A command is a function with the decorator `create_verb`. A parameter whose type is a `OptionGroup`
+represents all options of the group, which are passed as one value. Every command has the options
+`--json`, `--quiet` and `--verbose`, which configure the console.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ import typer
 from imgbuild.system.console import console
 from imgbuild.values import is_number
 
-SELECT = "Targets"
+TARGETS_PANEL = "Targets"
 OUTPUT = "Output options"
 WORK = "Options"
 REGISTRY = "Registries"
 CONTAINER = "The container"
 
-LONGEST = 18  # digits of a number
-VARIES = "-v"  # --verbose; in `run`, as in Docker, --volume
-_defined: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
-OFTEN: set[str] = set()  # the options that the short help shows
+LONGEST_CHOICES = 18  # digits of a number
+VARYING_FLAG = "-v"  # --verbose; in `run`, as in Docker, --volume
+_defined_options: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
+FREQUENT_OPTIONS: set[str] = set()  # the options that the short help shows
 SETTINGS: set[str] = set()  # the options of which the last value is used
 
 
 def _whole_number(least: int, value: object) -> int:
     text = str(value)  # typer passes the default as well
-    if not is_number(text) or int(text[:LONGEST]) < least:
+    if not is_number(text) or int(text[:LONGEST_CHOICES]) < least:
         message = f"{text!r} is not a whole number of at least {least}"
         raise typer.BadParameter(message)
-    if len(text) > LONGEST:
-        message = f"the number {text[:LONGEST]}… is too large"
+    if len(text) > LONGEST_CHOICES:
+        message = f"the number {text[:LONGEST_CHOICES]}… is too large"
         raise typer.BadParameter(message)
     return int(text)
 
 
-class Definition:
+class OptionDefinition:
     """An option: names, help, and the parser of the value.
 
     Except -v, a name can be defined only once; a second definition raises ValueError. A command can
@@ -72,12 +72,12 @@ class Definition:
         self._more = {"metavar": metavar, "rich_help_panel": panel, **more}
         flags = {flag for name in self._names for flag in name.split("/")}
         long = " ".join(name for name in self._names if name.startswith("--"))
-        for flag in flags - {VARIES}:
-            if _defined.setdefault(flag, (long, help)) != (long, help):
+        for flag in flags - {VARYING_FLAG}:
+            if _defined_options.setdefault(flag, (long, help)) != (long, help):
                 message = f"{flag} is defined twice"
                 raise ValueError(message)
         if often:
-            OFTEN.update(flags)
+            FREQUENT_OPTIONS.update(flags)
         if setting:
             SETTINGS.update(flags)
 
@@ -89,14 +89,14 @@ class Definition:
 
 def option(names: str, help: str, **more: Any) -> Any:  # noqa: A002 - as typer has it
     """Define an option that has the same help in every command."""
-    return Definition(names, help, **more)()
+    return OptionDefinition(names, help, **more)()
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group of options that commands share. Each field is an option or argument."""
 
 
-class Output(Group, frozen=True, kw_only=True):
+class OutputOptions(OptionGroup, frozen=True, kw_only=True):
     """The options of every command."""
 
     json: Annotated[
@@ -115,7 +115,7 @@ class Output(Group, frozen=True, kw_only=True):
     ] = False
 
 
-class RunOutput(Output, frozen=True, kw_only=True):
+class RunOutput(OutputOptions, frozen=True, kw_only=True):
     """The options of every command, for commands in which -v means --volume."""
 
     verbose: Annotated[
@@ -124,37 +124,39 @@ class RunOutput(Output, frozen=True, kw_only=True):
     ] = False
 
 
-G = TypeVar("G", bound=Group)
+G = TypeVar("G", bound=OptionGroup)
 
 
-def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Callable[..., None]:
+def create_verb(
+    function: Callable[..., None], *, output: type[OutputOptions] = OutputOptions
+) -> Callable[..., None]:
     """Convert `function` for typer, by replacing each group in the signature with its options."""
     signature = inspect.signature(function, eval_str=True)
-    groups: dict[str, type[Group]] = {}
+    groups: dict[str, type[OptionGroup]] = {}
     flat: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Group):
+        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, OptionGroup):
             groups[parameter.name] = parameter.annotation
-            flat += parameters(parameter.annotation)
+            flat += group_parameters(parameter.annotation)
         else:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    flat += parameters(output)
-    flat = [each.replace(annotation=_unparsed(each.annotation)) for each in flat]
+    flat += group_parameters(output)
+    flat = [each.replace(annotation=_unparsed_annotation(each.annotation)) for each in flat]
 
     @functools.wraps(function)
-    def _verb(**given: Any) -> None:
-        configure(take_group(output, given))
+    def _run_verb(**given: Any) -> None:
+        configure_console(take_group(output, given))
         values = {name: take_group(group, given) for name, group in groups.items()}
         function(**values, **given)
 
-    _verb.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
-    _verb.__annotations__ = {parameter.name: parameter.annotation for parameter in flat} | {
+    _run_verb.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
+    _run_verb.__annotations__ = {parameter.name: parameter.annotation for parameter in flat} | {
         "return": None
     }
-    return _verb
+    return _run_verb
 
 
-def _unparsed(annotation: Any) -> Any:
+def _unparsed_annotation(annotation: Any) -> Any:
     """Remove the parser from `annotation`, because typer would parse parsed values again."""
     meta = getattr(annotation, "__metadata__", ())
     if meta and meta[0].parser is not None and str(annotation.__origin__).startswith("list["):
@@ -162,12 +164,12 @@ def _unparsed(annotation: Any) -> Any:
     return annotation
 
 
-def configure(output: Output) -> None:
+def configure_console(output: OutputOptions) -> None:
     """Configure the console according to `output`."""
     console.configure(verbosity=-1 if output.quiet else int(output.verbose), json=output.json)
 
 
-def parameters(group: type[Group]) -> list[inspect.Parameter]:
+def group_parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
     """Convert the options of `group` to parameters of a function."""
     return [
         inspect.Parameter(

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 from packaging.requirements import InvalidRequirement, Requirement
 
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import SYSTEM, TARGET, Offline
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import print_result
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import verb
+from imgbuild.cli._verb import create_verb
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.pipeline import added
-from imgbuild.pipeline.session import Options, open_session
+from imgbuild.pipeline.session import SessionOptions, open_session
 from imgbuild.resolve import edit_row
 from imgbuild.system.console import console
 from imgbuild.system.syntax import parse_requirement
@@ -35,7 +35,7 @@ TargetOption = Annotated[
 ]
 
 
-@verb
+@create_verb
 def add(
     requirements: RequirementsArgument = None,
     system: SystemOption = None,
@@ -62,11 +62,11 @@ def add(
         raise InputError(
             message, hint="specify a package: imgbuild add wandb, or imgbuild add --system rsync"
         )
-    session = open_session(matrix, Options(offline=offline))
-    name = added.row_of(session, target or [], "imgbuild add")
-    parsed = [_parsed(text) for text in added.with_names(session, requirements or [])]
+    session = open_session(matrix, SessionOptions(offline=offline))
+    name = added.find_row(session, target or [], "imgbuild add")
+    parsed = [_parse_requirement(text) for text in added.add_names(session, requirements or [])]
     with console.step("checking the added packages"):
-        problems = added.problems(session, name, parsed, system or [])
+        problems = added.addition_problems(session, name, parsed, system or [])
     if problems:
         message = f"{'this' if len(problems) == 1 else 'these'} cannot be added to {name}"
         raise NoSolution(
@@ -74,12 +74,12 @@ def add(
             reasons=tuple(problems),
             hint="change versions or packages, or set a later `as_of` in the row",
         )
-    changes = edit_row.add(session.project.matrix, name, parsed, system or [])
+    changes = edit_row.add_to_row(session.project.matrix, name, parsed, system or [])
     console.info(f"next: imgbuild lock {name}")
-    answer(changes, changes)
+    print_result(changes, changes)
 
 
-def _parsed(text: str) -> Requirement:
+def _parse_requirement(text: str) -> Requirement:
     try:
         return parse_requirement(text)
     except InvalidRequirement as error:
@@ -88,4 +88,4 @@ def _parsed(text: str) -> Requirement:
         raise InputError(message, hint=hint) from error
 
 
-COMMAND = command(add)
+COMMAND = create_command(add)

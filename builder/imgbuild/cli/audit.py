@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from imgbuild.audit.code.model import CodeReport
-from imgbuild.audit.judge import Terms
+from imgbuild.audit.judge import AuditTerms
 from imgbuild.audit.packages import requirement_files
 from imgbuild.audit.packages.environment import open_environment
 from imgbuild.audit.packages.pinned import ANY_GLIBC, PinList
@@ -23,7 +23,7 @@ from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.cli._audit_findings import (
     CodePaths,
-    Format,
+    FindingFormat,
     OutputFormat,
     Replace,
     audit_lines,
@@ -32,39 +32,39 @@ from imgbuild.cli._audit_findings import (
     read_code,
     refuse_paths,
 )
-from imgbuild.cli._help import ACTIVE, AuditCommand, command
+from imgbuild.cli._help import ACTIVE_KEY, AuditCommand, create_command
 from imgbuild.cli._options import AGAIN, BASE, CUDA, KEEP, PYTHON, REQUIREMENTS, JUnit, Offline
-from imgbuild.cli._output import answer, count, folded, put
+from imgbuild.cli._output import fold_lines, format_count, print_result, write_stdout
 from imgbuild.cli._sessions import select_targets
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, create_verb, option
 from imgbuild.codec import write_bytes
 from imgbuild.doctor import host
 from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.lock import lock_file
-from imgbuild.lock.published import load, project_row
+from imgbuild.lock.published import load_matrix, project_row
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import audit_code, audit_lock, audit_set, declared_files, open_requirements
-from imgbuild.pipeline.audit_code import Code
+from imgbuild.pipeline.audit_code import UserCode
 from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Options, Session, open_session
-from imgbuild.report import Case, Report, Severity
+from imgbuild.pipeline.session import Session, SessionOptions, open_session
+from imgbuild.report import Report, Severity, TestCase
 from imgbuild.resolve import resolve_request
-from imgbuild.resolve.resolve_request import cuda_of, python_of
+from imgbuild.resolve.resolve_request import parse_python, requested_cuda
 from imgbuild.show import findings
-from imgbuild.smoke.junit_report import document
+from imgbuild.smoke.junit_report import junit_document
 from imgbuild.solve import uv
 from imgbuild.system.console import console
-from imgbuild.values import Arch, is_number, of_machine
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import Arch, is_number, native_arch
+from imgbuild.wheel.tags import WheelTags
 
-READ = "packages"  # the test case that fails if a package was not read
+READ_PACKAGES = "packages"  # the test case that fails if a package was not read
 
 
-def with_cases(report: Report, checks: Sequence[str]) -> Report:
+def add_check_cases(report: Report, checks: Sequence[str]) -> Report:
     """A JUnit report with a case for each check. A case fails if the check found errors.
 
     An additional case fails if a required package could not be read.
@@ -78,31 +78,31 @@ def with_cases(report: Report, checks: Sequence[str]) -> Report:
         ]
         cases.append(_case(check, errors))
     missing = [f"{entry.what}: {entry.why}" for entry in report.unread if entry.required]
-    cases += [_case(READ, missing)] if missing else []
+    cases += [_case(READ_PACKAGES, missing)] if missing else []
     return msgspec.structs.replace(report, tier="audit", cases=tuple(cases))
 
 
-def _case(name: str, errors: Sequence[str]) -> Case:
+def _case(name: str, errors: Sequence[str]) -> TestCase:
     outcome = "failed" if errors else "passed"
-    return Case(name=name, outcome=outcome, seconds=0.0, message="\n".join(errors))
+    return TestCase(name=name, outcome=outcome, seconds=0.0, message="\n".join(errors))
 
 
 STDIN_FILE = "-"
 PINS = "pins"  # the name of those on the command line
-OLDEST = 5  # of the minor versions of glibc that a wheel's name can have
+OLDEST_GLIBC = 5  # of the minor versions of glibc that a wheel's name can have
 
 
-class _Subject(msgspec.Struct, frozen=True, kw_only=True):
+class _AuditSubject(msgspec.Struct, frozen=True, kw_only=True):
     """The scope of an audit: a machine, checks, and a user's code."""
 
     arch: Arch
     matrix: Path | None
     checks: Sequence[str]
     offline: bool
-    code: Code | None
+    code: UserCode | None
 
 
-class PackageSetOptions(Group, frozen=True, kw_only=True):
+class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
     """Options for an audit of packages that are not those of a target."""
 
     requirements: Annotated[
@@ -120,7 +120,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             "in a folder. Without a value, audits the active environment, else .venv, else "
             "python3.",
             metavar="[PYTHON]",
-            panel=SELECT,
+            panel=TARGETS_PANEL,
             often=True,
         ),
     ] = None
@@ -143,7 +143,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             "Default for an environment: that of this machine. Default in a project: that of the "
             "base in the matrix.",
             metavar="X.Y",
-            panel=SELECT,
+            panel=TARGETS_PANEL,
         ),
     ] = None
     cuda: Annotated[
@@ -154,7 +154,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         False
     )
 
-    def given(self) -> tuple[str, ...]:
+    def given_options(self) -> tuple[str, ...]:
         """The specified options that can only be used without targets."""
         values = {
             "--python": self.python,
@@ -164,14 +164,14 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         }
         return tuple(f"{name} {value}" for name, value in values.items() if value is not None)
 
-    def audit(
+    def audit_package_sets(
         self,
         pinned: Sequence[str],
-        selection: Selection,
+        selection: SelectionOptions,
         checks: Sequence[str],
         *,
         offline: bool,
-        code: Code | None = None,
+        code: UserCode | None = None,
     ) -> Report:
         """Audit `pinned` and the files, or the environment.
 
@@ -182,12 +182,16 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             message = f"a package set can have only one architecture, not {', '.join(arches)}"
             raise InputError(message, hint="pass --arch once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
-        subject = _Subject(
+        subject = _AuditSubject(
             arch=arch, matrix=selection.matrix, checks=checks, offline=offline, code=code
         )
-        return self._pins(pinned, subject) if self.environment is None else self._installed(subject)
+        return (
+            self._pins(pinned, subject)
+            if self.environment is None
+            else self._audit_installed(subject)
+        )
 
-    def _pins(self, pinned: Sequence[str], subject: _Subject) -> Report:
+    def _pins(self, pinned: Sequence[str], subject: _AuditSubject) -> Report:
         matrix = subject.matrix
         files = self.requirements or ()
         name = ", ".join((*_names(files), *([PINS] if pinned else [])))
@@ -198,26 +202,26 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             if not files or STDIN_FILE in map(str, files):
                 raise
             declared = declared_files.read_places([str(path) for path in files], pinned)
-            for line in declared_files.left_out(declared):
+            for line in declared_files.unread_entries(declared):
                 console.info(f"not read: {line}")
-            solved = open_requirements.solve(declared, request, lambda: _matrix(matrix))
+            solved = open_requirements.solve_pins(declared, request, lambda: _matrix(matrix))
             listed = solved.listed
             terms = msgspec.structs.replace(
                 request.terms, cuda=request.terms.cuda or solved.cuda, exempt=solved.exempt
             )
             request = msgspec.structs.replace(request, terms=terms, indexes=solved.indexes)
         else:
-            request = open_requirements.with_indexes(listed, request, lambda: _matrix(matrix))
+            request = open_requirements.add_indexes(listed, request, lambda: _matrix(matrix))
         with console.step(
-            f"auditing {count(len(listed.pins), 'pin')} of {name} for {subject.arch}"
+            f"auditing {format_count(len(listed.pins), 'pin')} of {name} for {subject.arch}"
         ):
             return audit_set.audit_pins(
                 listed, request, partial=not self.requirements, matrix=_builds(listed, matrix)
             )
 
-    def _installed(self, subject: _Subject) -> Report:
-        where = None if self.environment == ACTIVE else self.environment
-        python = None if self.python is None else python_of(self.python)
+    def _audit_installed(self, subject: _AuditSubject) -> Report:
+        where = None if self.environment == ACTIVE_KEY else self.environment
+        python = None if self.python is None else parse_python(self.python)
         environment = open_environment(where, python=python)
         if python is not None and not f"{environment.python}.".startswith(f"{python}."):
             message = (
@@ -226,48 +230,50 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             raise InputError(message, hint="omit --python")
         name = where or str(environment.folders[0])
         request = self._request(name, environment.python, subject)
-        with console.step(f"auditing {count(len(environment.packages), 'package')} of {name}"):
+        with console.step(
+            f"auditing {format_count(len(environment.packages), 'package')} of {name}"
+        ):
             return audit_set.audit_environment(environment, request)
 
-    def _request(self, name: str, python: str, subject: _Subject) -> SetRequest:
+    def _request(self, name: str, python: str, subject: _AuditSubject) -> SetRequest:
         glibc, code = self._glibc(python, subject.matrix), subject.code
         context = Context.open(console, offline=subject.offline)
         return SetRequest(
-            machine=Tags(python=python, glibc=glibc, arch=subject.arch),
+            machine=WheelTags(python=python, glibc=glibc, arch=subject.arch),
             index=functools.cache(uv.default_index),
             context=context,
-            terms=Terms(target=name, cuda=cuda_of(self.cuda, None) or ""),
+            terms=AuditTerms(target=name, cuda=requested_cuda(self.cuda, None) or ""),
             checks=subject.checks,
             offline=subject.offline,
             again=self.again,
             code=None
             if code is None
             else lambda package_set: audit_code.audit_code(
-                audit_code.opened(package_set), code, context.store, target=name
+                audit_code.open_code_packages(package_set), code, context.store, target=name
             ),
         )
 
     def _python(self, matrix: Path | None) -> str:
         if self.python is not None:
-            return python_of(self.python)
+            return parse_python(self.python)
         if self.base is not None:
             return _base(self.base, matrix)[0]
         return f"{sys.version_info.major}.{sys.version_info.minor}"
 
     def _glibc(self, python: str, matrix: Path | None) -> str:
         if self.glibc is not None:
-            return glibc_of(self.glibc)
+            return parse_glibc(self.glibc)
         if self.base is not None:
             return _base(self.base, matrix)[1]
         if self.environment is not None:
-            return host.glibc() or ANY_GLIBC
+            return host.glibc_version() or ANY_GLIBC
         return project_glibc(python, matrix)
 
 
-def glibc_of(text: str) -> str:
+def parse_glibc(text: str) -> str:
     """Parse the value of `--glibc`. Raises InputError for an invalid version."""
     major, _, minor = text.partition(".")
-    if major != "2" or not is_number(minor) or int(minor) < OLDEST:
+    if major != "2" or not is_number(minor) or int(minor) < OLDEST_GLIBC:
         message = f"--glibc {text}: invalid version"
         raise InputError(
             message,
@@ -286,7 +292,7 @@ def _base(name: str, matrix: Path | None) -> tuple[str, str]:
 
 
 def _matrix(matrix: Path | None) -> Matrix:
-    return load(project_paths.find(matrix).matrix)
+    return load_matrix(project_paths.find_project(matrix).matrix)
 
 
 def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
@@ -296,11 +302,11 @@ def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
 
 def project_glibc(python: str, matrix: Path | None) -> str:
     """The glibc version of the base with this Python. `ANY_GLIBC` outside of a project."""
-    if not project_paths.find(matrix).writable:
+    if not project_paths.find_project(matrix).writable:
         return ANY_GLIBC
     read = _matrix(matrix)
     request = resolve_request.ResolveRequest(requests=(), arches=(), python=python)
-    return read.bases[resolve_request.base_of(request, read)].glibc
+    return read.bases[resolve_request.requested_base(request, read)].glibc
 
 
 def _names(files: Sequence[Path]) -> list[str]:
@@ -331,10 +337,10 @@ def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText
     return texts
 
 
-EXPLAIN = "to explain a code, run: imgbuild explain IMG102"
-WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
-RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
-INCOMPLETE = (
+EXPLAIN_HINT = "to explain a code, run: imgbuild explain IMG102"
+WAIVE_HINT = "change versions, or accept the finding under `waive:` in matrix.yaml"
+RESOLVE_HINT = "change versions; `imgbuild resolve` finds compatible ones"
+INCOMPLETE_HINT = (
     "add the packages that are missing from the file, or audit only the listed ones with imgbuild"
     " audit NAME==VERSION ..."
 )
@@ -352,9 +358,9 @@ class Check(enum.StrEnum):
     RULES = "rules"
 
 
-@verb
+@create_verb
 def audit(
-    selection: Selection,
+    selection: SelectionOptions,
     packages: PackageSetOptions,
     select: Annotated[
         list[Check] | None,
@@ -414,19 +420,21 @@ def audit(
 
         imgbuild audit cu124-vllm --code train.py --code configs/
     """
-    if output_format is Format.JSON:
+    if output_format is FindingFormat.JSON:
         console.configure(verbosity=console.verbosity, json=True)
     checks = tuple(each.value for each in select or Check)
-    pinned = [name for name in selection.named if "==" in name or "@" in name]
+    pinned = [name for name in selection.named_targets if "==" in name or "@" in name]
     free = bool(pinned or packages.requirements) or packages.environment is not None
     user_code = read_code(code, replace, again=packages.again, offline=offline)
     refuse_paths(selection)
     reports: list[Report]
     if free:
-        _refuse(packages, pinned, selection, keep=keep, replaced=replace)
-        reports = [packages.audit(pinned, selection, checks, offline=offline, code=user_code)]
+        _refuse_options(packages, pinned, selection, keep=keep, replaced=replace)
+        reports = [
+            packages.audit_package_sets(pinned, selection, checks, offline=offline, code=user_code)
+        ]
     else:
-        for given in packages.given():
+        for given in packages.given_options():
             message = f"{given} does not apply to locked targets"
             raise InputError(message, hint="omit this option, or specify versions or --environment")
         reports = _audit_targets(
@@ -434,24 +442,24 @@ def audit(
         )
     if junit is not None:
         cases = [
-            with_cases(report, ("code",) if isinstance(report, CodeReport) else checks)
+            add_check_cases(report, ("code",) if isinstance(report, CodeReport) else checks)
             for report in reports
         ]
-        write_bytes(junit, document(cases))
-    if output_format in (Format.SARIF, Format.GITHUB):
-        put(findings.text(reports, output_format, notes=notes))
+        write_bytes(junit, junit_document(cases))
+    if output_format in (FindingFormat.SARIF, FindingFormat.GITHUB):
+        write_stdout(findings.findings_text(reports, output_format, notes=notes))
     else:
-        answer(reports, folded(audit_lines(reports, notes=notes)))
-    _end(reports, _hint(reports, packages, free=free))
+        print_result(reports, fold_lines(audit_lines(reports, notes=notes)))
+    _end_audit(reports, _hint(reports, packages, free=free))
 
 
 def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool) -> str:
     """The hint for the errors in `reports`, or ""."""
     if any(isinstance(report, CodeReport) and not report.ok for report in reports):
-        return EXPLAIN
+        return EXPLAIN_HINT
     if packages.requirements and _lacks_packages(reports[0]):
-        return INCOMPLETE
-    return RESOLVE if free else WAIVE
+        return INCOMPLETE_HINT
+    return RESOLVE_HINT if free else WAIVE_HINT
 
 
 def _lacks_packages(report: Report) -> bool:
@@ -460,7 +468,7 @@ def _lacks_packages(report: Report) -> bool:
     return 2 * sum(map(is_absent, errors)) > len(errors)
 
 
-def _end(reports: Sequence[Report], hint: str) -> None:
+def _end_audit(reports: Sequence[Report], hint: str) -> None:
     """Raise AuditFailed if there is an error, or if a package was not read."""
     failed = [report for report in reports if not report.ok]
     if not failed:
@@ -480,16 +488,16 @@ def _end(reports: Sequence[Report], hint: str) -> None:
     raise AuditFailed(message, hint="see the lines marked `not read` above for the reasons")
 
 
-def _refuse(
+def _refuse_options(
     packages: PackageSetOptions,
     pinned: Sequence[str],
-    selection: Selection,
+    selection: SelectionOptions,
     *,
     keep: bool | None,
     replaced: Sequence[str] | None,
 ) -> None:
     """Raise InputError for two kinds of package sets, and for --keep or --drop without targets."""
-    targets = [name for name in selection.named if name not in pinned]
+    targets = [name for name in selection.named_targets if name not in pinned]
     given = [
         *pinned[:1],
         *(f"--requirements {path}" for path in packages.requirements or ()),
@@ -510,21 +518,23 @@ def _refuse(
 
 
 def _audit_targets(
-    selection: Selection,
+    selection: SelectionOptions,
     checks: Sequence[str],
     *,
     keep: bool | None,
     offline: bool,
     again: bool,
-    code: Code | None,
+    code: UserCode | None,
 ) -> list[Report]:
-    session = open_session(selection.matrix, Options(offline=offline), selection.named)
+    session = open_session(
+        selection.matrix, SessionOptions(offline=offline), selection.named_targets
+    )
     chosen = select_targets(selection, session)
-    selected = _locked(session, chosen, selection.named, code=code is not None)
+    selected = _targets_with_lock(session, chosen, selection.named_targets, code=code is not None)
     inputs = open_inputs(session)
     drop = len(selected) > 1 if keep is None else not keep
     if code is not None:
-        return audit_targets(session, _native(selection, selected), inputs, code)
+        return audit_targets(session, _native_targets(selection, selected), inputs, code)
     reports: list[Report] = [
         audit_lock.audit_target(
             session.project,
@@ -541,19 +551,19 @@ def _audit_targets(
     rows = [item for item in selected if project_row(session.matrix, item.name) is not None]
     if rows:
         code = audit_code.read_code([session.project.root], again=again)
-        reports += audit_targets(session, _native(selection, rows), inputs, code)
-    prune.trim(inputs.store)
+        reports += audit_targets(session, _native_targets(selection, rows), inputs, code)
+    prune.trim_cache(inputs.store)
     return reports
 
 
-def _native(selection: Selection, selected: Sequence[Selected]) -> list[Selected]:
+def _native_targets(selection: SelectionOptions, selected: Sequence[Selected]) -> list[Selected]:
     """The targets with the selected architecture, or by default that of this machine."""
     if selection.arches:
         return list(selected)
-    return [msgspec.structs.replace(item, arches=of_machine(item.arches)) for item in selected]
+    return [msgspec.structs.replace(item, arches=native_arch(item.arches)) for item in selected]
 
 
-def _locked(
+def _targets_with_lock(
     session: Session, selected: Sequence[Selected], patterns: Sequence[str], *, code: bool
 ) -> list[Selected]:
     """The targets of `selected` that have a readable lock.
@@ -586,4 +596,4 @@ def _locked(
     return locked
 
 
-COMMAND = command(audit, cls=AuditCommand)
+COMMAND = create_command(audit, cls=AuditCommand)

@@ -7,36 +7,36 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from imgbuild.cli import _sif
-from imgbuild.cli._array import on_slurm
-from imgbuild.cli._help import command
+from imgbuild.cli._array import add_slurm_options
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import (
     BUILDER,
     FORMAT,
     FROM,
     OUTPUT_PATH,
     PART,
-    Builder,
+    BuilderName,
     ImagePart,
     Jobs,
     Mirror,
     MirrorOnly,
     Offline,
     PlainHttp,
-    processes,
+    process_count,
 )
-from imgbuild.cli._output import answer, folded
+from imgbuild.cli._output import fold_lines, print_result
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import BuildSelection
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import docker_build, opened, rebuild, with_project
-from imgbuild.pipeline.build import build_all, native, output_path
+from imgbuild.pipeline.build import build_all, output_path, restrict_to_native
 from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.pipeline.session import Session, SessionOptions, open_session
 from imgbuild.plan import current
 from imgbuild.render import contexts
-from imgbuild.render.contexts import Wheels
+from imgbuild.render.contexts import WheelFolder
 from imgbuild.system import files
 from imgbuild.values import Arch
 
@@ -68,7 +68,7 @@ PartOption = Annotated[
     ),
 ]
 BuilderOption = Annotated[
-    Builder,
+    BuilderName,
     BUILDER(
         "embedded requires no engine and produces the locked digest. docker builds "
         "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET, an image "
@@ -90,7 +90,7 @@ ProjectOption = Annotated[
 ]
 
 
-@verb
+@create_verb
 def build(
     selection: BuildSelection,
     builder: BuilderOption = "embedded",
@@ -138,8 +138,8 @@ def build(
 
         imgbuild build --from registry.example/rl:cu124-vllm
     """
-    how = Options(
-        jobs=processes(jobs),
+    how = SessionOptions(
+        jobs=process_count(jobs),
         offline=offline,
         verify=verify,
         mirror=mirror,
@@ -153,35 +153,35 @@ def build(
         _refuse_with_project(origin, part, form, docker=docker)
     if form == "sif" or form == "squashfs":  # noqa: PLR1714 - mypy narrows the type by this
         _refuse_file(selection, part, docker=docker)
-        _sif.build(selection, origin, output, form, compress, how)
+        _sif.build_sif_files(selection, origin, output, form, compress, how)
         return
     if compress != "zstd":
         message = f"--compress {compress} requires --format sif or squashfs"
         raise InputError(message, hint="add --format sif, or omit --compress")
     if origin is not None:
         _refuse_with_from(
-            origin, [selection.named, selection.everything, selection.matrix, part, docker]
+            origin, [selection.named_targets, selection.everything, selection.matrix, part, docker]
         )
         arches = None if selection.arch is None else selection.arches
-        _again(origin, arches, output, form, how)
+        _rebuild(origin, arches, output, form, how)
         return
-    session = open_session(selection.matrix, how, selection.named)
+    session = open_session(selection.matrix, how, selection.named_targets)
     selected = select_targets(selection, session)
     _refuse_part(part, form, docker=docker)
     if selection.arch is None:
-        selected = [native(item) for item in selected]
+        selected = [restrict_to_native(item) for item in selected]
     if part == "wheels":
         _answer_wheels(session, selected, output)
         return
     if project:
-        built = with_project.build(session, selected, output, form)
+        built = with_project.build_with_project(session, selected, output, form)
     elif docker:
         opened.report_templates(session.project)
         built = docker_build.build_all(session, selected, output)
     else:
         built = build_all(session, selected, output, form=form, only_base=part == "base")
     lines = [f"{item.target} {item.digest} {item.output}" for item in built]
-    answer(built, folded(lines))
+    print_result(built, fold_lines(lines))
 
 
 def _refuse_with_from(origin: str, given: Sequence[object]) -> None:
@@ -217,14 +217,14 @@ def _refuse_with_project(
 def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> None:
     """Write the wheels of each target into a folder, and print the path of the folder."""
     inputs = open_inputs(session)
-    folders: list[Wheels] = []
+    folders: list[WheelFolder] = []
     for item in selected:
         lock, _ = current.read_current(session.project, session.matrix, item.name)
         default = contexts.wheels_folder(session.project, item.name)
         several = len(selected) > 1
         folder = output_path(default, item.name, output, several=several, form="oci")
-        folders.append(contexts.wheels(lock, item.arches, folder, inputs))
-    answer(folders, [f"{item.target} {item.files} {item.output}" for item in folders])
+        folders.append(contexts.write_wheels_context(lock, item.arches, folder, inputs))
+    print_result(folders, [f"{item.target} {item.files} {item.output}" for item in folders])
 
 
 def _refuse_file(selection: BuildSelection, part: ImagePart | None, *, docker: bool) -> None:
@@ -236,17 +236,17 @@ def _refuse_file(selection: BuildSelection, part: ImagePart | None, *, docker: b
         raise InputError(message, hint="omit --only and --builder")
 
 
-def _again(
+def _rebuild(
     origin: str,
     arches: Sequence[Arch] | None,
     output: Path | None,
     form: BuildFormat,
-    how: Options,
+    how: SessionOptions,
 ) -> None:
     """Build an image from the lock of a published image, or from a folder with a lock."""
-    source = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
-    built = rebuild.build(source, arches, output, how, form=form)
-    answer([built], folded([f"{built.target} {built.digest} {built.output}"]))
+    source = rebuild.find_rebuild_origin(origin, plain_http=how.plain_http, offline=how.offline)
+    built = rebuild.rebuild_image(source, arches, output, how, form=form)
+    print_result([built], fold_lines([f"{built.target} {built.digest} {built.output}"]))
 
 
-COMMAND = command(on_slurm("build", build))
+COMMAND = create_command(add_slurm_options("build", build))

@@ -13,9 +13,9 @@ from imgbuild.cache import prune
 from imgbuild.cache.prune import Removal
 from imgbuild.cache.settings import parse_size, size_limit
 from imgbuild.cache.store import Store
-from imgbuild.cli._help import HELP, VerbGroup, add, group
-from imgbuild.cli._output import aligned, answer, count, size_text
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._help import HELP, VerbGroup, create_group, register_verb
+from imgbuild.cli._output import align_columns, format_count, print_result, size_text
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system.console import console
 
@@ -51,7 +51,7 @@ class CacheKind(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
-class Info(msgspec.Struct, frozen=True, kw_only=True):
+class CacheInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The size of the cache. `limit` is $IMGBUILD_CACHE_SIZE. `free` is the free disk space."""
 
     path: str
@@ -62,8 +62,8 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[CacheKind, ...]
 
 
-@verb
-def info() -> None:
+@create_verb
+def show_cache_info() -> None:
     """Show the cache folder, and the size of the entries of each kind.
 
     Example:
@@ -71,10 +71,10 @@ def info() -> None:
         imgbuild cache info
     """
     store = Store.open()
-    entries = prune.entries(store)
+    entries = prune.list_entries(store)
     names = sorted({entry.kind for entry in entries})
     groups = {name: [entry.size for entry in entries if entry.kind == name] for name in names}
-    value = Info(
+    value = CacheInfo(
         path=str(store.root),
         size=sum(entry.size for entry in entries),
         in_use=sum(entry.size for entry in entries if entry.in_use),
@@ -95,10 +95,10 @@ def info() -> None:
     ]
     lines.append(f"total: {size_text(value.size)}, {size_text(value.in_use)} in use, {cap}")
     lines.append(f"free on the disk: {size_text(value.free)}")
-    answer(value, lines)
+    print_result(value, lines)
 
 
-@verb
+@create_verb
 def list_entries() -> None:
     """List entries, least recently used first.
 
@@ -112,7 +112,7 @@ def list_entries() -> None:
     """
     entries = [
         entry
-        for entry in prune.entries(Store.open())
+        for entry in prune.list_entries(Store.open())
         if console.verbosity > 0 or entry.kind != "fact"
     ]
     rows = []
@@ -121,10 +121,10 @@ def list_entries() -> None:
         state = "used" if entry.in_use else "idle"
         moment = f"{used:%Y-%m-%dT%H:%M:%SZ}"
         rows.append((entry.kind, str(entry.size), moment, state, entry.sha256, entry.label))
-    answer(entries, aligned(rows, right=frozenset({1})))
+    print_result(entries, align_columns(rows, right=frozenset({1})))
 
 
-@verb
+@create_verb
 def prune_cache(
     max_size: Annotated[
         str | None,
@@ -151,22 +151,22 @@ def prune_cache(
     if limit is None:
         message = "no maximum size is specified"
         raise InputError(message, hint="pass --max-size 20G, or set IMGBUILD_CACHE_SIZE")
-    _removed(prune.prune(Store.open(), limit))
+    _report_removal(prune.prune_cache(Store.open(), limit))
 
 
-@verb
-def clear() -> None:
+@create_verb
+def clear_cache() -> None:
     """Remove all entries that are not in use.
 
     Example:
 
         imgbuild cache clear
     """
-    _removed(prune.clear(Store.open()))
+    _report_removal(prune.clear_cache(Store.open()))
 
 
-@verb
-def verify() -> None:
+@create_verb
+def verify_cache() -> None:
     """Hash all entries, and remove damaged ones.
 
     Exits with status 9 if an entry was damaged. Removed entries are downloaded or built again when
@@ -177,14 +177,18 @@ def verify() -> None:
         imgbuild cache verify
     """
     store = Store.open()
-    total = sum(entry.size for entry in prune.entries(store) if entry.kind in ("file", "blob"))
+    total = sum(entry.size for entry in prune.list_entries(store) if entry.kind in ("file", "blob"))
     with console.progress("Hashing the cache", total) as bar:
-        damaged = prune.verify(store, bar.advance)
-    answer(damaged, aligned([(entry.kind, entry.sha256, entry.label) for entry in damaged]))
+        damaged = prune.verify_entries(store, bar.advance)
+    print_result(
+        damaged, align_columns([(entry.kind, entry.sha256, entry.label) for entry in damaged])
+    )
     if not damaged:
         console.info("no damage found")
         return
-    message = f"{count(len(damaged), 'damaged entry', 'damaged entries')} of {store.root} removed"
+    message = (
+        f"{format_count(len(damaged), 'damaged entry', 'damaged entries')} of {store.root} removed"
+    )
     hint = "check the disk for errors; the next build downloads the files again"
     if not console.json:
         raise IntegrityError(message, hint=hint)
@@ -192,17 +196,17 @@ def verify() -> None:
     raise typer.Exit(IntegrityError.exit_code)
 
 
-def _removed(value: Removal) -> None:
+def _report_removal(value: Removal) -> None:
     line = (
-        f"removed {count(value.removed, 'entry', 'entries')}, {size_text(value.freed)};"
+        f"removed {format_count(value.removed, 'entry', 'entries')}, {size_text(value.freed)};"
         f" {size_text(value.left)} left, {size_text(value.in_use)} of it in use"
     )
-    answer(value, [line])
+    print_result(value, [line])
 
 
-add(app, "info", info)
-add(app, "list", list_entries)
-add(app, "prune", prune_cache)
-add(app, "clear", clear)
-add(app, "verify", verify)
-COMMAND = group(app)
+register_verb(app, "info", show_cache_info)
+register_verb(app, "list", list_entries)
+register_verb(app, "prune", prune_cache)
+register_verb(app, "clear", clear_cache)
+register_verb(app, "verify", verify_cache)
+COMMAND = create_group(app)

@@ -14,16 +14,16 @@ from imgbuild.ci.choosing import JobPlan, JobQuery
 from imgbuild.ci.results import record_results
 from imgbuild.cli import _ci_options, _smoke_import, ci_script
 from imgbuild.cli._ci_options import Gate, NoGpu, Results
-from imgbuild.cli._help import HELP, VerbGroup, add, group
+from imgbuild.cli._help import HELP, VerbGroup, create_group, register_verb
 from imgbuild.cli._options import (
     PlainHttp,
     Record,
 )
-from imgbuild.cli._output import aligned, answer, fitted
-from imgbuild.cli._targets import MatrixFile, Selection
-from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, option, verb
+from imgbuild.cli._output import align_columns, fit_lines, print_result
+from imgbuild.cli._targets import MatrixFile, SelectionOptions
+from imgbuild.cli._verb import OUTPUT, REGISTRY, TARGETS_PANEL, create_verb, option
 from imgbuild.errors import InputError
-from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.pipeline.session import Session, SessionOptions, open_session
 from imgbuild.system import files
 from imgbuild.system.console import console
 from imgbuild.values import is_number
@@ -64,12 +64,13 @@ Since = Annotated[
         "--changed-since",
         "Select targets whose locked digest has changed since this git revision.",
         metavar="REV",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
         often=True,
     ),
 ]
 Shard = Annotated[
-    str, option("--shard", "Select part I of N parts, such as 1/3.", metavar="I/N", panel=SELECT)
+    str,
+    option("--shard", "Select part I of N parts, such as 1/3.", metavar="I/N", panel=TARGETS_PANEL),
 ]
 CrossBuild = Annotated[
     bool,
@@ -95,7 +96,7 @@ JobsFile = Annotated[
         "The output of `imgbuild ci jobs --json`. Default: the jobs of all targets that have"
         " results.",
         metavar="FILE",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
         often=True,
     ),
 ]
@@ -104,7 +105,7 @@ Expected = Annotated[
     option(
         "--expect-published",
         "Report a target as unfinished if publishing its tags or SIF files has not started.",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
     ),
 ]
 Summary = Annotated[
@@ -127,9 +128,9 @@ Issues = Annotated[
 ]
 
 
-@verb
+@create_verb
 def jobs(
-    selection: Selection,
+    selection: SelectionOptions,
     changed_since: Since = None,
     skip_published: Published = None,
     shard: Shard = "1/1",
@@ -151,21 +152,21 @@ def jobs(
         imgbuild ci jobs --all --skip-published ghcr.io/me/rl --json
     """
     query = JobQuery(
-        revision=changed_since, arches=tuple(selection.arches), shard=_shard(shard),
+        revision=changed_since, arches=tuple(selection.arches), shard=_parse_shard(shard),
         again=cross_build,
     )  # fmt: skip
     session = open_session(selection.matrix)
-    settings = _ci_options.settings_of(session, gate, gpu=not no_gpu)
-    chosen = _ci_options.chosen(
-        session, selection.named, query, settings, skip_published, plain_http or (),
+    settings = _ci_options.ci_settings(session, gate, gpu=not no_gpu)
+    chosen = _ci_options.choose_ci_jobs(
+        session, selection.named_targets, query, settings, skip_published, plain_http or (),
         everything=selection.everything,
     )  # fmt: skip
     if actions is not None:
-        _add(actions, _outputs(chosen))
-    answer(chosen, fitted(_table(chosen)))
+        _append_text(actions, _outputs(chosen))
+    print_result(chosen, fit_lines(_table(chosen)))
 
 
-def _shard(text: str) -> tuple[int, int]:
+def _parse_shard(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not (is_number(part) and is_number(parts) and 1 <= int(part) <= int(parts)):
         message = f"--shard {text}: not a valid shard"
@@ -175,11 +176,11 @@ def _shard(text: str) -> tuple[int, int]:
 
 def _outputs(chosen: JobPlan) -> str:
     alone = [job for target in chosen.targets for job in (*target.image, *target.again)]
-    lines = {"targets": codec.compact(chosen.targets), "jobs": codec.compact(alone)}
+    lines = {"targets": codec.encode_compact(chosen.targets), "jobs": codec.encode_compact(alone)}
     return "".join(f"{name}={data.decode()}\n" for name, data in lines.items())
 
 
-def _add(path: Path, text: str) -> None:
+def _append_text(path: Path, text: str) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
 
@@ -188,12 +189,12 @@ def _table(chosen: JobPlan) -> list[str]:
     rows = [
         (job.id, " ".join(job.runner), str(job.disk), " → ".join(job.steps))
         for target in chosen.targets
-        for job in target.all
+        for job in target.all_jobs
     ]
-    return aligned([HEAD, *rows], right=frozenset({2})) if rows else []
+    return align_columns([HEAD, *rows], right=frozenset({2})) if rows else []
 
 
-@verb
+@create_verb
 def report(
     jobs_file: JobsFile = None,
     expect_published: Expected = False,
@@ -214,7 +215,7 @@ def report(
 
         imgbuild ci report --jobs-file jobs.json --expect-published --issues failed --record
     """
-    session = open_session(matrix, Options())
+    session = open_session(matrix, SessionOptions())
     project = session.project
     if record:
         project.require_writable("imgbuild ci report --record")
@@ -222,26 +223,26 @@ def report(
     files.require_writable(places, hint="choose another path with --summary or --issues")
     folder = _ci_options.results_folder(project, results)
     if jobs_file is not None:
-        chosen = codec.read(
+        chosen = codec.read_document(
             jobs_file, JobPlan, what="list of jobs", hint="run imgbuild ci jobs --json"
         )
     else:
-        chosen = _with_results(session, folder)
-    overview = reports.overview(folder, chosen, published=expect_published)
+        chosen = _jobs_with_results(session, folder)
+    overview = reports.job_overview(folder, chosen, published=expect_published)
     if summary is not None:
-        _add(summary, reports.markdown(overview))
+        _append_text(summary, reports.overview_markdown(overview))
     if issues is not None:
-        for entry in overview.needing_attention(strict=strict):
-            codec.write_bytes(issues / f"{entry.target}.md", reports.issue(entry).encode())
+        for entry in overview.outcomes_needing_attention(strict=strict):
+            codec.write_bytes(issues / f"{entry.target}.md", reports.issue_text(entry).encode())
     if record:
         recorded = record_results(project, folder, chosen.targets, Store.open(), console)
-        _smoke_import.report(recorded)
-    answer(overview, aligned([reports.HEAD, *reports.rows(overview)]))
-    if overview.needing_attention(strict=strict):
+        _smoke_import.report_changes(recorded)
+    print_result(overview, align_columns([reports.HEAD, *reports.overview_rows(overview)]))
+    if overview.outcomes_needing_attention(strict=strict):
         raise typer.Exit(1)
 
 
-def _with_results(session: Session, folder: Path) -> JobPlan:
+def _jobs_with_results(session: Session, folder: Path) -> JobPlan:
     """The jobs of targets that have results in `folder`."""
     names = {path.name.partition("@")[0] for path in folder.glob("*@*") if path.is_dir()}
     targets = sorted(names & session.matrix.targets.keys())
@@ -250,11 +251,11 @@ def _with_results(session: Session, folder: Path) -> JobPlan:
         raise InputError(
             message, hint="run a script written by `imgbuild ci script`, or specify --results"
         )
-    settings = _ci_options.settings_of(session, None, gpu=True)
-    return _ci_options.chosen(session, targets, JobQuery(labels=False), settings, None, ())
+    settings = _ci_options.ci_settings(session, None, gpu=True)
+    return _ci_options.choose_ci_jobs(session, targets, JobQuery(labels=False), settings, None, ())
 
 
-add(app, "jobs", jobs)
-add(app, "script", ci_script.script)
-add(app, "report", report)
-COMMAND = group(app)
+register_verb(app, "jobs", jobs)
+register_verb(app, "script", ci_script.script)
+register_verb(app, "report", report)
+COMMAND = create_group(app)

@@ -9,10 +9,10 @@ import typer
 from imgbuild.ci import choosing, jobs
 from imgbuild.ci.choosing import JobQuery
 from imgbuild.ci.jobs import TargetJobs
-from imgbuild.ci.script import ScriptOptions, write
+from imgbuild.ci.script import ScriptOptions, write_script
 from imgbuild.ci.settings import CiSettings
 from imgbuild.cli import _allocation, _ci_options
-from imgbuild.cli._allocation import ON, AllocationOptions
+from imgbuild.cli._allocation import ON_OPTION, AllocationOptions
 from imgbuild.cli._ci_options import Gate, NoGpu, Results
 from imgbuild.cli._options import (
     KEEP,
@@ -22,19 +22,19 @@ from imgbuild.cli._options import (
     Keyless,
     PlainHttp,
     SignKey,
-    Through,
+    ThroughName,
     TimeoutFactor,
 )
-from imgbuild.cli._output import put
-from imgbuild.cli._targets import Filter
-from imgbuild.cli._verb import REGISTRY, SELECT, Group, option, verb
+from imgbuild.cli._output import write_stdout
+from imgbuild.cli._targets import FilterOptions
+from imgbuild.cli._verb import REGISTRY, TARGETS_PANEL, OptionGroup, create_verb, option
 from imgbuild.errors import InputError
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.registry.image_reference import parse_repository
 
 
-class ScriptGroup(Group, frozen=True, kw_only=True):
+class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
     """Options for running the jobs in a script."""
 
     registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
@@ -52,7 +52,7 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
         option(
             "--all-published",
             "Include targets whose tag already has the locked digest.",
-            panel=SELECT,
+            panel=TARGETS_PANEL,
         ),
     ] = False
     results: Results = None
@@ -60,14 +60,14 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
     no_gpu: NoGpu = False
     on: Annotated[
         ExecutionPlace,
-        ON(
+        ON_OPTION(
             "With slurm, tests that need GPUs run as Slurm arrays, and other steps on this "
             "machine. The folder of the matrix, the cache and imgbuild must have the same paths "
             "on all nodes."
         ),
     ] = "local"
     through: Annotated[
-        Through | None, THROUGH("Accepts the same values as in `imgbuild smoke`, except here.")
+        ThroughName | None, THROUGH("Accepts the same values as in `imgbuild smoke`, except here.")
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     sign_key: SignKey = None
@@ -89,9 +89,9 @@ TargetsOrJobs = Annotated[
 ]
 
 
-@verb
+@create_verb
 def script(
-    selection: Filter,
+    selection: FilterOptions,
     how: ScriptGroup,
     request: AllocationOptions,
     names: TargetsOrJobs = None,
@@ -114,13 +114,13 @@ def script(
 
         imgbuild ci script 'cu130-*' --on slurm --partition gpu > night.sh
     """
-    chosen = [*(names or []), *selection.named]
+    chosen = [*(names or []), *selection.named_targets]
     jobs = {name for name in chosen if "@" in name}
     if jobs and (len(jobs) < len(chosen) or selection.everything):
         message = "jobs and targets cannot be combined"
         raise InputError(message, hint="specify only jobs (TARGET@…), or only targets")
     session = open_session(selection.matrix)
-    settings = _ci_options.settings_of(session, how.gate, gpu=not how.no_gpu)
+    settings = _ci_options.ci_settings(session, how.gate, gpu=not how.no_gpu)
     options = _script_options(session.project, session.matrix.registry, selection, how, request)
     query = choosing.JobQuery(arches=tuple(selection.arches), labels=False)
     if jobs:
@@ -128,13 +128,13 @@ def script(
         targets = [_named_jobs(session, name, query, settings, jobs) for name in names_of_targets]
     else:
         registry = None if how.all_published or not options.registry else options.registry
-        plan = _ci_options.chosen(
+        plan = _ci_options.choose_ci_jobs(
             session, chosen, query, settings, registry, options.plain_http,
             everything=selection.everything,
         )  # fmt: skip
         targets = list(plan.targets)
     drop = len(targets) > 1 if how.keep is None else not how.keep
-    put(write(session.project, settings, targets, options, jobs, drop=drop))
+    write_stdout(write_script(session.project, settings, targets, options, jobs, drop=drop))
 
 
 def _named_jobs(
@@ -144,14 +144,14 @@ def _named_jobs(
 
     Raises InputError if one does not exist.
     """
-    [item] = session.select([target], arches=[])
+    [item] = session.select_targets([target], arches=[])
     digests = choosing.read_digests(session.project, target)
     selected = [name for name in names if name.startswith(f"{target}@")]
     if all(name.endswith(f"-{jobs.SIF}") for name in selected):
         # The image is published and not tested again: no machine with a GPU is needed.
-        settings = settings.gated(("static",))
-    target_jobs = jobs.jobs(target, query.tested(item), digests, settings, again=True)
-    existing = [job.id for job in target_jobs.all]
+        settings = settings.with_required_tiers(("static",))
+    target_jobs = jobs.create_jobs(target, query.tested(item), digests, settings, again=True)
+    existing = [job.id for job in target_jobs.all_jobs]
     for name in selected:
         if name not in existing:
             message = f"{target} has no job {name}"
@@ -162,7 +162,7 @@ def _named_jobs(
 def _script_options(
     project: Project,
     registry: str | None,
-    selection: Filter,
+    selection: FilterOptions,
     how: ScriptGroup,
     request: AllocationOptions,
 ) -> ScriptOptions:
@@ -206,7 +206,7 @@ def _script_options(
 
 def _submission(request: AllocationOptions) -> tuple[str, ...]:
     """Options of `imgbuild smoke --on slurm` for the requested resources."""
-    _allocation.requested(request)
+    _allocation.requested_allocation(request)
     given = {"partition": request.partition, "account": request.account, "time": request.time}
     words = [f"--{name}={value}" for name, value in given.items() if value]
     return (*words, *(f"--sbatch={word}" for word in request.sbatch or ()))

@@ -16,11 +16,11 @@ from imgbuild.attest.sbom.packages import Package
 from imgbuild.attest.signing import keys
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.cache.context import Context
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import Offline, Osv, PlainHttp, SignKey
-from imgbuild.cli._output import aligned, answer, count, folded
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import OUTPUT, REGISTRY, option, verb
+from imgbuild.cli._output import align_columns, fold_lines, format_count, print_result
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import OUTPUT, REGISTRY, create_verb, option
 from imgbuild.cves import attach, check, scanner_report, vex
 from imgbuild.cves.check import CveCase, CveReport, Vulnerability
 from imgbuild.cves.installed import InstalledSource
@@ -31,14 +31,14 @@ from imgbuild.errors import AuditFailed, FetchFailed, InputError
 from imgbuild.matrix import project_paths
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.plan import image_digests
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system.console import console
 from imgbuild.values import Digest
 
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
-NAMED = 5  # packages about which nothing is known; --json has all
+NAMED_PACKAGES = 5  # packages about which nothing is known; --json has all
 HINT = "use fixed versions, or accept vulnerabilities under `accept_cves:` in matrix.yaml"
 
 VexFile = Annotated[
@@ -65,9 +65,9 @@ AttachTo = Annotated[
 ]
 
 
-@verb
+@create_verb
 def cves(
-    selection: Selection,
+    selection: SelectionOptions,
     severity: Annotated[
         Rating,
         option("--severity",
@@ -121,27 +121,27 @@ def cves(
         raise InputError(message, hint="specify the repository: --attach-to HOST/REPOSITORY")
     key = keys.load_private(sign_key) if sign_key else None
     repository = parse_repository(attach) if attach is not None else None
-    session = open_session(selection.matrix, names=selection.named)
+    session = open_session(selection.matrix, names=selection.named_targets)
     cases = _cases(session, selection)
     find = _source(report, osv, offline=offline)
     today = datetime.datetime.now(datetime.UTC).date()
     policy = check.CvePolicy(threshold=severity, fixable=ignore_unfixed, today=today)
     source_packages, whole = _records(session), selection.everything
     try:
-        reports = check.check(cases, source_packages, find, policy, whole=whole)
+        reports = check.check_cves(cases, source_packages, find, policy, whole=whole)
     except FetchFailed as error:
         now = datetime.datetime.now(datetime.UTC)
-        kept = OsvServer(osv, Context.open(console, offline=True), now).kept
-        _end_unreachable(check.check(cases, source_packages, kept, policy, whole=whole), error)
+        kept = OsvServer(osv, Context.open(console, offline=True), now).cached_advisories
+        _end_unreachable(check.check_cves(cases, source_packages, kept, policy, whole=whole), error)
     if vex is not None:
         _write_vex(vex, session, cases, reports, author)
     if repository is not None:
         _attach_vex(repository, session, cases, reports, author, key, plain_http)
-    answer(reports, list(_lines(reports)))
-    _end(reports)
+    print_result(reports, list(_lines(reports)))
+    _end_check(reports)
 
 
-def _cases(session: Session, selection: Selection) -> list[CveCase]:
+def _cases(session: Session, selection: SelectionOptions) -> list[CveCase]:
     targets, shared = session.matrix.targets, session.matrix.accept_cves
     return [
         CveCase(
@@ -150,14 +150,16 @@ def _cases(session: Session, selection: Selection) -> list[CveCase]:
             accepted=targets[item.lock.target].accept_cves if item.lock.target in targets else (),
             shared=shared,
         )
-        for item in selection.locked(session.project)
+        for item in selection.selected_locks(session.project)
         for arch in item.arches
     ]
 
 
 def _records(session: Session) -> dict[str, Package]:
     """The records of locked files by sha256, which name the source packages of debs."""
-    return packages.recorded([project_paths.catalogue().images, session.project.images])
+    return packages.recorded_packages(
+        [project_paths.catalogue_project().images, session.project.images]
+    )
 
 
 def _source(
@@ -166,11 +168,11 @@ def _source(
     """The source of advisories. Raises InputError for options that cannot be combined."""
     if report is None:
         now = datetime.datetime.now(datetime.UTC)
-        return OsvServer(server, Context.open(console, offline=offline), now).find
+        return OsvServer(server, Context.open(console, offline=offline), now).find_advisories
     if server is not None:
         message = f"--report {report} and --osv {server} cannot be combined"
         raise InputError(message, hint="use one of them")
-    return functools.partial(scanner_report.find, report)
+    return functools.partial(scanner_report.find_advisories, report)
 
 
 def _write_vex(
@@ -183,7 +185,7 @@ def _write_vex(
     """Write the OpenVEX document. Raises LockStale if an image has no digest."""
     now = datetime.datetime.now(datetime.UTC)
     pairs = list(zip(reports, _digests(session, cases), strict=True))
-    codec.write_bytes(place, vex.document(pairs, author, now))
+    codec.write_bytes(place, vex.vex_document(pairs, author, now))
 
 
 def _attach_vex(
@@ -199,15 +201,17 @@ def _attach_vex(
 
     Raises InputError if one is not in the repository.
     """
-    client = Client(plain_http=plain_http or (), origin=True, reporter=console)
+    client = RegistryClient(plain_http=plain_http or (), origin=True, reporter=console)
     now = datetime.datetime.now(datetime.UTC)
     subjects = [
-        attach.pushed(client, repository, digest, case.lock.target)
+        attach.find_pushed_image(client, repository, digest, case.lock.target)
         for case, digest in zip(cases, _digests(session, cases), strict=True)
     ]
     for report, subject in zip(reports, subjects, strict=True):
-        document = vex.document([(report, subject.digest)], author, now, repository)
-        attachment = attach.attach(client, repository, subject, document, report.target, key)
+        document = vex.vex_document([(report, subject.digest)], author, now, repository)
+        attachment = attach.attach_document(
+            client, repository, subject, document, report.target, key
+        )
         console.info(f"{repository}@{attachment}: OpenVEX of {report.target} {report.arch}")
 
 
@@ -221,12 +225,12 @@ def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
 
 def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
     """Print the results without the unreachable server, and raise `error`."""
-    answer(reports, list(_lines(reports)))
+    print_result(reports, list(_lines(reports)))
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         if any(len(report.unqueried) < report.packages for report in reports):
             console.info(f"advisories in the cache: {of}")
     most = max((len(report.unqueried) for report in reports), default=0)  # of one image
-    missing = count(most, "package")
+    missing = format_count(most, "package")
     console.warn(
         f"the result is incomplete, because data is missing for {missing}; to check without this "
         "server, run: imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json; grype "
@@ -241,37 +245,37 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
 def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
     """The counts and vulnerabilities of each report, and obsolete entries of the matrix."""
     for report in reports:
-        yield from folded([_counts(report)])
-        yield from aligned(
+        yield from fold_lines([_counts(report)])
+        yield from align_columns(
             [
                 _row(vulnerability)
                 for vulnerability in report.vulnerabilities
-                if _shown(vulnerability, report)
+                if _is_shown(vulnerability, report)
             ]
         )
-        yield from folded(
+        yield from fold_lines(
             f"accepted until {entry.expires}, not checked: {entry.id}: {entry.reason}"
             for entry in report.unchecked
         )
-        yield from folded(_unqueried_lines(report))
-        yield from folded(f"not checked: {name}" for name in report.unread)
+        yield from fold_lines(_unqueried_lines(report))
+        yield from fold_lines(f"not checked: {name}" for name in report.unread)
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.expired):
-        yield from folded(
+        yield from fold_lines(
             [f"warning: accept_cves: the entry for {acceptance.id} expired on {acceptance.expires}"]
         )
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.unused):
-        yield from folded([f"warning: accept_cves: no package is affected by {acceptance.id}"])
+        yield from fold_lines([f"warning: accept_cves: no package is affected by {acceptance.id}"])
 
 
 def _unqueried_lines(report: CveReport) -> Iterator[str]:
     """A line with the packages that were not queried."""
     names = sorted(set(report.unqueried))
     if names and len(report.unqueried) < report.packages:
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        yield f"not queried: {', '.join(names[:NAMED])}{more}"
+        more = f" and {len(names) - NAMED_PACKAGES} more" if len(names) > NAMED_PACKAGES else ""
+        yield f"not queried: {', '.join(names[:NAMED_PACKAGES])}{more}"
 
 
-def _shown(vulnerability: Vulnerability, report: CveReport) -> bool:
+def _is_shown(vulnerability: Vulnerability, report: CveReport) -> bool:
     return (
         vulnerability.accepted is not None
         or f"{vulnerability.package}/{vulnerability.id}" in report.counted
@@ -300,7 +304,7 @@ def _counts(report: CveReport) -> str:
     ]
     accepted = len(report.vulnerabilities) - len(open_ones)
     more = f"; {accepted} accepted" if accepted else ""
-    packages = count(report.packages, "package")
+    packages = format_count(report.packages, "package")
     if len(report.unqueried) == report.packages:
         return f"{report.target} {report.arch}: not checked ({packages})"
     if report.unqueried:
@@ -308,7 +312,7 @@ def _counts(report: CveReport) -> str:
     return f"{report.target} {report.arch}: {', '.join(counts)}{more} ({packages})"
 
 
-def _end(reports: Sequence[CveReport]) -> None:
+def _end_check(reports: Sequence[CveReport]) -> None:
     """Raise AuditFailed if a vulnerability is not accepted."""
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         console.info(f"advisories: {of}")
@@ -322,4 +326,4 @@ def _end(reports: Sequence[CveReport]) -> None:
     raise AuditFailed(message, hint=HINT)
 
 
-COMMAND = command(cves)
+COMMAND = create_command(cves)

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli._help import command
-from imgbuild.cli._output import answer, folded
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._help import create_command
+from imgbuild.cli._output import fold_lines, print_result
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.diagnose import diagnosis
 from imgbuild.diagnose.finding import LogFinding, LogFindings
 from imgbuild.errors import InputError
@@ -37,7 +37,7 @@ SHORT = Annotated[
 ]
 
 
-@verb
+@create_verb
 def diagnose(files: FILES = None, short: SHORT = False) -> None:
     """Find the first failure in a log, its cause and its cure.
 
@@ -66,14 +66,14 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
             raise InputError(
                 message, hint="run imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose"
             )
-        result = diagnosis.diagnose(sys.stdin.buffer, "stdin")
+        result = diagnosis.diagnose_log(sys.stdin.buffer, "stdin")
     else:
-        result = diagnosis.of_paths(names)
+        result = diagnosis.diagnose_paths(names)
     if short:
-        result = LogFindings(findings=tuple(diagnosis.likely(result)[:1]))
-        answer(result, [diagnosis.in_words(finding) for finding in result.findings])
+        result = LogFindings(findings=tuple(diagnosis.likely_findings(result)[:1]))
+        print_result(result, [diagnosis.finding_sentence(finding) for finding in result.findings])
         return
-    answer(result, folded(_lines(result)))
+    print_result(result, fold_lines(_lines(result)))
 
 
 def _lines(result: LogFindings) -> Iterator[str]:
@@ -95,4 +95,4 @@ def _finding(finding: LogFinding) -> Iterator[str]:
     yield f"  cure: {finding.cure}"
 
 
-COMMAND = command(diagnose)
+COMMAND = create_command(diagnose)

@@ -10,50 +10,55 @@ from typing import Annotated
 import msgspec
 import typer
 
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import (
     BUILDER,
     FULL,
-    Builder,
+    BuilderName,
     Jobs,
     Offline,
     PlainHttp,
     complete_target,
-    processes,
+    process_count,
 )
-from imgbuild.cli._output import answer, count, folded
-from imgbuild.cli._selection import at_most_one
-from imgbuild.cli._targets import Filter
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._output import fold_lines, format_count, print_result
+from imgbuild.cli._selection import at_most_one_arch
+from imgbuild.cli._targets import FilterOptions
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import image
 from imgbuild.pipeline import docker_build
-from imgbuild.pipeline.build import build_all, native
-from imgbuild.pipeline.session import Options, Session, open_session
-from imgbuild.registry.client import Client
+from imgbuild.pipeline.build import build_all, restrict_to_native
+from imgbuild.pipeline.session import Session, SessionOptions, open_session
+from imgbuild.registry.client import RegistryClient
 from imgbuild.show import diff_sides, image_diff
-from imgbuild.show.accepted import Accepted, FileDifference, builders, read
-from imgbuild.show.compare import Comparison, compare
+from imgbuild.show.accepted import (
+    AcceptedDifference,
+    FileDifference,
+    builder_differences,
+    read_accepted,
+)
+from imgbuild.show.compare import ImageComparison, compare_images
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
-SHOWN = 40  # differences that are printed; --json has all
+SHOWN_DIFFERENCES = 40  # differences that are printed; --json has all
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedImages(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison of two files, or of the images of a target on one architecture."""
 
     name: str
     arch: Arch | None
-    comparison: Comparison
+    comparison: ImageComparison
 
 
 def compare_files(
     names: Sequence[str],
-    selection: Filter,
+    selection: FilterOptions,
     accept: Sequence[Path],
-    work: Options,
+    work: SessionOptions,
     *,
     docker: bool,
 ) -> None:
@@ -61,72 +66,80 @@ def compare_files(
 
     Exits with status 1 if a difference is not accepted.
     """
-    accepted = [entry for path in accept for entry in read(path)]
+    accepted = [entry for path in accept for entry in read_accepted(path)]
     if docker:
         session = open_session(selection.matrix, work, names)
-        selected = session.select(names, everything=selection.everything, arches=selection.arches)
-        accepted += builders()
-        compared = _with_docker(session, selected, accepted, named=bool(selection.arches))
+        selected = session.select_targets(
+            names, everything=selection.everything, arches=selection.arches
+        )
+        accepted += builder_differences()
+        compared = _compare_with_docker(session, selected, accepted, named=bool(selection.arches))
     else:
         compared = [_compare_pair(names, selection.arches, accepted)]
     for item in compared:
-        _show(item.comparison)
-    answer(compared, folded(map(_line, compared)))
+        _show_comparison(item.comparison)
+    print_result(compared, fold_lines(map(_line, compared)))
     if not all(item.comparison.equal for item in compared):
         raise typer.Exit(1)
 
 
 def _compare_pair(
-    names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
-) -> Compared:
-    arch = at_most_one(arches, "images can be compared for only one architecture")
-    left, right = (image.read(Path(name), arch) for name in names)
-    comparison = compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
-    return Compared(name=f"{names[0]} {names[1]}", arch=arch, comparison=comparison)
+    names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[AcceptedDifference]
+) -> ComparedImages:
+    arch = at_most_one_arch(arches, "images can be compared for only one architecture")
+    left, right = (image.read_image(Path(name), arch) for name in names)
+    comparison = compare_images(left, right, accepted, names=(names[0], names[1]), reporter=console)
+    return ComparedImages(name=f"{names[0]} {names[1]}", arch=arch, comparison=comparison)
 
 
-def _with_docker(
-    session: Session, selected: Sequence[Selected], accepted: Sequence[Accepted], *, named: bool
-) -> list[Compared]:
+def _compare_with_docker(
+    session: Session,
+    selected: Sequence[Selected],
+    accepted: Sequence[AcceptedDifference],
+    *,
+    named: bool,
+) -> list[ComparedImages]:
     comparisons = []
     for item in selected:
-        target = item if named else native(item)
-        folder = session.project.below(f"build/embedded/{item.name}")
+        target = item if named else restrict_to_native(item)
+        folder = session.project.output_path(f"build/embedded/{item.name}")
         left_path = build_all(session, [target], folder)[0].output
-        with docker_build.temporary(session, target) as built:
+        with docker_build.temporary_layout(session, target) as built:
             for arch in target.arches:
-                left, right = (image.read(place, arch) for place in (left_path, built.path))
+                left, right = (image.read_image(place, arch) for place in (left_path, built.path))
                 with console.step(f"comparing {item.name} for {arch}"):
                     names = ("embedded", "docker")
-                    comparison = compare(left, right, accepted, names=names, reporter=console)
-                comparisons.append(Compared(name=item.name, arch=arch, comparison=comparison))
+                    comparison = compare_images(
+                        left, right, accepted, names=names, reporter=console
+                    )
+                comparisons.append(ComparedImages(name=item.name, arch=arch, comparison=comparison))
     return comparisons
 
 
-def _show(comparison: Comparison) -> None:
+def _show_comparison(comparison: ImageComparison) -> None:
     """Print refused differences, and count accepted ones by reason."""
     reasons = Counter(each.reason for each in comparison.differences if each.reason)
     for reason, number in reasons.items():
         console.info(f"  accepted ({number}): {reason}")
     for entry in comparison.unused:
         console.info(f"  unused entry: {entry.field} of {entry.path}")
-    for each in comparison.refused[:SHOWN]:
+    for each in comparison.refused[:SHOWN_DIFFERENCES]:
         console.error(_difference(each, comparison))
-    if len(comparison.refused) > SHOWN:
-        console.info(f"and {len(comparison.refused) - SHOWN} more: --json lists all")
+    if len(comparison.refused) > SHOWN_DIFFERENCES:
+        console.info(f"and {len(comparison.refused) - SHOWN_DIFFERENCES} more: --json lists all")
 
 
-def _difference(each: FileDifference, comparison: Comparison) -> str:
+def _difference(each: FileDifference, comparison: ImageComparison) -> str:
     sides = ((comparison.left.name, each.left), (comparison.right.name, each.right))
     values = "; ".join(f"{name} {value or 'none'}" for name, value in sides)
     return f"{each.path}: {each.field}: {values}"
 
 
-def _line(item: Compared) -> str:
+def _line(item: ComparedImages) -> str:
     comparison = item.comparison
     accepted = len(comparison.differences) - len(comparison.refused)
-    verdict = "equal" if comparison.equal else count(len(comparison.refused), "difference")
-    words = [item.name, item.arch or "", verdict, count(comparison.left.paths, "path")]
+    verdict = "equal" if comparison.equal else format_count(len(comparison.refused), "difference")
+    words = [item.name, item.arch or "", verdict, format_count(comparison.left.paths, "path")]
     return " ".join([*(word for word in words if word), f"{accepted} accepted"])
 
 
@@ -150,7 +163,7 @@ FilesOption = Annotated[
     ),
 ]
 BuilderOption = Annotated[
-    Builder,
+    BuilderName,
     BUILDER(
         "With docker, build each target with imgbuild and with Docker from the Dockerfile, and "
         "compare the files of the two images."
@@ -171,9 +184,9 @@ FullOption = Annotated[
 ]
 
 
-@verb
+@create_verb
 def diff(
-    selection: Filter,
+    selection: FilterOptions,
     names: NamesOption = None,
     files: FilesOption = False,
     builder: BuilderOption = "embedded",
@@ -207,7 +220,7 @@ def diff(
         imgbuild diff --builder docker cu124-vllm
     """
     docker = builder == "docker"
-    all_names = [*(names or []), *selection.named]
+    all_names = [*(names or []), *selection.named_targets]
     if not docker and (len(all_names) != 2 or selection.everything):
         message = f"two images are required, {len(all_names)} given"
         hint = "pass two images, or targets with --builder docker"
@@ -221,23 +234,25 @@ def diff(
         message = "--full cannot be used with --files or --builder docker"
         raise InputError(message, hint="omit --full; --json lists every difference between files")
     if files or docker:
-        work = Options(jobs=processes(jobs), offline=offline)
+        work = SessionOptions(jobs=process_count(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)
         return
     if accept:
         message = "--accept requires --files or --builder docker"
         raise InputError(message, hint="add --files, or omit --accept")
-    client = Client(plain_http=plain_http or (), reporter=console)
+    client = RegistryClient(plain_http=plain_http or (), reporter=console)
     old, new = (
         diff_sides.select_arches(
-            diff_sides.side(name, client, selection.matrix, console), selection.arches
+            diff_sides.read_side(name, client, selection.matrix, console), selection.arches
         )
         for name in all_names
     )
-    changes = image_diff.between(old, new)
-    answer(changes, folded((image_diff.words if full else image_diff.summary)(changes)))
+    changes = image_diff.diff_sides(old, new)
+    print_result(
+        changes, fold_lines((image_diff.diff_lines if full else image_diff.diff_summary)(changes))
+    )
     if not full and not console.json and image_diff.is_short(changes):
         console.info("to list every package, add --full")
 
 
-COMMAND = command(diff)
+COMMAND = create_command(diff)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.cli._help import command
-from imgbuild.cli._output import answer, folded
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import verb
+from imgbuild.cli._help import create_command
+from imgbuild.cli._output import fold_lines, print_result
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import create_verb
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.values import Arch, Digest
 
 
-class Digests(msgspec.Struct, frozen=True, kw_only=True):
+class PrintedDigests(msgspec.Struct, frozen=True, kw_only=True):
     """The digests of a target: of the image, and of the manifest for each architecture."""
 
     target: str
@@ -23,8 +23,8 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
     arch: dict[Arch, Digest]
 
 
-@verb
-def digest(selection: Selection) -> None:
+@create_verb
+def digest(selection: SelectionOptions) -> None:
     """Print the digest of an image, computed from its lock.
 
     For one architecture, prints the digest of the manifest. For several architectures, prints the
@@ -35,23 +35,23 @@ def digest(selection: Selection) -> None:
         docker pull "registry.example/rl@$(imgbuild digest cu124-vllm)"
     """
     project = selection.project()
-    chosen = selection.locked(project)
+    chosen = selection.selected_locks(project)
     answers = [
         _digests(image_digests.read_digests(project.images, item.lock), item.arches)
         for item in chosen
     ]
     is_single = len(answers) == 1
     lines = [item.digest if is_single else f"{item.target} {item.digest}" for item in answers]
-    answer(answers, folded(lines))
+    print_result(answers, fold_lines(lines))
 
 
-def _digests(target_digests: TargetDigests, arches: Sequence[Arch]) -> Digests:
+def _digests(target_digests: TargetDigests, arches: Sequence[Arch]) -> PrintedDigests:
     every = set(arches) == set(target_digests.arch)
-    return Digests(
+    return PrintedDigests(
         target=target_digests.target,
         digest=target_digests.digest if every else target_digests.arch[arches[0]].manifest,
         arch={each: target_digests.arch[each].manifest for each in arches},
     )
 
 
-COMMAND = command(digest)
+COMMAND = create_command(digest)

@@ -12,7 +12,7 @@ import typer
 
 from imgbuild.cache.store import Store
 from imgbuild.cli import _doctor_lines, _machine
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import (
     ARCH,
     DRIVER,
@@ -21,26 +21,32 @@ from imgbuild.cli._options import (
     SIF_FILE,
     THROUGH,
     Apptainer,
-    Engine,
+    EngineName,
     LayoutFolder,
     SharedMemory,
 )
-from imgbuild.cli._output import aligned, answer, folded
-from imgbuild.cli._selection import SelectedLock, at_most_one, choose, single
+from imgbuild.cli._output import align_columns, fold_lines, print_result
+from imgbuild.cli._selection import SelectedLock, at_most_one_arch, choose_locks, single_target
 from imgbuild.cli._sessions import single_arch
 from imgbuild.cli._targets import WholeTargets
-from imgbuild.cli._verb import Group, option, verb
+from imgbuild.cli._verb import OptionGroup, create_verb, option
 from imgbuild.container import driver
 from imgbuild.doctor import collect, image
-from imgbuild.doctor.collect import Collected
+from imgbuild.doctor.collect import CollectedMachine
 from imgbuild.doctor.host import Host, read_host
 from imgbuild.doctor.image import InspectOptions
-from imgbuild.doctor.targets import Diagnosis, TargetNeeds, diagnose, limited_to, offer
+from imgbuild.doctor.targets import (
+    HostDiagnosis,
+    TargetNeeds,
+    diagnose_host,
+    limit_diagnosis,
+    target_needs,
+)
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file, published
 from imgbuild.matrix.project_paths import Project
-from imgbuild.matrix.select import select
-from imgbuild.pipeline.session import built_layout, open_session
+from imgbuild.matrix.select import select_targets
+from imgbuild.pipeline.session import find_built_layout, open_session
 from imgbuild.show import table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.runner import ImageUnderTest
@@ -49,7 +55,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 
-class AnotherMachine(Group, frozen=True, kw_only=True):
+class AnotherMachine(OptionGroup, frozen=True, kw_only=True):
     """A machine to check instead of this one."""
 
     driver: Annotated[
@@ -64,12 +70,12 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
         ARCH("Applies to --driver and --gpu. Default: the architecture of the GPU, else x86_64."),
     ] = None
 
-    def filters(self) -> str:
+    def list_filters(self) -> str:
         """The equivalent options for `imgbuild list`, which accepts only one GPU."""
         words = ["--driver", self.driver] if self.driver else []
         words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
         words += [word for arch in self.arch or () for word in ("--arch", arch)]
-        return "".join(f" {quoting.word(word)}" for word in words)
+        return "".join(f" {quoting.quote_word(word)}" for word in words)
 
     def host(self, *, inside: bool) -> Host | None:
         """The described machine. None if no option is given.
@@ -81,16 +87,16 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
         if inside:
             message = "--driver, --gpu and --arch cannot be combined with --through"
             raise InputError(message, hint="images are always checked on this machine")
-        arch = at_most_one(self.arch, "a machine can have only one architecture")
-        return _machine.described(self.driver, self.gpu or [], arch)
+        arch = at_most_one_arch(self.arch, "a machine can have only one architecture")
+        return _machine.described_host(self.driver, self.gpu or [], arch)
 
 
-@verb
+@create_verb
 def doctor(
     selection: WholeTargets,
     another: AnotherMachine,
     through: Annotated[
-        Engine | None,
+        EngineName | None,
         THROUGH(
             "Check inside the image of one target with docker, podman, root, or apptainer, which "
             "uses the user's home folder and environment."
@@ -146,9 +152,9 @@ def doctor(
     if gather:
         _print_collected()
         return
-    patterns = selection.named
+    patterns = selection.named_targets
     host = another.host(inside=through is not None)
-    number = driver.gpus() if gpus == "all" else int(gpus)
+    number = driver.count_gpus() if gpus == "all" else int(gpus)
     if through is not None:
         needs = image.InspectOptions(gpus=number, shared=shared, words=tuple(apptainer or ()))
         _check_image(selection, layout, sif, through, needs)
@@ -160,37 +166,39 @@ def doctor(
         }
     )  # fmt: skip
     project = selection.project()
-    chosen = choose(project, patterns, everything=not patterns, arches=[])
-    every = choose(project, [], everything=True, arches=[]) if patterns else chosen
+    chosen = choose_locks(project, patterns, everything=not patterns, arches=[])
+    every = choose_locks(project, [], everything=True, arches=[]) if patterns else chosen
     host = host or read_host()
     names = {item.lock.target for item in chosen}
-    all_of = diagnose(host, _needs_of_targets(project, every))
-    diagnosis = limited_to(all_of, names)
+    all_of = diagnose_host(host, _needs_of_targets(project, every))
+    diagnosis = limit_diagnosis(all_of, names)
     rows = {} if console.json else _rows(project, host)
-    answer(diagnosis, folded(_lines(diagnosis, rows)), _style)
+    print_result(diagnosis, fold_lines(_lines(diagnosis, rows)), _style)
     if diagnosis.best and not console.json:
-        console.info(f"to show their versions, run: imgbuild list{another.filters() or ' --fits'}")
+        console.info(
+            f"to show their versions, run: imgbuild list{another.list_filters() or ' --fits'}"
+        )
     if patterns:
         _require_fits(diagnosis)
 
 
-def _require_fits(diagnosis: Diagnosis) -> None:
+def _require_fits(diagnosis: HostDiagnosis) -> None:
     """Raise WorkFailed if a target does not fit, or Exit with `--json`."""
     unfit = [verdict.target for verdict in diagnosis.verdicts if not verdict.fits]
     if unfit and console.json:
         raise typer.Exit(WorkFailed.exit_code)
     if unfit:
-        message = f"{', '.join(unfit)} is not compatible with {diagnosis.host.phrase}"
+        message = f"{', '.join(unfit)} is not compatible with {diagnosis.host.host_phrase}"
         hint = f"{diagnosis.best} is compatible" if diagnosis.best else None
         raise WorkFailed(message, hint=hint)
 
 
 def _needs_of_targets(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
     """The requirements of the targets, and whether the targets are recommended or retired."""
-    targets = published.load(project.matrix).targets
+    targets = published.load_matrix(project.matrix).targets
     rows = [(item.lock, targets.get(item.lock.target)) for item in selected]
     return [
-        offer(
+        target_needs(
             project.images,
             lock,
             " ".join(target.retired.split()) if target else "",
@@ -222,37 +230,37 @@ def _check_image(
     if sif is not None and not sif.exists():
         message = f"--sif-file {sif}: no such file"
         raise InputError(message, hint="run imgbuild build TARGET --format sif")
-    session = open_session(selection.matrix, names=selection.named)
-    name = single([item.name for item in session.select(selection.named)])
+    session = open_session(selection.matrix, names=selection.named_targets)
+    name = single_target([item.name for item in session.select_targets(selection.named_targets)])
     locked = lock_file.read_lock(session.project.images, name)
     if sif is not None:
-        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, options, console)
+        report = image.check_sif(locked, Arch.parse(platform.machine()), sif, options, console)
     else:
-        built = built_layout(session, name, layout)
+        built = find_built_layout(session, name, layout)
         store = Store.open(reporter=console)
         test_image = ImageUnderTest(lock=locked, arch=single_arch(built, None), store=store)
-        report = image.in_image(test_image, built, options, through=through)
-    answer(report, folded(image.lines(report)))
+        report = image.check_image(test_image, built, options, through=through)
+    print_result(report, fold_lines(image.finding_lines(report)))
     if not report.ok:
         raise typer.Exit(WorkFailed.exit_code)
 
 
-def _lines(diagnosis: Diagnosis, rows: Mapping[str, TableRow]) -> Iterable[str]:
+def _lines(diagnosis: HostDiagnosis, rows: Mapping[str, TableRow]) -> Iterable[str]:
     yield from _machine_rows(diagnosis.host)
     yield from (f"note: {remark}" for remark in diagnosis.remarks)
     yield ""
-    yield from _doctor_lines.lines(diagnosis, rows)
+    yield from _doctor_lines.doctor_lines(diagnosis, rows)
 
 
 def _rows(project: Project, host: Host) -> dict[str, TableRow]:
     """The locked targets with their images for the architecture of `host`, as rows of tables."""
-    matrix = published.load(project.matrix)
-    selected = select(matrix, [], everything=True, arches=[])
+    matrix = published.load_matrix(project.matrix)
+    selected = select_targets(matrix, [], everything=True, arches=[])
     return {
-        row.target: table.with_images(
+        row.target: table.add_images(
             project, msgspec.structs.replace(row, arch=tuple({*row.arch} & {host.arch}))
         )
-        for row in table.rows(matrix, published.shown_targets(matrix, selected))
+        for row in table.create_rows(matrix, published.shown_targets(matrix, selected))
     }
 
 
@@ -265,11 +273,11 @@ def _style(line: str) -> list[tuple[str, str]]:
 
 
 def _print_collected() -> None:
-    collected = collect.collect()
-    answer(collected, list(_collected(collected)))
+    collected = collect.collect_machine()
+    print_result(collected, list(_collected_lines(collected)))
 
 
-def _collected(collected: Collected) -> Iterable[str]:
+def _collected_lines(collected: CollectedMachine) -> Iterable[str]:
     yield from _machine_rows(collected.host)
     yield f"Python {collected.python}"
     yield from (f"{name}=={version}" for name, version in collected.packages.items())
@@ -278,7 +286,7 @@ def _collected(collected: Collected) -> Iterable[str]:
 
 def _machine_rows(host: Host) -> Iterable[str]:
     if host.described:
-        yield from aligned(
+        yield from align_columns(
             [
                 ("machine", f"{host.arch}, described by options"),
                 ("driver", host.driver or "not given"),
@@ -305,7 +313,7 @@ def _machine_rows(host: Host) -> Iterable[str]:
         for engine in host.engines
     ]
     rows.append(("shared memory", f"{host.shared_memory >> 20} MB"))
-    yield from aligned(rows)
+    yield from align_columns(rows)
 
 
-COMMAND = command(doctor)
+COMMAND = create_command(doctor)

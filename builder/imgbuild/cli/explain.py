@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli._help import command
-from imgbuild.cli._output import answer
-from imgbuild.cli._verb import verb
+from imgbuild.cli._help import create_command
+from imgbuild.cli._output import print_result
+from imgbuild.cli._verb import create_verb
 from imgbuild.diagnose import codes
 from imgbuild.errors import InputError
-from imgbuild.matrix.notes import nearest
+from imgbuild.matrix.notes import nearest_choice
 
 CODE = Annotated[str, typer.Argument(metavar="CODE", help="The code of a finding, such as IMG504.")]
 WIDTH = 80
 
 
-@verb
+@create_verb
 def explain(code: CODE) -> None:
     """Explain a finding of diagnose or audit by its code.
 
@@ -31,10 +31,10 @@ def explain(code: CODE) -> None:
 
         imgbuild explain IMG504 --json
     """
-    every = codes.every()
+    every = codes.all_explanations()
     explanation = every.get(code.upper())
     if explanation is None:
-        near = nearest(code.upper(), every)
+        near = nearest_choice(code.upper(), every)
         hint = (
             f"did you mean {near}?"
             if near
@@ -45,16 +45,16 @@ def explain(code: CODE) -> None:
     lines = [
         f"{explanation.code}: {explanation.title}",
         "",
-        *_wrapped(explanation.text),
+        *_wrap_text(explanation.text),
     ]
     if explanation.example:
         lines += ["", "Example:", *(f"  {line}" for line in explanation.example.splitlines())]
-    answer(explanation, lines)
+    print_result(explanation, lines)
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap_text(text: str) -> list[str]:
     paragraphs = [textwrap.fill(each, WIDTH) for each in text.strip().split("\n\n")]
     return "\n\n".join(paragraphs).splitlines()
 
 
-COMMAND = command(explain)
+COMMAND = create_command(explain)

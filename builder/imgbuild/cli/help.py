@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import _app
-from imgbuild.cli._help import command
-from imgbuild.cli._verb import verb
+from imgbuild.cli._help import create_command
+from imgbuild.cli._verb import create_verb
 
 
-@verb
+@create_verb
 def show_help(
     names: Annotated[
         list[str] | None,
@@ -29,4 +29,4 @@ def show_help(
     _app.app([*(names or []), "--help"], prog_name="imgbuild", standalone_mode=False)
 
 
-COMMAND = command(show_help)
+COMMAND = create_command(show_help)

@@ -14,22 +14,22 @@ from packaging.requirements import InvalidRequirement
 
 from imgbuild.cache.context import Context
 from imgbuild.cli import _machine, _project_report
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import CUDA, DRIVER, FROM, GPU, LOCK, SYSTEM, TARGET, OneArch
-from imgbuild.cli._output import answer, folded
-from imgbuild.cli._selection import at_most_one
-from imgbuild.cli._verb import SELECT, Group, option, verb
-from imgbuild.doctor.host import Host, HostGpu, accelerators
+from imgbuild.cli._output import fold_lines, print_result
+from imgbuild.cli._selection import at_most_one_arch
+from imgbuild.cli._verb import TARGETS_PANEL, OptionGroup, create_verb, option
+from imgbuild.doctor.host import Host, HostGpu, accelerator_host
 from imgbuild.errors import ImgbuildError, InputError, NoSolution, NothingSelected
-from imgbuild.http.client import Http
-from imgbuild.lock.published import load
+from imgbuild.http.client import HttpClient
+from imgbuild.lock.published import load_matrix
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import choose_target, declared_files
-from imgbuild.pipeline.choose_target import Choice, ChoiceRequest, Chooser
+from imgbuild.pipeline.choose_target import ChoiceRequest, TargetChoice, TargetChooser
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
-from imgbuild.project.model import Declared
+from imgbuild.project.model import Declarations
 from imgbuild.resolve import choose, init, python_support, repositories, resolve_request
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.show import status
@@ -37,7 +37,7 @@ from imgbuild.solve import repository_name
 from imgbuild.system import quoting
 from imgbuild.system.console import console
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, normalize
+from imgbuild.values import Arch, normalize_package
 
 ADD = "Additions"
 READ = "The project's files"
@@ -60,7 +60,7 @@ ExtendsOption = Annotated[
         "The published target to extend, with all of its versions. Default: the best match, or"
         " without a project, the target that is recommended for vLLM.",
         metavar="TARGET",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
         often=True,
     ),
 ]
@@ -82,7 +82,7 @@ ImageOption = Annotated[
         "Where the layers are published: HOST/REPOSITORY, or oci:FOLDER. By default, layers are "
         "built from the lock.",
         metavar="PLACE",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
     ),
 ]
 CudaOption = Annotated[str | None, CUDA("Only targets of this release are considered.")]
@@ -169,7 +169,7 @@ RefreshOption = Annotated[
 ]
 
 
-class ProjectOptions(Group, frozen=True, kw_only=True):
+class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
     """Options for the files of a project to read, and for the choice of its target."""
 
     origin: FromOption = None
@@ -183,33 +183,33 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
     gpu: GpuOption = None
     arch: OneArch = None
 
-    def request(self, extends: str | None) -> ChoiceRequest:
+    def choice_request(self, extends: str | None) -> ChoiceRequest:
         """The criteria for a target. Versions of the target `extends` must not change."""
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends cannot be combined"
             raise InputError(message, hint="specify one of them")
-        arch = at_most_one(self.arch, "a project can be based on only one target")
+        arch = at_most_one_arch(self.arch, "a project can be based on only one target")
         arch = arch or Arch.parse(platform.machine())
         return ChoiceRequest(
             host=self._host(arch),
             arch=arch,
             target=extends or next(iter(self.target or ()), None),
             extends=extends is not None,
-            cuda=resolve_request.cuda_of(self.cuda, None),
-            relax=tuple(normalize(name) for name in self.relax or ()),
-            exclude=tuple(normalize(name) for name in self.exclude or ()),
+            cuda=resolve_request.requested_cuda(self.cuda, None),
+            relax=tuple(normalize_package(name) for name in self.relax or ()),
+            exclude=tuple(normalize_package(name) for name in self.exclude or ()),
         )
 
     def _host(self, arch: Arch) -> Host:
         """The machine that must be able to run the image. Unknown properties are empty."""
-        here = accelerators()
+        here = accelerator_host()
         if here.arch != arch:
             here = Host(arch=arch)
         if self.driver is not None:
-            named = _machine.driver(self.driver)
+            named = _machine.parse_driver(self.driver)
             here = msgspec.structs.replace(here, driver=named, gpus=())
         if self.gpu:
-            models = {text: _machine.gpu(text) for text in self.gpu}
+            models = {text: _machine.parse_gpu(text) for text in self.gpu}
             gpus_here = tuple(
                 HostGpu(name=text, capability=model.capability) for text, model in models.items()
             )
@@ -217,7 +217,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
         return here
 
 
-class Additions(Group, frozen=True, kw_only=True):
+class AdditionOptions(OptionGroup, frozen=True, kw_only=True):
     """Options for packages in addition to those of the project's files."""
 
     add: AddOption = None
@@ -225,7 +225,7 @@ class Additions(Group, frozen=True, kw_only=True):
     file: FileOption = None
 
 
-class Started(msgspec.Struct, frozen=True, kw_only=True):
+class CreatedProject(msgspec.Struct, frozen=True, kw_only=True):
     """A new project: its row, and the files that were written.
 
     `read` and `choice` are None if no file declares requirements.
@@ -233,13 +233,13 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     target: str
-    form: choose.Form
+    form: choose.RowForm
     wrote: tuple[Path, ...]
-    read: Declared | None = None
-    choice: Choice | None = None
+    read: Declarations | None = None
+    choice: TargetChoice | None = None
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class TargetSource(msgspec.Struct, frozen=True, kw_only=True):
     """The targets to choose from, with the values of `from` and `image` in the matrix."""
 
     catalogue: Project
@@ -247,10 +247,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     image: str
 
 
-@verb
+@create_verb
 def init_project(
     project: ProjectOptions,
-    additions: Additions,
+    additions: AdditionOptions,
     name: NameOption = None,
     extends: ExtendsOption = None,
     lock: LockOption = None,
@@ -285,7 +285,7 @@ def init_project(
         imgbuild init --refresh
     """
     if refresh:
-        _refresh()
+        _refresh_catalogue()
         return
     catalogue = _catalogue(lock)
     if extends is None and catalogue is None:
@@ -293,7 +293,7 @@ def init_project(
         raise InputError(message, hint="run imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
-    request = project.request(extends)
+    request = project.choice_request(extends)
     context = Context.open(console)
     with tempfile.TemporaryDirectory() as scratch:
         files = declared_files.read_files(
@@ -304,51 +304,51 @@ def init_project(
             extras=project.extra or (),
             groups=project.group or (),
         )
-        place = lock or init.INSTALLED
+        place = lock or init.CATALOGUE_PLACE
         if catalogue is None or not declared_files.declares_anything(files.declared):
             if extends is None:
                 declared_files.require_read(files.declared)
             for line in _project_report.read_lines(files):
                 console.info(line)
-            name = init.name_for(name or "my-image")
+            name = init.target_name_for(name or "my-image")
             target = extends if catalogue is None else _select_target(catalogue, extends)
-            _extend(path, name, target or "", place, image, additions)
+            _write_extension(path, name, target or "", place, image, additions)
             return
-        source = Source(catalogue=catalogue, place=place, image=image)
-        started = _start(
-            path, init.name_for(name or "."), files, request, source, additions, context
+        source = TargetSource(catalogue=catalogue, place=place, image=image)
+        started = _create_project(
+            path, init.target_name_for(name or "."), files, request, source, additions, context
         )
-    answer(started, _project_report.lines(started.choice, path))
+    print_result(started, _project_report.report_lines(started.choice, path))
     console.info(f"next: imgbuild lock && imgbuild run -- python {_script(path.parent)}")
 
 
 def _script(folder: Path) -> str:
     """The only train*.py or main.py in the folder, quoted for a shell, else SCRIPT."""
     names = [path.name for path in (*folder.glob("train*.py"), *folder.glob("main.py"))]
-    return quoting.word(names[0]) if len(names) == 1 else "SCRIPT"
+    return quoting.quote_word(names[0]) if len(names) == 1 else "SCRIPT"
 
 
-def _start(
+def _create_project(
     path: Path,
     name: str,
     files: ReadFiles,
     request: ChoiceRequest,
-    source: Source,
-    additions: Additions,
+    source: TargetSource,
+    additions: AdditionOptions,
     context: Context,
-) -> Started:
+) -> CreatedProject:
     """Choose a target and write the matrix.
 
     Raises NoSolution with all requirements that cannot be satisfied.
     """
     for line in _project_report.read_lines(files):
         console.info(line)
-    more = tuple(repository_name.with_name(word, context) for word in additions.add or ())
+    more = tuple(repository_name.add_name(word, context) for word in additions.add or ())
     additions = msgspec.structs.replace(additions, add=list(more))
-    declared = declared_files.with_added(files.declared, more)
-    matrix = load(source.catalogue.matrix)
-    chooser = Chooser(source.catalogue, matrix, declared, request, context)
-    choice = chooser.choose(files.folder)
+    declared = declared_files.add_requirements(files.declared, more)
+    matrix = load_matrix(source.catalogue.matrix)
+    chooser = TargetChooser(source.catalogue, matrix, declared, request, context)
+    choice = chooser.choose_target(files.folder)
     _report(declared, choice)
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
@@ -361,16 +361,16 @@ def _start(
             console.warn(f"omitted {item.place}: Debian has no package {item.name}{near}")
             absent[item.name] = f"Debian has no such package{near}"
     lacking = {name: near for name, near in lacking.items() if name in system}
-    asked = chooser.demands(choice.chosen.python)
-    failures = [*files.failures, *repositories.failures(asked, context)]
-    _refuse(choice, request, lacking, declared, failures)
+    asked = chooser.package_demands(choice.chosen.python)
+    failures = [*files.failures, *repositories.repository_failures(asked, context)]
+    _refuse_choice(choice, request, lacking, declared, failures)
     target = choice.chosen.target
     row = _row(f"{name}-project" if name == target else name, files, choice, request, additions)
     row = msgspec.structs.replace(row, exclude={**row.exclude, **absent})
-    copies = declared_files.copy(files, path.parent)
+    copies = declared_files.copy_files(files, path.parent)
     try:
-        below = init.begin(
-            path, row, extends=target, place=source.place, image=source.image, http=Http()
+        below = init.begin_matrix(
+            path, row, extends=target, place=source.place, image=source.image, http=HttpClient()
         )
     except BaseException:
         for copy in copies:
@@ -378,7 +378,7 @@ def _start(
         raise
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
     wrote += [*init.write_editor_files(path.parent), *copies]
-    return Started(
+    return CreatedProject(
         name=row.name,
         target=target,
         form=choice.chosen.form,
@@ -388,7 +388,7 @@ def _start(
     )
 
 
-def _report(declared: Declared, choice: Choice) -> None:
+def _report(declared: Declarations, choice: TargetChoice) -> None:
     """Print how the image differs from the project's files, and the indexes of packages."""
     for line in (
         *_project_report.python_lines(declared, choice),
@@ -396,7 +396,9 @@ def _report(declared: Declared, choice: Choice) -> None:
     ):
         console.warn(line)
     for each in choice.advice:
-        console.warn("\n  ".join((f"{each.package} is excluded: {each.reason}", *each.remedies)))
+        console.warn(
+            "\n  ".join((f"{each.package} is excluded: {each.reason}", *each.remedy_lines))
+        )
     for line in (*choice.missed, *choice.indexes.failures):
         console.warn(line)
     for line in choice.indexes.notes:
@@ -405,11 +407,11 @@ def _report(declared: Declared, choice: Choice) -> None:
         console.info(f"{reason}, so it is built in the sandbox")
 
 
-def _refuse(
-    choice: Choice,
+def _refuse_choice(
+    choice: TargetChoice,
     request: ChoiceRequest,
     lacking: dict[str, str],
-    declared: Declared,
+    declared: Declarations,
     failures: Sequence[ImgbuildError],
 ) -> None:
     """Raise NoSolution with all requirements that cannot be satisfied, and remedies.
@@ -426,22 +428,22 @@ def _refuse(
         )
         raise NoSolution(message, reasons=tuple(map(str, chosen.changed)), hint=hint)
     reasons = [str(each) for each in choice.obstacles]
-    if PYTHON not in request.relax and not choose.python_accepted(
+    if PYTHON not in request.relax and not choose.accepts_python(
         msgspec.structs.replace(declared, python=declared.required_python), chosen.python
     ):
         reasons += [
             f"{item.place} requires Python {item.spec}; --relax {PYTHON} uses {chosen.python}"
             for item in declared.required_python
         ]
-        nearest = _project_report.changes(chosen)
+        nearest = _project_report.change_lines(chosen)
         reasons[-1] += "\n    ".join((", of the nearest target:", *nearest))
     reasons += [
         f"Debian has no package {name}" + (f"; nearest: {near}" if near else "")
         for name, near in lacking.items()
     ]
     if failures and not reasons:
-        raise repositories.refusal(failures)
-    reasons += repositories.reasons(failures)
+        raise repositories.refusal_error(failures)
+    reasons += repositories.error_lines(failures)
     if reasons:
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
         message = f"{number} of the project cannot be satisfied with Python {chosen.python}"
@@ -451,16 +453,16 @@ def _refuse(
         )
         hint += " the target's version with --relax PACKAGE"
         if any(each.cause == "python" for each in choice.obstacles):
-            hint += f"; {python_support.OTHER}"
+            hint += f"; {python_support.OTHER_PYTHON_REMEDY}"
         raise NoSolution(message, reasons=tuple(reasons), hint=hint)
 
 
 def _row(
     name: str,
     files: ReadFiles,
-    choice: Choice,
+    choice: TargetChoice,
     request: ChoiceRequest,
-    additions: Additions,
+    additions: AdditionOptions,
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
@@ -487,34 +489,36 @@ def _row(
         arch=(request.arch.value,),
         as_of=choice.as_of,
         system=tuple(additions.system or ()),
-        files=init.files_of(additions.file or ()),
+        files=init.parse_file_pairs(additions.file or ()),
     )
 
 
-def _extend(
+def _write_extension(
     path: Path,
     name: str,
     extends: str,
     place: str,
     image: str,
-    additions: Additions,
+    additions: AdditionOptions,
 ) -> None:
     """Write a matrix that extends a target, if no file declares requirements."""
     plain = [word for word in additions.add or () if not _has_more(word)]
     extension = WantedExtension(
         name=name,
         add=tuple(word for word in additions.add or () if _has_more(word)),
-        packages=resolve_request.read(plain, [], {})[0] if plain else (),
+        packages=resolve_request.parse_requests(plain, [], {})[0] if plain else (),
         system=tuple(additions.system or ()),
-        files=init.files_of(additions.file or ()),
+        files=init.parse_file_pairs(additions.file or ()),
     )
-    below = init.begin(path, extension, extends=extends, place=place, image=image, http=Http())
+    below = init.begin_matrix(
+        path, extension, extends=extends, place=place, image=image, http=HttpClient()
+    )
     console.info(f"{name} extends {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
     wrote += init.write_editor_files(path.parent)
-    started = Started(name=name, target=extends, form="extends", wrote=tuple(wrote))
-    answer(started, [str(each) for each in wrote])
+    started = CreatedProject(name=name, target=extends, form="extends", wrote=tuple(wrote))
+    print_result(started, [str(each) for each in wrote])
 
 
 def _has_more(word: str) -> bool:
@@ -529,19 +533,19 @@ def _has_more(word: str) -> bool:
 def _catalogue(lock: str | None) -> Project | None:
     """The checkout at `lock`, or the installed catalogue. None if `lock` has only locks."""
     if lock is None:
-        return project_paths.catalogue()
+        return project_paths.catalogue_project()
     path = Path(lock).expanduser()
-    return project_paths.find(path) if (path / MATRIX).is_file() else None
+    return project_paths.find_project(path) if (path / MATRIX).is_file() else None
 
 
 def _select_target(catalogue: Project, extends: str | None) -> str:
     """The selected target of the catalogue. Raises NothingSelected if it has no such lock."""
     if extends is None:
-        targets = load(catalogue.matrix).targets
+        targets = load_matrix(catalogue.matrix).targets
         stacks = {name: target.recommended for name, target in targets.items()}
-        return init.recommended(catalogue, stacks, Arch.parse(platform.machine()))
+        return init.recommended_target(catalogue, stacks, Arch.parse(platform.machine()))
     if extends not in catalogue.locked_targets():
-        matrix = load(catalogue.matrix)
+        matrix = load_matrix(catalogue.matrix)
         if extends in matrix.targets:
             message = f"{extends} is not locked"
             raise NothingSelected(message, hint=status.lock_remedy(matrix, extends))
@@ -549,10 +553,10 @@ def _select_target(catalogue: Project, extends: str | None) -> str:
     return extends
 
 
-def _refresh() -> None:
+def _refresh_catalogue() -> None:
     project = open_project(None)
     project.require_writable("imgbuild init --refresh")
-    updates = init.refresh(project.matrix, Http())
+    updates = init.refresh_targets(project.matrix, HttpClient())
     lines = [
         f"{item.target} {item.after} (unchanged)" if item.before == item.after
         else f"{item.target} {item.before or 'none'} -> {item.after}"
@@ -560,7 +564,7 @@ def _refresh() -> None:
     ]  # fmt: skip
     changed = any(item.before != item.after for item in updates)
     console.info("next: imgbuild lock --all" if changed else "nothing has changed")
-    answer(updates, folded(lines))
+    print_result(updates, fold_lines(lines))
 
 
-COMMAND = command(init_project)
+COMMAND = create_command(init_project)

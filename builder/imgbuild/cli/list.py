@@ -18,11 +18,17 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import CUDA, DRIVER, FORMAT, GPU, PYTHON
-from imgbuild.cli._output import aligned, answer, count, folded, terminal_width
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
+from imgbuild.cli._output import (
+    align_columns,
+    fold_lines,
+    format_count,
+    print_result,
+    terminal_width,
+)
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, create_verb, option
 from imgbuild.doctor import targets
 from imgbuild.doctor.host import Host, HostGpu, read_host
 from imgbuild.doctor.targets import TargetFit, TargetNeeds
@@ -32,10 +38,10 @@ from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix import near, notes, project_paths
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
-from imgbuild.matrix.select import select
+from imgbuild.matrix.select import select_targets
 from imgbuild.pipeline import cached_code_audit, locked_packages
-from imgbuild.pipeline.cached_code_audit import Fit
-from imgbuild.pipeline.session import Options, open_session
+from imgbuild.pipeline.cached_code_audit import CodeFit
+from imgbuild.pipeline.session import SessionOptions, open_session
 from imgbuild.report import Severity
 from imgbuild.resolve import python_support, source_only
 from imgbuild.show import status, table
@@ -43,8 +49,8 @@ from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
 from imgbuild.system import quoting
 from imgbuild.system.console import console
-from imgbuild.system.syntax import applies, parse_requirement, valid_requirement, within
-from imgbuild.values import Arch, Condition, markers, normalize
+from imgbuild.system.syntax import is_within, marker_applies, parse_requirement, valid_requirement
+from imgbuild.values import Arch, Condition, environment_markers, normalize_package
 
 With = Annotated[
     list[str] | None,
@@ -52,7 +58,7 @@ With = Annotated[
         "--with",
         "Select targets that contain this package, such as verl or 'verl>=0.6'. Can be repeated.",
         metavar="PACKAGE",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
         often=True,
     ),
 ]
@@ -74,7 +80,7 @@ Fits = Annotated[
         "--fits",
         "Select locked targets that this machine can run, according to its GPU, driver and"
         " architecture.",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
         often=True,
     ),
 ]
@@ -84,7 +90,7 @@ State = Annotated[
         "--state",
         "Select targets in this state. The state needs means that a target requires another "
         "index, or a wheel that you supply. Can be repeated.",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
     ),
 ]
 
@@ -96,12 +102,12 @@ TestedOn = Annotated[
         "Select targets whose image has passed tests on this GPU, such as H200, or '2 H200' for"
         " two of them.",
         metavar="GPU",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
     ),
 ]
 
 
-class Filters(Group, frozen=True, kw_only=True):
+class ListFilters(OptionGroup, frozen=True, kw_only=True):
     """Filters for targets. A target must match all filters that are given."""
 
     package: With = None
@@ -129,16 +135,16 @@ class Filters(Group, frozen=True, kw_only=True):
     @property
     def arches(self) -> list[Arch]:
         """The architecture of machines with the GPU. Empty if the GPU is available on several."""
-        arch = _machine.gpu(self.gpu).arch if self.gpu is not None else None
+        arch = _machine.parse_gpu(self.gpu).arch if self.gpu is not None else None
         return [arch] if arch else []
 
-    def nothing(
+    def nothing_selected(
         self, matrix: Matrix, arches: Sequence[Arch], project: Project, reason: str = ""
     ) -> NothingSelected:
         """The error if no row matches. It contains the filters, `reason` and the best match."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
-            normalize(requirement.name): str(requirement.specifier)
+            normalize_package(requirement.name): str(requirement.specifier)
             for requirement in map(_requirement, self.package or ())
         }
         cuda = next(
@@ -150,20 +156,24 @@ class Filters(Group, frozen=True, kw_only=True):
             self.cuda,
         )
         arch = arches[0] if arches else Arch.X86_64
-        names = near.ranked(matrix, requests, cuda, arch)
-        nearest = f"nearest: {near.words(matrix, names[0], arch)}; " if names else ""
+        names = near.rank_targets(matrix, requests, cuda, arch)
+        nearest = f"nearest: {near.describe_target(matrix, names[0], arch)}; " if names else ""
         pinned = {package for target in matrix.targets.values() for package in target.pins}
         for package in requests.keys() - pinned:
-            similar = notes.nearest(package, pinned)
+            similar = notes.nearest_choice(package, pinned)
             nearest = f"did you mean --with {similar}? {nearest}" if similar else nearest
-        absences = {package: source_only.absence(package) for package in requests}
+        absences = {package: source_only.absence_text(package) for package in requests}
         for package in filter(absences.get, requests):
-            locks = (locked for each in matrix.targets for locked in _locked(project, each))
+            locks = (
+                locked for each in matrix.targets for locked in _locked_versions(project, each)
+            )
             if not any(package in locked for locked in locks):
                 nearest = f"no image has {package}: {absences[package]}; {nearest}"
         machine = [word for word in given if word.startswith(("--gpu ", "--driver "))]
         if machine:
-            words = " ".join(quoting.word(part) for each in machine for part in each.split(" ", 1))
+            words = " ".join(
+                quoting.quote_word(part) for each in machine for part in each.split(" ", 1)
+            )
             nearest = f"to show the reasons, run: imgbuild doctor {words}; {nearest}"
         message = f"no target matches {' '.join(given) or 'the selection'}"
         pythons = {base.python for base in matrix.bases.values()}
@@ -173,17 +183,17 @@ class Filters(Group, frozen=True, kw_only=True):
         return NothingSelected(f"{message}{reason}", hint=f"{nearest}omit a filter")
 
 
-class Matcher:
+class RowMatcher:
     """Tests rows of a project against filters."""
 
-    def __init__(self, filters: Filters, project: Project) -> None:
+    def __init__(self, filters: ListFilters, project: Project) -> None:
         """Raise InputError if a filter is invalid."""
         self._filters, self._project = filters, project
         self._needed = [_requirement(requirement) for requirement in filters.package or ()]
-        self._model = _machine.gpu(filters.gpu) if filters.gpu is not None else None
-        self._driver = _machine.driver(filters.driver) if filters.driver is not None else ""
+        self._model = _machine.parse_gpu(filters.gpu) if filters.gpu is not None else None
+        self._driver = _machine.parse_driver(filters.driver) if filters.driver is not None else ""
         self._pythons = _pythons(filters.python or ())
-        self._runs_here = _judge(project) if filters.fits else None
+        self._runs_here = _machine_judge(project) if filters.fits else None
         self._fits: dict[str, list[TargetFit]] = {}
 
     def matches(self, row: TableRow, condition: Condition | None) -> bool:
@@ -193,7 +203,7 @@ class Matcher:
 
     def matches_in_any_state(self, row: TableRow) -> bool:
         """Whether a row matches all filters except `--state`."""
-        tested = self._filters.tested is None or any(run.good for run in self._runs(row))
+        tested = self._filters.tested is None or any(run.good for run in self._recorded_runs(row))
         return tested and self._untested_matches(row)
 
     def _untested_matches(self, row: TableRow) -> bool:
@@ -202,35 +212,35 @@ class Matcher:
         return (
             (cuda is None or cuda in (row.cuda, row.cuda.split(".")[0]))
             and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
-            and (not self._needed or _has(self._project, row, self._needed))
-            and ((self._model is None and not self._driver) or bool(self._fitting(row)))
+            and (not self._needed or _has_package(self._project, row, self._needed))
+            and ((self._model is None and not self._driver) or bool(self._fitting_images(row)))
             and (self._runs_here is None or self._runs_here(row))
         )
 
     def failed(self, rows: Iterable[TableRow]) -> list[str]:
         """A note on rows that failed on the GPU of `--tested` and match other filters, or ""."""
         names = [
-            row.target + (table.RETIRED if row.retired else "")
+            row.target + (table.RETIRED_MARK if row.retired else "")
             for row in rows
             if self._filters.tested is not None
-            and any(not run.good for run in self._runs(row))
+            and any(not run.good for run in self._recorded_runs(row))
             and self._untested_matches(row)
         ]
         where = "to show the failures, run: imgbuild show TARGET --tests"
         return [f"failed on {self._filters.tested}: {', '.join(names)}; {where}"] if names else []
 
-    def _runs(self, row: TableRow) -> list[RecordedRun]:
+    def _recorded_runs(self, row: TableRow) -> list[RecordedRun]:
         """The test runs on the GPU of `--tested`."""
-        return table.runs_on(table.with_images(self._project, row), self._filters.tested or "")
+        return table.runs_on_gpu(table.add_images(self._project, row), self._filters.tested or "")
 
-    def restricted(self, rows: Iterable[TableRow]) -> list[str]:
+    def driver_restrictions(self, rows: Iterable[TableRow]) -> list[str]:
         """The targets of `rows` that run only with a restriction on the driver of `--driver`."""
         if not self._driver:
             return []
         return [
             row.target
             for row in rows
-            if not any(fit.complete and not fit.limited for fit in self._fitting(row))
+            if not any(fit.complete and not fit.limited for fit in self._fitting_images(row))
         ]
 
     def too_old(self, rows: Iterable[TableRow]) -> str:
@@ -241,16 +251,16 @@ class Matcher:
             for floors in _image_needs(self._project, row).floors.values()
             for capability in (*floors.gpu, *floors.gpu_ptx)
         }
-        lowest = min(able, key=gpus.numbers, default="")
-        if self._model is None or not gpus.older(self._model.capability, lowest):
+        lowest = min(able, key=gpus.version_numbers, default="")
+        if self._model is None or not gpus.is_older(self._model.capability, lowest):
             return ""
         own = f"GPU {self._filters.gpu} has compute capability {self._model.capability}"
         return f": {own}, but images require at least {lowest}"
 
-    def _fitting(self, row: TableRow) -> list[TargetFit]:
+    def _fitting_images(self, row: TableRow) -> list[TargetFit]:
         """The images of the row that run on the GPU and the driver in the filters."""
         if row.target not in self._fits:
-            self._fits[row.target] = _fits(self._project, row, self._model, self._driver)
+            self._fits[row.target] = _fitting_images(self._project, row, self._model, self._driver)
         return self._fits[row.target]
 
 
@@ -283,7 +293,7 @@ def _requirement(text: str) -> Requirement:
     return requirement
 
 
-def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
+def _has_package(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
     """Whether the pins of the row, or else its locks, satisfy each of `needed`.
 
     The requirements of extras must be satisfied, too.
@@ -292,11 +302,11 @@ def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool
     if extras and not _have_extras(project, row.target, extras):
         return False
     versions = dict(row.pins)
-    if any(normalize(requirement.name) not in versions for requirement in needed):
-        for resolution in _locked(project, row.target):
+    if any(normalize_package(requirement.name) not in versions for requirement in needed):
+        for resolution in _locked_versions(project, row.target):
             versions = resolution | versions
     return all(
-        (version := versions.get(normalize(requirement.name))) is not None
+        (version := versions.get(normalize_package(requirement.name))) is not None
         and requirement.specifier.contains(version, prereleases=True)
         for requirement in needed
     )
@@ -307,13 +317,13 @@ def _have_extras(project: Project, target: str, needed: Sequence[Requirement]) -
     lock = lock_file.find_lock(project.images, target)
     if lock is None:
         return False
-    records = packages.recorded([project_paths.catalogue().images, project.images])
+    records = packages.recorded_packages([project_paths.catalogue_project().images, project.images])
     for arch, resolution in lock.arch.items():
-        marker_values = markers(lock.base.python, arch)
-        requires = locked_packages.requirements(installed_wheels(resolution), records)
+        marker_values = environment_markers(lock.base.python, arch)
+        requires = locked_packages.package_requirements(installed_wheels(resolution), records)
         if all(
             _has_extra(
-                requires.get(normalize(requirement.name), ()),
+                requires.get(normalize_package(requirement.name), ()),
                 extra, marker_values, resolution.versions,
             )
             for requirement in needed
@@ -331,31 +341,35 @@ def _has_extra(
     added = [
         each
         for each in requirements
-        if each and applies(each.marker, values, [extra]) and not applies(each.marker, values)
+        if each
+        and marker_applies(each.marker, values, [extra])
+        and not marker_applies(each.marker, values)
     ]
     return bool(added) and all(
-        within(versions.get(normalize(each.name)), each.specifier) for each in added
+        is_within(versions.get(normalize_package(each.name)), each.specifier) for each in added
     )
 
 
-def _locked(project: Project, target: str) -> list[dict[str, str]]:
+def _locked_versions(project: Project, target: str) -> list[dict[str, str]]:
     lock = lock_file.find_lock(project.images, target)
     return [each.versions for each in lock.arch.values()] if lock is not None else []
 
 
-def _needs_of(project: Project, target: str) -> TargetNeeds | None:
+def _target_needs(project: Project, target: str) -> TargetNeeds | None:
     lock = lock_file.find_lock(project.images, target)
-    return targets.offer(project.images, lock) if lock is not None else None
+    return targets.target_needs(project.images, lock) if lock is not None else None
 
 
 def _image_needs(project: Project, row: TableRow) -> TargetNeeds:
     """The requirements of the row's images. Without a lock, they are estimated from the row."""
-    return _needs_of(project, row.target) or targets.planned(
+    return _target_needs(project, row.target) or targets.planned_needs(
         row.target, row.cuda, row.arch, row.gpu
     )
 
 
-def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> list[TargetFit]:
+def _fitting_images(
+    project: Project, row: TableRow, model: GpuModel | None, driver: str
+) -> list[TargetFit]:
     """The images of the row that run on a GPU and a driver, according to `imgbuild doctor`.
 
     Without a lock, the values of the row are used. If `driver` is "", any driver is accepted.
@@ -368,18 +382,18 @@ def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) 
         for arch in row.arch
         if only in (None, arch)
     )
-    return [fit for machine in machines if (fit := targets.judge(machine, offered)).fits]
+    return [fit for machine in machines if (fit := targets.judge_target(machine, offered)).fits]
 
 
-def _judge(project: Project) -> Callable[[TableRow], bool]:
+def _machine_judge(project: Project) -> Callable[[TableRow], bool]:
     """A predicate for targets that run on this machine, as in `imgbuild doctor`."""
     host = read_host()
-    if not targets.comparable(host):
+    if not targets.is_comparable(host):
         console.warn("no GPU and driver were found, so --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:
-        offered = _needs_of(project, row.target)
-        return offered is not None and targets.judge(host, offered).fits
+        offered = _target_needs(project, row.target)
+        return offered is not None and targets.judge_target(host, offered).fits
 
     return _runs_here
 
@@ -417,17 +431,17 @@ Runs = Annotated[
         "errors in other targets. Targets whose facts are not in the cache are not checked. Can "
         "be repeated.",
         metavar="PATH",
-        panel=SELECT,
+        panel=TARGETS_PANEL,
         often=True,
     ),
 ]
 STOPPERS = 3  # findings of a target that are shown
 
 
-@verb
+@create_verb
 def list_targets(
-    selection: Selection,
-    filters: Filters,
+    selection: SelectionOptions,
+    filters: ListFilters,
     wide: WideOption = False,
     form: FormOption = "text",
     order: Order = "recommended",
@@ -475,14 +489,14 @@ def list_targets(
         imgbuild list --runs train.py
     """
     project = selection.project()
-    read = published.load(project.matrix)
-    patterns = selection.named
+    read = published.load_matrix(project.matrix)
+    patterns = selection.named_targets
     arches = selection.arches or filters.arches
-    selected = select(
+    selected = select_targets(
         read, patterns, everything=selection.everything or not patterns, arches=arches
     )
-    matcher = Matcher(filters, project)
-    every = table.ordered(table.rows(read, published.shown_targets(read, selected)))
+    matcher = RowMatcher(filters, project)
+    every = table.order_rows(table.create_rows(read, published.shown_targets(read, selected)))
     whole = selection.everything or bool(patterns)
     retired = [] if whole else [row for row in every if row.retired]
     every = [row for row in every if row not in retired]
@@ -490,41 +504,43 @@ def list_targets(
     hidden = [row.target for row in retired if matcher.matches_in_any_state(row)]
     states = {}
     if wide or form == "markdown" or console.json or filters.state:  # the narrow table has none
-        states = status.states(project, read, [row.target for row in every], _cache())
+        states = status.target_states(project, read, [row.target for row in every], _cache())
     rows = []
     for row in every:
         state = states.get(row.target)
         if matcher.matches(row, state.condition if state else None):
-            shown = table.with_images(project, row)
+            shown = table.add_images(project, row)
             if state:
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
             rows.append(shown)
     if not rows:
-        raise filters.nothing(read, arches, project, matcher.too_old(every))
+        raise filters.nothing_selected(read, arches, project, matcher.too_old(every))
     if order == "size":
-        rows.sort(key=lambda row: table.to_pull(row) or sys.maxsize)
+        rows.sort(key=lambda row: table.pull_size(row) or sys.maxsize)
     if runs:
         _answer_runs(selection, [row.target for row in rows], runs)
         return
     if form == "markdown":
-        lines = table.markdown(rows)
+        lines = table.markdown_lines(rows)
     elif wide:
-        lines = _wide(rows, terminal_width())
+        lines = _wide_table(rows, terminal_width())
     else:
         width = terminal_width()
         also = [*(["Python"] if filters.python else []), *(["pull"] if order == "size" else [])]
-        lines = aligned(table.narrow(rows, None if width == sys.maxsize else width, also))
-    answer(rows, lines, None if form == "markdown" else _style)
+        lines = align_columns(
+            table.narrow_table(rows, None if width == sys.maxsize else width, also)
+        )
+    print_result(rows, lines, None if form == "markdown" else _style)
     if form == "text" and not console.json:
         failed = matcher.failed((*every, *retired))
-        for note in (*_notes(rows, hidden, matcher.restricted(rows), wide=wide), *failed):
+        for note in (*_notes(rows, hidden, matcher.driver_restrictions(rows), wide=wide), *failed):
             console.info(note)
 
 
-def _wide(rows: Sequence[TableRow], width: int) -> list[str]:
+def _wide_table(rows: Sequence[TableRow], width: int) -> list[str]:
     """The table of all columns, or a paragraph for each target if the terminal is too narrow."""
-    lines = aligned(table.cells(rows), width=sys.maxsize)
-    return table.blocks(rows, width) if max(map(len, lines)) > width else lines
+    lines = align_columns(table.table_cells(rows), width=sys.maxsize)
+    return table.row_paragraphs(rows, width) if max(map(len, lines)) > width else lines
 
 
 def _notes(
@@ -534,7 +550,7 @@ def _notes(
     if not wide and any(row.recommended for row in rows):
         yield "* * recommended; to show more packages and columns, run: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
-        yield f"not locked ({table.PLANNED}); to show the reasons, run: imgbuild show TARGET"
+        yield f"not locked ({table.PLANNED_STATE}); to show the reasons, run: imgbuild show TARGET"
     if hidden:
         yield f"retired: {len(hidden)}; to list them, run: imgbuild list --all"
     if restricted:
@@ -549,30 +565,30 @@ def _style(line: str) -> list[tuple[str, str]]:
         return [(line, "bold")]
     head = "bold green" if name.endswith(table.MARK) else ""
     cells, last = rest[: rest.rfind("  ") + 2], rest[rest.rfind("  ") + 2 :]
-    tail = {"failed": "red", "not locked": "dim", table.PLANNED: "dim"}.get(last, "")
+    tail = {"failed": "red", "not locked": "dim", table.PLANNED_STATE: "dim"}.get(last, "")
     return [(name, head), (gap + cells, ""), (last, tail)]
 
 
-def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Path]) -> None:
+def _answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Sequence[Path]) -> None:
     """Print which targets can run the code at `paths`."""
-    session = open_session(selection.matrix, Options(offline=True), selection.named)
+    session = open_session(selection.matrix, SessionOptions(offline=True), selection.named_targets)
     arches = selection.arches or [Arch.parse(platform.machine())]
-    results = cached_code_audit.fits(session, names, arches, paths)
+    results = cached_code_audit.check_code_fits(session, names, arches, paths)
     if not results:
         message = "no selected target is locked for this architecture"
         raise NothingSelected(message, hint="lock a target, or omit --runs")
-    answer(results, folded(_runs_lines(results)))
+    print_result(results, fold_lines(_runs_lines(results)))
     unknown = next((fit.target for fit in results if fit.unread), "")
     if unknown:
         words = " --code ".join(shlex.quote(str(path)) for path in paths)
         console.info(f"to check such a target, run: imgbuild audit {unknown} --code {words}")
 
 
-def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
+def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
     """A line for each target, followed by its first errors."""
     width = max((len(fit.target) for fit in results), default=0)
     for fit in results:
-        parts = [count(fit.errors, "error")] if fit.errors else []
+        parts = [format_count(fit.errors, "error")] if fit.errors else []
         verb_form = "was" if len(fit.unread) == 1 else "were"
         parts += [f"{', '.join(fit.unread)} {verb_form} not read"] if fit.unread else []
         yield f"{fit.target:<{width}}  {fit.state}{': ' if parts else ''}{', '.join(parts)}"
@@ -592,4 +608,4 @@ def _cache() -> Store | None:
         return None
 
 
-COMMAND = command(list_targets)
+COMMAND = create_command(list_targets)

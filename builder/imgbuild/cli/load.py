@@ -6,15 +6,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import THROUGH, LayoutFolder
-from imgbuild.cli._output import answer, folded
-from imgbuild.cli._selection import arch_of
+from imgbuild.cli._output import fold_lines, print_result
+from imgbuild.cli._selection import selected_arch
 from imgbuild.cli._sessions import refuse_shared_layout
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import verb
-from imgbuild.container.engine import require
-from imgbuild.container.load import load as load_image
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import create_verb
+from imgbuild.container.engine import require_engine
+from imgbuild.container.load import load_image
 from imgbuild.pipeline import run_target
 from imgbuild.pipeline.session import open_session
 from imgbuild.system.console import console
@@ -29,9 +29,9 @@ class LoadedImage(msgspec.Struct, frozen=True, kw_only=True):
     id: str
 
 
-@verb
+@create_verb
 def load(
-    selection: Selection,
+    selection: SelectionOptions,
     through: Annotated[
         Literal["docker", "podman"] | None,
         THROUGH("One of docker or podman. Default: the engine that is running."),
@@ -48,22 +48,24 @@ def load(
 
         imgbuild load cu124-vllm
     """
-    session = open_session(selection.matrix, names=selection.named)
-    selected = session.select(selection.named, everything=selection.everything, arches=[])
+    session = open_session(selection.matrix, names=selection.named_targets)
+    selected = session.select_targets(
+        selection.named_targets, everything=selection.everything, arches=[]
+    )
     refuse_shared_layout(selected, layout)
-    engine = require(through)
+    engine = require_engine(through)
     done = []
     for item in selected:
-        image = run_target.find(session, item.name, layout)
-        arch = arch_of(image.arches, image.place, selection.arch)
-        built = run_target.built(session, image, arch)
+        image = run_target.find_run_target(session, item.name, layout)
+        arch = selected_arch(image.arches, image.place, selection.arch)
+        built = run_target.build_if_missing(session, image, arch)
         loaded = load_image(engine, built, arch, item.name, reporter=console)
         done.append(
             LoadedImage(
                 target=item.name, engine=engine.kind, reference=loaded.reference, id=loaded.id
             )
         )
-    answer(done, folded(f"{item.reference} {item.id}" for item in done))
+    print_result(done, fold_lines(f"{item.reference} {item.id}" for item in done))
 
 
-COMMAND = command(load)
+COMMAND = create_command(load)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from imgbuild.cli._help import command
-from imgbuild.cli._options import AGAIN, CHECK, KEEP, Jobs, Offline, processes
-from imgbuild.cli._output import answer, folded
+from imgbuild.cli._help import create_command
+from imgbuild.cli._options import AGAIN, CHECK, KEEP, Jobs, Offline, process_count
+from imgbuild.cli._output import fold_lines, print_result
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import WholeTargets
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError, SomeFailed
 from imgbuild.pipeline import cached_code_audit, targets
-from imgbuild.pipeline.session import Options, open_session
+from imgbuild.pipeline.session import SessionOptions, open_session
 from imgbuild.show import image_diff
 from imgbuild.system.console import console
 
 
-@verb
+@create_verb
 def lock(
     selection: WholeTargets,
     check: Annotated[bool, CHECK("Applies to locks and digests.")] = False,
@@ -55,36 +55,39 @@ def lock(
 
         imgbuild lock --diff main cu124-vllm
     """
-    _refuse(diff, check=check)
+    _refuse_options(diff, check=check)
     if again and (check or diff is not None):
         other = "--check" if check else "--diff"
         message = f"--again and {other} cannot be combined"
         raise InputError(message, hint="omit one of them")
-    how = Options(jobs=processes(jobs), offline=offline)
+    how = SessionOptions(jobs=process_count(jobs), offline=offline)
     session = open_session(selection.matrix, how)
     chosen = select_targets(selection, session)
     if check:
         current = targets.check_all(session, chosen)
-        answer(current, folded(f"{item.target} {item.digest}" for item in current))
+        print_result(current, fold_lines(f"{item.target} {item.digest}" for item in current))
         return
     if diff is not None:
         differences = targets.diff_all(session, chosen, diff)
-        answer(differences, folded(line for item in differences for line in image_diff.words(item)))
+        print_result(
+            differences,
+            fold_lines(line for item in differences for line in image_diff.diff_lines(item)),
+        )
         return
     drop = len(chosen) > 1 if keep is None else not keep
     done = targets.lock_all(session, chosen, drop=drop, again=again or not selection.everything)
     for item in done.target_digests:
         for arch in list(item.arch)[:1]:  # code is the same for all
-            cached_code_audit.warn(session, item.target, arch)
+            cached_code_audit.warn_of_command_errors(session, item.target, arch)
     lines = [f"{item.target} {item.digest}" for item in done.target_digests]
     if done.failed and console.json:
         raise SomeFailed(done.failed)  # the error is the result
-    answer(done.target_digests, folded(lines))
+    print_result(done.target_digests, fold_lines(lines))
     if done.failed:
         raise SomeFailed(done.failed)
 
 
-def _refuse(diff: str | None, *, check: bool) -> None:
+def _refuse_options(diff: str | None, *, check: bool) -> None:
     """Raise InputError for `--diff` with `--check`, or without a revision."""
     if check and diff is not None:
         message = "--check and --diff cannot be combined"
@@ -98,4 +101,4 @@ def _refuse(diff: str | None, *, check: bool) -> None:
         )
 
 
-COMMAND = command(lock)
+COMMAND = create_command(lock)

@@ -14,19 +14,19 @@ from imgbuild.attest.sbom.packages import Package
 from imgbuild.audit.packages.pinned import ANY_GLIBC
 from imgbuild.cache.context import Context
 from imgbuild.cli import _outdated_report
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import PACKAGES, PYTHON, REQUIREMENTS, SOLVE
 from imgbuild.cli._outdated_report import OutdatedReport
-from imgbuild.cli._output import answer, count
-from imgbuild.cli._selection import SelectedLock, at_most_one
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import verb
+from imgbuild.cli._output import format_count, print_result
+from imgbuild.cli._selection import SelectedLock, at_most_one_arch
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import create_verb
 from imgbuild.cves.check import CveCase
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.index.pages import IndexAddress, IndexLookup
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.published import load, project_row
+from imgbuild.lock.published import load_matrix, project_row
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.constraints import Constraint
@@ -34,7 +34,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline import declared_files, locked_packages
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, open_session
-from imgbuild.project.model import Declared
+from imgbuild.project.model import Declarations
 from imgbuild.resolve import declared_requests, demands, resolve_request
 from imgbuild.solve import uv
 from imgbuild.system import boundary, threads
@@ -46,7 +46,7 @@ from imgbuild.update.other_updates import BaseUpdates, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.update.version_sets import LockedElsewhere
 from imgbuild.values import Arch, Sha256
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
 Packages = Annotated[bool, PACKAGES("Without this option, only direct requirements are listed.")]
@@ -62,9 +62,9 @@ Solve = Annotated[
 ]
 
 
-@verb
+@create_verb
 def outdated(
-    selection: Selection,
+    selection: SelectionOptions,
     requirements: Files = None,
     every: Packages = False,
     solve: Solve = False,
@@ -92,7 +92,7 @@ def outdated(
         imgbuild outdated cu130-vllm --solve --json
     """
     if requirements:
-        if selection.named or selection.everything:
+        if selection.named_targets or selection.everything:
             message = "--requirements and targets cannot be combined"
             raise InputError(message, hint="specify one of them")
         reports = [_file_report(requirements, selection, python, solve=solve)]
@@ -100,8 +100,8 @@ def outdated(
         if python is not None:
             message = f"--python {python} does not apply to locked targets"
             raise InputError(message, hint="omit --python, or specify files with --requirements")
-        session = open_session(selection.matrix, names=selection.named)
-        if not (selection.named or selection.everything or session.project.writable):
+        session = open_session(selection.matrix, names=selection.named_targets)
+        if not (selection.named_targets or selection.everything or session.project.writable):
             message = "Missing argument 'TARGET'"
             hint = (
                 "specify a target, specify a file with --requirements, or run the command in the "
@@ -109,9 +109,9 @@ def outdated(
             )
             raise InputError(message, hint=hint)
         reports = _target_reports(session, selection, every=every, solve=solve)
-    answer(
+    print_result(
         reports,
-        [line for each in reports for line in _outdated_report.lines(each, whole=every)],
+        [line for each in reports for line in _outdated_report.report_lines(each, whole=every)],
     )
 
 
@@ -119,12 +119,16 @@ def outdated(
 
 
 def _target_reports(
-    session: Session, selection: Selection, *, every: bool, solve: bool
+    session: Session, selection: SelectionOptions, *, every: bool, solve: bool
 ) -> list[OutdatedReport]:
-    named = selection.named
+    named = selection.named_targets
     everything = selection.everything or not named
-    chosen = msgspec.structs.replace(selection, everything=everything).locked(session.project)
-    records = packages.recorded([project_paths.catalogue().images, session.project.images])
+    chosen = msgspec.structs.replace(selection, everything=everything).selected_locks(
+        session.project
+    )
+    records = packages.recorded_packages(
+        [project_paths.catalogue_project().images, session.project.images]
+    )
     if any(project_row(session.matrix, item.lock.target) is not None for item in chosen):
         console.info("to move to another target, run: imgbuild update --to TARGET --dry-run")
     return [_target_report(session, item, records, every=every, solve=solve) for item in chosen]
@@ -140,11 +144,16 @@ def _target_report(
 ) -> OutdatedReport:
     lock, matrix, context = item.lock, session.matrix, open_inputs(session).context
     known = published.known_constraints(matrix, session.project.images)
-    compared = version_sets.of_lock(
-        lock, item.arches, matrix, _requires(session, item, records), known, _others(session, item)
+    compared = version_sets.version_set_of_lock(
+        lock,
+        item.arches,
+        matrix,
+        _locked_requirements(session, item, records),
+        known,
+        _locked_elsewhere(session, item),
     )
     names = [name for name in sorted(compared.versions) if every or name in compared.wanted]
-    indexes = version_sets.indexes_of(matrix, lock.target, context)
+    indexes = version_sets.open_indexes(matrix, lock.target, context)
     target = matrix.targets[lock.target]
     base = matrix.bases[target.base]
     case = CveCase(
@@ -154,16 +163,18 @@ def _target_report(
     bases: list[BaseUpdates] = []
     advisories: list[KnownVulnerabilities] = []
     with console.progress(
-        f"checking {count(len(names), 'package')} of {lock.target} for newer versions",
+        f"checking {format_count(len(names), 'package')} of {lock.target} for newer versions",
         len(names),
         unit="packages",
     ) as bar:
         tasks: list[Callable[[], object]] = [
-            lambda: rows.extend(newer.look(compared, names, indexes, context, bar.advance)),
+            lambda: rows.extend(
+                newer.look_up_newer(compared, names, indexes, context, bar.advance)
+            ),
             lambda: bases.append(other_updates.base_updates(lock, base, item.arches[0], context)),
-            lambda: advisories.append(other_updates.vulnerabilities(case, records, context)),
+            lambda: advisories.append(other_updates.image_vulnerabilities(case, records, context)),
         ]
-        threads.each(tasks, lambda task, _: task(), threads=len(tasks))
+        threads.run_for_each(tasks, lambda task, _: task(), threads=len(tasks))
     locks = [lock_file.read_lock(session.project.images, name)
              for name in session.project.locked_targets()]  # fmt: skip
     outdated_rows = tuple(
@@ -174,7 +185,7 @@ def _target_report(
             ),
         )
         for row in rows
-        if row.outdated
+        if row.is_outdated
     )
     return OutdatedReport(
         name=lock.target,
@@ -185,7 +196,9 @@ def _target_report(
         packages=outdated_rows,
         base=bases[0],
         vulnerabilities=advisories[0],
-        solved=_solved(session, compared, outdated_rows, known, context) if solve else (),
+        solved=_solve_newer_versions(session, compared, outdated_rows, known, context)
+        if solve
+        else (),
         retired=" ".join(target.retired.split()),
         targets=_newer_targets(session, item, locks),
     )
@@ -198,10 +211,10 @@ def _newer_targets(
     project, matrix = session.project, session.matrix
     if project_row(matrix, item.lock.target) is not None:
         return ()
-    return newer_targets.find(project, matrix, item.lock, item.arches[0], locks)
+    return newer_targets.find_newer_targets(project, matrix, item.lock, item.arches[0], locks)
 
 
-def _requires(
+def _locked_requirements(
     session: Session, item: SelectedLock, records: dict[Sha256, Package]
 ) -> dict[str, Sequence[str]]:
     """The requirements of locked versions by package, from records or METADATA on the index."""
@@ -209,22 +222,25 @@ def _requires(
     lacking = [wheel for wheel in wheels if wheel.sha256 not in records]
     if lacking:
         try:
-            records |= locked_packages.read(item.lock, lacking, open_inputs(session))
+            records |= locked_packages.read_package_records(
+                item.lock, lacking, open_inputs(session)
+            )
         except FetchFailed as error:
             console.warn(
-                f"the requirements of {count(len(lacking), 'package')} are unknown: {error.message}"
+                f"the requirements of {format_count(len(lacking), 'package')} are unknown:"
+                f" {error.message}"
             )
-    return locked_packages.requirements(wheels, records)
+    return locked_packages.package_requirements(wheels, records)
 
 
-def _others(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
+def _locked_elsewhere(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
     """Targets of the catalogue that a row with `extends` could extend instead."""
     row = project_row(session.matrix, item.lock.target)
     if row is None or row.row.extends is None:
         return []
-    catalogue = project_paths.catalogue()
+    catalogue = project_paths.catalogue_project()
     current = {
-        name for name, target in load(catalogue.matrix).targets.items() if not target.retired
+        name for name, target in load_matrix(catalogue.matrix).targets.items() if not target.retired
     }
     locks = [
         lock_file.read_lock(catalogue.images, name)
@@ -238,7 +254,7 @@ def _others(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
     ]
 
 
-def _solved(
+def _solve_newer_versions(
     session: Session,
     compared: VersionSet,
     rows: Sequence[NewerVersion],
@@ -258,15 +274,17 @@ def _solved(
         if row.error or not row.required or row.package in compared.kept:
             continue
         if project_row(matrix, name) is None:
-            attempts = solved_version.of_target(matrix, name, arch, row.package, row.newest)
+            attempts = solved_version.target_attempts(matrix, name, arch, row.package, row.newest)
         else:
             path = session.project.matrix
-            edit = solved_version.in_row(name, row.package, row.newest)
-            edited = published.planned(path, boundary.content(path), edit)
-            attempts = [solved_version.Attempt(matrix=edited, name=name, arch=arch)]
+            edit = solved_version.edit_for_row(name, row.package, row.newest)
+            edited = published.plan_matrix(path, boundary.read_regular_file(path), edit)
+            attempts = [solved_version.SolveAttempt(matrix=edited, name=name, arch=arch)]
         with console.step(f"solving {name} with {row.package} {row.newest}"):
             results.append(
-                solved_version.solved(attempts, row.package, row.newest, required, known, context)
+                solved_version.solve_first(
+                    attempts, row.package, row.newest, required, known, context
+                )
             )
     return tuple(results)
 
@@ -275,38 +293,40 @@ def _solved(
 
 
 def _file_report(
-    files: Sequence[Path], selection: Selection, python: str | None, *, solve: bool
+    files: Sequence[Path], selection: SelectionOptions, python: str | None, *, solve: bool
 ) -> OutdatedReport:
     if solve:
         message = "--solve applies to targets and projects"
         raise InputError(
             message, hint="to resolve the requirements of a file, run: imgbuild resolve -r FILE"
         )
-    arch = at_most_one(
+    arch = at_most_one_arch(
         selection.arches, "a requirements file can be checked for only one architecture"
     )
     arch = arch or Arch.parse(platform.machine())
-    matrix = load(project_paths.catalogue().matrix)
+    matrix = load_matrix(project_paths.catalogue_project().matrix)
     declared = declared_files.read_places([str(path) for path in files])
-    for line in declared_files.left_out(declared):
+    for line in declared_files.unread_entries(declared):
         console.info(f"not read: {line}")
     tags = _tags(declared, python, arch, matrix)
-    demanded = demands.demands(declared, tags.markers)
+    demanded = demands.package_demands(declared, tags.environment_markers)
     context = Context.open(console)
     of_files = declared_files.find_indexes(declared.indexes, demanded, matrix, tags, context)
     name = matrix.default_index
     address = matrix.indexes[name].url or uv.default_index()
     places = {**of_files.addresses, name: IndexAddress(name=name, address=address, timed=False)}
-    indexes = Indexes(places, of_files.packages, name, context.http)
+    indexes = IndexLookup(places, of_files.packages, name, context.http)
     title = ", ".join(map(str, files))
     with console.progress(
-        f"checking {count(len(demanded), 'package')} of {title} for newer versions",
+        f"checking {format_count(len(demanded), 'package')} of {title} for newer versions",
         2 * len(demanded),
         unit="packages",
     ) as bar:
-        listed = version_sets.of_demands(title, demanded, tags, indexes, context, bar.advance)
+        listed = version_sets.version_set_of_demands(
+            title, demanded, tags, indexes, context, bar.advance
+        )
         names = [name for name in listed.packages.versions if name not in listed.failed]
-        rows = newer.look(listed.packages, sorted(names), indexes, context, bar.advance)
+        rows = newer.look_up_newer(listed.packages, sorted(names), indexes, context, bar.advance)
     failed = [
         NewerVersion(package=package, version=listed.packages.versions.get(package, ""), error=why)
         for package, why in listed.failed.items()
@@ -321,23 +341,23 @@ def _file_report(
         python=tags.python,
         cuda="",
         looked_up=len(every),
-        packages=tuple(row for row in every if row.outdated),
+        packages=tuple(row for row in every if row.is_outdated),
     )
 
 
-def _tags(declared: Declared, python: str | None, arch: Arch, matrix: Matrix) -> Tags:
+def _tags(declared: Declarations, python: str | None, arch: Arch, matrix: Matrix) -> WheelTags:
     """The wheel tags of `python`, or else of a version that the files accept."""
     request = resolve_request.ResolveRequest(
         requests=(),
         arches=(arch,),
-        python=None if python is None else resolve_request.python_of(python),
+        python=None if python is None else resolve_request.parse_python(python),
     )
-    chosen = declared_requests.python_of(declared, request, matrix)
+    chosen = declared_requests.python_for_request(declared, request, matrix)
     request = msgspec.structs.replace(request, python=chosen)
-    base = matrix.bases[resolve_request.base_of(request, matrix)]
+    base = matrix.bases[resolve_request.requested_base(request, matrix)]
     if chosen in (None, base.python):
-        return Tags(python=base.python, glibc=base.glibc, arch=arch)
-    return Tags(python=chosen, glibc=ANY_GLIBC, arch=arch)
+        return WheelTags(python=base.python, glibc=base.glibc, arch=arch)
+    return WheelTags(python=chosen, glibc=ANY_GLIBC, arch=arch)
 
 
-COMMAND = command(outdated)
+COMMAND = create_command(outdated)

@@ -7,21 +7,20 @@ from typing import Annotated
 
 from imgbuild.cache import prune
 from imgbuild.cache.store import Store
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import OUTPUT_PATH, Arches, PlainHttp, Reference
-from imgbuild.cli._output import answer, folded
-from imgbuild.cli._selection import at_most_one
-from imgbuild.cli._verb import verb
-from imgbuild.publish.pull import name as layout_name
-from imgbuild.publish.pull import pull as pull_image
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import parse
+from imgbuild.cli._output import fold_lines, print_result
+from imgbuild.cli._selection import at_most_one_arch
+from imgbuild.cli._verb import create_verb
+from imgbuild.publish.pull import layout_name, pull_image
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import parse_reference
 from imgbuild.system import files
 from imgbuild.system.console import console
 from imgbuild.system.folder import require_below
 
 
-@verb
+@create_verb
 def pull(
     reference: Reference,
     arch: Arches = None,
@@ -42,18 +41,18 @@ def pull(
 
         imgbuild pull registry.example/rl:cu130-vllm --arch arm64 --output image
     """
-    parsed = parse(reference, default_tag="latest")
-    only = at_most_one(arch, "only one architecture can be selected; omit --arch to pull all")
+    parsed = parse_reference(reference, default_tag="latest")
+    only = at_most_one_arch(arch, "only one architecture can be selected; omit --arch to pull all")
     store = Store.open(reporter=console)
-    client = Client(plain_http=plain_http or (), reporter=console)
+    client = RegistryClient(plain_http=plain_http or (), reporter=console)
     place = output or require_below(Path(), Path(layout_name(parsed)))
     files.require_writable([place], hint=files.OUTPUT_HINT)
     with console.step(f"pulling {parsed}"):
         pulled = pull_image(client, parsed, place, store, only)
-    prune.trim(store)
+    prune.trim_cache(store)
     work = "up to date" if pulled.unchanged else f"{pulled.moved / 1e6:,.1f} MB downloaded"
     console.info(f"{pulled.size / 1e9:.2f} GB in {pulled.output}, {work}")
-    answer(pulled, folded([f"{pulled.digest} {pulled.output}"]))
+    print_result(pulled, fold_lines([f"{pulled.digest} {pulled.output}"]))
 
 
-COMMAND = command(pull)
+COMMAND = create_command(pull)

@@ -14,7 +14,7 @@ from imgbuild.attest.signing import keys
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.cache import prune
 from imgbuild.cli import _sif
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import (
     DRY_RUN,
     PART,
@@ -24,18 +24,18 @@ from imgbuild.cli._options import (
     Offline,
     PlainHttp,
     SignKey,
-    processes,
+    process_count,
 )
-from imgbuild.cli._output import aligned, answer, folded
+from imgbuild.cli._output import align_columns, fold_lines, print_result
 from imgbuild.cli._selection import require_no_host, split_places
 from imgbuild.cli._sessions import select_targets
-from imgbuild.cli._targets import Filter
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._targets import FilterOptions
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError
-from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.pipeline.session import Session, SessionOptions, open_session
 from imgbuild.publish import push as pushes
-from imgbuild.publish.push import Pushed
-from imgbuild.registry.client import Client
+from imgbuild.publish.push import PushedTarget
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system import files
 from imgbuild.system.console import console
@@ -104,9 +104,9 @@ DryRunOption = Annotated[
 ]
 
 
-@verb
+@create_verb
 def push(
-    selection: Filter,
+    selection: FilterOptions,
     places: Places = None,
     part: PartOption = None,
     sif: Sif = False,
@@ -140,7 +140,7 @@ def push(
         imgbuild push cu124-vllm registry.example/rl --sif
     """
     names, place = split_places(places)
-    how = Options(jobs=processes(jobs), offline=offline)
+    how = SessionOptions(jobs=process_count(jobs), offline=offline)
     if part == "wheels":
         message = "--only wheels: wheels cannot be pushed"
         raise InputError(message, hint="use --only base, or omit --only")
@@ -149,46 +149,46 @@ def push(
         if any(given):
             message = "--sif cannot be combined with options that apply only to images"
             raise InputError(message, hint="push the image first, then its SIF")
-        client = Client(plain_http=plain_http or (), origin=True, reporter=console)
+        client = RegistryClient(plain_http=plain_http or (), origin=True, reporter=console)
         repository = _repository(place, None if place else open_session(selection.matrix, how))
-        _sif.push(selection, names, repository, client, layout, compress, how)
+        _sif.push_sifs(selection, names, repository, client, layout, compress, how)
         return
     if layout is not None or compress != "zstd":
         message = "--layout and --compress require --sif"
         raise InputError(message, hint="add --sif, or omit them")
     if digest_file is not None:
         files.require_writable([digest_file], hint="choose another path with --digest-file")
-    session = open_session(selection.matrix, how, [*names, *selection.named])
+    session = open_session(selection.matrix, how, [*names, *selection.named_targets])
     if place is None:
         require_no_host(names, session.matrix.targets)
     repository = _repository(place, session)
     key = _key(sign_key)
     day = datetime.datetime.now(datetime.UTC).date()
     chosen = select_targets(selection, session, names)
-    plans = pushes.plans(session, chosen, date=day, only_base=part == "base")
-    work = pushes.work(
+    plans = pushes.plan_pushes(session, chosen, date=day, only_base=part == "base")
+    work = pushes.push_context(
         session, repository, mount_from or [], plain_http or [],
         tag=not digest_only, attach=attach, key=key,
     )  # fmt: skip
     if dry_run:
-        _plan(pushes.dry_run(work, plans))
+        _plan(pushes.plan_uploads(work, plans))
     else:
-        pushed = [pushes.push(work, plan) for plan in plans]
-        prune.trim(work.inputs.store)
-        _pushed(pushed, digest_file)
+        pushed = [pushes.push_target(work, plan) for plan in plans]
+        prune.trim_cache(work.inputs.store)
+        _report_pushed(pushed, digest_file)
 
 
-def _plan(planned: Sequence[Pushed]) -> None:
+def _plan(planned: Sequence[PushedTarget]) -> None:
     _report(planned)
-    answer(planned, _table(planned))
+    print_result(planned, _table(planned))
 
 
-def _pushed(pushed: Sequence[Pushed], file: Path | None) -> None:
+def _report_pushed(pushed: Sequence[PushedTarget], file: Path | None) -> None:
     """Print the pushed images, and write them to `file`."""
     lines = [f"{item.target} {item.reference}" for item in pushed]
     if file is not None:
         codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())
-    answer(pushed, folded(lines))
+    print_result(pushed, fold_lines(lines))
 
 
 def _key(path: Path | None) -> PrivateKey | None:
@@ -211,7 +211,7 @@ def _repository(place: str | None, session: Session | None) -> Repository:
     return parse_repository(named)
 
 
-def _table(pushed: Sequence[Pushed]) -> list[str]:
+def _table(pushed: Sequence[PushedTarget]) -> list[str]:
     rows = [
         (
             item.target,
@@ -224,13 +224,13 @@ def _table(pushed: Sequence[Pushed]) -> list[str]:
         for item in pushed
         for row in item.blobs
     ]
-    return aligned([HEAD, *rows], right=NUMBERS)
+    return align_columns([HEAD, *rows], right=NUMBERS)
 
 
-def _report(pushed: Sequence[Pushed]) -> None:
+def _report(pushed: Sequence[PushedTarget]) -> None:
     for item in pushed:
         console.info(f"{item.target}: {item.sent / 1e6:,.1f} MB to send for {item.reference}")
     console.info(f"{sum(item.sent for item in pushed) / 1e6:,.1f} MB in total")
 
 
-COMMAND = command(push)
+COMMAND = create_command(push)

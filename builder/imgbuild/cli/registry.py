@@ -10,20 +10,20 @@ from typing import Annotated, Literal
 import typer
 
 from imgbuild.cli import registry_mirror
-from imgbuild.cli._help import HELP, VerbGroup, add, group
+from imgbuild.cli._help import HELP, VerbGroup, create_group, register_verb
 from imgbuild.cli._options import FORMAT, PlainHttp, Reference
-from imgbuild.cli._output import aligned, answer, count, folded
+from imgbuild.cli._output import align_columns, fold_lines, format_count, print_result
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError
 from imgbuild.matrix.project_paths import MATRIX
 from imgbuild.pipeline.opened import open_project
 from imgbuild.publish import gc as old_images
 from imgbuild.publish import listing as listings
 from imgbuild.publish import pull_page, tag
-from imgbuild.publish.listing import ListedTag, Listing
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import parse, parse_repository
+from imgbuild.publish.listing import ListedTag, RegistryListing
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import parse_reference, parse_repository
 from imgbuild.system.console import console
 
 HEAD = ("image", "architectures", "MB", "target", "versions", "digest")
@@ -37,8 +37,8 @@ app = typer.Typer(
 )
 
 
-@verb
-def ls(
+@create_verb
+def list_images(
     place: Annotated[
         str, typer.Argument(metavar="HOST[/REPOSITORY]", help="A registry, or one repository.")
     ],
@@ -65,20 +65,25 @@ def ls(
 
         imgbuild registry ls ghcr.io/owner/repository --format markdown > pull.md
     """
-    client = Client(plain_http=plain_http or (), reporter=console)
+    client = RegistryClient(plain_http=plain_http or (), reporter=console)
     host, slash, name = place.partition("/")
-    places = [parse_repository(place)] if slash and name else listings.repositories(client, host)
-    listing = listings.listing(client, places)
+    places = (
+        [parse_repository(place)] if slash and name else listings.list_repositories(client, host)
+    )
+    listing = listings.list_images(client, places)
     console.info(
-        f"{count(len(listing.entries), 'image')} of {listing.sum / 1e9:.2f} GB, stored in blobs "
+        f"{format_count(len(listing.entries), 'image')} of {listing.sum / 1e9:.2f} GB, stored in"
+        " blobs "
         f"of {listing.size / 1e9:.2f} GB"
     )
-    answer(listing, list(pull_page.lines(listing)) if form == "markdown" else _table(listing))
+    print_result(
+        listing, list(pull_page.page_lines(listing)) if form == "markdown" else _table(listing)
+    )
 
 
-def _table(listing: Listing) -> list[str]:
+def _table(listing: RegistryListing) -> list[str]:
     rows = [_row(entry) for entry in listing.entries]
-    return aligned([HEAD, *rows], right=NUMBERS) if rows else []
+    return align_columns([HEAD, *rows], right=NUMBERS) if rows else []
 
 
 def _row(entry: ListedTag) -> Sequence[str]:
@@ -94,7 +99,7 @@ def _row(entry: ListedTag) -> Sequence[str]:
     )
 
 
-@verb
+@create_verb
 def tag_image(
     reference: Reference,
     names: Annotated[list[str], typer.Argument(metavar="TAG...", help="The tags to add.")],
@@ -109,16 +114,18 @@ def tag_image(
 
         imgbuild registry tag registry.example/rl@sha256:0123… cu124-vllm-20261121 cu124-vllm
     """
-    client = Client(plain_http=plain_http or (), origin=True, reporter=console)
-    parsed = parse(reference, default_tag="latest")
-    tagged = tag.tag(client, parsed, names)
+    client = RegistryClient(plain_http=plain_http or (), origin=True, reporter=console)
+    parsed = parse_reference(reference, default_tag="latest")
+    tagged = tag.tag_image(client, parsed, names)
     for item in tagged:
         console.info(str(item))
-    answer(tagged, folded(f"{parsed.repository}:{item.name} {item.digest}" for item in tagged))
+    print_result(
+        tagged, fold_lines(f"{parsed.repository}:{item.name} {item.digest}" for item in tagged)
+    )
 
 
-@verb
-def gc(
+@create_verb
+def delete_old_images(
     place: Annotated[
         str,
         typer.Argument(
@@ -166,23 +173,23 @@ def gc(
         )
         raise InputError(message, hint=hint)
     today = datetime.datetime.now(datetime.UTC).date()
-    client = Client(plain_http=plain_http or (), origin=True, reporter=console)
+    client = RegistryClient(plain_http=plain_http or (), origin=True, reporter=console)
     before = today - datetime.timedelta(days=keep_days)
-    locked = old_images.locked(project)
-    sweep = old_images.find(client, repository, project.locked_targets(), locked, before)
+    locked = old_images.locked_digests(project)
+    sweep = old_images.find_old_images(client, repository, project.locked_targets(), locked, before)
     if delete:
-        sweep = old_images.delete(client, repository, sweep)
-    number = count(len(sweep.old), "old image")
+        sweep = old_images.delete_old_images(client, repository, sweep)
+    number = format_count(len(sweep.old), "old image")
     state = "deleted" if sweep.deleted else "to be deleted with --delete"
     console.info(f"{repository}: {sweep.kept} kept, {number} {state if sweep.old else ''}".rstrip())
     if sweep.deleted and sweep.old:
-        console.info(old_images.AFTER)
+        console.info(old_images.COLLECTION_NOTE)
     rows = [("tags", "digest"), *((",".join(image.tags), image.digest) for image in sweep.old)]
-    answer(sweep, aligned(rows) if sweep.old else [])
+    print_result(sweep, align_columns(rows) if sweep.old else [])
 
 
-add(app, "ls", ls)
-add(app, "tag", tag_image)
-add(app, "gc", gc)
+register_verb(app, "ls", list_images)
+register_verb(app, "tag", tag_image)
+register_verb(app, "gc", delete_old_images)
 app.add_typer(registry_mirror.app, name="mirror")
-COMMAND = group(app)
+COMMAND = create_group(app)

@@ -12,19 +12,19 @@ from imgbuild import codec
 from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.mirror import FILE, MirrorSetting, NamedMirror
-from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._help import VerbGroup, register_verb
 from imgbuild.cli._options import DRY_RUN, KEEP, MirrorOnly, Offline, PlainHttp
-from imgbuild.cli._output import aligned, answer, count, folded
+from imgbuild.cli._output import align_columns, fold_lines, format_count, print_result
 from imgbuild.cli._selection import require_no_host, split_places
-from imgbuild.cli._targets import Filter, MatrixFile
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._targets import FilterOptions, MatrixFile
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.opened import open_project
-from imgbuild.pipeline.session import Options, open_session
-from imgbuild.publish.mirror import LockedInputs, MirrorStatus, push, status
-from imgbuild.registry.client import Client
+from imgbuild.pipeline.session import SessionOptions, open_session
+from imgbuild.publish.mirror import LockedInputs, MirrorStatus, mirror_status, upload_missing_inputs
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system.console import console
 
@@ -51,9 +51,9 @@ Places = Annotated[
 ]
 
 
-@verb
+@create_verb
 def push_inputs(
-    selection: Filter,
+    selection: FilterOptions,
     places: Places = None,
     dry_run: Annotated[
         bool, DRY_RUN("Prints the number and size of the files that would be sent.")
@@ -80,31 +80,32 @@ def push_inputs(
 
         imgbuild registry mirror push 'cu130-*' registry.example/rl/inputs --dry-run
     """
-    session = open_session(selection.matrix, Options(offline=offline))
+    session = open_session(selection.matrix, SessionOptions(offline=offline))
     repository, plain, names = _selected_mirror(session.project, places, plain_http)
     parts = _parts(session.project, selection, names)
     inputs: Inputs = open_inputs(session, locking=True)
     if inputs.mirror is not None and inputs.mirror.repository == repository:
         inputs.mirror = None  # what it lacks cannot come from there
-    filled = push(
+    filled = upload_missing_inputs(
         parts,
         repository,
-        Client(plain_http=plain, origin=True, reporter=console),
+        RegistryClient(plain_http=plain, origin=True, reporter=console),
         inputs,
         dry_run=dry_run,
         drop=not keep,
     )
     word = "would be sent" if dry_run else "sent"
     console.info(
-        f"{repository}: {count(filled.sent, 'file')} {word}, {filled.sent_size / 1e9:.2f} GB;"
-        f" {count(filled.files, 'file')} of {filled.size / 1e9:.2f} GB in total"
+        f"{repository}: {format_count(filled.sent, 'file')} {word}, {filled.sent_size / 1e9:.2f}"
+        " GB;"
+        f" {format_count(filled.files, 'file')} of {filled.size / 1e9:.2f} GB in total"
     )
     lines = [f"{item.target} {item.arch} {repository}@{item.artifact}" for item in filled.artifacts]
-    answer(filled, [] if dry_run else folded(lines))
+    print_result(filled, [] if dry_run else fold_lines(lines))
 
 
-@verb
-def use(
+@create_verb
+def use_mirror(
     place: Annotated[
         str | None,
         typer.Argument(
@@ -138,17 +139,17 @@ def use(
     if place is None:
         path.unlink(missing_ok=True)
         console.info(f"{path}: no mirror is set")
-        answer(None, [])
+        print_result(None, [])
         return
-    repository = mirror.repository(place, "registry mirror use")
+    repository = mirror.parse_mirror_repository(place, "registry mirror use")
     plain = repository.host in (plain_http or [])
     setting = MirrorSetting(mirror=str(repository), only=mirror_only, plain_http=plain)
-    codec.write(path, setting)
+    codec.write_document(path, setting)
     console.info(
         f"{path}: inputs are downloaded from {repository}"
         + (", without fallback to other servers" * mirror_only)
     )
-    answer(setting, [str(path)])
+    print_result(setting, [str(path)])
 
 
 def _project_file(matrix: Path | None) -> Path:
@@ -161,8 +162,10 @@ def _project_file(matrix: Path | None) -> Path:
     return project.root / FILE
 
 
-@verb
-def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp = None) -> None:
+@create_verb
+def show_status(
+    selection: FilterOptions, places: Places = None, plain_http: PlainHttp = None
+) -> None:
     """Show which inputs of targets are in a mirror.
 
     Exits with status 1 if a file is missing. Columns: target, architecture, files, GB, missing
@@ -177,9 +180,11 @@ def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp 
     project = selection.project()
     repository, plain, names = _selected_mirror(project, places, plain_http)
     parts = _parts(project, selection, names)
-    statuses = status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
+    statuses = mirror_status(
+        parts, repository, RegistryClient(plain_http=plain, origin=True, reporter=console)
+    )
     rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in statuses)]
-    answer(statuses, aligned(rows, right=NUMBERS))
+    print_result(statuses, align_columns(rows, right=NUMBERS))
     absent = sorted({item.target for item in statuses if item.lacking or not item.tagged})
     if absent:
         message = f"{repository} lacks inputs of {', '.join(absent)}"
@@ -210,7 +215,7 @@ def _selected_mirror(
     if named is not None:
         return parse_repository(named), list(plain_http or []), names
     require_no_host(names, project.locked_targets())
-    setting: NamedMirror | None = mirror.find(project.root)
+    setting: NamedMirror | None = mirror.find_mirror(project.root)
     if setting is None:
         message = "no mirror is configured"
         raise InputError(
@@ -222,11 +227,11 @@ def _selected_mirror(
     return repository, plain, names
 
 
-def _parts(project: Project, selection: Filter, names: list[str]) -> list[LockedInputs]:
-    chosen = selection.locked(project, names)
+def _parts(project: Project, selection: FilterOptions, names: list[str]) -> list[LockedInputs]:
+    chosen = selection.selected_locks(project, names)
     return [LockedInputs(lock=item.lock, arch=each) for item in chosen for each in item.arches]
 
 
-add(app, "push", push_inputs)
-add(app, "use", use)
-add(app, "status", show_status)
+register_verb(app, "push", push_inputs)
+register_verb(app, "use", use_mirror)
+register_verb(app, "status", show_status)

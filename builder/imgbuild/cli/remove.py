@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import SYSTEM, TARGET
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import print_result
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import verb
+from imgbuild.cli._verb import create_verb
 from imgbuild.errors import InputError
 from imgbuild.pipeline import added
 from imgbuild.pipeline.session import open_session
@@ -18,7 +18,7 @@ from imgbuild.resolve import edit_row
 from imgbuild.system.console import console
 
 
-@verb
+@create_verb
 def remove(
     packages: Annotated[
         list[str] | None,
@@ -51,10 +51,10 @@ def remove(
             hint="specify a package: imgbuild remove wandb, or imgbuild remove --system rsync",
         )
     session = open_session(matrix)
-    name = added.row_of(session, target or [], "imgbuild remove")
-    changes = edit_row.remove(session.project.matrix, name, packages or [], system or [])
+    name = added.find_row(session, target or [], "imgbuild remove")
+    changes = edit_row.remove_from_row(session.project.matrix, name, packages or [], system or [])
     console.info(f"next: imgbuild lock {name}")
-    answer(changes, changes)
+    print_result(changes, changes)
 
 
-COMMAND = command(remove)
+COMMAND = create_command(remove)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from imgbuild.cli._help import WORDS, RenderCommand, command
+from imgbuild.cli._help import WORDS, RenderCommand, create_command
 from imgbuild.cli._options import (
     CHECK,
     ENV,
@@ -18,12 +18,12 @@ from imgbuild.cli._options import (
     REGISTRY_PLACE,
     SHARED,
 )
-from imgbuild.cli._output import answer, answer_file
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import CONTAINER, Group, option, verb
+from imgbuild.cli._output import answer_file, print_result
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import CONTAINER, OptionGroup, create_verb, option
 from imgbuild.container.settings import StartOptions
 from imgbuild.errors import InputError
-from imgbuild.lock.published import load
+from imgbuild.lock.published import load_matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.opened import report_templates
 from imgbuild.render import bake, write
@@ -38,7 +38,7 @@ RenderFormat = Literal[
 ]  # fmt: skip
 
 
-class ContainerFlags(Group, frozen=True, kw_only=True):
+class ContainerFlags(OptionGroup, frozen=True, kw_only=True):
     """Options for containers in rendered files."""
 
     gpus: Annotated[
@@ -84,7 +84,7 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
         ),
     ] = None
 
-    def options(self, words: tuple[str, ...]) -> StartOptions:
+    def start_options(self, words: tuple[str, ...]) -> StartOptions:
         """The options, with the command `words`."""
         return StartOptions(
             command=words,
@@ -101,10 +101,10 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
 WITH_TEMPLATE = ("dockerfile", "apptainer", "script")  # the formats that templates write
 
 
-@verb
+@create_verb
 def render(
     context: typer.Context,
-    selection: Selection,
+    selection: SelectionOptions,
     container: ContainerFlags,
     form: Annotated[
         RenderFormat,
@@ -169,45 +169,45 @@ def render(
     """
     words = context.meta.get(WORDS, ())
     options = write.RenderOptions(
-        form=form, online=online, registry=registry, container=container.options(words)
+        form=form, online=online, registry=registry, container=container.start_options(words)
     )
-    _refuse(options, output, check=check, arches=selection.arches)
-    _render(selection, options, output, check=check)
+    _refuse_options(options, output, check=check, arches=selection.arches)
+    _render_targets(selection, options, output, check=check)
 
 
-def _render(
-    selection: Selection, options: RenderOptions, output: Path | None, *, check: bool
+def _render_targets(
+    selection: SelectionOptions, options: RenderOptions, output: Path | None, *, check: bool
 ) -> None:
     """Write the selected targets, or compare the committed files."""
     form = options.form
     project = selection.project()
     if form in WITH_TEMPLATE:
         report_templates(project)
-    chosen = selection.locked(project)
-    read = load(project.matrix)
+    chosen = selection.selected_locks(project)
+    read = load_matrix(project.matrix)
     if not check:
         _require_places(project, [item.lock.target for item in chosen], options, output)
     if check:
-        write.check(project, read, [item.lock for item in chosen], console)
+        write.check_committed(project, read, [item.lock for item in chosen], console)
         current = [item.lock.target for item in chosen]
-        answer(current, [f"{name} is up to date" for name in current])
+        print_result(current, [f"{name} is up to date" for name in current])
         return
     if form == "dockerfile" and output is None:
-        rendered = write.keep(project, read, [item.lock for item in chosen], console)
+        rendered = write.write_committed(project, read, [item.lock for item in chosen], console)
     else:
-        rendered = write.render(
+        rendered = write.render_locks(
             project, read, [(item.lock, item.arches) for item in chosen], options
         )
-    if form in write.LOCAL and not (options.registry or read.registry):
+    if form in write.LOCAL_FORMATS and not (options.registry or read.registry):
         names = " ".join(item.lock.target for item in chosen)
         console.info(
             f"the file uses the image on this machine, loaded with `imgbuild load {names}`; to "
             "use an image in a registry by digest, pass --registry"
         )
     if output is not None:
-        rendered = write.leave(rendered, output)
+        rendered = write.write_to_output(rendered, output)
     if all(file.place for file in rendered):
-        answer(rendered, [str(file.place) for file in rendered])
+        print_result(rendered, [str(file.place) for file in rendered])
     else:
         answer_file(rendered, [file.text for file in rendered])
 
@@ -224,7 +224,7 @@ def _require_places(
         files.require_writable(places, hint="add --output FOLDER")
 
 
-def _refuse(
+def _refuse_options(
     options: RenderOptions, output: Path | None, *, check: bool, arches: list[Arch]
 ) -> None:
     """Raise InputError for options that cannot be combined."""
@@ -242,7 +242,7 @@ def _refuse(
     if options.registry is not None and not options.online and not is_container:
         message = "--registry requires --online or a container format"
         raise InputError(message, hint="add --online, or omit --registry")
-    if options.container.given and not is_container:
+    if options.container.is_any_given and not is_container:
         message = f"--format {options.form} does not support a command or container options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
@@ -250,4 +250,4 @@ def _refuse(
         raise InputError(message, hint="omit --arch, or add --output FOLDER")
 
 
-COMMAND = command(render, cls=RenderCommand)
+COMMAND = create_command(render, cls=RenderCommand)

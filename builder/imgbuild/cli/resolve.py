@@ -13,7 +13,7 @@ import typer
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.cache.context import Context
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import (
     AGAIN,
     ARCH,
@@ -25,28 +25,28 @@ from imgbuild.cli._options import (
     SOLVE,
     Offline,
 )
-from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._output import align_columns, format_count, print_result
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.learn import recorded
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.pipeline.session import Session, SessionOptions, open_session
 from imgbuild.resolve import declared_requests, locked, resolve_request, stored
-from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, of_locks
+from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, answer_from_locks
 from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
-from imgbuild.system.amounts import first_of, paragraph
+from imgbuild.system.amounts import join_first, wrap_paragraph
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
-WHY = 3  # reasons shown for a package; --json has all
+SHOWN_REASONS = 3  # reasons shown for a package; --json has all
 WIDTH = 80
 BOUNDS = 3  # shown in a message
 TARGETS = 3  # shown without --full
@@ -66,7 +66,10 @@ def _target_lines(target: LockedTarget) -> list[str]:
     versions = ", ".join(f"{package} {version}" for package, version in target.versions.items())
     tested = f"tested: {target.tested}" if target.tested else "not tested"
     text = f"{target.target} has {versions} (CUDA {target.cuda}, {tested})"
-    return [*paragraph(text, WIDTH, "", "  "), *(f"  {command}" for command in target.commands)]
+    return [
+        *wrap_paragraph(text, WIDTH, "", "  "),
+        *(f"  {command}" for command in target.commands),
+    ]
 
 
 def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
@@ -77,7 +80,7 @@ def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list
     solved = [(arch, outcome) for arch, outcome in answer.arch.items() if outcome.refused is None]
     lines: list[str] = []
     for arch, outcome in solved:
-        lines += [f"# {answer.name} on {arch}", *_table(_requested(answer, outcome)), ""]
+        lines += [f"# {answer.name} on {arch}", *_table(_requested_packages(answer, outcome)), ""]
     if answer.row:
         lines += ["# a row for matrix.yaml, under targets:", *answer.row, ""]
     if answer.indexes:
@@ -89,7 +92,7 @@ def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list
         unchecked = ", ".join(answer.unchecked)
         lines += _comment(f"not checked: {unchecked}; imgbuild lock reads shared objects")
     for arch, outcome in solved:
-        number = count(len(outcome.packages), "package")
+        number = format_count(len(outcome.packages), "package")
         if everything:
             lines += ["", f"# {number} on {arch}", *_table(outcome.packages)]
         else:
@@ -97,7 +100,7 @@ def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list
     return lines
 
 
-def _requested(answer: ResolveAnswer, outcome: ArchOutcome) -> list[ChosenVersion]:
+def _requested_packages(answer: ResolveAnswer, outcome: ArchOutcome) -> list[ChosenVersion]:
     """The requested packages, and other packages that the row pins."""
     pins = answer.target.pins if answer.target is not None else {}
     names = dict.fromkeys((*answer.requested, *pins))
@@ -108,12 +111,12 @@ def _requested(answer: ResolveAnswer, outcome: ArchOutcome) -> list[ChosenVersio
 def _table(packages: Sequence[ChosenVersion]) -> list[str]:
     if not packages:
         return []
-    rows = [(item.package, item.version, "; ".join(item.why[:WHY])) for item in packages]
-    return aligned(rows, width=WIDTH)
+    rows = [(item.package, item.version, "; ".join(item.why[:SHOWN_REASONS])) for item in packages]
+    return align_columns(rows, width=WIDTH)
 
 
 def _comment(text: str) -> list[str]:
-    return paragraph(text, WIDTH, "# ", "#   ")
+    return wrap_paragraph(text, WIDTH, "# ", "#   ")
 
 
 def report_refusals(answer: ResolveAnswer) -> bool:
@@ -137,7 +140,7 @@ def _print_outcome(arch: Arch, outcome: ArchOutcome) -> None:
         console.error("\n  ".join((named, *details)), hint=error.hint)
 
 
-ASK = "Request"
+REQUEST_PANEL = "Request"
 
 
 WantedOption = Annotated[
@@ -155,7 +158,7 @@ WantOption = Annotated[
         "--want",
         "Comma-separated requirements, equivalent to positional ones. Can be repeated.",
         metavar="LIST",
-        panel=ASK,
+        panel=REQUEST_PANEL,
     ),
 ]
 RequirementsOption = Annotated[list[Path] | None, REQUIREMENTS()]
@@ -165,12 +168,12 @@ HaveOption = Annotated[
         "--have",
         "Comma-separated exact versions that must not change. Can be repeated.",
         metavar="LIST",
-        panel=ASK,
+        panel=REQUEST_PANEL,
         often=True,
     ),
 ]
 CudaOption = Annotated[
-    str | None, CUDA("Default: the release of the selected torch build.", panel=ASK)
+    str | None, CUDA("Default: the release of the selected torch build.", panel=REQUEST_PANEL)
 ]
 ArchOption = Annotated[
     list[Arch] | None,
@@ -183,16 +186,16 @@ AsOfOption = Annotated[
         "Use only files that were uploaded before this date (00:00 UTC). Default: half a year "
         "after the release of the newest requested version, or today if earlier.",
         metavar="DATE",
-        panel=ASK,
+        panel=REQUEST_PANEL,
         often=True,
     ),
 ]
 PythonOption = Annotated[
-    str | None, PYTHON("A base in the matrix must have this version.", panel=ASK)
+    str | None, PYTHON("A base in the matrix must have this version.", panel=REQUEST_PANEL)
 ]
 BaseOption = Annotated[
     str | None,
-    BASE("Default: the base that most targets use.", panel=ASK),
+    BASE("Default: the base that most targets use.", panel=REQUEST_PANEL),
 ]
 IndexOption = Annotated[
     list[str] | None,
@@ -200,12 +203,14 @@ IndexOption = Annotated[
         "--index",
         "Use this package from another index of the matrix. Can be repeated.",
         metavar="PACKAGE=INDEX",
-        panel=ASK,
+        panel=REQUEST_PANEL,
     ),
 ]
 NameOption = Annotated[
     str | None,
-    option("--name", "The name for the new row. Implies --solve.", metavar="NAME", panel=ASK),
+    option(
+        "--name", "The name for the new row. Implies --solve.", metavar="NAME", panel=REQUEST_PANEL
+    ),
 ]
 SolveOption = Annotated[bool, SOLVE("Solve even if a locked target satisfies the request.")]
 AllowOldOption = Annotated[
@@ -213,7 +218,7 @@ AllowOldOption = Annotated[
     option(
         "--allow-old",
         "Accept versions that are more than a year older than the others.",
-        panel=ASK,
+        panel=REQUEST_PANEL,
     ),
 ]
 FullOption = Annotated[
@@ -222,7 +227,7 @@ FullOption = Annotated[
 AgainOption = Annotated[bool, AGAIN("Applies to a request that was already solved today.")]
 
 
-@verb
+@create_verb
 def resolve(
     requirements: WantedOption = None,
     want: WantOption = None,
@@ -266,8 +271,8 @@ def resolve(
 
         imgbuild resolve --requirements requirements.txt
     """
-    session = open_session(matrix, Options(offline=offline))
-    assigned = resolve_request.indexes_of(index or [], session.matrix)
+    session = open_session(matrix, SessionOptions(offline=offline))
+    assigned = resolve_request.parse_index_words(index or [], session.matrix)
     places = [word for word in requirements or [] if _is_place(word)]
     words = [word for word in requirements or [] if word not in places]
     places += map(str, files or [])
@@ -275,35 +280,38 @@ def resolve(
     requests: tuple[RequestedPackage, ...] = ()
     named: str | None = None
     if words or have or not places:
-        requests, named = resolve_request.read(words, have or [], assigned)
+        requests, named = resolve_request.parse_requests(words, have or [], assigned)
     request = resolve_request.ResolveRequest(
         requests=requests,
-        arches=resolve_request.arches_of(arch or []),
-        cuda=resolve_request.cuda_of(cuda, named),
+        arches=resolve_request.requested_arches(arch or []),
+        cuda=resolve_request.requested_cuda(cuda, named),
         as_of=_day(as_of),
         base=base,
-        python=None if python is None else resolve_request.python_of(python),
+        python=None if python is None else resolve_request.parse_python(python),
         indexes=assigned,
         name=name,
         allow_old=allow_old,
     )
     if places:
-        request = _with_files(request, places, session)
-        session = _with_indexes(session, request.index_rows)
-    resolve_request.check(request, session.matrix)
+        request = _add_file_requirements(request, places, session)
+        session = _add_indexes(session, request.index_rows)
+    resolve_request.check_request(request, session.matrix)
     if not (solve or again or name):
-        targets_found = locked.satisfying(request, session.project, session.matrix)
+        targets_found = locked.satisfying_targets(request, session.project, session.matrix)
         if targets_found:
-            resolved = of_locks(request, session.matrix, targets_found)
-            answer(resolved, locked_lines(resolved, everything=everything))
+            resolved = answer_from_locks(request, session.matrix, targets_found)
+            print_result(resolved, locked_lines(resolved, everything=everything))
             return
         _report_near(request, session, of_files=bool(places))
-    learned, context = constraints.read(session.project.images), open_inputs(session).context
-    with _suggesting(locked.similar(request, session.project, session.matrix)):
-        resolved = stored.answer(
+    learned, context = (
+        constraints.read_constraints(session.project.images),
+        open_inputs(session).context,
+    )
+    with _suggest_similar_names(locked.similar_packages(request, session.project, session.matrix)):
+        resolved = stored.cached_answer(
             request, session.project, session.matrix, learned, context, again=again
         )
-    answer(resolved, resolution_lines(resolved, everything=everything))
+    print_result(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
         _report_notes(request, session)
         raise typer.Exit(NoSolution.exit_code)
@@ -312,7 +320,7 @@ def resolve(
 def _report_notes(request: ResolveRequest, session: Session) -> None:
     """Print the notes of the matrix on the requested versions."""
     specs = {item.package: SpecifierSet(item.spec) for item in request.requests}
-    for note in recorded.notes_on(recorded.notes(session.matrix), specs):
+    for note in recorded.notes_on_requests(recorded.target_notes(session.matrix), specs):
         console.info(f"note of {note.target}: {note.text}")
 
 
@@ -347,31 +355,33 @@ def _is_place(word: str) -> bool:
     return "/" in word or word in (".", "..") or Path(word).is_file()
 
 
-def _with_indexes(session: Session, indexes: Mapping[str, PackageIndex]) -> Session:
+def _add_indexes(session: Session, indexes: Mapping[str, PackageIndex]) -> Session:
     every = {**session.matrix.indexes, **indexes}
     matrix = msgspec.structs.replace(session.matrix, indexes=every)
     return msgspec.structs.replace(session, matrix=matrix)
 
 
-def _with_files(request: ResolveRequest, places: Sequence[str], session: Session) -> ResolveRequest:
+def _add_file_requirements(
+    request: ResolveRequest, places: Sequence[str], session: Session
+) -> ResolveRequest:
     """Add the requirements and the indexes in files to `request`.
 
     Ignored requirements are reported.
     """
     matrix = session.matrix
     declared = declared_files.read_places(places)
-    for line in declared_files.left_out(declared):
+    for line in declared_files.unread_entries(declared):
         console.info(f"not read: {line}")
-    python = declared_requests.python_of(declared, request, matrix)
+    python = declared_requests.python_for_request(declared, request, matrix)
     request = msgspec.structs.replace(request, python=python)
-    base = matrix.bases[resolve_request.base_of(request, matrix)]
-    tags = Tags(python=base.python, glibc=base.glibc, arch=request.arches[0])
-    markers = tags.markers
-    demands = declared_requests.split(declared, markers)
+    base = matrix.bases[resolve_request.requested_base(request, matrix)]
+    tags = WheelTags(python=base.python, glibc=base.glibc, arch=request.arches[0])
+    markers = tags.environment_markers
+    demands = declared_requests.split_demands(declared, markers)
     for item in demands.addressed:
         console.warn(f"{item} is ignored, because only versions on an index can be resolved")
-    requests = declared_requests.combined(
-        request.requests, declared_requests.requested(declared, request, matrix)
+    requests = declared_requests.combine_requests(
+        request.requests, declared_requests.requested_packages(declared, request, matrix)
     )
     if not requests:
         message = f"{', '.join(declared.files) or 'the files'}: no requirements found"
@@ -379,7 +389,7 @@ def _with_files(request: ResolveRequest, places: Sequence[str], session: Session
     names = {item.package for item in requests}
     bounds = [str(item) for item in demands.bounds if item.package not in names]
     if bounds:
-        shown = first_of(bounds, BOUNDS)
+        shown = join_first(bounds, BOUNDS)
         console.info(f"constraints on packages that no line requires are ignored: {shown}")
     releases = cuda_releases(declared, markers)
     cut_off = declared.cut_off.day if declared.cut_off is not None else None
@@ -390,7 +400,7 @@ def _with_files(request: ResolveRequest, places: Sequence[str], session: Session
             matrix,
             tags,
             Context.open(console, offline=session.options.offline),
-            published=locked.packages(session.project),
+            published=locked.locked_packages(session.project),
         )
         assigned = {**of_files.packages, **request.indexes}
         request = msgspec.structs.replace(request, indexes=assigned, index_rows=of_files.indexes)
@@ -403,7 +413,7 @@ def _with_files(request: ResolveRequest, places: Sequence[str], session: Session
 
 
 @contextlib.contextmanager
-def _suggesting(similar: Mapping[str, str]) -> Iterator[None]:
+def _suggest_similar_names(similar: Mapping[str, str]) -> Iterator[None]:
     """Warn of packages that no target has, and suggest a similar name, also in an InputError."""
     questions = [
         f"no target has the package {package}; did you mean {near}?"
@@ -430,4 +440,4 @@ def _day(text: str | None) -> datetime.date | None:
         raise InputError(message, hint="specify a date such as 2025-06-20") from error
 
 
-COMMAND = command(resolve)
+COMMAND = create_command(resolve)

@@ -17,29 +17,36 @@ import typer
 
 from imgbuild.cache.store import Store
 from imgbuild.cli._cause import report_cause
-from imgbuild.cli._help import RunCommand, command
+from imgbuild.cli._help import RunCommand, create_command
 from imgbuild.cli._options import (
     DRY_RUN,
     ENV,
     GPUS,
     THROUGH,
-    Engine,
+    EngineName,
     KernelCache,
     LayoutFolder,
     OneArch,
-    processes,
+    process_count,
 )
-from imgbuild.cli._output import answer
-from imgbuild.cli._selection import arch_of, single
+from imgbuild.cli._output import print_result
+from imgbuild.cli._selection import selected_arch, single_target
 from imgbuild.cli._targets import OneTarget
-from imgbuild.cli._verb import CONTAINER, Definition, Group, RunOutput, option, verb
+from imgbuild.cli._verb import (
+    CONTAINER,
+    OptionDefinition,
+    OptionGroup,
+    RunOutput,
+    create_verb,
+    option,
+)
 from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, process_ids
 from imgbuild.container.run_in_image import PROJECT_COMMIT, CommandConfig
-from imgbuild.container.settings import MODELS, MODELS_VARIABLE, TOKEN, TRACKING, WORKDIR
+from imgbuild.container.settings import MODELS, MODELS_VARIABLE, TOKEN, TRACKING_PREFIX, WORKDIR
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.pipeline import cached_code_audit, run_target
-from imgbuild.pipeline.session import Options, open_session
+from imgbuild.pipeline.session import SessionOptions, open_session
 from imgbuild.system import boundary, files
 from imgbuild.system.console import console
 from imgbuild.system.output_tail import OutputTail, tail_of_stderr
@@ -54,12 +61,12 @@ SIZE = re.compile(r"\d+(\.\d+)?([bkmgBKMG]b?)?", re.ASCII)
 USER = re.compile(r"[\w.-]+(:[\w.-]+)?")
 
 
-class RunOptions(Group, frozen=True, kw_only=True):
+class RunOptions(OptionGroup, frozen=True, kw_only=True):
     """Options for the container of a command."""
 
     volume: Annotated[
         list[str] | None,
-        Definition(
+        OptionDefinition(
             "--volume -v",
             "Mount a file or folder at the path DST, read-only with :ro. Can be repeated.",
             metavar="SRC:DST[:ro]",
@@ -94,7 +101,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
     ] = None
     user: Annotated[
         str | None,
-        Definition(
+        OptionDefinition(
             "--user",
             "The user to run the command as. Default: the current user, who then owns new files.",
             metavar="UID[:GID]",
@@ -119,12 +126,12 @@ class RunOptions(Group, frozen=True, kw_only=True):
     ] = True
     kernel_cache: KernelCache = True
 
-    def typed(self) -> dict[str, str]:
+    def assigned_variables(self) -> dict[str, str]:
         """The variables that `--env` assigns a value to."""
         pairs = [text.partition("=") for text in self.env or []]
         return {name: value for name, given, value in pairs if given}
 
-    def request(
+    def container_request(
         self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry_run: bool
     ) -> ContainerRequest:
         """The request to run a command in an image with `config`.
@@ -139,17 +146,21 @@ class RunOptions(Group, frozen=True, kw_only=True):
         workdir = config.workdir if config.workdir not in ("", "/") else WORKDIR
         folder = _folder(workdir, config.labels.get(PROJECT_COMMIT, ""))
         mounts = {mount.target: mount for mount in folder}
-        env: dict[str, str | None] = dict.fromkeys(_by_name())
+        env: dict[str, str | None] = dict.fromkeys(_variables_by_name())
         if self.hf_cache and (cache := hugging_face_cache()) is not None:
             mounts[MODELS] = Mount(source=cache, target=MODELS)
             env[MODELS_VARIABLE] = MODELS
         volumes = {mount.target: mount for mount in map(_volume, self.volume or [])}
         typed = {*named, *(name for name, value in given.items() if value is not None)}
-        paths = path_variables.passed(
+        paths = path_variables.passed_paths(
             os.environ,
             mounts=tuple({**mounts, **volumes}.values()),
             folders=path_variables.image_folders(config.env),
-            without={"HF_HOME", *typed, *(path_variables.names("not passed") & given.keys())},
+            without={
+                "HF_HOME",
+                *typed,
+                *(path_variables.variable_names("not passed") & given.keys()),
+            },
             hf_cache=self.hf_cache,
         )
         for message in paths.messages:
@@ -159,11 +170,13 @@ class RunOptions(Group, frozen=True, kw_only=True):
         mounts |= {mount.target: mount for mount in paths.mounts} | volumes
         gpus = _gpus(self.gpus, dry_run=dry_run)
         if gpus is True:
-            env |= dict.fromkeys(driver.chosen())
+            env |= dict.fromkeys(driver.chosen_gpus())
         env = {name: value for name, value in env.items() if name not in named} | given
-        _require(self.publish or [], PORT, "--publish", "PORT, HOSTPORT:PORT or IP:HOSTPORT:PORT")
-        _require([self.shm_size or "1g"], SIZE, "--shm-size", "a size such as 16g")
-        _require([self.user or "0"], USER, "--user", "UID[:GID]")
+        _require_form(
+            self.publish or [], PORT, "--publish", "PORT, HOSTPORT:PORT or IP:HOSTPORT:PORT"
+        )
+        _require_form([self.shm_size or "1g"], SIZE, "--shm-size", "a size such as 16g")
+        _require_form([self.user or "0"], USER, "--user", "UID[:GID]")
         if self.publish and not self.network:
             message = "--publish and --no-network cannot be combined"
             raise InputError(message, hint="omit one of them")
@@ -192,7 +205,7 @@ def hugging_face_cache() -> Path | None:
     named = os.environ.get("HF_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        folder = files.expanded(named or f"{base}/huggingface").absolute()
+        folder = files.expand_home(named or f"{base}/huggingface").absolute()
     except RuntimeError:  # there is no home
         return None
     if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises PermissionError
@@ -223,7 +236,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     Raises InputError if the file cannot be read, or if a name is invalid.
     """
     try:
-        lines = boundary.content(path).decode().splitlines()
+        lines = boundary.read_regular_file(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         message = f"--env-file {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
         raise InputError(message, hint="specify a file of NAME=VALUE lines") from error
@@ -252,11 +265,11 @@ def _variable(text: str) -> tuple[str, str | None]:
     return name, value if given else None
 
 
-def _by_name() -> Iterable[str]:
+def _variables_by_name() -> Iterable[str]:
     """The variables that are passed by name if they are set, except those with a path as value."""
-    paths = path_variables.names()
+    paths = path_variables.variable_names()
     for name in sorted(os.environ):
-        if name == TOKEN or (name.startswith(TRACKING) and name not in paths):
+        if name == TOKEN or (name.startswith(TRACKING_PREFIX) and name not in paths):
             yield name
 
 
@@ -284,7 +297,7 @@ def _volume(text: str) -> Mount:
     if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
         message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, where DST is an absolute path"
         raise InputError(message, hint="specify, for example, -v ./data:/data:ro")
-    path = files.expanded(source).absolute()
+    path = files.expand_home(source).absolute()
     if not path.exists():
         message = f"--volume {text}: {path} does not exist"
         raise InputError(message, hint=f"create it first: mkdir -p {path}")
@@ -295,7 +308,7 @@ def _gpus(text: str | None, *, dry_run: bool) -> bool | int:
     """Parse a number of GPUs, or True for all. With `dry_run`, reports a missing GPU."""
     if text is not None:
         return True if text == "all" else int(text)
-    present = driver.gpus() > 0
+    present = driver.count_gpus() > 0
     if dry_run and not present:
         console.info(
             "no GPU is visible on this machine, so the command does not request GPUs; to request "
@@ -312,7 +325,7 @@ def _home(config: CommandConfig, user: str | None) -> str | None:
     return "/" if ENTRYPOINT in config.entrypoint else "/tmp"  # noqa: S108 - in the container
 
 
-def _require(texts: Sequence[str], form: re.Pattern[str], flag: str, expected: str) -> None:
+def _require_form(texts: Sequence[str], form: re.Pattern[str], flag: str, expected: str) -> None:
     for text in texts:
         if not form.fullmatch(text):
             message = f"{flag} {text}: expected {expected}"
@@ -344,7 +357,7 @@ class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ThroughOption = Annotated[
-    Engine | None,
+    EngineName | None,
     THROUGH(
         "One of docker, podman, apptainer, or root, which runs the command in an unpacked root "
         "folder without an engine. Default: docker or podman if it is running, else root."
@@ -352,10 +365,10 @@ ThroughOption = Annotated[
 ]
 
 
-ENDED = (129, 130, 143)  # by SIGHUP, SIGINT, SIGTERM: their cause is known
+INTERRUPT_STATUSES = (129, 130, 143)  # by SIGHUP, SIGINT, SIGTERM: their cause is known
 
 
-@functools.partial(verb, output=RunOutput)
+@functools.partial(create_verb, output=RunOutput)
 def run(
     selection: OneTarget,
     container: RunOptions,
@@ -399,46 +412,50 @@ def run(
 
         imgbuild run cu124-vllm --dry-run -- python train.py
     """
-    where = Where(arch=arch, layout=layout, through=through, dry_run=dry_run)
-    in_container(selection.matrix, *selection.split(command), container, where)
+    where = RunPlace(arch=arch, layout=layout, through=through, dry_run=dry_run)
+    run_in_container(selection.matrix, *selection.split(command), container, where)
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class RunPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Options that select the image and the engine. With `dry_run`, only prints the command."""
 
     arch: list[Arch] | None
     layout: Path | None
-    through: Engine | None
+    through: EngineName | None
     dry_run: bool
 
 
-def in_container(
-    matrix: Path | None, name: str, words: Sequence[str], container: RunOptions, where: Where
+def run_in_container(
+    matrix: Path | None, name: str, words: Sequence[str], container: RunOptions, where: RunPlace
 ) -> None:
     """Run the command `words` in the image of target `name`, and exit with its status.
 
     If `name` is empty, the only target of the project is used.
     """
     patterns = [name] if name else []
-    session = open_session(matrix, Options(jobs=processes(0)), patterns)
-    name = single([item.name for item in session.select(patterns)])
-    target = run_target.find(session, name, where.layout)
-    chosen = arch_of(target.arches, target.place, where.arch)
+    session = open_session(matrix, SessionOptions(jobs=process_count(0)), patterns)
+    name = single_target([item.name for item in session.select_targets(patterns)])
+    target = run_target.find_run_target(session, name, where.layout)
+    chosen = selected_arch(target.arches, target.place, where.arch)
     dry_run, through = where.dry_run, where.through
     json = console.json
-    request = container.request(target.config(chosen), words, interactive=not json, dry_run=dry_run)
+    request = container.container_request(
+        target.config(chosen), words, interactive=not json, dry_run=dry_run
+    )
     if dry_run:
-        engine_command = run_target.command(
+        engine_command = run_target.engine_command(
             target, chosen, request, through=through, kernel_cache=container.kernel_cache
         )
         shown = CommandToRun(
             target=target.name, arch=chosen, **msgspec.structs.asdict(engine_command)
         )
-        answer(shown, [engine_command.text()])
+        print_result(shown, [engine_command.text()])
         return
-    cached_code_audit.warn(session, target.name, chosen, words, container.typed())
+    cached_code_audit.warn_of_command_errors(
+        session, target.name, chosen, words, container.assigned_variables()
+    )
     with contextlib.nullcontext(OutputTail()) if request.tty or json else tail_of_stderr() as tail:
-        ran = run_target.run(
+        ran = run_target.run_target(
             session,
             target,
             chosen,
@@ -447,11 +464,11 @@ def in_container(
             capture=json,
             kernel_cache=container.kernel_cache,
         )
-    if ran.status not in (0, *ENDED):
+    if ran.status not in (0, *INTERRUPT_STATUSES):
         report_cause(ran.stderr if json else tail.text())
     if json:
-        answer(RunInImage(target=target.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
+        print_result(RunInImage(target=target.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
     raise typer.Exit(ran.status)
 
 
-COMMAND = command(run, cls=RunCommand)
+COMMAND = create_command(run, cls=RunCommand)

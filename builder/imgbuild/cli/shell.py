@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 from typing import Annotated
 
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import DRY_RUN, LayoutFolder, OneArch
 from imgbuild.cli._targets import OneTarget
-from imgbuild.cli._verb import RunOutput, verb
-from imgbuild.cli.run import RunOptions, ThroughOption, Where, in_container
+from imgbuild.cli._verb import RunOutput, create_verb
+from imgbuild.cli.run import RunOptions, RunPlace, ThroughOption, run_in_container
 
 SHELL = ("bash",)
 
 
-@functools.partial(verb, output=RunOutput)
+@functools.partial(create_verb, output=RunOutput)
 def shell(
     selection: OneTarget,
     container: RunOptions,
@@ -37,8 +37,8 @@ def shell(
 
         imgbuild shell -v /data:/data:ro
     """
-    where = Where(arch=arch, layout=layout, through=through, dry_run=dry_run)
-    in_container(selection.matrix, selection.split(())[0], SHELL, container, where)
+    where = RunPlace(arch=arch, layout=layout, through=through, dry_run=dry_run)
+    run_in_container(selection.matrix, selection.split(())[0], SHELL, container, where)
 
 
-COMMAND = command(shell)
+COMMAND = create_command(shell)

@@ -14,14 +14,21 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import OUTPUT_PATH, PACKAGES
-from imgbuild.cli._output import aligned, answer, count, folded, put, terminal_width
+from imgbuild.cli._output import (
+    align_columns,
+    fold_lines,
+    format_count,
+    print_result,
+    terminal_width,
+    write_stdout,
+)
 from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._show_parts import show_history, show_layers, show_tests, side_by_side_lines
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import lock_path, read_lock
@@ -32,13 +39,13 @@ from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import read_digests
 from imgbuild.render import readme
 from imgbuild.show import guide, image_environment, page, status, table
-from imgbuild.show.guide import Guide
-from imgbuild.show.image_environment import Environment, RuntimeVariable, Setting
-from imgbuild.show.page import Page
+from imgbuild.show.guide import TargetGuide
+from imgbuild.show.image_environment import RuntimeVariable, TargetEnvironment, VariableSetting
+from imgbuild.show.page import TargetPage
 from imgbuild.system import files
-from imgbuild.system.amounts import paragraph
+from imgbuild.system.amounts import wrap_paragraph
 from imgbuild.system.console import console
-from imgbuild.system.control_characters import visible
+from imgbuild.system.control_characters import escape_control
 from imgbuild.values import Arch, Condition, Digest, digest_of
 
 VARIABLES_WIDTH = 80
@@ -52,22 +59,26 @@ WORDS = {
 }
 
 
-def show_variables(selection: Selection) -> None:
+def show_variables(selection: SelectionOptions) -> None:
     """Print the variables of the images with value, reason, source and origin."""
-    session = open_session(selection.matrix, names=selection.named)
+    session = open_session(selection.matrix, names=selection.named_targets)
     selected = select_targets(selection, session)
     images = session.project.images
     environments = []
     for item in selected:
         has = lock_path(images, item.name).exists()
         lock = read_lock(images, item.name) if has else None
-        environment = image_environment.environment(session.matrix, item.name, item.arches, lock)
-        _warn(environment)
+        environment = image_environment.target_environment(
+            session.matrix, item.name, item.arches, lock
+        )
+        _warn_of_stale_lock(environment)
         environments.append(environment)
-    answer(environments, [line for environment in environments for line in _lines(environment)])
+    print_result(
+        environments, [line for environment in environments for line in _lines(environment)]
+    )
 
 
-def _warn(environment: Environment) -> None:
+def _warn_of_stale_lock(environment: TargetEnvironment) -> None:
     """Warn that the lock is stale or missing."""
     if not environment.locked:
         console.warn(f"{environment.target} is not locked; the values are those of the matrix")
@@ -80,9 +91,9 @@ def _warn(environment: Environment) -> None:
         )
 
 
-def _lines(environment: Environment) -> Iterator[str]:
+def _lines(environment: TargetEnvironment) -> Iterator[str]:
     arches = ", ".join(environment.arch)
-    variables = count(len(environment.image), "variable")
+    variables = format_count(len(environment.image), "variable")
     yield f"{environment.target} ({arches}): {variables} in the image"
     for item in environment.image:
         yield ""
@@ -96,41 +107,41 @@ def _lines(environment: Environment) -> Iterator[str]:
             yield from _runtime_lines(list(same))
 
 
-def _setting(item: Setting) -> Iterator[str]:
-    yield visible(f"{item.name}={shlex.quote(item.value)}")
+def _setting(item: VariableSetting) -> Iterator[str]:
+    yield escape_control(f"{item.name}={shlex.quote(item.value)}")
     if item.differs:
-        yield from _wrapped(f"stale: {item.differs}")
+        yield from _wrap_text(f"stale: {item.differs}")
     if item.reason:
-        yield from _wrapped(item.reason)
-    yield from _wrapped(f"set by: {item.by}")
+        yield from _wrap_text(item.reason)
+    yield from _wrap_text(f"set by: {item.by}")
     yield from _sources(item.source)
 
 
 def _runtime_lines(same: Sequence[RuntimeVariable]) -> Iterator[str]:
     first = same[0]
     yield from textwrap.wrap(", ".join(item.name for item in same), VARIABLES_WIDTH)
-    yield from _wrapped(f"value: {first.value or '(empty)'}")
+    yield from _wrap_text(f"value: {first.value or '(empty)'}")
     if first.when:
-        yield from _wrapped(f"when: {first.when}")
-    yield from _wrapped(first.reason)
+        yield from _wrap_text(f"when: {first.when}")
+    yield from _wrap_text(first.reason)
     yield from _sources(first.source)
 
 
 def _sources(sources: Sequence[str]) -> Iterator[str]:
     for source in sources:
         line = f"source: {source}"
-        yield from _wrapped(line, "  ") if " " in source else [f"{INDENT}{visible(line)}"]
+        yield from _wrap_text(line, "  ") if " " in source else [f"{INDENT}{escape_control(line)}"]
 
 
-def _wrapped(text: str, more: str = "") -> list[str]:
-    return paragraph(visible(text), VARIABLES_WIDTH, INDENT, INDENT + more)
+def _wrap_text(text: str, more: str = "") -> list[str]:
+    return wrap_paragraph(escape_control(text), VARIABLES_WIDTH, INDENT, INDENT + more)
 
 
 Form = Literal["cyclonedx", "spdx"]  # of an SBOM
 ENDINGS: Mapping[Form, str] = {"cyclonedx": ".cdx.json", "spdx": ".spdx.json"}
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenSbom(msgspec.Struct, frozen=True, kw_only=True):
     """An SBOM: image, digest of the SBOM, and path or content."""
 
     target: str
@@ -141,10 +152,10 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     document: Any = None
 
 
-def show_sbom(selection: Selection, form: Form, output: Path | None) -> None:
+def show_sbom(selection: SelectionOptions, form: Form, output: Path | None) -> None:
     """Write the SBOM of each image, with the same bytes as attached by `imgbuild push`."""
     project = selection.project()
-    chosen = selection.locked(project)
+    chosen = selection.selected_locks(project)
     json = console.json
     several = sum(len(item.arches) for item in chosen) > 1
     if several and output is None and not json:
@@ -153,7 +164,7 @@ def show_sbom(selection: Selection, form: Form, output: Path | None) -> None:
     written = []
     for sbom, data in _sboms(project, chosen, form):
         if output is None and not json:
-            put(data.decode().removesuffix("\n"))
+            write_stdout(data.decode().removesuffix("\n"))
             return
         if output is None:
             written.append(msgspec.structs.replace(sbom, document=msgspec.json.decode(data)))
@@ -162,21 +173,21 @@ def show_sbom(selection: Selection, form: Form, output: Path | None) -> None:
         codec.write_bytes(place, data)
         written.append(msgspec.structs.replace(sbom, output=place))
     lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in written]
-    answer(written, folded(lines))
+    print_result(written, fold_lines(lines))
 
 
 def _sboms(
     project: Project, chosen: Sequence[SelectedLock], form: Form
-) -> Sequence[tuple[Written, bytes]]:
+) -> Sequence[tuple[WrittenSbom, bytes]]:
     recorded = packages.read_packages(project.images)
-    write = {"cyclonedx": cyclonedx.document, "spdx": spdx.document}[form]
+    write = {"cyclonedx": cyclonedx.cyclonedx_document, "spdx": spdx.spdx_document}[form]
     written = []
     for item in chosen:
         target_digests = image_digests.read_digests(project.images, item.lock)
         for arch in item.arches:
-            sbom = document.sbom(item.lock, target_digests, arch, recorded)
+            sbom = document.create_sbom(item.lock, target_digests, arch, recorded)
             data = write(sbom)
-            named = Written(
+            named = WrittenSbom(
                 target=sbom.target, arch=arch, image=sbom.digest, digest=digest_of(data)
             )
             written.append((named, data))
@@ -226,9 +237,9 @@ class PackageList(msgspec.Struct, frozen=True, kw_only=True):
     cpython: str = ""
 
 
-@verb
+@create_verb
 def show(
-    selection: Selection,
+    selection: SelectionOptions,
     layers: Layers = False,
     variables: Variables = False,
     packages: Packages = False,
@@ -321,59 +332,59 @@ def show(
         _pages(selection)
 
 
-def _pages(selection: Selection) -> None:
-    session = open_session(selection.matrix, names=selection.named)
+def _pages(selection: SelectionOptions) -> None:
+    session = open_session(selection.matrix, names=selection.named_targets)
     pages = [_page(session, item) for item in select_targets(selection, session)]
-    order = list(selection.named)
+    order = list(selection.named_targets)
     if len(pages) == 2 and {each.row.target for each in pages} == set(order):
         pages.sort(key=lambda each: order.index(each.row.target))
     if len(pages) == 2 and not console.json:
-        answer(pages, side_by_side_lines(*pages))
+        print_result(pages, side_by_side_lines(*pages))
         return
     lines: list[str] = []
     for each in pages:
         lines += ["", ""] if lines else []
-        lines += page.lines(each)
-    answer(pages, lines)
+        lines += page.page_lines(each)
+    print_result(pages, lines)
 
 
-def _page(session: Session, item: Selected) -> Page:
+def _page(session: Session, item: Selected) -> TargetPage:
     project, matrix = session.project, session.matrix
-    state = status.state(project, matrix, item.name)
-    [row] = table.rows(matrix, published.shown_targets(matrix, [item]))
+    state = status.target_state(project, matrix, item.name)
+    [row] = table.create_rows(matrix, published.shown_targets(matrix, [item]))
     row = msgspec.structs.replace(row, state=str(state), reasons=state.reasons)
     if state.condition is not Condition.LOCKED:
-        return page.page(row, None, None, matrix.registry, writable=project.writable)
+        return page.target_page(row, None, None, matrix.registry, writable=project.writable)
     lock = read_lock(project.images, item.name)
     target_digests = read_digests(project.images, lock)
-    return page.page(table.with_images(project, row), lock, target_digests, matrix.registry)
+    return page.target_page(table.add_images(project, row), lock, target_digests, matrix.registry)
 
 
-def guide_of(session: Session, item: Selected) -> Guide:
+def target_guide(session: Session, item: Selected) -> TargetGuide:
     """The guide of a locked target. Raises LockStale if it is not locked."""
     images = session.project.images
     lock = read_lock(images, item.name)
-    text = lock.settings.readme or readme.readme(lock, item.target, images)
-    return guide.guide(
+    text = lock.settings.readme or readme.readme_text(lock, item.target, images)
+    return guide.create_guide(
         text, _page(session, item), user_packages=lock.settings.user_packages is True
     )
 
 
-def _guides(selection: Selection) -> None:
-    session = open_session(selection.matrix, names=selection.named)
-    guides = [guide_of(session, item) for item in select_targets(selection, session)]
+def _guides(selection: SelectionOptions) -> None:
+    session = open_session(selection.matrix, names=selection.named_targets)
+    guides = [target_guide(session, item) for item in select_targets(selection, session)]
     for each in guides:
         if not each.page.images:
             console.warn(f"{each.page.row.target}: {each.page.row.state}")
     lines: list[str] = []
     for each in guides:
         lines += ["", ""] if lines else []
-        lines += guide.lines(each)
-    answer(guides, lines)
+        lines += guide.guide_lines(each)
+    print_result(guides, lines)
 
 
-def _packages(selection: Selection) -> None:
-    chosen = selection.locked(selection.project())
+def _packages(selection: SelectionOptions) -> None:
+    chosen = selection.selected_locks(selection.project())
     package_lists: list[PackageList] = []
     tables: list[tuple[str, list[str]]] = []
     for item in chosen:
@@ -399,25 +410,25 @@ def _packages(selection: Selection) -> None:
             tables.append((f"{item.lock.target} {arch}", _fitting_table(rows)))
             package_lists.append(package_list)
             console.info(
-                f"{package_list.target} {arch}: {count(len(files), 'wheel')},"
-                f" {count(len(locked.debs), 'Debian package')}"
+                f"{package_list.target} {arch}: {format_count(len(files), 'wheel')},"
+                f" {format_count(len(locked.debs), 'Debian package')}"
             )
     if len(tables) == 1:
         lines = tables[0][1]
     else:  # a title above each, and an empty line between them
         lines = [line for title, table in tables for line in ("", title, *table)][1:]
-    answer(package_lists, lines)
+    print_result(package_lists, lines)
 
 
 def _fitting_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows as a table, without file names if the terminal is too narrow."""
-    table = aligned(rows, width=sys.maxsize)
+    table = align_columns(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():
         return table
     console.info(
         "to see file names, use a wider terminal, or run: imgbuild show TARGET --packages | cat"
     )
-    return aligned([row[:-1] for row in rows])
+    return align_columns([row[:-1] for row in rows])
 
 
-COMMAND = command(show)
+COMMAND = create_command(show)

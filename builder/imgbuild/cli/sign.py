@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 
 from imgbuild.attest.signing import keys
-from imgbuild.attest.signing.signer import Signed
+from imgbuild.attest.signing.signer import SignedSubject
 from imgbuild.cli import _published
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import LOCK, TARGET, Keyless, PlainHttp, Reference, SignKey
-from imgbuild.cli._output import answer, folded
+from imgbuild.cli._output import fold_lines, print_result
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import verb
+from imgbuild.cli._verb import create_verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
-from imgbuild.verify.sign import sign as sign_image
+from imgbuild.verify.sign import sign_verified as sign_image
 
 
-@verb
+@create_verb
 def sign(
     image: Reference,
     sign_key: SignKey = None,
@@ -51,15 +51,17 @@ def sign(
         message = "specify either --sign-key FILE or --keyless"
         raise InputError(message, hint="to create a key pair, run: cosign generate-key-pair")
     private = keys.load_private(sign_key) if sign_key else None
-    client, reference = _published.client(image, plain_http, offline=False, origin=True)
-    local_lock = _published.lock(target, lock, matrix)
+    client, reference = _published.open_registry_client(
+        image, plain_http, offline=False, origin=True
+    )
+    local_lock = _published.find_expected_lock(target, lock, matrix)
     with console.step(f"signing {image}"):
         signatures = sign_image(client, reference, private, local_lock)
-    answer(signatures, folded(map(_signed, signatures)))
+    print_result(signatures, fold_lines(map(_signed_line, signatures)))
 
 
-def _signed(item: Signed) -> str:
+def _signed_line(item: SignedSubject) -> str:
     return " ".join([item.digest, *item.statements])
 
 
-COMMAND = command(sign)
+COMMAND = create_command(sign)

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import OUTPUT_PATH, REGISTRY_PLACE
-from imgbuild.cli._output import answer, count, size_text
+from imgbuild.cli._output import format_count, print_result, size_text
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError
 from imgbuild.pipeline.opened import open_project
 from imgbuild.registry import image_reference
@@ -74,7 +74,7 @@ Source = Annotated[
 ]
 
 
-@verb
+@create_verb
 def site(
     output: Output = None,
     matrix: MatrixFile = None,
@@ -108,13 +108,13 @@ def site(
         message = f"--source {source!r} is not a web page URL"
         raise InputError(message, hint="specify a URL such as https://github.com/OWNER/REPOSITORY")
     project = open_project(matrix, [])
-    place = output.absolute() if output is not None else project.below("build/site")
+    place = output.absolute() if output is not None else project.output_path("build/site")
     write.require_replaceable(place)
     sources = catalogue.open_sources(project)
     repository = _repository(registry or sources.matrix.registry)
-    collected = history.collect(history.checkout(project))
+    collected = history.collect_history(history.checkout_project(project))
     if past is not None:
-        collected = history.merge(collected, history.read(past))
+        collected = history.merge_histories(collected, history.read_history(past))
     reports = catalogue.read_reports(cves) if cves is not None else ()
     with console.step("writing the site"):
         made = catalogue.read_catalogue(
@@ -126,9 +126,9 @@ def site(
             source=source,
             reporter=console,
         )
-        result = write.make(sources, made, collected, place, documents=documents)
-    numbers = (count(result.pages, "page"), count(result.targets, "target"))
-    answer(result, [f"{result.output}: {', '.join(numbers)}, {size_text(result.bytes)}"])
+        result = write.write_site(sources, made, collected, place, documents=documents)
+    numbers = (format_count(result.pages, "page"), format_count(result.targets, "target"))
+    print_result(result, [f"{result.output}: {', '.join(numbers)}, {size_text(result.bytes)}"])
 
 
 def _repository(text: str | None) -> Repository | None:
@@ -144,4 +144,4 @@ def _repository(text: str | None) -> Repository | None:
         ) from error
 
 
-COMMAND = command(site)
+COMMAND = create_command(site)

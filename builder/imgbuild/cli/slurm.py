@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
-from imgbuild.cli._help import command
+from imgbuild.cli._allocation import AllocationOptions, Nodes, job_allocation
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import (
     ENV,
     GPUS,
@@ -21,10 +21,10 @@ from imgbuild.cli._options import (
     KernelCache,
     SharedMemory,
 )
-from imgbuild.cli._output import answer, answer_file
-from imgbuild.cli._selection import choose, single
+from imgbuild.cli._output import answer_file, print_result
+from imgbuild.cli._selection import choose_locks, single_target
 from imgbuild.cli._targets import OneTarget
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.codec import write_bytes
 from imgbuild.errors import InputError
 from imgbuild.matrix.project_paths import Project
@@ -39,7 +39,7 @@ from imgbuild.system import programs
 from imgbuild.system.console import console
 
 
-class Runtime(msgspec.Struct, frozen=True):
+class RuntimeOptions(msgspec.Struct, frozen=True):
     """Options for running the image: SIF file or pyxis image, mounts, Apptainer options."""
 
     sif: Path | None
@@ -49,7 +49,12 @@ class Runtime(msgspec.Struct, frozen=True):
 
 
 def runtime_container(
-    project: Project, target_digests: TargetDigests, runtime: Runtime, *, check: bool, submit: bool
+    project: Project,
+    target_digests: TargetDigests,
+    runtime: RuntimeOptions,
+    *,
+    check: bool,
+    submit: bool,
 ) -> Container:
     """The container for the locked image. For a check, the folder with its scripts is mounted.
 
@@ -62,7 +67,7 @@ def runtime_container(
     if check:
         binds = (*binds, f"{runner.TESTS.resolve()}:/smoke_tests:ro")
     if runtime.pyxis is not None:
-        image = imported(runtime.pyxis)
+        image = pyxis_image(runtime.pyxis)
         form = "squashfs"
     else:
         image = (runtime.sif or project.output(target).with_name(f"{target}.sif")).absolute()
@@ -77,7 +82,7 @@ def runtime_container(
             f"{image} does not exist; to create it, run: {make}; if the cluster does not share "
             "this disk, copy the file to the same path on the cluster"
         )
-    if runtime.sif is None and runtime.pyxis is None and programs.which("sbatch") is None:
+    if runtime.sif is None and runtime.pyxis is None and programs.find_on_path("sbatch") is None:
         console.info(
             f"the script uses the path {image} of this machine; to use another path, pass "
             "--sif-file PATH"
@@ -91,7 +96,7 @@ def warn_if_other_image(sif: Path, target_digests: TargetDigests) -> None:
     SIF files created by other tools are not checked.
     """
     try:
-        config = files.config_of(sif) if sif.is_file() else None
+        config = files.config_digest(sif) if sif.is_file() else None
     except InputError as error:  # Apptainer runs other kinds of files, too
         console.warn(error.message)
         return
@@ -100,13 +105,13 @@ def warn_if_other_image(sif: Path, target_digests: TargetDigests) -> None:
         console.warn(f"{sif} was not created from the current lock; run {build_command}")
 
 
-def imported(image: str) -> Path | str:
+def pyxis_image(image: str) -> Path | str:
     """The image in the form for pyxis: the absolute path of a file, or a name in a registry."""
     path = Path(image)
     return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
 
 
-LATE = 5  # seconds until a log is visible once its job has ended
+LOG_DELAY = 5  # seconds until a log is visible once its job has ended
 
 
 class WrittenScript(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +195,7 @@ Submit = Annotated[
 ]
 
 
-@verb
+@create_verb
 def slurm(
     selection: OneTarget,
     nodes: Nodes,
@@ -246,18 +251,18 @@ def slurm(
         raise InputError(message, hint="specify, for example, --gpus 8")
     project = selection.project(name)
     report_templates(project)
-    resources = allocation(
+    resources = job_allocation(
         request, nodes=nodes.nodes, gpus=int(gpus or 0), cpus=nodes.cpus, memory=nodes.memory
     )
     if gpus is None:
-        console.warn(jobs.without_gpus(resources))
-    runtime = Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
+        console.warn(jobs.missing_gpus_warning(resources))
+    runtime = RuntimeOptions(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
     job_script = _script(
         project, name, job, resources, runtime, env or [],
         command=words, model=served_model, stage=tuple(stage or ()), scratch=scratch,
         shared=shared, submit=submit, kernel_cache=kernel_cache,
     )  # fmt: skip
-    script = jobs.text(job_script, project.images)
+    script = jobs.job_text(job_script, project.images)
     if output is not None:
         write_bytes(output, script.encode())
     _report(job_script, script, output, submit=submit)
@@ -268,7 +273,7 @@ def _script(
     name: str,
     job: ScriptKind,
     resources: Allocation,
-    runtime: Runtime,
+    runtime: RuntimeOptions,
     env: list[str],
     *,
     submit: bool,
@@ -276,12 +281,12 @@ def _script(
     **more: object,
 ) -> JobScript:
     """The script for `job` in the image of the target `name`."""
-    chosen = choose(project, [name] if name else [], everything=False, arches=[])
-    single([item.lock.target for item in chosen])
+    chosen = choose_locks(project, [name] if name else [], everything=False, arches=[])
+    single_target([item.lock.target for item in chosen])
     lock = chosen[0].lock
-    environment, passed = jobs.variables(env)
+    environment, passed = jobs.parse_variables(env)
     target_digests = image_digests.read_digests(project.images, lock)
-    script = jobs.script(
+    script = jobs.create_job_script(
         lock,
         target_digests.digest,
         job,
@@ -314,24 +319,24 @@ def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bo
     )
     if not submit:
         if output is not None:
-            answer(result, [str(output)])
+            print_result(result, [str(output)])
         else:
             answer_file(result, [text])
         return
     here = Path.cwd()
-    number = commands.submit(text, here)
+    number = commands.submit_script(text, here)
     result = msgspec.structs.replace(result, job=number)
     if job_script.job is not ScriptKind.CHECK:
-        answer(result, [number])
+        print_result(result, [number])
         return
     with console.step(f"{job_script.name}: waiting for job {number}"):
-        state = commands.wait(number, console)
+        state = commands.wait_for_job(number, console)
         log = here / job_script.log.replace("%x", job_script.name).replace("%j", number)
-        log_text = _read(log)
+        log_text = _read_log(log)
     # COMPLETED is not enough: a script that ended before its last line has not checked everything.
-    passed = state == "COMPLETED" and jobs.PASSED in log_text
+    passed = state == "COMPLETED" and jobs.PASSED_TEXT in log_text
     result = msgspec.structs.replace(result, status=0 if passed else 1, log=log_text)
-    answer(result, [log_text or f"job {number}: {state.lower()}; {log} was not written"])
+    print_result(result, [log_text or f"job {number}: {state.lower()}; {log} was not written"])
     if not passed:
         if state not in ("COMPLETED", "FAILED"):
             console.error(
@@ -340,13 +345,13 @@ def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bo
         raise typer.Exit(1)
 
 
-def _read(log: Path) -> str:
+def _read_log(log: Path) -> str:
     """Read the log of a job, waiting some seconds until it appears on a network disk."""
-    for _ in range(LATE):
+    for _ in range(LOG_DELAY):
         if log.exists():
             return log.read_text(encoding="utf-8", errors="replace")
         time.sleep(1)
     return ""
 
 
-COMMAND = command(slurm)
+COMMAND = create_command(slurm)

@@ -15,9 +15,9 @@ import typer
 
 from imgbuild.cache.store import Store
 from imgbuild.cli import _smoke_import
-from imgbuild.cli._array import on_slurm
+from imgbuild.cli._array import add_slurm_options
 from imgbuild.cli._cause import report_cause
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import (
     LOCK,
     SIF_FILE,
@@ -26,28 +26,27 @@ from imgbuild.cli._options import (
     JUnit,
     LayoutFolder,
     Record,
-    Through,
+    ThroughName,
     Tier,
     TimeoutFactor,
-    processes,
+    process_count,
 )
-from imgbuild.cli._output import aligned, answer, count, folded
+from imgbuild.cli._output import align_columns, fold_lines, format_count, print_result
 from imgbuild.cli._sessions import refuse_shared_layout, single_arch
-from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.codec import write_bytes
 from imgbuild.container import driver
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.project_paths import Project
-from imgbuild.oci.layout import MARKER, Layout, read
-from imgbuild.pipeline.session import built_layout, open_session
-from imgbuild.report import Report, counts, passed
-from imgbuild.report import Tier as TierName
+from imgbuild.oci.layout import MARKER, Layout, read_layout
+from imgbuild.pipeline.session import find_built_layout, open_session
+from imgbuild.report import Report, TierName, case_counts, has_passed
 from imgbuild.sif import container
 from imgbuild.smoke import junit_report, recording, reports, runner, sif
-from imgbuild.smoke.result import RunSettings, SmokeRun, stopped
+from imgbuild.smoke.result import RunSettings, SmokeRun, stopped_run
 from imgbuild.smoke.runner import ImageUnderTest
 from imgbuild.system import boundary, files
 from imgbuild.system.console import console
@@ -58,7 +57,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options for running smoke tests."""
 
     tiers: tuple[TierName, ...]
-    through: Through | None
+    through: ThroughName | None
     how: RunSettings
     arbitrary: bool
     sif: Path | None
@@ -66,7 +65,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     document: bool  # JUnit is written in any case
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class TestSubject(msgspec.Struct, frozen=True, kw_only=True):
     """A target to test. `project` is None if its lock and layout were specified directly."""
 
     name: str
@@ -76,24 +75,24 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen_images(
-    selection: Selection, layout: Path | None, lock: Path | None, sif: Path | None
-) -> list[Subject]:
+    selection: SelectionOptions, layout: Path | None, lock: Path | None, sif: Path | None
+) -> list[TestSubject]:
     """The images to test: targets of the matrix, or one image and its lock.
 
     If `lock` is specified, or an argument is the folder of an OCI layout, one image is tested and
     the matrix is not read. The lock of a layout is `lock`, else the lock.json in the folder.
     """
-    words, everything = selection.named, selection.everything
+    words, everything = selection.named_targets, selection.everything
     if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
         return [_single_image(words, layout, lock, sif, everything=everything)]
     session = open_session(selection.matrix, names=words)
-    selected = session.select(words, everything=everything, arches=[])
+    selected = session.select_targets(words, everything=everything, arches=[])
     refuse_shared_layout(selected, layout or sif)
     return [
-        Subject(
+        TestSubject(
             name=item.name,
             lock=partial(lock_file.read_lock, session.project.images, item.name),
-            layout=partial(built_layout, session, item.name, layout),
+            layout=partial(find_built_layout, session, item.name, layout),
             project=session.project,
         )
         for item in selected
@@ -107,7 +106,7 @@ def _single_image(
     sif: Path | None,
     *,
     everything: bool,
-) -> Subject:
+) -> TestSubject:
     images = [*map(Path, words), *(each for each in (layout, sif) if each is not None)]
     if everything or len(images) != 1:
         message = f"--lock requires exactly one image, not {', '.join(map(str, images)) or 'none'}"
@@ -119,22 +118,22 @@ def _single_image(
         " FILE"
     )
     try:
-        data = boundary.content(path)
+        data = boundary.read_regular_file(path)
     except OSError as error:
         message = f"cannot read the lock {path}: {error.strerror}"
         raise InputError(message, hint=hint) from error
     image_lock = lock_file.decode_lock(
         data, str(path), hint=hint, remedy="use the version of imgbuild that created it"
     )
-    return Subject(
+    return TestSubject(
         name=image_lock.target,
         lock=lambda: image_lock,
-        layout=partial(read, folder),
+        layout=partial(read_layout, folder),
     )
 
 
 def image_reports(
-    image: Subject, arch: Sequence[Arch] | None, options: SmokeOptions, store: Store
+    image: TestSubject, arch: Sequence[Arch] | None, options: SmokeOptions, store: Store
 ) -> Iterator[SmokeRun]:
     """Run the tiers, and yield the report of each tier when it has ended."""
     tiers, how = options.tiers, options.how
@@ -143,9 +142,9 @@ def image_reports(
         return ImageUnderTest(lock=image.lock(), arch=only, store=store, reporter=console)
 
     if options.through == "here":
-        return runner.smoke_here(_test_image(_environment_arch(arch)), tiers, how=how)
+        return runner.run_tiers_here(_test_image(_environment_arch(arch)), tiers, how=how)
     if options.sif is not None:
-        test_image = _test_image(container.arch_of(options.sif))
+        test_image = _test_image(container.read_arch(options.sif))
         return sif.smoke_file(test_image, options.sif, tiers, how=how)
     built = image.layout()
     test_image = _test_image(single_arch(built, arch))
@@ -156,7 +155,7 @@ def image_reports(
         )
     if options.through == "apptainer":
         return sif.smoke_sif(test_image, built, tiers, how=how)
-    return runner.smoke(
+    return runner.run_tiers(
         test_image, built, tiers, through=options.through, how=how,
         arbitrary_user=options.arbitrary,
     )  # fmt: skip
@@ -171,7 +170,7 @@ def _environment_arch(arches: Sequence[Arch] | None) -> Arch:
     return machine
 
 
-QUICK = 1.0  # seconds
+QUICK_SECONDS = 1.0  # seconds
 TAIL = 30  # lines of a failed case's log
 INDENT = "  "
 COLUMNS = ("case", "outcome", "seconds")
@@ -188,19 +187,21 @@ def print_report(report: Report) -> None:
     quick = [
         case.seconds
         for case in report.cases
-        if not whole and case.outcome == "passed" and case.seconds < QUICK
+        if not whole and case.outcome == "passed" and case.seconds < QUICK_SECONDS
     ]
     rows = [
         (case.name, case.outcome, f"{case.seconds:.1f}")
         for case in report.cases
-        if whole or case.outcome != "passed" or case.seconds >= QUICK
+        if whole or case.outcome != "passed" or case.seconds >= QUICK_SECONDS
     ]
     if quick:
-        rows.append((f"{len(quick)} more, under {QUICK:.0f} s each", "passed", f"{sum(quick):.1f}"))
+        rows.append(
+            (f"{len(quick)} more, under {QUICK_SECONDS:.0f} s each", "passed", f"{sum(quick):.1f}")
+        )
     width = shutil.get_terminal_size().columns - len(INDENT)
-    table = aligned([COLUMNS, *rows], right=frozenset({2}), width=width)
+    table = align_columns([COLUMNS, *rows], right=frozenset({2}), width=width)
     console.info("\n".join((title, *(f"{INDENT}{line}" for line in table))))
-    console.info(f"{title}: {counts(report.cases)}")
+    console.info(f"{title}: {case_counts(report.cases)}")
     for case in report.cases:
         if case.outcome == "skipped":
             console.info(f"skipped: {case.name}: {case.message}")
@@ -281,7 +282,7 @@ LockOption = Annotated[
 ]
 SifOption = Annotated[Path | None, SIF_FILE("Test this file with apptainer instead of a layout.")]
 ThroughOption = Annotated[
-    Through | None,
+    ThroughName | None,
     THROUGH(
         "One of docker, podman, root (an unpacked root folder, without an engine), apptainer (a "
         "read-only SIF file, run as a user that the image does not define), or here (the active "
@@ -290,9 +291,9 @@ ThroughOption = Annotated[
 ]
 
 
-@verb
+@create_verb
 def smoke(
-    selection: Selection,
+    selection: SelectionOptions,
     tier: Tiers = None,
     layout: LayoutFolder = None,
     lock: LockOption = None,
@@ -332,14 +333,16 @@ def smoke(
         imgbuild smoke --import smoke.json --import build/ci/cu124-vllm@x86_64
     """
     if imports:
-        if selection.named or selection.everything:
+        if selection.named_targets or selection.everything:
             message = "--import and targets cannot be combined"
             raise InputError(message, hint="omit the targets, because they are read from the files")
         project = selection.project()
         project.require_writable("imgbuild smoke --import")
-        _smoke_import.record(imports, project)
+        _smoke_import.record_runs(imports, project)
         return
-    _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
+    _refuse_options(
+        sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record
+    )
     if junit is not None:
         files.require_writable([junit], hint="choose another path with --junit")
     through = "apptainer" if sif is not None else through
@@ -355,30 +358,32 @@ def smoke(
     reports: list[SmokeRun] = []
     try:
         images = chosen_images(selection, layout, lock, sif)
-        failures = _smoke(reports, images, selection.arch, options)
+        failures = _test_images(reports, images, selection.arch, options)
     finally:  # the results so far, also after an interrupt
         if junit is not None and reports:
-            write_bytes(junit, junit_report.document(reports))
-    words = [f"{each.target} {each.arch} {each.tier} {runner.verdict(each)}" for each in reports]
-    answer(reports, folded(words))
+            write_bytes(junit, junit_report.junit_document(reports))
+    words = [
+        f"{each.target} {each.arch} {each.tier} {runner.report_verdict(each)}" for each in reports
+    ]
+    print_result(reports, fold_lines(words))
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
     cases = [case for report in reports for case in report.cases]
-    if not passed(cases):
+    if not has_passed(cases):
         raise typer.Exit(1)
 
 
 def _run_settings(
     factor: float, model: Path | None, jobs: int, share: int, case: str
 ) -> RunSettings:
-    jobs = processes(jobs)
+    jobs = process_count(jobs)
     return RunSettings(
         timeout_factor=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case
     )
 
 
-def _refuse(
-    sif: Path | None, layout: Path | None, through: Through | None, tier: list[Tier] | None,
+def _refuse_options(
+    sif: Path | None, layout: Path | None, through: ThroughName | None, tier: list[Tier] | None,
     model: Path | None, case: str, *, arbitrary: bool, record: bool,
 ) -> None:  # fmt: skip
     """Raise InputError for options that cannot be combined."""
@@ -402,13 +407,13 @@ def _refuse(
         raise InputError(message, hint="add --tier static, cpu, gpu or multi-gpu")
 
 
-def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
+def _tiers(named: Sequence[Tier] | None, through: ThroughName | None) -> tuple[TierName, ...]:
     """The tiers in `named`, or by default all tiers that the GPUs of this machine allow."""
     if named:
         return tuple(each.value for each in named)
-    gpu_count = driver.gpus()
-    tiers = runner.fitting(gpu_count, through)
-    console.info(f"{count(gpu_count, 'GPU')} on this machine: tiers {', '.join(tiers)}")
+    gpu_count = driver.count_gpus()
+    tiers = runner.fitting_tiers(gpu_count, through)
+    console.info(f"{format_count(gpu_count, 'GPU')} on this machine: tiers {', '.join(tiers)}")
     return tiers
 
 
@@ -420,9 +425,9 @@ def _model(folder: Path | None) -> Path | None:
     return folder.resolve() if folder else None
 
 
-def _smoke(
+def _test_images(
     reports: list[SmokeRun],
-    images: Sequence[Subject],
+    images: Sequence[TestSubject],
     arch: Sequence[Arch] | None,
     options: SmokeOptions,
 ) -> dict[str, ImgbuildError]:
@@ -456,7 +461,7 @@ def _smoke(
             raise
         except ImgbuildError as error:
             failed[image.name] = error
-            lacking += [stopped(image.name, each, error) for each in left]
+            lacking += [stopped_run(image.name, each, error) for each in left]
     if failed and not reports and not options.document:
         raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
     for each in failed.values():
@@ -470,7 +475,9 @@ def _smoke(
 def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, ImgbuildError]:
     """Add the run to the test record. Returns the error by target if the run is rejected."""
     try:
-        _smoke_import.report(recording.record(project, [reports.image_run(report)], store))
+        _smoke_import.report_changes(
+            recording.record_runs(project, [reports.check_image_run(report)], store)
+        )
     except Interrupted:
         raise
     except ImgbuildError as error:
@@ -478,4 +485,4 @@ def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, Imgbu
     return {}
 
 
-COMMAND = command(on_slurm("smoke", smoke))
+COMMAND = create_command(add_slurm_options("smoke", smoke))

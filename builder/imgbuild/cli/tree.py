@@ -9,12 +9,12 @@ import msgspec
 import typer
 
 from imgbuild.cli import _dependencies
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import Offline, complete_target
-from imgbuild.cli._output import answer, fitted
-from imgbuild.cli._selection import single
-from imgbuild.cli._targets import Filter
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._output import fit_lines, print_result
+from imgbuild.cli._selection import single_target
+from imgbuild.cli._targets import FilterOptions
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError
 from imgbuild.show import dependencies
 from imgbuild.system.console import console
@@ -33,9 +33,9 @@ PACKAGE = Annotated[
 ]
 
 
-@verb
+@create_verb
 def tree(
-    selection: Filter,
+    selection: FilterOptions,
     name: TARGET,
     package: PACKAGE = None,
     invert: Annotated[
@@ -78,12 +78,12 @@ def tree(
         raise InputError(
             message, hint=f"specify a package, for example: imgbuild tree {name} numpy --invert"
         )
-    chosen = _dependencies.locked(selection, [name])
-    single([lock.target for lock, _ in chosen])
+    chosen = _dependencies.locks_of_targets(selection, [name])
+    single_target([lock.target for lock, _ in chosen])
     lock, arch = chosen[0]
     if package is not None:
         package = dependencies.package_name(package, lock.arch[arch].versions, lock.target)
-    [(_, graph)] = _dependencies.graphs(selection, chosen, offline=offline)
+    [(_, graph)] = _dependencies.dependency_graphs(selection, chosen, offline=offline)
     drawn = dependencies.DependencyTree(graph, invert=invert, depth=depth)
     roots = [package] if package is not None else sorted(graph.roots)
     reached = drawn.reached(roots)
@@ -96,11 +96,11 @@ def tree(
             if {dependency.package, dependency.needs} <= reached
         ),
     )
-    answer(shown, fitted([_printable(line) for line in drawn.lines(roots)]))
+    print_result(shown, fit_lines([_printable_line(line) for line in drawn.tree_lines(roots)]))
     console.info(f"{len(reached)} of {len(graph.packages)} packages of {graph.target} {graph.arch}")
 
 
-def _printable(line: str) -> str:
+def _printable_line(line: str) -> str:
     """Convert a line of the tree to ASCII if stdout does not support the characters of branches."""
     try:
         line.encode(sys.stdout.encoding or "utf-8")
@@ -109,4 +109,4 @@ def _printable(line: str) -> str:
     return line
 
 
-COMMAND = command(tree)
+COMMAND = create_command(tree)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from imgbuild.cli._help import command
-from imgbuild.cli._options import DRY_RUN, Jobs, processes
+from imgbuild.cli._help import create_command
+from imgbuild.cli._options import DRY_RUN, Jobs, process_count
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._update_matrix import UpdateOptions, update_matrix
 from imgbuild.cli._update_project import MoveOptions, update_project
-from imgbuild.cli._verb import verb
+from imgbuild.cli._verb import create_verb
 from imgbuild.errors import InputError
 from imgbuild.lock import published
 from imgbuild.pipeline.opened import open_project
-from imgbuild.pipeline.session import Options, open_session
+from imgbuild.pipeline.session import SessionOptions, open_session
 
 
-@verb
+@create_verb
 def update(
     selection: WholeTargets,
     chosen: UpdateOptions,
@@ -50,21 +50,21 @@ def update(
 
         imgbuild update --axis vllm --axis torch --pull-request build/update.md
     """
-    options = Options(jobs=processes(jobs))
+    options = SessionOptions(jobs=process_count(jobs))
     project = open_project(selection.matrix)
     if project.writable and published.is_extension(project.matrix):
-        _refuse(chosen.given, f"the rows of {project.matrix} use published targets")
-        update_project(project, selection.named, move, options, dry_run=dry_run)
+        _refuse_options(chosen.given_options, f"the rows of {project.matrix} use published targets")
+        update_project(project, selection.named_targets, move, options, dry_run=dry_run)
         return
-    _refuse(move.given, f"{project.matrix} is not the matrix of a project")
+    _refuse_options(move.given_options, f"{project.matrix} is not the matrix of a project")
     update_matrix(open_session(selection.matrix, options), selection, chosen, dry_run=dry_run)
 
 
-def _refuse(given: tuple[str, ...], reason: str) -> None:
+def _refuse_options(given: tuple[str, ...], reason: str) -> None:
     """Raise InputError if one of `given` options cannot be used."""
     if given:
         message = f"{', '.join(given)}: {reason}"
         raise InputError(message, hint="omit these options; for details, run: imgbuild help update")
 
 
-COMMAND = command(update)
+COMMAND = create_command(update)

@@ -10,20 +10,20 @@ import typer
 
 from imgbuild.attest.signing import keys
 from imgbuild.cli import _options, _published
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import KEY, LOCK, TARGET, Jobs, Offline, PlainHttp
-from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._output import align_columns, print_result
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import layout
 from imgbuild.oci.image import ImageSource
-from imgbuild.registry.image import InRegistry
+from imgbuild.registry.image import RegistrySource
 from imgbuild.system.console import console
 from imgbuild.verify import rebuilt
-from imgbuild.verify.checks import CheckOutcome, Verified
+from imgbuild.verify.checks import CheckOutcome, VerifiedImage
 from imgbuild.verify.verify import VerifyOptions
-from imgbuild.verify.verify import verify as check
+from imgbuild.verify.verify import verify_image as check
 
 HEAD = ("check", "arch", "outcome", "details")
 
@@ -35,7 +35,7 @@ Image = Annotated[
 ]
 
 
-@verb
+@create_verb
 def verify(
     image: Image,
     key: Annotated[Path | None, KEY("Signatures are not verified without this option.")] = None,
@@ -92,37 +92,39 @@ def verify(
             " signature"
         )
         raise InputError(message, hint="add a trusted public key with --key FILE")
-    again = partial(rebuilt.rebuild, processes=_options.processes(jobs), offline=offline)
+    again = partial(
+        rebuilt.rebuild_and_compare, processes=_options.process_count(jobs), offline=offline
+    )
     options = VerifyOptions(
         key=keys.load_public(key) if key else None,
-        own=_published.lock(target, lock, matrix),
+        own=_published.find_expected_lock(target, lock, matrix),
         builder=builder_id,
         whole=blobs,
         rebuild=again if rebuild else None,
     )
     with console.step(f"verifying {image}"):
         verified = check(_place(image, plain_http, offline=offline), options)
-    answer(verified, _table(verified))
-    _judge(verified)
+    print_result(verified, _table(verified))
+    _raise_if_failed(verified)
     if not verified.ok:
         raise typer.Exit(IntegrityError.exit_code)
 
 
 def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> ImageSource:
     if Path(image).is_dir():
-        return layout.source(Path(image))
-    return InRegistry(*_published.client(image, plain_http, offline=offline))
+        return layout.layout_source(Path(image))
+    return RegistrySource(*_published.open_registry_client(image, plain_http, offline=offline))
 
 
-def _table(verified: Verified) -> list[str]:
+def _table(verified: VerifiedImage) -> list[str]:
     rows = [
         HEAD,
         *((entry.name, entry.arch or "", entry.outcome, entry.detail) for entry in verified.checks),
     ]
-    return aligned(rows)
+    return align_columns(rows)
 
 
-def _judge(verified: Verified) -> None:
+def _raise_if_failed(verified: VerifiedImage) -> None:
     order = (CheckOutcome.FAILED, CheckOutcome.PASSED, CheckOutcome.UNCHECKED)
     count = {outcome: sum(each.outcome is outcome for each in verified.checks) for outcome in order}
     counts = ", ".join(f"{number} {outcome}" for outcome, number in count.items() if number)
@@ -137,4 +139,4 @@ def _judge(verified: Verified) -> None:
         console.error(f"{verified.reference} failed verification: {counts}")
 
 
-COMMAND = command(verify)
+COMMAND = create_command(verify)

@@ -12,11 +12,11 @@ import typer
 from packaging.version import Version
 
 from imgbuild.cli import _dependencies
-from imgbuild.cli._help import command
+from imgbuild.cli._help import create_command
 from imgbuild.cli._options import Offline, complete_target
-from imgbuild.cli._output import aligned, answer, count, size_text
-from imgbuild.cli._targets import Filter
-from imgbuild.cli._verb import verb
+from imgbuild.cli._output import align_columns, format_count, print_result, size_text
+from imgbuild.cli._targets import FilterOptions
+from imgbuild.cli._verb import create_verb
 from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.learn import recorded
 from imgbuild.lock import published
@@ -26,18 +26,18 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import image_digests
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.resolve import source_only
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import AbsentPackage, PackageLayer, VersionReason
-from imgbuild.system.amounts import first_of, paragraph
+from imgbuild.system.amounts import join_first, wrap_paragraph
 from imgbuild.system.syntax import parse_version
-from imgbuild.values import Arch, normalize
+from imgbuild.values import Arch, normalize_package
 
 WIDTH = 80
-NEWER = 4  # shown targets with a newer version, and versions of a package that a target lacks
+SHOWN_NEWER = 4  # shown targets with a newer version, and versions of a package that a target lacks
 VERSION = re.compile("[<>=!~]")  # of a requirement with a version
-LACKS = 12  # shown packages that it would need, too
+SHOWN_MISSING = 12  # shown packages that it would need, too
 PACKAGE = Annotated[
     str, typer.Argument(metavar="PACKAGE", help="The package, such as transformers.")
 ]
@@ -53,8 +53,10 @@ TARGET = Annotated[
 ]
 
 
-@verb
-def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offline = False) -> None:
+@create_verb
+def why(
+    selection: FilterOptions, package: PACKAGE, name: TARGET = None, offline: Offline = False
+) -> None:
     """Show why a package is in a target, and what limits its version.
 
     Lists the requirements of the target and of packages that depend on the package, learned
@@ -79,51 +81,53 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     if name and lock_path(selection.project().images, package).exists():
         message = f"{package} is a target, but the first argument is the package"
         raise InputError(message, hint=f"run imgbuild why {name} {package}")
-    _compared(package, name, selection)
-    package_name = normalize(package)
-    chosen = _dependencies.locked(selection, [name] if name else [])
+    _refuse_version(package, name, selection)
+    package_name = normalize_package(package)
+    chosen = _dependencies.locks_of_targets(selection, [name] if name else [])
     several = len(chosen) > 1
     if several:
         chosen = [(lock, arch) for lock, arch in chosen if package_name in lock.arch[arch].versions]
         if not chosen:
             message = f"no locked target has the package {package}"
             packages = "to list packages, run: imgbuild show TARGET --packages"
-            raise NothingSelected(message, hint=source_only.absence(package_name) or packages)
+            raise NothingSelected(message, hint=source_only.absence_text(package_name) or packages)
     project = selection.project([name] if name else [])
-    learned = constraints.read(project.images)
+    learned = constraints.read_constraints(project.images)
     if not several and package_name not in (lock := chosen[0][0]).arch[chosen[0][1]].versions:
-        absent = _absent(selection, package_name, chosen[0], learned, offline=offline)
+        absent = _absent_package_reasons(
+            selection, package_name, chosen[0], learned, offline=offline
+        )
         if not absent:  # an error that names similar packages
-            if hint := source_only.absence(package_name):
+            if hint := source_only.absence_text(package_name):
                 message = f"{lock.target} has no package {package}"
                 raise InputError(message, hint=hint)
             dependencies.package_name(package, lock.arch[chosen[0][1]].versions, lock.target)
-        answer(absent, [*_absent_lines(absent)])
+        print_result(absent, [*_absent_lines(absent)])
         return
     reasons = [
         msgspec.structs.replace(
-            dependencies.why(graph, package_name, lock.as_of, learned),
+            dependencies.version_reason(graph, package_name, lock.as_of, learned),
             layer=_layer(selection.project([lock.target]), lock, graph.arch, package_name),
         )
-        for lock, graph in _dependencies.graphs(selection, chosen, offline=offline)
+        for lock, graph in _dependencies.dependency_graphs(selection, chosen, offline=offline)
     ]
     if several:
         rows = [
             (reason.target, reason.version, dependencies.bounds_summary(reason))
             for reason in reasons
         ]
-        answer(reasons, aligned([("target", package_name, "bounds"), *rows]))
+        print_result(reasons, align_columns([("target", package_name, "bounds"), *rows]))
         return
     (reason,) = reasons
     newer = ""
     if (reason.target_spec or "").startswith("=="):
-        matrix = published.load(project.matrix)
-        reason = _recorded(reason, matrix, project)
-        newer = _newer(reason, matrix)
-    answer([reason], [*_lines(reason, newer)])
+        matrix = published.load_matrix(project.matrix)
+        reason = _add_recorded_notes(reason, matrix, project)
+        newer = _newest_pin(reason, matrix)
+    print_result([reason], [*_lines(reason, newer)])
 
 
-def _compared(package: str, name: str | None, selection: Filter) -> None:
+def _refuse_version(package: str, name: str | None, selection: FilterOptions) -> None:
     """Raise InputError for a package with a version, or for two packages."""
     names = (package, *([name] if name else []))
     project = selection.project()
@@ -131,7 +135,8 @@ def _compared(package: str, name: str | None, selection: Filter) -> None:
         name
         and not lock_path(project.images, name).exists()
         and any(
-            normalize(name) in row.pins for row in published.load(project.matrix).targets.values()
+            normalize_package(name) in row.pins
+            for row in published.load_matrix(project.matrix).targets.values()
         )
     ):
         hint = (
@@ -141,8 +146,8 @@ def _compared(package: str, name: str | None, selection: Filter) -> None:
         raise InputError(message, hint=hint)
 
 
-def _absent(
-    selection: Filter,
+def _absent_package_reasons(
+    selection: FilterOptions,
     package: str,
     chosen: tuple[Lock, Arch],
     learned: Sequence[Constraint],
@@ -152,16 +157,16 @@ def _absent(
     """The reasons against versions of `package` in other targets, the newest first."""
     lock, arch = chosen
     others: dict[str, list[Lock]] = {}
-    for other, _ in _dependencies.locked(selection, []):
+    for other, _ in _dependencies.locks_of_targets(selection, []):
         if arch in other.arch and (version := other.arch[arch].versions.get(package)):
             others.setdefault(version, []).append(other)
     first = [(locks[0], arch) for locks in others.values()]
     found = [
         msgspec.structs.replace(
-            dependencies.absent(graph, package, lock, arch, learned),
+            dependencies.absent_package(graph, package, lock, arch, learned),
             targets=tuple(each.target for each in others[graph.packages[package]]),
         )
-        for _, graph in _dependencies.graphs(selection, first, offline=offline)
+        for _, graph in _dependencies.dependency_graphs(selection, first, offline=offline)
     ]
     return sorted(found, key=lambda each: parse_version(each.version) or Version("0"), reverse=True)
 
@@ -170,27 +175,29 @@ def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
     """Lines with the reasons against versions of a package that is not in a target."""
     first = absent[0]
     yield f"{first.package} is not in {first.target} ({first.arch})"
-    for each in absent[:NEWER]:
-        yield from _wrapped(f"{each.package} {each.version} of {first_of(each.targets, NEWER)}:")
+    for each in absent[:SHOWN_NEWER]:
+        yield from _wrap_text(
+            f"{each.package} {each.version} of {join_first(each.targets, SHOWN_NEWER)}:"
+        )
         for need in each.obstacles:
             source = "code" if need.learned else "METADATA"
             yield f"    needs {need.package}{need.spec} ({source}), not {need.version}"
         if not each.obstacles:
             yield ("    no requirement prevents it; to solve and audit it, run imgbuild lock")
         if each.lacks:
-            also = f"also requires {first_of(each.lacks, LACKS)}"
-            yield from paragraph(also, WIDTH, "    ", "      ")
+            also = f"also requires {join_first(each.lacks, SHOWN_MISSING)}"
+            yield from wrap_paragraph(also, WIDTH, "    ", "      ")
 
 
-def _recorded(reason: VersionReason, matrix: Matrix, project: Project) -> VersionReason:
+def _add_recorded_notes(reason: VersionReason, matrix: Matrix, project: Project) -> VersionReason:
     """Add notes on a pinned package, and the versions rejected for the row or its origin."""
-    updates = tried_updates.read(project.images)
-    origin = updates.origin(reason.target)
+    updates = tried_updates.read_updates(project.images)
+    origin = updates.origin_of_row(reason.target)
     return msgspec.structs.replace(
         reason,
         notes=tuple(
             note.text
-            for note in recorded.notes(matrix)
+            for note in recorded.target_notes(matrix)
             if note.target == reason.target
             and reason.package in note.packages
             and len(note.packages) > 1
@@ -203,7 +210,7 @@ def _recorded(reason: VersionReason, matrix: Matrix, project: Project) -> Versio
     )
 
 
-def _newer(reason: VersionReason, matrix: Matrix) -> str:
+def _newest_pin(reason: VersionReason, matrix: Matrix) -> str:
     """The newest pin of the package in the matrix, if it is newer, with its targets."""
     pins = [
         (pin, name)
@@ -220,39 +227,39 @@ def _newer(reason: VersionReason, matrix: Matrix) -> str:
     if newest is None:
         return ""
     names = [name for version, _, name in newer if version == newest[0]]
-    return f"{newest[1]} in {first_of(names, NEWER)}"
+    return f"{newest[1]} in {join_first(names, SHOWN_NEWER)}"
 
 
 def _lines(reason: VersionReason, newer: str) -> Iterator[str]:
     yield f"{reason.package} {reason.version} in {reason.target} ({reason.arch})"
     rows = [("", *pair) for pair in dependencies.why_lines(reason)]
-    yield from aligned(rows)
+    yield from align_columns(rows)
     if reason.bounds:
-        yield from _wrapped(f"all of these together: {reason.bounds}")
+        yield from _wrap_text(f"all of these together: {reason.bounds}")
     if reason.unpinned != reason.bounds and (reason.target_spec or "").startswith("=="):
-        yield from _wrapped(f"without the pin: {reason.unpinned or dependencies.ANY}")
+        yield from _wrap_text(f"without the pin: {reason.unpinned or dependencies.ANY_VERSION}")
     if reason.exact:
         needs = ", ".join(f"{need.needs}{need.spec}" for need in reason.exact)
-        yield from _wrapped(f"required exact versions: {needs}")
+        yield from _wrap_text(f"required exact versions: {needs}")
     for constraint in reason.learned:
-        yield from _wrapped(_learned(constraint, reason))
+        yield from _wrap_text(_learned_constraint_text(constraint, reason))
     for text in reason.notes:
-        yield from _wrapped(f"note: {text}")
+        yield from _wrap_text(f"note: {text}")
     for text in reason.refused:
-        yield from _wrapped(f"refused: {text}")
+        yield from _wrap_text(f"refused: {text}")
     if newer:
-        yield from _wrapped(f"newer in the matrix: {newer}")
+        yield from _wrap_text(f"newer in the matrix: {newer}")
     if reason.layer is not None:
-        yield from _wrapped(_layer_text(reason.package, reason.layer))
+        yield from _wrap_text(_layer_text(reason.package, reason.layer))
 
 
-def _wrapped(text: str) -> list[str]:
-    return paragraph(text, WIDTH, "  ", "    ")
+def _wrap_text(text: str) -> list[str]:
+    return wrap_paragraph(text, WIDTH, "  ", "    ")
 
 
-def _learned(constraint: Constraint, reason: VersionReason) -> str:
+def _learned_constraint_text(constraint: Constraint, reason: VersionReason) -> str:
     """Format a learned constraint."""
-    if constraint.package == reason.package and not constraint.covers(reason.version):
+    if constraint.package == reason.package and not constraint.restricts_other_for(reason.version):
         return f"learned from versions other than {reason.version}: {constraint}"
     return f"learned: {constraint}"
 
@@ -263,11 +270,11 @@ def _layer(project: Project, lock: Lock, arch: Arch, package: str) -> PackageLay
         digests = image_digests.read_digests(project.images, lock)
     except ImgbuildError:
         return None
-    return dependencies.layer_of(plan(lock, arch), digests.arch[arch].layers, package)
+    return dependencies.replaced_layers(create_plan(lock, arch), digests.arch[arch].layers, package)
 
 
 def _layer_text(package: str, layer: PackageLayer) -> str:
-    others = f", with {count(layer.others, 'other package')}" if layer.others else ""
+    others = f", with {format_count(layer.others, 'other package')}" if layer.others else ""
     size = f"{layer.size:,} bytes" + (f" ({size_text(layer.size)})" if layer.size > 1e6 else "")
     more = f" and {', '.join(layer.layers[1:])}" if layer.layers[1:] else ""
     return (
@@ -276,4 +283,4 @@ def _layer_text(package: str, layer: PackageLayer) -> str:
     )
 
 
-COMMAND = command(why)
+COMMAND = create_command(why)

@@ -35,20 +35,20 @@ class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
 
 
-def require() -> str:
+def require_apptainer() -> str:
     """The path of `apptainer`. Raises ToolMissing if it is not installed."""
-    return process.find("apptainer", remedy=REMEDY)
+    return process.find_program("apptainer", remedy=REMEDY)
 
 
-def run(
+def run_in_sif(
     program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
-) -> process.Result:
+) -> process.ProcessResult:
     """Run `command` with the entry point of `image`. The status is not checked."""
     words = command_line(program, image, command, settings)
-    return process.run(words, env=environment(settings), check=False)
+    return process.run_command(words, env=apptainer_variables(settings), check=False)
 
 
-def environment(settings: ApptainerOptions) -> dict[str, str]:
+def apptainer_variables(settings: ApptainerOptions) -> dict[str, str]:
     """Variables that pass `settings.env` to Apptainer, unlike --env also with commas."""
     return {f"APPTAINERENV_{name}": value for name, value in settings.env.items()}
 
@@ -56,7 +56,7 @@ def environment(settings: ApptainerOptions) -> dict[str, str]:
 def command_line(
     program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
 ) -> list[str]:
-    """The command line for `run`. The environment is `environment(settings)`."""
+    """The command line for `run_in_sif`. The environment is `apptainer_variables(settings)`."""
     # Without --no-eval, in a SIF built by Apptainer, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--containall", "--no-eval", "--no-privs"]
     words += ["--workdir", str(settings.work), "--pwd", settings.workdir]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.container.engine import Kind, gpu_options
+from imgbuild.container.engine import EngineKind, gpu_options
 from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.errors import InputError
 from imgbuild.system import quoting
@@ -35,20 +35,20 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """The command in the form for pasting into a shell."""
-        plain, word = quoting.plain, partial(quoting.word, lines=True)
+        plain, word = quoting.require_plain_word, partial(quoting.quote_word, lines=True)
         given = [f"{plain(name)}={word(value)}" for name, value in self.env.items()]
         given += [f'{plain(name)}="${plain(source)}"' for name, source in self.env_from.items()]
         return " ".join([*given, *map(word, self.command)])
 
 
-def from_process(env_from: Mapping[str, str]) -> dict[str, str]:
+def variables_from_process(env_from: Mapping[str, str]) -> dict[str, str]:
     """The variables in `EngineCommand.env_from` with their values, if they are set."""
     values = {name: os.environ.get(source) for name, source in env_from.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def engine(
-    kind: Kind,
+def engine_command(
+    kind: EngineKind,
     request: ContainerRequest,
     program: str,
     reference: str,
@@ -76,7 +76,7 @@ def engine(
         words.append("--network=none")
     words += [f"--publish={port}" for port in request.ports]
     words += ["--security-opt=label=disable"] if request.selinux and request.mounts else []
-    words += [_mount(mount) for mount in request.mounts]
+    words += [_apptainer_bind(mount) for mount in request.mounts]
     words.append(f"--workdir={request.workdir}")
     if request.home is not None:
         words.append(f"--env=HOME={request.home}")
@@ -88,7 +88,7 @@ def engine(
     return EngineCommand(command=(*words, reference, *request.command))
 
 
-def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
+def apptainer_command(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
     """The command line for `apptainer run`, with home, /tmp, network and /dev/shm of the host.
 
     Raises InputError if Apptainer cannot run as the requested user.
@@ -100,14 +100,14 @@ def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCom
         words.append("--nv")
     if not request.network:
         words += ["--net", "--network=none"]
-    ids = request.ids()
+    ids = request.user_ids()
     if ids != request.caller:
         if request.caller[0] != 0 or ids is None:
             message = f"--user {request.user}: Apptainer runs commands as the current user"
             raise InputError(message, hint="omit --user")
         words += ["--security", f"uid:{ids[0]}", "--security", f"gid:{ids[1]}"]
     passed = [name for name, value in request.env.items() if value is None]
-    given = {name: value for name, value in request.variables().items() if name not in passed}
+    given = {name: value for name, value in request.all_variables().items() if name not in passed}
     return EngineCommand(
         command=(*words, str(image), *request.command),
         env={f"{PREFIX}{name}": value for name, value in given.items()},
@@ -115,7 +115,7 @@ def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCom
     )
 
 
-def ignored(request: ContainerRequest, through: str) -> list[str]:
+def ignored_options(request: ContainerRequest, through: str) -> list[str]:
     """Messages on options in `request` that the engine `through` ignores."""
     if through in ("docker", "podman"):
         return []
@@ -132,7 +132,7 @@ def ignored(request: ContainerRequest, through: str) -> list[str]:
     return lines
 
 
-def _mount(mount: Mount) -> str:
+def _apptainer_bind(mount: Mount) -> str:
     if ":" in f"{mount.source}{mount.target}":
         return f"--mount={_fields(mount)}"
     return f"--volume={mount.source}:{mount.target}{'' if mount.writable else ':ro'}"

@@ -13,9 +13,9 @@ from pathlib import Path
 from imgbuild.container import engine
 from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
 from imgbuild.system import process, programs
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
-LEAST = (0, 12)  # OCI layouts as contexts and as results
+MINIMUM_VERSION = (0, 12)  # OCI layouts as contexts and as results
 LINES = 40  # lines of the builder's output in an error
 REMEDY = "install Docker's buildx plugin (Debian: docker-buildx), or use the embedded builder"
 # Files in the folder of the matrix are read and written, even through links, without a prompt.
@@ -49,20 +49,21 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
 )
 
 
-def find() -> tuple[str, ...]:
+def find_buildx() -> tuple[str, ...]:
     """Find the command for buildx, which is a plugin of docker or a separate program.
 
-    Raises ToolMissing if it is not installed or older than `LEAST`.
+    Raises ToolMissing if it is not installed or older than `MINIMUM_VERSION`.
     """
     for command in (("docker", "buildx"), ("docker-buildx",), ("buildx",)):
-        if programs.which(command[0]) is None:
+        if programs.find_on_path(command[0]) is None:
             continue
-        answer = process.run([*command, "version"], check=False)
+        answer = process.run_command([*command, "version"], check=False)
         version = re.search(r"\bv?(\d+)\.(\d+)\.\d\S*", answer.stdout)
         if answer.status == 0 and version:
-            if (int(version[1]), int(version[2])) < LEAST:
+            if (int(version[1]), int(version[2])) < MINIMUM_VERSION:
                 message = (
-                    f"buildx {version[0]} is too old: {LEAST[0]}.{LEAST[1]} or newer is required"
+                    f"buildx {version[0]} is too old: {MINIMUM_VERSION[0]}.{MINIMUM_VERSION[1]} or"
+                    " newer is required"
                 )
                 raise ToolMissing(message, hint=REMEDY)
             return command
@@ -70,13 +71,13 @@ def find() -> tuple[str, ...]:
     raise ToolMissing(message, hint=REMEDY)
 
 
-def bake(
+def bake_target(
     folder: Path,
     file: str,
     target: str,
     values: Mapping[str, str],
     *,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
     terminal: bool = False,
 ) -> None:
     """Build `target` of the bake file `file` in `folder`. An interrupt cancels the build.
@@ -85,7 +86,7 @@ def bake(
     errors include the end of the output. Raises ToolMissing if no engine responds, InputError for
     an unknown builder, and WorkFailed for other failures.
     """
-    words = [*find(), "bake", "--progress=auto", f"--file={file}"]
+    words = [*find_buildx(), "bake", "--progress=auto", f"--file={file}"]
     words += [f"--set={target}.{key}={value}" for key, value in values.items()]
     words.append(target)
     last: collections.deque[str] = collections.deque(maxlen=LINES)
@@ -94,7 +95,7 @@ def bake(
         last.append(text)
         reporter.info(text)
 
-    status = process.follow(words, None if terminal else _line, cwd=folder, env=SETTINGS)
+    status = process.follow_output(words, None if terminal else _line, cwd=folder, env=SETTINGS)
     if status != 0:
         error = _error(target, last, words)
         error.log = "\n".join(last)
@@ -107,4 +108,4 @@ def _error(target: str, last: Iterable[str], words: list[str]) -> ImgbuildError:
     for pattern, kind, remedy in CAUSES:
         if re.search(pattern, output):
             return kind(message, hint=remedy)
-    return WorkFailed(message, hint=f"to run the build again: {process.pasted(words)}")
+    return WorkFailed(message, hint=f"to run the build again: {process.shell_command(words)}")

@@ -13,7 +13,7 @@ GROUPS = "/sys/fs/cgroup"
 SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 
 
-def write(path: str, text: str) -> None:
+def write_kernel_file(path: str, text: str) -> None:
     """Write `text` in one call, as kernel files require."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -27,25 +27,25 @@ def control_groups(limits: dict[str, int], process: int) -> list[str]:
     folders = []
     try:
         for base, values in group_places(limits):
-            remove_groups(abandoned(base))
+            remove_groups(abandoned_groups(base))
             folder = f"{base}/imgbuild-{os.getpid()}"
             os.mkdir(folder)
             folders.append(folder)
             for name, value in values.items():
                 if name in SWAP and not os.path.exists(f"{folder}/{name}"):
                     continue
-                write(f"{folder}/{name}", str(value))
-            write(f"{folder}/cgroup.procs", str(process))
+                write_kernel_file(f"{folder}/{name}", str(value))
+            write_kernel_file(f"{folder}/cgroup.procs", str(process))
     except OSError:
         for folder in folders:
             with contextlib.suppress(OSError):
-                write(f"{os.path.dirname(folder)}/cgroup.procs", str(process))
+                write_kernel_file(f"{os.path.dirname(folder)}/cgroup.procs", str(process))
         remove_groups(folders)
         return []
     return folders
 
 
-def abandoned(base: str) -> list[str]:
+def abandoned_groups(base: str) -> list[str]:
     """The groups in `base` that killed processes left behind."""
     owners = {name: name.partition("-")[2] for name in os.listdir(base)}
     return [

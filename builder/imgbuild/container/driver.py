@@ -14,47 +14,47 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.container.sandbox import Bind
+from imgbuild.container.sandbox import BindMount
 from imgbuild.errors import WorkFailed
 from imgbuild.system import process
 
 DEVICES = Path("/dev")
 NODES = ("nvidia*", "dri", "gdrdrv", "dxg")  # devices that CUDA opens; dxg is that of WSL
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 SETTINGS = ("NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_", "VLLM_ALLREDUCE_", "FLASHINFER_EXTRA_")
 GPU = re.compile(r"\d+|(GPU|MIG)-.+")  # a number or an ID; Slurm also sets NoDevFiles
 LIBRARY = "libcuda.so.1"
-OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")
+OWN_LIBRARIES = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")
 PLACES = ("/usr/local/nvidia/lib64", "/run/opengl-driver/lib", "/usr/lib/wsl/lib")
-SHOWN = "/run/imgbuild"
+CONTAINER_FOLDER = "/run/imgbuild"
 REMEDY = "install the driver, or choose another tier"
 
 
 class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The mounts of the driver, and variables with library paths for the loader."""
 
-    binds: tuple[Bind, ...]
+    binds: tuple[BindMount, ...]
     env: dict[str, str]
 
 
-def chosen() -> dict[str, str]:
+def chosen_gpus() -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES of this process, if it is set, for example by Slurm."""
-    value = os.environ.get(VISIBLE)
-    return {} if value is None else {VISIBLE: value}
+    value = os.environ.get(VISIBLE_VARIABLE)
+    return {} if value is None else {VISIBLE_VARIABLE: value}
 
 
-def settings() -> dict[str, str]:
+def gpu_variables() -> dict[str, str]:
     """Variables for the selected GPUs and for communication between GPUs (NCCL_NVLS_ENABLE, …)."""
     shared = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
-    return {**chosen(), **shared}
+    return {**chosen_gpus(), **shared}
 
 
-def gpus() -> int:
+def count_gpus() -> int:
     """The number of usable NVIDIA GPUs: GPUs in /dev, limited by CUDA_VISIBLE_DEVICES."""
     device_count = sum(
         bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*")
     )
-    value = os.environ.get(VISIBLE)
+    value = os.environ.get(VISIBLE_VARIABLE)
     if value is None:
         return device_count
     return min(device_count, sum(bool(GPU.fullmatch(name.strip())) for name in value.split(",")))
@@ -65,7 +65,7 @@ def driver_files(scratch: Path) -> DriverFiles:
 
     Raises WorkFailed if there is no driver.
     """
-    folder = libraries()
+    folder = driver_library_folder()
     if folder is None:
         places = ", ".join(PLACES)
         message = f"{LIBRARY} not found in the loader's cache or in {places}"
@@ -73,36 +73,38 @@ def driver_files(scratch: Path) -> DriverFiles:
     links = scratch / "driver"
     links.mkdir()
     for path in sorted(folder.glob("lib*.so*")):
-        if path.name.startswith(OWN):
-            (links / path.name).symlink_to(f"{SHOWN}/host/{path.name}")
+        if path.name.startswith(OWN_LIBRARIES):
+            (links / path.name).symlink_to(f"{CONTAINER_FOLDER}/host/{path.name}")
     if not (links / "libcuda.so").is_symlink():
         (links / "libcuda.so").symlink_to(LIBRARY)  # Triton links with -lcuda
-    place = f"{SHOWN}/driver"
+    place = f"{CONTAINER_FOLDER}/driver"
     nodes = sorted(path for pattern in NODES for path in DEVICES.glob(pattern))
     return DriverFiles(
         binds=(
-            Bind(source=folder, target=f"{SHOWN}/host"),
-            Bind(source=links, target=place),
-            *(Bind(source=path, target=str(path)) for path in nodes),
+            BindMount(source=folder, target=f"{CONTAINER_FOLDER}/host"),
+            BindMount(source=links, target=place),
+            *(BindMount(source=path, target=str(path)) for path in nodes),
         ),
         # For the loader, Triton, and gcc when FlashInfer links a compiled kernel with -lcuda.
         env={"LD_LIBRARY_PATH": place, "TRITON_LIBCUDA_PATH": place, "LIBRARY_PATH": place},
     )
 
 
-def libraries() -> Path | None:
+def driver_library_folder() -> Path | None:
     """The folder of the driver's libraries, found in the loader's cache or in `PLACES`."""
-    answer = process.run(["/sbin/ldconfig", "-p"], check=False)
-    return _first([*_listed(answer.stdout), *(Path(place) for place in PLACES)])
+    answer = process.run_command(["/sbin/ldconfig", "-p"], check=False)
+    return _first_with_library(
+        [*_listed_folders(answer.stdout), *(Path(place) for place in PLACES)]
+    )
 
 
-def _listed(text: str) -> list[Path]:
+def _listed_folders(text: str) -> list[Path]:
     """The folders of the 64-bit library in the output of `ldconfig -p`."""
     rows = [row for row in text.splitlines() if row.strip().startswith(f"{LIBRARY} (libc6,")]
     return [Path(row.rpartition("=> ")[2].strip()).parent for row in rows]
 
 
-def _first(folders: Iterable[Path]) -> Path | None:
+def _first_with_library(folders: Iterable[Path]) -> Path | None:
     """The first of `folders` that contains the library, with resolved links."""
     for folder in folders:
         path = folder / LIBRARY

@@ -24,7 +24,7 @@ import struct
 import sys
 import termios
 
-from imgbuild.container.control_groups import control_groups, remove_groups, write
+from imgbuild.container.control_groups import control_groups, remove_groups, write_kernel_file
 from imgbuild.container.enclosure_root import EnclosureJob, change_root, make_root, mount_overlay
 from imgbuild.container.kernel_calls import (
     DUMPABLE,
@@ -36,10 +36,10 @@ from imgbuild.container.kernel_calls import (
     NEWUSER,
     NEWUTS,
     PDEATHSIG,
-    PRIVILEGED,
+    PRIVILEGED_CAPABILITIES,
     EnclosureError,
-    become,
-    checked,
+    change_user,
+    check_result,
     libc,
     load_filter,
     prctl,
@@ -50,27 +50,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MARK = "imgbuild sandbox: "
-IN_MEMORY = 3  # exit status of a probe if the changes of an overlay are in memory
+MEMORY_DESCRIPTOR = 3  # exit status of a probe if the changes of an overlay are in memory
 FAILED, NOT_STARTED, NOT_FOUND = 125, 126, 127  # as in Docker
-NO_NAMESPACES = "create namespaces"
+NAMESPACES_ACTION = "create namespaces"
 MESSAGE = struct.Struct("=ci")
 DESCRIPTORS = 1 << 16  # more than the few that `sandbox` leaves open
 INTERPRETERS = 5  # limit of nested script interpreters in the kernel
 
 
-class Helper:
+class HelperPipes:
     """Sends requests of the second and third process to the first process over two pipes."""
 
     def __init__(self) -> None:
         self.asked, self._ask = os.pipe()
         self._answer, self.answered = os.pipe()
 
-    def enter(self) -> None:
+    def close_first_process_ends(self) -> None:
         """Close the ends used only by the first process. Called by the second process."""
         os.close(self.asked)
         os.close(self.answered)
 
-    def leave(self) -> None:
+    def close_write_end(self) -> None:
         """Close the write end to detect the end of requests. Called by the first process."""
         os.close(self._ask)
 
@@ -97,7 +97,7 @@ class Helper:
         return bool(poll.poll(0))
 
 
-def serve(helper: Helper, job: EnclosureJob) -> None:
+def serve_requests(helper: HelperPipes, job: EnclosureJob) -> None:
     """Map IDs on request in the first process until the other processes have ended."""
     process, is_requested = 0, False
     while message := os.read(helper.asked, MESSAGE.size):
@@ -107,15 +107,15 @@ def serve(helper: Helper, job: EnclosureJob) -> None:
         if not process or not is_requested:
             continue
         is_requested = False
-        maps = {name: ids_of(name, index, job) for index, name in enumerate(("uid", "gid"))}
+        maps = {name: id_map(name, index, job) for index, name in enumerate(("uid", "gid"))}
         if os.geteuid() != 0:
-            write(f"/proc/{process}/setgroups", "deny")
+            write_kernel_file(f"/proc/{process}/setgroups", "deny")
         for name, text in maps.items():
-            write(f"/proc/{process}/{name}_map", text)
+            write_kernel_file(f"/proc/{process}/{name}_map", text)
         os.write(helper.answered, b"m")
 
 
-def ids_of(name: str, index: int, job: EnclosureJob) -> str:
+def id_map(name: str, index: int, job: EnclosureJob) -> str:
     """The text for `uid_map` or `gid_map`: one ID for a user, and for root all IDs or `host_id`."""
     inside = job.user[index]
     if os.geteuid() != 0:
@@ -132,21 +132,21 @@ def main(job: EnclosureJob) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the command handles these
     prctl(PDEATHSIG, signal.SIGKILL)
-    helper = Helper()
+    helper = HelperPipes()
     process = os.fork()
     if process == 0:
-        end_with(lambda: isolate(helper, job))
-    helper.leave()
+        exit_with_result(lambda: isolate_process(helper, job))
+    helper.close_write_end()
     groups = control_groups(job.limits, process) if job.limits else []
     os.write(helper.answered, b"g" if groups else b"n")
     try:
-        serve(helper, job)
+        serve_requests(helper, job)
         return wait_for(process)
     finally:
         remove_groups(groups)
 
 
-def end_with(function: Callable[[], int]) -> None:
+def exit_with_result(function: Callable[[], int]) -> None:
     """Exit with the status that `function` returns, or with the status of its error."""
     status = FAILED
     try:
@@ -166,48 +166,48 @@ def wait_for(process: int) -> int:
             return code if code >= 0 else 128 - code
 
 
-def isolate(helper: Helper, job: EnclosureJob) -> int:
+def isolate_process(helper: HelperPipes, job: EnclosureJob) -> int:
     """Run the second process, which creates the namespaces and waits for the third process."""
-    helper.enter()
+    helper.close_first_process_ends()
     prctl(PDEATHSIG, signal.SIGKILL)
     grouped = helper.wait() == b"g"
     flags = NEWPID | NEWIPC | NEWUTS | (0 if job.network else NEWNET)
     job.mapped = os.geteuid() != 0 or libc.unshare(flags) != 0
     if job.mapped:
-        checked(libc.unshare(NEWUSER), NO_NAMESPACES)
+        check_result(libc.unshare(NEWUSER), NAMESPACES_ACTION)
         helper.name(os.getpid())
         helper.map_ids()
-        checked(libc.unshare(flags), NO_NAMESPACES)
+        check_result(libc.unshare(flags), NAMESPACES_ACTION)
     process = os.fork()
     if process == 0:
-        end_with(lambda: process_one(helper, job, grouped=grouped))
+        exit_with_result(lambda: process_one(helper, job, grouped=grouped))
     helper.name(process)
     return wait_for(process)
 
 
-def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
+def process_one(helper: HelperPipes, job: EnclosureJob, *, grouped: bool) -> int:
     """Run process 1 of the namespaces, which sets up the root and starts the command."""
     sys.path.clear()
     sys.meta_path.clear()
     umask = os.umask(0o022)
-    checked(libc.unshare(NEWNS | NEWCGROUP), NO_NAMESPACES)
-    checked(libc.sethostname(job.hostname.encode(), len(job.hostname)), "set the host name")
+    check_result(libc.unshare(NEWNS | NEWCGROUP), NAMESPACES_ACTION)
+    check_result(libc.sethostname(job.hostname.encode(), len(job.hostname)), "set the host name")
     if not job.network:
         start_network()
-    interpreter = identity("/proc/self/exe")
+    interpreter = file_identity("/proc/self/exe")
     in_memory = mount_overlay(job)
     if job.probe:
-        return IN_MEMORY if in_memory else 0
+        return MEMORY_DESCRIPTOR if in_memory else 0
     make_root(job)
     change_root(job.root)
     if not job.mapped and libc.unshare(NEWUSER) == 0:  # not supported by every kernel
         helper.map_ids()
     elif not job.mapped and job.outer_proc:
-        checked(-1, f"{NO_NAMESPACES} of users, which the existing /proc needs")
+        check_result(-1, f"{NAMESPACES_ACTION} of users, which the existing /proc needs")
     elif not job.mapped and job.host_id is not None:
         job.user = (job.host_id, job.host_id)
-    limit(job.limits, grouped=grouped)
-    become(job.user, PRIVILEGED if job.privileged else ())
+    set_limits(job.limits, grouped=grouped)
+    change_user(job.user, PRIVILEGED_CAPABILITIES if job.privileged else ())
     prctl(DUMPABLE, 0)  # prevents reading this process or its /proc/1/exe
     prctl(PDEATHSIG, signal.SIGKILL)
     if helper.is_alone():
@@ -220,7 +220,7 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
     os.closerange(3, DESCRIPTORS)
     process = os.fork()
     if process == 0:
-        start(job, interpreter, controlled=controlled)
+        start_command(job, interpreter, controlled=controlled)
     return wait_for(process)
 
 
@@ -236,12 +236,12 @@ def start_network() -> None:
     datagram_socket.close()
     for name, value in (("ping_group_range", "0 2147483647"), ("ip_unprivileged_port_start", "0")):
         try:
-            write(f"/proc/sys/net/ipv4/{name}", value)
+            write_kernel_file(f"/proc/sys/net/ipv4/{name}", value)
         except OSError:  # a group that is not mapped, or a read-only /proc
             continue
 
 
-def limit(limits: dict[str, int], *, grouped: bool) -> None:
+def set_limits(limits: dict[str, int], *, grouped: bool) -> None:
     """Set limits for processes. Without control groups, includes memory and number of processes."""
     # 1: no program of the host receives a core dump
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
@@ -269,7 +269,9 @@ def open_terminal(console: int) -> bool:
     return True
 
 
-def start(job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled: bool) -> None:
+def start_command(
+    job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled: bool
+) -> None:
     """Execute the command in the fourth process, or exit with a status as in a shell."""
     command, cwd = job.command, job.cwd
     status, text = NOT_STARTED, f"cannot change to the folder {cwd}"
@@ -288,7 +290,7 @@ def start(job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled:
             message = "the folder is outside of the image"
             raise EnclosureError(message)
         text, status = f"cannot start {command[0]}", NOT_FOUND
-        execute(command, job.env, interpreter)
+        execute_command(command, job.env, interpreter)
     except (EnclosureError, OSError) as error:
         if not isinstance(error, FileNotFoundError):
             status = NOT_STARTED
@@ -298,7 +300,7 @@ def start(job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled:
         os._exit(status)
 
 
-def identity(path: str) -> tuple[int, int, bytes]:
+def file_identity(path: str) -> tuple[int, int, bytes]:
     """The device and inode of a file, and its mount ID."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -318,7 +320,7 @@ def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
     A command could open this file, and write to it when it is no longer in use (CVE-2019-5736).
     """
     for _ in range(INTERPRETERS + 1):
-        path_identity = identity(path)
+        path_identity = file_identity(path)
         if path_identity[:2] == interpreter[:2] and path_identity[2] in (b"", interpreter[2]):
             message = f"{path} is the program of the sandbox"
             raise EnclosureError(message)
@@ -330,7 +332,9 @@ def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
         path = os.fsdecode(words[0])
 
 
-def execute(command: list[str], env: dict[str, str], interpreter: tuple[int, int, bytes]) -> None:
+def execute_command(
+    command: list[str], env: dict[str, str], interpreter: tuple[int, int, bytes]
+) -> None:
     """Replace this process by the command. A program without a slash is searched in $PATH."""
     name = command[0]
     places = (
@@ -351,8 +355,8 @@ def execute(command: list[str], env: dict[str, str], interpreter: tuple[int, int
     raise failure
 
 
-def run() -> None:
+def run_job() -> None:
     """Run the job in the file descriptor that is the argument, and exit."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         job = EnclosureJob(json.loads(file.read()))
-    end_with(lambda: main(job))
+    exit_with_result(lambda: main(job))

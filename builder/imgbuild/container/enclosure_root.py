@@ -17,12 +17,12 @@ from imgbuild.container.kernel_calls import (
     RDONLY,
     REC,
     EnclosureError,
-    bind,
-    checked,
-    flag,
+    add_mount_flags,
+    bind_mount,
+    check_result,
     libc,
     mount,
-    restrict,
+    restrict_mounts,
     system_call,
 )
 
@@ -31,8 +31,8 @@ LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/sel
          "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}  # fmt: skip
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 MAKE_POINT = "make the mount point"
-HIDDEN = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug", "acpi", "scsi")
-LOCKED = ("sys", "sysrq-trigger", "irq", "bus", "fs")
+HIDDEN_FILES = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug", "acpi", "scsi")
+READONLY_FILES = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 
 
 class EnclosureJob:
@@ -96,18 +96,18 @@ def mount_point(root: str, path: str, *, folder: bool) -> str:
 
 def make_devices(dev: str, *, terminal: bool) -> None:
     """Create a /dev with safe device nodes, separate pseudo-terminals, and shared memory."""
-    checked(mount("tmpfs", dev, "tmpfs", NOSUID | NOEXEC, "mode=755"), "mount /dev")
+    check_result(mount("tmpfs", dev, "tmpfs", NOSUID | NOEXEC, "mode=755"), "mount /dev")
     for name in (*NODES, *(("tty",) if terminal else ())):
         os.close(os.open(f"{dev}/{name}", NEW_FILE, 0o644))
-        bind(f"/dev/{name}", f"{dev}/{name}", f"/dev/{name}")
+        bind_mount(f"/dev/{name}", f"{dev}/{name}", f"/dev/{name}")
         # it belongs to the host: keep mode and owner
-        flag(f"{dev}/{name}", RDONLY | NOSUID | NOEXEC)
+        add_mount_flags(f"{dev}/{name}", RDONLY | NOSUID | NOEXEC)
     for name, target in LINKS.items():
         os.symlink(target, f"{dev}/{name}")
     for name in ("pts", "shm"):
         os.mkdir(f"{dev}/{name}")
     flags = NOSUID | NODEV
-    checked(mount("tmpfs", f"{dev}/shm", "tmpfs", flags, "mode=1777"), "mount /dev/shm")
+    check_result(mount("tmpfs", f"{dev}/shm", "tmpfs", flags, "mode=1777"), "mount /dev/shm")
     # Not every kernel allows them in a user namespace; without them a command uses pipes.
     mount("devpts", f"{dev}/pts", "devpts", NOSUID | NOEXEC, "newinstance,ptmxmode=0666,mode=620")
 
@@ -120,28 +120,28 @@ def make_proc(proc: str, job: EnclosureJob) -> None:
     """
     if mount("proc", proc, "proc", NOSUID | NODEV | NOEXEC) != 0:
         job.outer_proc = True
-        bind("/proc", proc, "/proc")
-        restrict(proc, NOSUID | NODEV | NOEXEC)
-    for name in LOCKED:
+        bind_mount("/proc", proc, "/proc")
+        restrict_mounts(proc, NOSUID | NODEV | NOEXEC)
+    for name in READONLY_FILES:
         if os.path.exists(f"{proc}/{name}"):
-            bind(f"{proc}/{name}", f"{proc}/{name}", f"/proc/{name}")
-            restrict(f"{proc}/{name}", RDONLY)
-    for name in HIDDEN:
+            bind_mount(f"{proc}/{name}", f"{proc}/{name}", f"/proc/{name}")
+            restrict_mounts(f"{proc}/{name}", RDONLY)
+    for name in HIDDEN_FILES:
         path = f"{proc}/{name}"
         if os.path.isdir(path):
             flags = RDONLY | NOSUID | NODEV | NOEXEC
-            checked(mount("tmpfs", path, "tmpfs", flags), f"hide /proc/{name}")
+            check_result(mount("tmpfs", path, "tmpfs", flags), f"hide /proc/{name}")
         elif os.path.exists(path):
-            bind("/dev/null", path, f"/dev/null over /proc/{name}")
-            flag(path, RDONLY | NOSUID | NOEXEC)
+            bind_mount("/dev/null", path, f"/dev/null over /proc/{name}")
+            add_mount_flags(path, RDONLY | NOSUID | NOEXEC)
 
 
 def make_sys(sys_: str) -> None:
     """Create a read-only /sys, or bind the existing one if the kernel does not allow a new one."""
     flags = RDONLY | NOSUID | NODEV | NOEXEC
     if mount("sysfs", sys_, "sysfs", flags) != 0:
-        bind("/sys", sys_, "/sys")
-        restrict(sys_, flags)
+        bind_mount("/sys", sys_, "/sys")
+        restrict_mounts(sys_, flags)
 
 
 def mount_overlay(job: EnclosureJob) -> bool:
@@ -149,7 +149,7 @@ def mount_overlay(job: EnclosureJob) -> bool:
 
     Returns whether changes are kept in memory, because the disk does not support overlays.
     """
-    checked(mount(None, "/", None, REC | PRIVATE), "make mounts private")
+    check_result(mount(None, "/", None, REC | PRIVATE), "make mounts private")
     if not job.changes:
         return False
     for in_memory in (False, True):
@@ -163,36 +163,36 @@ def mount_overlay(job: EnclosureJob) -> bool:
         ):  # old kernels lack this option and allow overlays only as root
             if mount("overlay", job.root, "overlay", 0, job.overlay + more) == 0:
                 return in_memory
-    checked(-1, f"mount an overlay over {job.root}")
+    check_result(-1, f"mount an overlay over {job.root}")
     return False
 
 
 def make_root(job: EnclosureJob) -> None:
     """Mount all files visible to the command below job.root."""
     root = job.root
-    bind(root, root, root)
-    restrict(root, NOSUID | NODEV)
+    bind_mount(root, root, root)
+    restrict_mounts(root, NOSUID | NODEV)
     make_proc(mount_point(root, "proc", folder=True), job)
     make_devices(mount_point(root, "dev", folder=True), terminal=job.terminal)
     make_sys(mount_point(root, "sys", folder=True))
     tmp = mount_point(root, "tmp", folder=True)
-    checked(mount("tmpfs", tmp, "tmpfs", NOSUID | NODEV, "mode=1777"), "mount /tmp")
+    check_result(mount("tmpfs", tmp, "tmpfs", NOSUID | NODEV, "mode=1777"), "mount /tmp")
     with open(f"{tmp}/hosts", "w", encoding="utf-8") as file:
         file.write(f"127.0.0.1 localhost {job.hostname}\n::1 localhost\n")
-    bind(f"{tmp}/hosts", mount_point(root, "etc/hosts", folder=False), "/etc/hosts")
+    bind_mount(f"{tmp}/hosts", mount_point(root, "etc/hosts", folder=False), "/etc/hosts")
     os.unlink(f"{tmp}/hosts")
     for writable, source, path in job.binds:
         point = mount_point(root, path, folder=os.path.isdir(source))
-        bind(source, point, source)
+        bind_mount(source, point, source)
         nodev = 0 if source.startswith("/dev/") else NODEV
-        restrict(point, NOSUID | nodev | (0 if writable else RDONLY))
+        restrict_mounts(point, NOSUID | nodev | (0 if writable else RDONLY))
     if job.readonly:
-        flag(root, RDONLY)
+        add_mount_flags(root, RDONLY)
 
 
 def change_root(root: str) -> None:
     """Change the root of this process to `root`, and unmount the old root."""
     os.chdir(root)
-    checked(system_call("pivot_root", b".", b"."), "change the root (pivot_root)")
-    checked(libc.umount2(b".", DETACH), "unmount the old root")
+    check_result(system_call("pivot_root", b".", b"."), "change the root (pivot_root)")
+    check_result(libc.umount2(b".", DETACH), "unmount the old root")
     os.chdir("/")

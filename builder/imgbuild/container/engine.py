@@ -14,10 +14,10 @@ import msgspec
 
 from imgbuild.errors import ToolMissing
 from imgbuild.system import process, programs
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Digest
 
-Kind = Literal["docker", "podman"]
+EngineKind = Literal["docker", "podman"]
 # Queried in one call: the version, and whether the engine is rootless.
 PROBES = {
     "docker": ("info", "--format", "{{.ServerVersion}} {{json .SecurityOptions}}"),
@@ -37,7 +37,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     In a `rootless` engine, root is the user who started it.
     """
 
-    kind: Kind
+    kind: EngineKind
     program: str
     version: str
     rootless: bool
@@ -55,7 +55,7 @@ class InspectedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a container for tests. `options` are further options for `create`.
+    """Options of a container for tests. `options` are further options for `create_container`.
 
     Without `network`, the container has only a loopback interface. `gpus` is a number of GPUs, or
     True for all.
@@ -68,32 +68,34 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
 
 
-class _Root(msgspec.Struct, frozen=True, rename="pascal"):
+class _RootFilesystem(msgspec.Struct, frozen=True, rename="pascal"):
     layers: tuple[str, ...] = ()
 
 
-class _Inspected(msgspec.Struct, frozen=True, rename="pascal"):
+class _InspectedJson(msgspec.Struct, frozen=True, rename="pascal"):
     id: str
-    root_fs: _Root = msgspec.field(default=_Root(), name="RootFS")
+    root_fs: _RootFilesystem = msgspec.field(default=_RootFilesystem(), name="RootFS")
 
 
-def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | None:
+def find_engine(
+    prefer: str | None = None, *, reporter: Reporter = SILENT_REPORTER
+) -> Engine | None:
     """A running engine, or None. If `prefer` is set, only "docker" or "podman".
 
     Docker is tried before podman, unless only CONTAINER_HOST is set. Raises ToolMissing if the
     engine in DOCKER_HOST or CONTAINER_HOST does not respond.
     """
     if prefer is not None:
-        order: tuple[Kind, ...] = ("podman",) if prefer == "podman" else ("docker",)
+        order: tuple[EngineKind, ...] = ("podman",) if prefer == "podman" else ("docker",)
     elif "CONTAINER_HOST" in os.environ and "DOCKER_HOST" not in os.environ:
         order = ("podman", "docker")
     else:
         order = ("docker", "podman")
     for kind in order:
-        program = programs.which(kind)
+        program = programs.find_on_path(kind)
         if program is None:
             continue
-        answer = process.run([program, *PROBES[kind]], check=False)
+        answer = process.run_command([program, *PROBES[kind]], check=False)
         version, _, security = answer.stdout.partition(" ")  # both empty if no engine responds
         if answer.status == 0 and version:
             rootless = ROOTLESS[kind] in security
@@ -107,27 +109,27 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
     return None
 
 
-def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine:
-    """Find a running engine as in `find`. Raises ToolMissing if there is none."""
-    engine = find(prefer, reporter=reporter)
+def require_engine(prefer: str | None = None, *, reporter: Reporter = SILENT_REPORTER) -> Engine:
+    """Find a running engine as in `find_engine`. Raises ToolMissing if there is none."""
+    engine = find_engine(prefer, reporter=reporter)
     if engine is None:
         message = f"cannot connect to {prefer}" if prefer else "no container engine found"
         raise ToolMissing(message, hint=REMEDY)
     return engine
 
 
-def local(engine: Engine) -> bool:
+def is_local(engine: Engine) -> bool:
     """Whether neither DOCKER_HOST nor CONTAINER_HOST is set to an engine on another machine."""
     host = os.environ.get(HOSTS[engine.kind], "")
     return not host or host.startswith(("unix:", "npipe:"))
 
 
-def inspect(engine: Engine, reference: str) -> InspectedImage | None:
+def inspect_image(engine: Engine, reference: str) -> InspectedImage | None:
     """The image `reference` in `engine`. None if it is missing."""
-    answer = process.run(engine.command("image", "inspect", reference), check=False)
+    answer = process.run_command(engine.command("image", "inspect", reference), check=False)
     if answer.status != 0:
         return None
-    image = msgspec.json.decode(answer.stdout, type=tuple[_Inspected, ...])[0]
+    image = msgspec.json.decode(answer.stdout, type=tuple[_InspectedJson, ...])[0]
     name = image.id if image.id.startswith("sha256:") else f"sha256:{image.id}"
     return InspectedImage(id=name, diff_ids=image.root_fs.layers)
 
@@ -135,51 +137,53 @@ def inspect(engine: Engine, reference: str) -> InspectedImage | None:
 def diff_ids(engine: Engine) -> frozenset[Digest]:
     """The diff IDs of all layers of all named images of `engine`."""
     words = engine.command("image", "ls", "--quiet", "--no-trunc")
-    answer = process.run(words, check=False)
+    answer = process.run_command(words, check=False)
     if answer.status != 0:  # as when an image is removed while Docker reads its content
-        answer = process.run(words)
+        answer = process.run_command(words)
     listed = answer.stdout.split()
     if not listed:
         return frozenset()
     # An image may be removed between the two commands: the others are printed nevertheless.
     words = engine.command("image", "inspect", *dict.fromkeys(listed))
-    images = process.run(words, check=False).stdout or "[]"
-    inspected = msgspec.json.decode(images, type=tuple[_Inspected, ...])
+    images = process.run_command(words, check=False).stdout or "[]"
+    inspected = msgspec.json.decode(images, type=tuple[_InspectedJson, ...])
     return frozenset(layer for image in inspected for layer in image.root_fs.layers)
 
 
-def remove(engine: Engine, reference: str) -> None:
+def remove_image(engine: Engine, reference: str) -> None:
     """Remove the name `reference`, if it exists, and the image if it has no other name."""
-    if inspect(engine, reference) is not None:
-        process.run(engine.command("image", "rm", reference))
+    if inspect_image(engine, reference) is not None:
+        process.run_command(engine.command("image", "rm", reference))
 
 
-def create(
+def create_container(
     engine: Engine, reference: str, command: Sequence[str], settings: ContainerOptions | None = None
 ) -> str:
     """Create a container without starting it. Returns the ID."""
     flags = _flags(engine, settings or ContainerOptions())
-    return process.run(engine.command("create", *flags, reference, *command)).stdout.strip()
+    return process.run_command(engine.command("create", *flags, reference, *command)).stdout.strip()
 
 
-def copy_in(engine: Engine, container: str, tar: Iterable[bytes], folder: str = "/") -> None:
+def copy_into_container(
+    engine: Engine, container: str, tar: Iterable[bytes], folder: str = "/"
+) -> None:
     """Unpack a tar stream into `folder` of a container, with the owners in the tar."""
     # podman's archive mode changes the owner to the container's user.
     owners = ("--archive=false",) if engine.kind == "podman" else ()
-    process.feed(engine.command("cp", *owners, "-", f"{container}:{folder}"), tar)
+    process.feed_command(engine.command("cp", *owners, "-", f"{container}:{folder}"), tar)
 
 
-def start(engine: Engine, container: str) -> process.Result:
+def start_container(engine: Engine, container: str) -> process.ProcessResult:
     """Start a container, and wait for its end. The status is not checked."""
-    return process.run(engine.command("start", "--attach", container), check=False)
+    return process.run_command(engine.command("start", "--attach", container), check=False)
 
 
-def discard(engine: Engine, container: str) -> None:
+def remove_container(engine: Engine, container: str) -> None:
     """Remove a container, if it exists, and its anonymous volumes, even if it is running."""
-    process.run(engine.command("rm", "--force", "--volumes", container), check=False)
+    process.run_command(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
-def gpu_options(kind: Kind, gpus: bool | int) -> tuple[str, ...]:
+def gpu_options(kind: EngineKind, gpus: bool | int) -> tuple[str, ...]:
     """The options for `gpus` GPUs (True for all)."""
     if gpus is True:
         return GPUS[kind]

@@ -17,18 +17,26 @@ NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC = 1, 2, 4, 8, 32, 4096, 16384
 PRIVATE, DETACH = 1 << 18, 2
-KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}  # statvfs → mount flags
+KEPT_MOUNT_FLAGS = {
+    1: 1,
+    2: 2,
+    4: 4,
+    8: 8,
+    1024: 1024,
+    2048: 2048,
+    4096: 1 << 21,
+}  # statvfs → mount flags
 PDEATHSIG, DUMPABLE, SECCOMP, CAPBSET_DROP, NO_NEW_PRIVS, AMBIENT = 1, 4, 22, 24, 38, 47
 CAPABILITIES = 64
 # Capabilities of root in the sandbox, for files and accounts: CHOWN, DAC_OVERRIDE, FOWNER, FSETID,
 # KILL, SETGID, SETUID, NET_BIND_SERVICE, SETFCAP.
-PRIVILEGED = (0, 1, 3, 4, 5, 6, 7, 10, 31)
+PRIVILEGED_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 10, 31)
 CAPABILITY_VERSION = 0x20080522
 NUMBERS = {
     "x86_64": {"pivot_root": 155, "capset": 126},
     "aarch64": {"pivot_root": 41, "capset": 91},
 }
-ESCAPED = re.compile(rb"\\([0-7]{3})")
+ESCAPED_OCTAL = re.compile(rb"\\([0-7]{3})")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,7 +45,7 @@ class EnclosureError(Exception):
     """The sandbox cannot be created, or the command cannot be started."""
 
 
-def checked(result: int, what: str) -> None:
+def check_result(result: int, what: str) -> None:
     """Raise EnclosureError with the error of the last C call if `result` is not 0."""
     if result != 0:
         message = f"cannot {what}: {os.strerror(ctypes.get_errno())}"
@@ -61,40 +69,42 @@ def system_call(name: str, *arguments: object) -> int:
     return int(libc.syscall(NUMBERS[os.uname().machine][name], *arguments))
 
 
-def bind(source: str, target: str, what: str) -> None:
+def bind_mount(source: str, target: str, what: str) -> None:
     """Mount `source`, with the mounts below it, at `target`. `what` is the name in errors."""
-    checked(mount(source, target, None, BIND | REC), f"bind {what}")
+    check_result(mount(source, target, None, BIND | REC), f"bind {what}")
 
 
-def flag(place: str, flags: int) -> None:
+def add_mount_flags(place: str, flags: int) -> None:
     """Add `flags` to a mount, keeping other flags, which can be locked by the kernel."""
     current = os.statvfs(place).f_flag
-    retained = sum(mount_flag for bit, mount_flag in KEPT.items() if current & bit)
-    checked(
+    retained = sum(mount_flag for bit, mount_flag in KEPT_MOUNT_FLAGS.items() if current & bit)
+    check_result(
         mount(None, place, None, REMOUNT | BIND | retained | flags), f"restrict the mount {place}"
     )
 
 
-def restrict(target: str, flags: int) -> None:
+def restrict_mounts(target: str, flags: int) -> None:
     """Add mount flags to `target` and all mounts below it."""
     with open("/proc/self/mountinfo", "rb") as file:
         lines = file.read().splitlines()
     for line in lines:
-        place = os.fsdecode(ESCAPED.sub(lambda match: bytes((int(match[1], 8),)), line.split()[4]))
+        place = os.fsdecode(
+            ESCAPED_OCTAL.sub(lambda match: bytes((int(match[1], 8),)), line.split()[4])
+        )
         if place == target or place.startswith(f"{target}/"):
             try:
-                flag(place, flags)
+                add_mount_flags(place, flags)
             except PermissionError:  # not accessible to the command either
                 continue
 
 
-def become(user: tuple[int, int], capabilities: tuple[int, ...]) -> None:
+def change_user(user: tuple[int, int], capabilities: tuple[int, ...]) -> None:
     """Change the user and group ID, and permanently drop all capabilities except `capabilities`."""
     for number in range(CAPABILITIES):
         if number not in capabilities and prctl(CAPBSET_DROP, number) != 0:
             if ctypes.get_errno() == errno.EINVAL:
                 break  # above the last one of this kernel
-            checked(-1, "drop capabilities")
+            check_result(-1, "drop capabilities")
     uid, gid = user
     with contextlib.suppress(PermissionError):  # denied to the user who created the namespace
         os.setgroups([])
@@ -105,8 +115,8 @@ def become(user: tuple[int, int], capabilities: tuple[int, ...]) -> None:
     header = struct.pack("Ii", CAPABILITY_VERSION, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     data = struct.pack("6I", low, low, 0, high, high, 0)
-    checked(system_call("capset", header, data), "drop capabilities")
-    checked(prctl(NO_NEW_PRIVS, 1), "set no_new_privs")
+    check_result(system_call("capset", header, data), "drop capabilities")
+    check_result(prctl(NO_NEW_PRIVS, 1), "set no_new_privs")
 
 
 def load_filter(program: bytes) -> None:
@@ -117,4 +127,4 @@ def load_filter(program: bytes) -> None:
     buffer = ctypes.create_string_buffer(program, len(program))
     descriptor = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     pointer = ctypes.create_string_buffer(descriptor, len(descriptor))
-    checked(libc.prctl(SECCOMP, ctypes.c_ulong(2), pointer, 0, 0), "load the filter")
+    check_result(libc.prctl(SECCOMP, ctypes.c_ulong(2), pointer, 0, 0), "load the filter")

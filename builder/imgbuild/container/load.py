@@ -12,7 +12,7 @@ from imgbuild.errors import WorkFailed
 from imgbuild.oci import archive
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.layout import Layout
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Digest
 
 
@@ -23,8 +23,13 @@ class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
     id: Digest
 
 
-def load(
-    container_engine: Engine, layout: Layout, arch: Arch, tag: str, *, reporter: Reporter = SILENT
+def load_image(
+    container_engine: Engine,
+    layout: Layout,
+    arch: Arch,
+    tag: str,
+    *,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> EngineImage:
     """Load the image for `arch` into an engine as `tag`, unless it already exists.
 
@@ -34,15 +39,15 @@ def load(
     stored = layout.image(arch)
     if container_engine.kind == "podman":  # Docker checks the diff IDs
         checked_layers.require_image(Store.open(), layout, arch, reporter=reporter)
-    reference = archive.reference(tag)
-    present = engine.inspect(container_engine, reference)
-    if present is not None and _same(present, stored):
+    reference = archive.complete_reference(tag)
+    present = engine.inspect_image(container_engine, reference)
+    if present is not None and _is_same_image(present, stored):
         reporter.detail(f"{tag} already exists in {container_engine.kind}")
         return EngineImage(reference=reference, id=present.id)
     engine_diff_ids = engine.diff_ids(container_engine)
     pairs = zip(stored.layers, stored.diff_ids, strict=True)
     # Imports the clients of engines, which takes 0.2 s, only if they are needed.
-    from imgbuild.container.transfer import ImageTransfer, transfer
+    from imgbuild.container.transfer import ImageTransfer, transfer_image
 
     job = ImageTransfer(
         engine=container_engine,
@@ -52,9 +57,9 @@ def load(
         title=f"loading {tag} into {container_engine.kind}",
         there=frozenset(layer.digest for layer, diff_id in pairs if diff_id in engine_diff_ids),
     )
-    transfer(job, reporter)
-    present = engine.inspect(container_engine, reference)
-    if present is None or not _same(present, stored):
+    transfer_image(job, reporter)
+    present = engine.inspect_image(container_engine, reference)
+    if present is None or not _is_same_image(present, stored):
         name = present.id if present is not None else "no image"
         message = (
             f"{container_engine.kind} {container_engine.version} stored {name} as {reference}, not"
@@ -64,7 +69,7 @@ def load(
     return EngineImage(reference=reference, id=present.id)
 
 
-def _same(inspected: engine.InspectedImage, stored: PlatformImage) -> bool:
+def _is_same_image(inspected: engine.InspectedImage, stored: PlatformImage) -> bool:
     """Whether an image in an engine is that of a layout.
 
     The image ID is the digest of the manifest if the engine stores OCI documents, and otherwise the

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.index.server import LocalHandler, listening
+from imgbuild.index.server import LocalHandler, serve_requests
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.layout import Layout
 from imgbuild.values import Arch
@@ -38,7 +38,7 @@ class LoopbackImage(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.repository}:{self.tag}"
 
 
-class _Handler(LocalHandler):
+class _LoopbackHandler(LocalHandler):
     files: dict[str, tuple[Descriptor, Path]]
     seen: threading.Event
     sent: Callable[[int], object]
@@ -95,7 +95,7 @@ class _Handler(LocalHandler):
 
 
 @contextlib.contextmanager
-def serve(
+def serve_image(
     layout: Layout, arch: Arch, sent: Callable[[int], object] = lambda _: None
 ) -> Iterator[LoopbackImage]:
     """Serve the image on `arch` of `layout` until the end of the block.
@@ -113,6 +113,6 @@ def serve(
         )
     seen = threading.Event()
     attributes = {"files": files, "seen": seen, "sent": staticmethod(sent)}
-    handler = type("Handler", (_Handler,), attributes)
-    with listening(handler) as host:
+    handler = type("Handler", (_LoopbackHandler,), attributes)
+    with serve_requests(handler) as host:
         yield LoopbackImage(repository=f"{host}/{NAME}", tag=tag, requested=seen.is_set)

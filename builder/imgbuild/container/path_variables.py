@@ -1,7 +1,7 @@
 """Passes variables with paths (HF_HOME, …) to containers, with mounts for the paths.
 
-The rules are the table `paths` in data/variables.yaml. `passed` applies the table for `run` and
-`smoke`. Job scripts for Slurm contain the table (images/templates/slurm/paths.j2), because the
+The rules are the table `paths` in data/variables.yaml. `passed_paths` applies the table for `run`
+and `smoke`. Job scripts for Slurm contain the table (images/templates/slurm/paths.j2), because the
 values are those of the job.
 """
 
@@ -25,7 +25,7 @@ IMAGE_FOLDERS = (
     "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt/imgbuild", "/opt/venv", "/proc", "/run",
     "/sbin", "/sys", "/usr", "/var/cache/imgbuild", *SCRATCH[:2],
 )  # fmt: skip
-Use = Literal["mounted", "not passed"]
+VariableUse = Literal["mounted", "not passed"]
 DATABASE = "sqlite:///"
 ADDRESSES = ("file:", DATABASE)  # values that contain a path as a URL
 
@@ -37,7 +37,7 @@ class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     names: tuple[str, ...]
-    use: Use
+    use: VariableUse
     holds: Literal["folder", "file", "new file"]
     reason: str
     source: tuple[Source, ...]
@@ -56,15 +56,17 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.cache
-def table() -> tuple[PathVariables, ...]:
+def path_variable_table() -> tuple[PathVariables, ...]:
     """The rows of the table, in the order of the file."""
-    tables = yaml_data.load(files.data("variables.yaml"), dict[str, Any])
+    tables = yaml_data.load_yaml_data(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["paths"], tuple[PathVariables, ...])
 
 
-def names(use: Use | None = None) -> frozenset[str]:
+def variable_names(use: VariableUse | None = None) -> frozenset[str]:
     """The names of all path variables, or of variables with this `use`."""
-    return frozenset(name for row in table() if use in (None, row.use) for name in row.names)
+    return frozenset(
+        name for row in path_variable_table() if use in (None, row.use) for name in row.names
+    )
 
 
 def image_folders(env: Iterable[str]) -> tuple[str, ...]:
@@ -94,7 +96,7 @@ def local_path(value: str) -> Path | None:
     return Path(os.path.abspath(path))  # noqa: PTH100 - without ".."; links stay as they are
 
 
-def passed(
+def passed_paths(
     environ: Mapping[str, str],
     *,
     mounts: Sequence[Mount] = (),
@@ -110,14 +112,14 @@ def passed(
     env: dict[str, str | None] = {}
     more: list[Mount] = []
     messages = []
-    for row in table():
+    for row in path_variable_table():
         values = {
             name: environ[name]
             for name in row.names
             if environ.get(name) and name not in without and (hf_cache or not row.hf_cache)
         }
         if row.use == "not passed":
-            messages += [_not_passed(values, row.reason)] if values else []
+            messages += [_omission_message(values, row.reason)] if values else []
             continue
         for name, value in values.items():
             path = local_path(value)
@@ -143,12 +145,14 @@ def unmounted_paths(
     Paths in folders of the image are allowed. `option` is the option that mounts a path.
     """
     warnings = []
-    for row in table():
+    for row in path_variable_table():
         for name in row.names:
             path = local_path(env[name]) if env.get(name) else None
-            if path is None or _below(path, targets):
+            if path is None or _is_below(path, targets):
                 continue
-            if _below(path, IMAGE_FOLDERS) and not (_below(path, SCRATCH) and _exists(path)):
+            if _is_below(path, IMAGE_FOLDERS) and not (
+                _is_below(path, SCRATCH) and _path_exists(path)
+            ):
                 continue
             place = path.parent if row.holds == "new file" else path
             warnings.append(
@@ -158,22 +162,22 @@ def unmounted_paths(
     return warnings
 
 
-def settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]:
+def split_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]:
     """Omit path variables without an existing file from `env`, for a command that only reads."""
-    read = passed(
+    read = passed_paths(
         {
             name: env[name]
-            for row in table()
+            for row in path_variable_table()
             if row.holds == "file" and row.use == "mounted"
             for name in row.names
             if name in env
         }
     )
-    rest = {name: value for name, value in env.items() if name not in names()}
+    rest = {name: value for name, value in env.items() if name not in variable_names()}
     return rest | {name: value or env[name] for name, value in read.env.items()}, read.mounts
 
 
-def _not_passed(values: Mapping[str, str], reason: str) -> str:
+def _omission_message(values: Mapping[str, str], reason: str) -> str:
     """The message on variables that are omitted for `reason`."""
     name, value = next(iter(values.items()))
     path = local_path(value) or value
@@ -194,19 +198,19 @@ def _obstacle(
     folders: Iterable[str],
 ) -> str | None:
     """The reason if `path` in the variable `name` cannot be mounted at the same path."""
-    if not _exists(path):
+    if not _path_exists(path):
         remedy = f"correct or unset {name}" if row.holds == "file" else f"mkdir -p {path}"
         return f"{name}={value} is not passed: {path} does not exist; {remedy}"
     taken = [
         f"{mount.source} is mounted at {mount.target}"
         for mount in mounts
         if str(mount.source) != mount.target
-        and (_below(path, [mount.target]) or _below(mount.target, [path]))
+        and (_is_below(path, [mount.target]) or _is_below(mount.target, [path]))
     ]
     taken += [
         f"a mount at {path} hides {folder} of the image"
         for folder in folders
-        if _below(folder, [path])
+        if _is_below(folder, [path])
     ]
     if not taken:
         return None
@@ -221,16 +225,16 @@ def _is_visible(path: Path, mounts: Iterable[Mount]) -> bool:
     """Whether `path` is a mount point, or below a folder that is mounted at the same path."""
     return any(
         mount.target == str(path)
-        or (_below(path, [mount.target]) and str(mount.source) == mount.target)
+        or (_is_below(path, [mount.target]) and str(mount.source) == mount.target)
         for mount in mounts
     )
 
 
-def _exists(path: Path) -> bool:
+def _path_exists(path: Path) -> bool:
     """Whether a file exists at `path` that is visible to this user."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises PermissionError
 
 
-def _below(path: Path | str, folders: Iterable[Path | str]) -> bool:
+def _is_below(path: Path | str, folders: Iterable[Path | str]) -> bool:
     """Whether `path` is one of `folders` or below one."""
     return any(f"{path}/".startswith(f"{folder}".rstrip("/") + "/") for folder in folders)

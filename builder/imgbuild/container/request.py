@@ -56,7 +56,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     interactive: bool = False
     tty: bool = False
 
-    def variables(self) -> dict[str, str]:
+    def all_variables(self) -> dict[str, str]:
         """All variables with values, except unset variables that are passed by name."""
         variables: dict[str, str] = {}
         for values in self.env_files.values():
@@ -67,7 +67,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
                 variables[name] = setting
         return variables
 
-    def ids(self) -> tuple[int, int] | None:
+    def user_ids(self) -> tuple[int, int] | None:
         """The user and group ID of the command. None if `user` is a name."""
         if self.user is None:
             return self.caller

@@ -14,9 +14,9 @@ from imgbuild.cache import checked_layers
 from imgbuild.cache.store import Store
 from imgbuild.container import sandbox
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.unpack import keep, stack, unpack
+from imgbuild.oci.unpack import stack_layers, unpack_folders, unpack_layers
 from imgbuild.system import files
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, sha256
 
 TREE = "tree"  # in the folder of a root, next to its size
@@ -24,8 +24,8 @@ TREE = "tree"  # in the folder of a root, next to its size
 
 @contextlib.contextmanager
 def root_folder(
-    layout: Layout, arch: Arch, store: Store, *, reporter: Reporter = SILENT
-) -> Iterator[sandbox.Root]:
+    layout: Layout, arch: Arch, store: Store, *, reporter: Reporter = SILENT_REPORTER
+) -> Iterator[sandbox.SandboxRoot]:
     """The image for `arch` as a root folder. Changes by commands are removed at the end.
 
     If the kernel or the cache's disk does not support overlays, the image is unpacked each time.
@@ -39,7 +39,7 @@ def root_folder(
                     "overlays; set IMGBUILD_CACHE to a folder on another disk"
                 )
             tree = _image_tree(layout, arch, store, reporter)
-            yield sandbox.Root(path=tree, changes=scratch / "changes")
+            yield sandbox.SandboxRoot(path=tree, changes=scratch / "changes")
             return
         digests = [layer.digest for layer in layout.image(arch).layers]
         reporter.warn(
@@ -50,8 +50,8 @@ def root_folder(
         with files.plain_errors(store.root), reporter.step(f"unpacking {len(digests)} layers"):
             for digest in digests:
                 layout.require_intact(digest)
-            unpack(layout.layer_files(arch), root, reporter=reporter)
-        yield sandbox.Root(path=root)
+            unpack_layers(layout.layer_files(arch), root, reporter=reporter)
+        yield sandbox.SandboxRoot(path=root)
 
 
 def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
@@ -63,7 +63,7 @@ def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) ->
         folder = store.unpacked(digest, kind="roots")
         if folder is None:
             with reporter.step(f"creating a root folder of {len(layers)} layers"):
-                stack(layers, scratch / "root" / TREE, reporter=reporter)
+                stack_layers(layers, scratch / "root" / TREE, reporter=reporter)
                 folder = store.add_unpacked({digest: scratch / "root"}, kind="roots")[digest]
     return folder / TREE
 
@@ -80,9 +80,11 @@ def _unpacked_layers(
         layout.require_intact(digest)
     if missing:
         with reporter.step(f"unpacking {len(missing)} of {len(missing) + len(present)} layers"):
-            keep({files_of[digest]: path for digest, path in missing.items()}, reporter=reporter)
+            unpack_folders(
+                {files_of[digest]: path for digest, path in missing.items()}, reporter=reporter
+            )
         for digest in missing:
-            checked_layers.note(store, digest, files_of[digest].diff_id)
+            checked_layers.record_diff_id(store, digest, files_of[digest].diff_id)
         present |= store.add_unpacked(missing)
     checked_layers.require_image(store, layout, arch, reporter=reporter)
     return [present[digest] for digest in digests]

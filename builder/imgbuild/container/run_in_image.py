@@ -18,14 +18,14 @@ from imgbuild.container.arguments import EngineCommand
 from imgbuild.container.driver import DriverFiles
 from imgbuild.container.enclosure import FAILED
 from imgbuild.container.engine import Engine
-from imgbuild.container.load import load
+from imgbuild.container.load import load_image
 from imgbuild.container.request import ContainerRequest
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.layout import Layout
 from imgbuild.system import process, programs
-from imgbuild.system.process import Result
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.process import ProcessResult
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch
 
 # The program of --init, and where engines search for it in addition to PATH.
@@ -59,7 +59,7 @@ class CommandConfig(msgspec.Struct, frozen=True):
     labels: dict[str, str] = msgspec.field(default={}, name="Labels")
 
 
-def running(layout: Layout, arch: Arch) -> CommandConfig:
+def command_config(layout: Layout, arch: Arch) -> CommandConfig:
     """Read environment, entry point, command, working folder, user and labels of the image.
 
     Raises IntegrityError if the configuration is invalid.
@@ -73,41 +73,41 @@ def running(layout: Layout, arch: Arch) -> CommandConfig:
         raise IntegrityError(message, hint="build the image again") from error
 
 
-def environment(settings: CommandConfig) -> dict[str, str]:
+def image_environment(settings: CommandConfig) -> dict[str, str]:
     """The environment of the image by name."""
     return dict(item.split("=", 1) for item in settings.env)
 
 
 def run_in_root(
-    root: sandbox.Root,
+    root: sandbox.SandboxRoot,
     settings: CommandConfig,
     request: ContainerRequest,
     *,
     driver_files: DriverFiles | None = None,
-    streams: sandbox.Streams = sandbox.Streams.CAPTURED,
-) -> Result:
+    streams: sandbox.StreamMode = sandbox.StreamMode.CAPTURED,
+) -> ProcessResult:
     """Run the command in `request` in `root`, an unpacked image with the configuration `settings`.
 
     Raises InputError if the user is a name.
     """
-    ids = request.ids()
+    ids = request.user_ids()
     if ids is None:
         message = f"--user {request.user}: user names are not supported in a root folder"
         raise InputError(message, hint="use --user UID:GID")
-    env = environment(settings) | ({"HOME": request.home} if request.home else {})
-    if streams is sandbox.Streams.TERMINAL:
+    env = image_environment(settings) | ({"HOME": request.home} if request.home else {})
+    if streams is sandbox.StreamMode.TERMINAL:
         env["TERM"] = os.environ.get("TERM", "xterm")
     binds = [
-        sandbox.Bind(source=mount.source, target=mount.target, writable=mount.writable)
+        sandbox.BindMount(source=mount.source, target=mount.target, writable=mount.writable)
         for mount in request.mounts
     ]
     if driver_files is not None:
         binds += driver_files.binds
         env |= driver_files.env
-    return sandbox.run(
+    return sandbox.run_in_sandbox(
         root,
         [*settings.entrypoint, *(request.command or settings.command)],
-        env=env | request.variables(),
+        env=env | request.all_variables(),
         binds=binds,
         cwd=request.workdir,
         user=None if ids == (0, 0) else ids,
@@ -116,7 +116,7 @@ def run_in_root(
     )
 
 
-def choose(through: str | None, *, reporter: Reporter = SILENT) -> Engine | None:
+def choose_engine(through: str | None, *, reporter: Reporter = SILENT_REPORTER) -> Engine | None:
     """The engine for `through`. None for "root" (a root folder), or if no engine is running.
 
     `through` is "docker", "podman", "root", or None for any running engine.
@@ -126,11 +126,11 @@ def choose(through: str | None, *, reporter: Reporter = SILENT) -> Engine | None
     if through == "root":
         return None
     if through is not None:
-        return engine.require(through, reporter=reporter)
-    return engine.find(reporter=reporter)
+        return engine.require_engine(through, reporter=reporter)
+    return engine.find_engine(reporter=reporter)
 
 
-def run(
+def run_in_image(
     layout: Layout,
     arch: Arch,
     tag: str,
@@ -139,15 +139,15 @@ def run(
     container_engine: Engine | None,
     store: Store,
     capture: bool = False,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> CommandResult:
     """Run the command in `request` with `container_engine`, or in a root folder if it is None.
 
     The image is loaded first if the engine lacks it. The status of the command is not checked.
     """
     if container_engine is None:
-        return _in_root(layout, arch, request, store, capture=capture, reporter=reporter)
-    loaded = load(container_engine, layout, arch, tag, reporter=reporter)
+        return _run_in_root_folder(layout, arch, request, store, capture=capture, reporter=reporter)
+    loaded = load_image(container_engine, layout, arch, tag, reporter=reporter)
     name = f"imgbuild-{secrets.token_hex(6)}"
     invocation = engine_command(
         container_engine.kind,
@@ -156,7 +156,7 @@ def run(
         loaded.reference,
         rootless=container_engine.rootless,
     )
-    ran = _run(
+    ran = _run_command_line(
         container_engine.kind,
         invocation,
         capture=capture,
@@ -172,12 +172,12 @@ def run(
 
 def run_sif(image: Path, request: ContainerRequest, *, capture: bool = False) -> CommandResult:
     """Run the command in `request` in the SIF `image`. Raises ToolMissing without Apptainer."""
-    invocation = arguments.apptainer(request, apptainer.require(), image)
-    return _run("apptainer", invocation, capture=capture)
+    invocation = arguments.apptainer_command(request, apptainer.require_apptainer(), image)
+    return _run_command_line("apptainer", invocation, capture=capture)
 
 
 def engine_command(
-    kind: engine.Kind,
+    kind: engine.EngineKind,
     program: str,
     request: ContainerRequest,
     reference: str,
@@ -187,24 +187,26 @@ def engine_command(
     """The command line for `request` with Docker or podman."""
     places = [f"{folder}{kind}" for folder in HELPERS]
     # An engine on another machine may have the program for --init, too.
-    init = programs.which(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None
-    return arguments.engine(kind, request, program, reference, rootless=rootless, init=init)
+    init = (
+        programs.find_on_path(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None
+    )
+    return arguments.engine_command(kind, request, program, reference, rootless=rootless, init=init)
 
 
-def _run(
+def _run_command_line(
     through: str, invocation: EngineCommand, *, capture: bool, end: Sequence[str] | None = None
 ) -> CommandResult:
-    env = {**invocation.env, **arguments.from_process(invocation.env_from)}
+    env = {**invocation.env, **arguments.variables_from_process(invocation.env_from)}
     if capture:
-        done = process.run(invocation.command, env=env, check=False)
+        done = process.run_command(invocation.command, env=env, check=False)
         return CommandResult(
             through=through, status=done.status, stdout=done.stdout, stderr=done.stderr
         )
-    status = process.foreground(invocation.command, env=env, end=end)
+    status = process.run_in_foreground(invocation.command, env=env, end=end)
     return CommandResult(through=through, status=status, stdout="", stderr="")
 
 
-def _in_root(
+def _run_in_root_folder(
     layout: Layout,
     arch: Arch,
     request: ContainerRequest,
@@ -215,13 +217,13 @@ def _in_root(
 ) -> CommandResult:
     with root_folder(layout, arch, store, reporter=reporter) as root, store.scratch() as scratch:
         fetched = driver.driver_files(scratch) if request.gpus else None
-        settings = running(layout, arch)
-        streams = sandbox.Streams.TERMINAL if request.tty else sandbox.Streams.INHERITED
+        settings = command_config(layout, arch)
+        streams = sandbox.StreamMode.TERMINAL if request.tty else sandbox.StreamMode.INHERITED
         done = run_in_root(
             root,
             settings,
             request,
             driver_files=fetched,
-            streams=sandbox.Streams.CAPTURED if capture else streams,
+            streams=sandbox.StreamMode.CAPTURED if capture else streams,
         )
     return CommandResult(through="root", status=done.status, stdout=done.stdout, stderr=done.stderr)

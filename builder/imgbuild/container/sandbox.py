@@ -24,7 +24,7 @@ import msgspec
 
 import imgbuild
 from imgbuild.container import seccomp
-from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES
+from imgbuild.container.enclosure import FAILED, MARK, NAMESPACES_ACTION
 from imgbuild.container.enclosure_root import MAKE_POINT
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.system import process
@@ -38,17 +38,19 @@ SETTINGS = Path("/proc/sys")
 CONTAINER = "start a container with --security-opt seccomp=unconfined or --privileged"
 REMEDY = f"run as root, or allow users to create namespaces; {CONTAINER}"
 # A kernel setting, its values that forbid and allow user namespaces, and the kernels that have it.
-FORBIDDING = (
+FORBIDDING_SETTINGS = (
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0", "AppArmor (Ubuntu 24.04)"),
     ("kernel.unprivileged_userns_clone", "0", "1", "the kernel (older Debian)"),
     ("user.max_user_namespaces", "0", "10000", "the kernel"),
 )
-START = "import sys; sys.path.append({!r}); from imgbuild.container.enclosure import run; run()"
+START = (
+    "import sys; sys.path.append({!r}); from imgbuild.container.enclosure import run_job; run_job()"
+)
 # An ID of no user of the host, from a range for container managers; else that of nobody.
 SPARE, NOBODY = 1_878_982_000, 65534
 
 
-class Root(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxRoot(msgspec.Struct, frozen=True, kw_only=True):
     """An unpacked image at `path`.
 
     Commands write to `path`, or if `changes` is set, to the folder `changes`. If the disk of this
@@ -70,11 +72,11 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
         layers = {
             "lowerdir": root, "upperdir": changes / "upperdir", "workdir": changes / "workdir"
         }  # fmt: skip
-        shown = ",".join(f"{name}={_escaped(folder)}" for name, folder in layers.items())
+        shown = ",".join(f"{name}={_escape_option(folder)}" for name, folder in layers.items())
         return {"root": str(root), "changes": str(changes), "overlay": shown}
 
 
-class Bind(msgspec.Struct, frozen=True, kw_only=True):
+class BindMount(msgspec.Struct, frozen=True, kw_only=True):
     """A file or folder of the host, mounted at the absolute path `target`."""
 
     source: Path
@@ -82,7 +84,7 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True):
     writable: bool = False
 
 
-class Streams(enum.Enum):
+class StreamMode(enum.Enum):
     """The stdin, stdout and stderr of a command."""
 
     CAPTURED = enum.auto()
@@ -90,7 +92,7 @@ class Streams(enum.Enum):
     TERMINAL = enum.auto()  # a separate terminal, connected to that of this process
 
 
-class Confined(msgspec.Struct, frozen=True, kw_only=True):
+class UntrustedUser(msgspec.Struct, frozen=True, kw_only=True):
     """The user and limits for untrusted code.
 
     If root starts the command, its ID on the host is `host_id`, which no other user has. The limits
@@ -108,18 +110,18 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
         return {"memory": self.memory, "processes": self.processes}
 
 
-def run(
-    root: Root,
+def run_in_sandbox(
+    root: SandboxRoot,
     command: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
-    binds: Sequence[Bind] = (),
+    binds: Sequence[BindMount] = (),
     cwd: str = "/",
-    user: tuple[int, int] | Confined | None = None,
+    user: tuple[int, int] | UntrustedUser | None = None,
     network: bool = False,
     readonly: bool = False,
-    streams: Streams = Streams.CAPTURED,
-) -> process.Result:
+    streams: StreamMode = StreamMode.CAPTURED,
+) -> process.ProcessResult:
     """Run `command` with `root` as `/`, by default as root. The status is not checked.
 
     If `user`, a user and a group ID, is set, the command has no capabilities; root has the
@@ -135,13 +137,13 @@ def run(
     if not command:
         message = "no command to run"
         raise InputError(message)
-    confined = user if isinstance(user, Confined) else None
+    confined = user if isinstance(user, UntrustedUser) else None
     job = {
         **root.places(),
         "binds": _sources(binds, network=network),
         "network": network,
         "readonly": readonly,
-        "terminal": streams is not Streams.CAPTURED,
+        "terminal": streams is not StreamMode.CAPTURED,
         "console": None,
         "hostname": HOSTNAME,
         "user": confined.ids if confined else user or (0, 0),
@@ -154,27 +156,27 @@ def run(
         "cwd": cwd,
         "probe": False,
     }
-    return _started(root, job, command, streams)
+    return _start_job(root, job, command, streams)
 
 
-def _started(
-    root: Root,
+def _start_job(
+    root: SandboxRoot,
     job: Mapping[str, object],
     shown: Sequence[str],
-    streams: Streams = Streams.CAPTURED,
-) -> process.Result:
+    streams: StreamMode = StreamMode.CAPTURED,
+) -> process.ProcessResult:
     """Run `job` in a new process. `shown` are arguments for display in process lists."""
-    if streams is Streams.TERMINAL:
-        return _on_terminal(job, shown)
+    if streams is StreamMode.TERMINAL:
+        return _start_on_terminal(job, shown)
     with _descriptor(json.dumps(job).encode()) as descriptor:
-        full = _starter(descriptor, shown)
-        if streams is Streams.INHERITED:
-            status = process.foreground(full, kill=True, descriptors=[descriptor])
-            return process.Result(status, "", "")
-        result = process.run(full, check=False, descriptors=[descriptor])
+        full = _starter_command(descriptor, shown)
+        if streams is StreamMode.INHERITED:
+            status = process.run_in_foreground(full, kill=True, descriptors=[descriptor])
+            return process.ProcessResult(status, "", "")
+        result = process.run_command(full, check=False, descriptors=[descriptor])
     if result.status == FAILED and MARK in result.stderr:
         reason = result.stderr.rpartition(MARK)[2].strip()
-        if reason.startswith(f"cannot {NO_NAMESPACES}"):
+        if reason.startswith(f"cannot {NAMESPACES_ACTION}"):
             message = f"this machine does not allow the sandbox: {reason}"
             raise ToolMissing(message, hint=_remedy())
         if reason.startswith(f"cannot {MAKE_POINT}"):
@@ -187,7 +189,7 @@ def _started(
 
 def _remedy(settings: Path = SETTINGS) -> str:
     """The remedy if namespaces are forbidden, based on kernel settings in the folder `settings`."""
-    for name, forbidding, allowing, owner in FORBIDDING:
+    for name, forbidding, allowing, owner in FORBIDDING_SETTINGS:
         path = settings / name.replace(".", "/")
         if path.exists() and path.read_text(encoding="ascii").strip() == forbidding:
             return (
@@ -197,19 +199,19 @@ def _remedy(settings: Path = SETTINGS) -> str:
     return REMEDY
 
 
-def _on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> process.Result:
+def _start_on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> process.ProcessResult:
     """Run `job` in a new process, with a new terminal for the command."""
     terminal = SentTerminal()
     console = terminal.sender.fileno()
     with _descriptor(json.dumps({**job, "console": console}).encode()) as descriptor:
-        status = process.foreground(
-            _starter(descriptor, shown), kill=True, descriptors=[descriptor, console],
+        status = process.run_in_foreground(
+            _starter_command(descriptor, shown), kill=True, descriptors=[descriptor, console],
             meanwhile=terminal.join,
         )  # fmt: skip
-    return process.Result(status, "", "")
+    return process.ProcessResult(status, "", "")
 
 
-def _starter(descriptor: int, shown: Sequence[str]) -> list[str]:
+def _starter_command(descriptor: int, shown: Sequence[str]) -> list[str]:
     folder = str(Path(imgbuild.__file__).parent.parent)
     return [sys.executable, "-IS", "-c", START.format(folder), str(descriptor), *shown]
 
@@ -230,9 +232,9 @@ def _descriptor(data: bytes) -> Iterator[int]:
 @functools.cache
 def _filter() -> bytes:
     """The filter of system calls. Without libseccomp, it is empty, and a warning is reported."""
-    program = seccomp.program()
+    program = seccomp.filter_program()
     if program is None:
-        process.warn(seccomp.MISSING)
+        process.warn_user(seccomp.MISSING_MESSAGE)
     return program or b""
 
 
@@ -256,10 +258,10 @@ def spare_id() -> int | None:
     raise ToolMissing(message, hint="run as another user, or map more user IDs into this container")
 
 
-def _sources(binds: Sequence[Bind], *, network: bool) -> list[tuple[bool, str, str]]:
+def _sources(binds: Sequence[BindMount], *, network: bool) -> list[tuple[bool, str, str]]:
     """The binds for a job. Raises InputError if a source is missing."""
     shared = [path for path in (RESOLVER, RDMA) if network and path.exists()]
-    binds = (*binds, *(Bind(source=path, target=str(path)) for path in shared))
+    binds = (*binds, *(BindMount(source=path, target=str(path)) for path in shared))
     try:
         return [
             (bind.writable, str(bind.source.resolve(strict=True)), bind.target) for bind in binds
@@ -271,7 +273,7 @@ def _sources(binds: Sequence[Bind], *, network: bool) -> list[tuple[bool, str, s
         ) from error
 
 
-def _escaped(path: Path) -> str:
+def _escape_option(path: Path) -> str:
     """Escape `path` for the mount options of an overlay."""
     return re.sub(r"([\\,:])", r"\\\1", str(path))
 
@@ -281,7 +283,7 @@ def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
 
     None if an overlay cannot be mounted.
     """
-    root = Root(path=folder / "root", changes=folder / "changes")
+    root = SandboxRoot(path=folder / "root", changes=folder / "changes")
     for place in (folder / "root", folder / "changes"):
         place.mkdir()
     job: dict[str, object] = {
@@ -294,6 +296,6 @@ def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
         "limits": {},
     }
     try:
-        return "disk" if _started(root, job, ("true",)).status == 0 else "memory"
+        return "disk" if _start_job(root, job, ("true",)).status == 0 else "memory"
     except WorkFailed:
         return None

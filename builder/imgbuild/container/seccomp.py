@@ -15,20 +15,20 @@ import tempfile
 from imgbuild.errors import WorkFailed
 
 LIBRARY = "libseccomp.so.2"
-MISSING = (
+MISSING_MESSAGE = (
     f"{LIBRARY} is not installed, so commands in the sandbox can make any system call; run: "
     "apt-get install libseccomp2"
 )
 
 # From seccomp.h of libseccomp 2.
-ALLOW = 0x7FFF0000
-DENY = 0x00050000  # plus the error number
+ALLOW_ACTION = 0x7FFF0000
+DENY_ACTION = 0x00050000  # plus the error number
 MASKED_EQ = 7
 EQ, GT = 4, 6
 BAD_ARCH = 2  # the attribute for the action on calls of another architecture, such as 32-bit ones
 RESOLVE_ERROR = -1
 
-DENIED = (
+DENIED_CALLS = (
     *("mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "open_tree_attr"),
     *("move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr"),
     *("unshare", "setns", "ptrace", "keyctl", "add_key", "request_key", "bpf"),
@@ -42,7 +42,7 @@ DENIED = (
 # CLONE_NEW*: NS, CGROUP, UTS, IPC, USER, PID, NET. clone does not take CLONE_NEWTIME.
 NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 TERMINAL = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
-LOW = 0xFFFFFFFF  # the kernel ignores the upper half of ioctl's second argument
+LOW_WORD_MASK = 0xFFFFFFFF  # the kernel ignores the upper half of ioctl's second argument
 FAMILIES = (1, 2, 10, 16)  # of sockets: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 
 
@@ -58,7 +58,7 @@ class ArgumentCheck(ctypes.Structure):
 
 
 @functools.cache
-def program() -> bytes | None:
+def filter_program() -> bytes | None:
     """The filter as BPF instructions for this architecture. None without libseccomp.
 
     Raises WorkFailed if libseccomp cannot create the filter.
@@ -68,33 +68,41 @@ def program() -> bytes | None:
     except OSError:
         return None
     library.seccomp_init.restype = ctypes.c_void_p
-    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(ALLOW)))
+    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(ALLOW_ACTION)))
     try:
-        _check(library.seccomp_attr_set(context, BAD_ARCH, ctypes.c_uint32(DENY | errno.EPERM)))
-        _fill(library, context)
-        return _exported(library, context)
+        _check_result(
+            library.seccomp_attr_set(context, BAD_ARCH, ctypes.c_uint32(DENY_ACTION | errno.EPERM))
+        )
+        _fill_filter(library, context)
+        return _export_program(library, context)
     finally:
         library.seccomp_release(context)
 
 
-def _fill(library: ctypes.CDLL, context: ctypes.c_void_p) -> None:
-    for name in DENIED:
-        _deny(library, context, name, errno.EPERM)
+def _fill_filter(library: ctypes.CDLL, context: ctypes.c_void_p) -> None:
+    for name in DENIED_CALLS:
+        _deny_call(library, context, name, errno.EPERM)
     # Flags of clone3 are in memory, which a filter cannot read; the C library then uses clone.
-    _deny(library, context, "clone3", errno.ENOSYS)
+    _deny_call(library, context, "clone3", errno.ENOSYS)
     for flag in NAMESPACES:
-        _deny(library, context, "clone", errno.EPERM, ArgumentCheck(0, MASKED_EQ, flag, flag))
+        _deny_call(library, context, "clone", errno.EPERM, ArgumentCheck(0, MASKED_EQ, flag, flag))
     for request in TERMINAL:
-        _deny(library, context, "ioctl", errno.EPERM, ArgumentCheck(1, MASKED_EQ, LOW, request))
+        _deny_call(
+            library,
+            context,
+            "ioctl",
+            errno.EPERM,
+            ArgumentCheck(1, MASKED_EQ, LOW_WORD_MASK, request),
+        )
     for family in range(max(FAMILIES)):
         if family not in FAMILIES:
             equal = ArgumentCheck(0, EQ, family, 0)
-            _deny(library, context, "socket", errno.EAFNOSUPPORT, equal)
+            _deny_call(library, context, "socket", errno.EAFNOSUPPORT, equal)
     above = ArgumentCheck(0, GT, max(FAMILIES), 0)
-    _deny(library, context, "socket", errno.EAFNOSUPPORT, above)
+    _deny_call(library, context, "socket", errno.EAFNOSUPPORT, above)
 
 
-def _deny(
+def _deny_call(
     library: ctypes.CDLL,
     context: ctypes.c_void_p,
     name: str,
@@ -105,19 +113,19 @@ def _deny(
     if number == RESOLVE_ERROR:  # unknown to this version of the library
         return
     count = ctypes.c_uint(0 if comparison is None else 1)
-    action = ctypes.c_uint32(DENY | error)
+    action = ctypes.c_uint32(DENY_ACTION | error)
     array = (ArgumentCheck * 1)(*(() if comparison is None else (comparison,)))
-    _check(library.seccomp_rule_add_array(context, action, number, count, array))
+    _check_result(library.seccomp_rule_add_array(context, action, number, count, array))
 
 
-def _check(result: int) -> None:
+def _check_result(result: int) -> None:
     if result != 0:
         message = f"{LIBRARY} cannot create the filter of system calls: {os.strerror(-result)}"
         raise WorkFailed(message)
 
 
-def _exported(library: ctypes.CDLL, context: ctypes.c_void_p) -> bytes:
+def _export_program(library: ctypes.CDLL, context: ctypes.c_void_p) -> bytes:
     with tempfile.TemporaryFile() as file:
-        _check(library.seccomp_export_bpf(context, file.fileno()))
+        _check_result(library.seccomp_export_bpf(context, file.fileno()))
         file.seek(0)
         return file.read()

@@ -19,14 +19,14 @@ WORKDIR = "/workspace"  # for the current folder, if the image has no working fo
 MODELS = "/mnt/huggingface"  # the Hugging Face cache
 MODELS_VARIABLE = "HF_HOME"
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
-TRACKING = "WANDB_"  # the prefix of variables of Weights & Biases
-SECRETS = (TOKEN, f"{TRACKING}API_KEY")
+TRACKING_PREFIX = "WANDB_"  # the prefix of variables of Weights & Biases
+SECRETS = (TOKEN, f"{TRACKING_PREFIX}API_KEY")
 # Packages of ray[default] without which Ray has no job server.
 RAY_JOBS = ("aiohttp-cors", "colorful", "opencensus", "py-spy", "smart-open")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 MOST_NODES, MOST_GPUS, MOST_SHARED = 4096, 64, 16 << 20  # the latter in MB
 MOST_PORTS, MOST_VARIABLES, MOST_WORDS = 64, 256, 4096
-LONGEST = 32_768  # characters of a value or a word
+LONGEST_TEXT = 32_768  # characters of a value or a word
 LABEL = 40  # characters of a name in Kubernetes, to which controllers append others
 
 
@@ -48,7 +48,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     rdma: str | None = None
 
     @property
-    def given(self) -> bool:
+    def is_any_given(self) -> bool:
         """Whether any setting is requested."""
         return self != StartOptions()
 
@@ -87,7 +87,7 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ray: str
 
 
-def settings(
+def container_settings(
     lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
     """The container for the image of `lock`. Raises InputError with all problems in `options`."""
@@ -100,7 +100,7 @@ def settings(
     versions = [lock.arch[arch].versions for arch in arches]
     return ContainerSettings(
         target=lock.target,
-        name=label(lock.target),
+        name=dns_label(lock.target),
         image=image,
         digest=digest,
         arch=arches[0] if len(arches) == 1 else None,
@@ -128,7 +128,7 @@ def has_ray_jobs(versions: Iterable[Mapping[str, str]]) -> bool:
     return all({"ray", *RAY_JOBS} <= each.keys() for each in versions)
 
 
-def label(target: str) -> str:
+def dns_label(target: str) -> str:
     """Convert the name of a target to a DNS label (RFC 1123) of at most LABEL characters."""
     plain = re.sub(r"[^a-z0-9]+", "-", target.lower())
     return plain[:LABEL].strip("-") or "image"
@@ -166,14 +166,14 @@ def _text_problems(options: StartOptions) -> Iterable[str]:
         name, _, value = text.partition("=")
         if not VARIABLE.fullmatch(name):
             yield f"--env {text[:80]!r}: expected NAME=VALUE or NAME"
-        yield from _unfit(f"--env {name[:80]}", value)
+        yield from _unfit_text_problems(f"--env {name[:80]}", value)
     for word in options.command:
-        yield from _unfit("a word of the command", word)
+        yield from _unfit_text_problems("a word of the command", word)
 
 
-def _unfit(what: str, text: str) -> Iterable[str]:
+def _unfit_text_problems(what: str, text: str) -> Iterable[str]:
     """A message if no format can represent `text`."""
-    if len(text) > LONGEST:
-        yield f"{what}: {len(text)} characters exceed the limit of {LONGEST}"
+    if len(text) > LONGEST_TEXT:
+        yield f"{what}: {len(text)} characters exceed the limit of {LONGEST_TEXT}"
     elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text):
         yield f"{what} contains a control character: {text[:80]!r}"

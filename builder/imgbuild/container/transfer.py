@@ -24,14 +24,14 @@ from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.oci import archive
 from imgbuild.oci.layout import Layout
 from imgbuild.system import process
-from imgbuild.system.amounts import count, size_text
+from imgbuild.system.amounts import format_count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import Arch, Digest
 
 HINT = "run `docker info`, and check the log of the engine"
 
-SHORT = 12  # characters of a layer's digest in Docker's events
-DONE = ("Pull complete", "Already exists")
+SHORT_DIGEST = 12  # characters of a layer's digest in Docker's events
+FINAL_STATES = ("Pull complete", "Already exists")
 
 
 class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,27 +50,27 @@ class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
         return sum(layer.size for layer in layers if layer.digest not in without)
 
 
-def transfer(job: ImageTransfer, reporter: Reporter) -> None:
+def transfer_image(job: ImageTransfer, reporter: Reporter) -> None:
     """Transfer the image. Raises WorkFailed if the engine rejects it."""
     with reporter.step(f"{job.title}, {_amount(job)}"):
-        if not _pulled(job, reporter):
-            _send(job, reporter)
+        if not _pull_from_loopback(job, reporter):
+            _send_archive(job, reporter)
 
 
 def _amount(job: ImageTransfer) -> str:
     layers = job.layout.image(job.arch).layers
     missing, total = job.size(job.there), job.size()
-    number = count(len(layers), "layer")
+    number = format_count(len(layers), "layer")
     if missing == total:
         return f"{size_text(total)} in {number}"
     return f"{size_text(missing)} of {size_text(total)} in {number}"
 
 
-def _pulled(job: ImageTransfer, reporter: Reporter) -> bool:
+def _pull_from_loopback(job: ImageTransfer, reporter: Reporter) -> bool:
     """Pull with the engine from the loopback registry. Returns False if it is not reachable."""
     with (
         reporter.progress(job.title, job.size(job.there)) as bar,
-        loopback.serve(job.layout, job.arch, _sent(job, bar)) as served,
+        loopback.serve_image(job.layout, job.arch, _progress_callback(job, bar)) as served,
     ):
         try:
             if job.engine.kind == "docker":
@@ -85,7 +85,7 @@ def _pulled(job: ImageTransfer, reporter: Reporter) -> bool:
     return True
 
 
-def _sent(job: ImageTransfer, bar: ProgressBar) -> Callable[[int], object]:
+def _progress_callback(job: ImageTransfer, bar: ProgressBar) -> Callable[[int], object]:
     """The callback that advances the bar with each chunk. None for Docker, which sends events."""
     return bar.advance if job.engine.kind == "podman" else lambda _: None
 
@@ -93,10 +93,10 @@ def _sent(job: ImageTransfer, bar: ProgressBar) -> Callable[[int], object]:
 def _docker_pull(job: ImageTransfer, served: LoopbackImage, bar: ProgressBar) -> None:
     layers = job.layout.image(job.arch).layers
     missing = (layer for layer in layers if layer.digest not in job.there)
-    sizes = {layer.digest.removeprefix("sha256:")[:SHORT]: layer.size for layer in missing}
-    with connect() as api:
+    sizes = {layer.digest.removeprefix("sha256:")[:SHORT_DIGEST]: layer.size for layer in missing}
+    with connect_to_docker() as api:
         for event in api.pull(served.repository, served.tag, job.arch):
-            if event.get("status") in DONE:
+            if event.get("status") in FINAL_STATES:
                 bar.advance(sizes.pop(event.get("id", ""), 0))
         api.tag(served.reference, job.reference)
         api.remove(served.reference)
@@ -105,28 +105,28 @@ def _docker_pull(job: ImageTransfer, served: LoopbackImage, bar: ProgressBar) ->
 def _podman_pull(job: ImageTransfer, served: LoopbackImage) -> None:
     command = job.engine.command
     options = ("--quiet", "--tls-verify=false", f"--arch={job.arch.oci}")
-    process.run(command("pull", *options, served.reference))
-    process.run(command("tag", served.reference, job.reference))
-    process.run(command("untag", served.reference, served.reference))
+    process.run_command(command("pull", *options, served.reference))
+    process.run_command(command("tag", served.reference, job.reference))
+    process.run_command(command("untag", served.reference, served.reference))
 
 
-def _send(job: ImageTransfer, reporter: Reporter) -> None:
+def _send_archive(job: ImageTransfer, reporter: Reporter) -> None:
     """Send a docker-archive of missing layers, or of all layers if the engine rejects it."""
     if job.engine.kind == "podman":
         with _archive(job, reporter) as chunks:
-            process.feed(job.engine.command("load"), chunks)
+            process.feed_command(job.engine.command("load"), chunks)
         return
-    with connect() as api:
+    with connect_to_docker() as api:
         if job.there:
             try:
                 with _archive(job, reporter, job.there) as chunks:
-                    api.load(chunks)
+                    api.load_archive(chunks)
             except WorkFailed as error:
                 reporter.detail(f"{error.message}; sending all layers")
             else:
                 return
         with _archive(job, reporter) as chunks:
-            api.load(chunks)
+            api.load_archive(chunks)
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def _archive(
 
         def _counted() -> Iterator[bytes]:
             tag = job.reference
-            for chunk in archive.chunks(
+            for chunk in archive.archive_chunks(
                 job.layout, job.arch, "docker-archive", tag=tag, without=without
             ):
                 yield chunk
@@ -155,33 +155,33 @@ class DockerApi:
 
     def pull(self, repository: str, tag: str, arch: Arch) -> Iterator[dict[str, Any]]:
         """Pull an image, and yield the engine's events."""
-        with _failing(f"pull {repository}:{tag}"):
-            yield from _checked(
+        with _convert_errors(f"pull {repository}:{tag}"):
+            yield from _check_events(
                 self._api.pull(
                     repository, tag, stream=True, decode=True, platform=f"linux/{arch.oci}"
                 )
             )
 
-    def load(self, archive: Iterable[bytes]) -> None:
+    def load_archive(self, archive: Iterable[bytes]) -> None:
         """Load a docker-archive."""
-        with _failing("load"):
-            for _ in _checked(self._api.load_image(archive, quiet=True)):
+        with _convert_errors("load"):
+            for _ in _check_events(self._api.load_image(archive, quiet=True)):
                 pass
 
     def tag(self, source: str, reference: str) -> None:
         """Add the name `reference` to the image `source`, REPOSITORY:TAG."""
         repository, _, tag = reference.rpartition(":")
-        with _failing(f"tag {reference}"):
+        with _convert_errors(f"tag {reference}"):
             self._api.tag(source, repository, tag)
 
     def remove(self, reference: str) -> None:
         """Remove a name, and the image if it has no other name. A missing name is ignored."""
-        with _failing(f"remove {reference}"), contextlib.suppress(ImageNotFound):
+        with _convert_errors(f"remove {reference}"), contextlib.suppress(ImageNotFound):
             self._api.remove_image(reference)
 
 
 @contextlib.contextmanager
-def connect() -> Iterator[DockerApi]:
+def connect_to_docker() -> Iterator[DockerApi]:
     """Connect to the engine in DOCKER_HOST or of the current context.
 
     Raises ToolMissing if the connection fails.
@@ -197,7 +197,7 @@ def connect() -> Iterator[DockerApi]:
 
 
 @contextlib.contextmanager
-def _failing(what: str) -> Iterator[None]:
+def _convert_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (DockerException, OSError) as error:
@@ -211,7 +211,7 @@ def _failing(what: str) -> Iterator[None]:
         raise WorkFailed(message, hint=HINT) from error
 
 
-def _checked(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _check_events(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Read `events` to their end, which closes the connection.
 
     Raises DockerException afterwards if an event is an error.

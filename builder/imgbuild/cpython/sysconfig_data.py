@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from imgbuild.system.syntax import parse_source
 
-INSTALL = "/install"  # where python-build-standalone installs
+INSTALL_PREFIX = "/install"  # where python-build-standalone installs
 VARIABLE = "build_time_vars"
 BASE = "installed_base"
 COMPILERS = ("BLDSHARED", "CC", "CXX", "LDCXXSHARED", "LDSHARED", "LINKCC", "MAINCC")
@@ -25,10 +25,10 @@ _FOREIGN = re.compile(
 )
 _FLAGS = re.compile(r"(.*_)?(C|CPP|LD|CXX)FLAGS(_.*)?|OPT|BASECFLAGS|CCSHARED")
 
-Values = dict[str, str | int]
+SysconfigValues = dict[str, str | int]
 
 
-def read(source: bytes) -> tuple[Values, str]:
+def read_sysconfig(source: bytes) -> tuple[SysconfigValues, str]:
     """The values of the module `source`, and the Python folder that they contain.
 
     Raises ValueError if it is not such a module, and the errors of the parser.
@@ -42,7 +42,7 @@ def read(source: bytes) -> tuple[Values, str]:
                 values = dict(_pair(key, value) for key, value in pairs)
                 folder = values.get("prefix", "")
                 named = isinstance(folder, str) and folder.startswith("/")
-                return values, str(folder) if named and folder != "/" else INSTALL
+                return values, str(folder) if named and folder != "/" else INSTALL_PREFIX
     message = f"it assigns no dictionary to {VARIABLE}"
     raise ValueError(message)
 
@@ -72,25 +72,25 @@ def _part(name: str, part: ast.expr) -> str:
         case ast.Constant(value=str() as text):
             return text
         case ast.FormattedValue(value=ast.Name(id=variable), format_spec=None) if variable == BASE:
-            return INSTALL
+            return INSTALL_PREFIX
     message = f"the value of {name} has an expression other than {BASE}"
     raise ValueError(message)
 
 
-def encode(values: Mapping[str, str | int], built_at: str, prefix: str) -> bytes:
+def encode_sysconfig(values: Mapping[str, str | int], built_at: str, prefix: str) -> bytes:
     """The module with `values` for Python in the folder `prefix`, with the image's compilers."""
     lines = [
-        f"    {name!a}: {_adapted(name, value, built_at, prefix)!a},"
+        f"    {name!a}: {_adapt_value(name, value, built_at, prefix)!a},"
         for name, value in sorted(values.items())
     ]
     head = "# system configuration generated and used by the sysconfig module"
     return "\n".join([head, f"{VARIABLE} = {{", *lines, "}", ""]).encode()
 
 
-def _adapted(name: str, value: str | int, built_at: str, prefix: str) -> str | int:
+def _adapt_value(name: str, value: str | int, built_at: str, prefix: str) -> str | int:
     if not isinstance(value, str):
         return value
-    value = relocated(value, built_at, prefix)
+    value = relocate_text(value, built_at, prefix)
     words = value.split()
     if name in COMPILERS:
         words = [_compiler(word) for word in words]
@@ -101,7 +101,7 @@ def _adapted(name: str, value: str | int, built_at: str, prefix: str) -> str | i
     return value if words == value.split() else " ".join(words)
 
 
-def relocated(text: str, built_at: str, prefix: str) -> str:
+def relocate_text(text: str, built_at: str, prefix: str) -> str:
     """`text` with the folder `built_at` replaced by `prefix` at the start of paths."""
     pattern = rf"(^|[\s=,:'\"]|-[LI]){re.escape(built_at)}(?=[/\s,:'\"]|$)"
     return re.sub(pattern, lambda match: f"{match[1]}{prefix}", text, flags=re.MULTILINE)

@@ -20,14 +20,16 @@ from imgbuild.errors import InputError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest
 
 FILE = "vex.openvex.json"
 
 
-def pushed(client: Client, repository: Repository, digest: Digest, target: str) -> Descriptor:
+def find_pushed_image(
+    client: RegistryClient, repository: Repository, digest: Digest, target: str
+) -> Descriptor:
     """Find the image `digest` of `target` in `repository`. Raises InputError if it is missing."""
     descriptor = client.resolve(repository.with_digest(digest))
     if descriptor is None:
@@ -37,8 +39,8 @@ def pushed(client: Client, repository: Repository, digest: Digest, target: str) 
     return descriptor
 
 
-def attach(
-    client: Client,
+def attach_document(
+    client: RegistryClient,
     repository: Repository,
     subject: Descriptor,
     document: bytes,
@@ -50,40 +52,42 @@ def attach(
     Nothing is written if the newest attached document, or with a key the newest signed one, is
     equal except for the time. Returns the digest of the artifact.
     """
-    newest = _newest(client, repository, subject.digest, key)
-    if newest is not None and _without_time(newest) == _without_time(document):
+    newest = _newest_document(client, repository, subject.digest, key)
+    if newest is not None and _drop_time(newest) == _drop_time(document):
         document = newest
     files = {FILE: ArtifactFile(data=document, media_type=MEDIA_TYPE)}
-    digest = artifact_store.attach(
+    digest = artifact_store.attach_artifact(
         client, repository, subject, MEDIA_TYPE, files, {attachments.TARGET: target}
     )
     if key is not None:
         predicate = msgspec.json.decode(document)
-        statement = statements.of([subject.digest], in_toto.OPENVEX, predicate)
-        signer.attest(client, repository, subject, key, [statement])
+        statement = statements.create_statement([subject.digest], in_toto.OPENVEX, predicate)
+        signer.sign_statements(client, repository, subject, key, [statement])
     return digest
 
 
-def _newest(
-    client: Client, repository: Repository, digest: Digest, key: PrivateKey | None
+def _newest_document(
+    client: RegistryClient, repository: Repository, digest: Digest, key: PrivateKey | None
 ) -> bytes | None:
     """The newest document about an image that is signed by `key`, or unsigned without a key."""
     if key is not None:
         documents = [
             codec.encode(msgspec.json.decode(each.payload)["predicate"])
-            for each in stored.read(client, repository, digest).signatures
+            for each in stored.read_signatures(client, repository, digest).signatures
             if each.kind == in_toto.OPENVEX and digest in each.digests and each.by(key.public)
         ]
     else:
-        plain = artifact_store.find(client, repository, digest, MEDIA_TYPE, skip_damaged=True)
+        plain = artifact_store.find_artifacts(
+            client, repository, digest, MEDIA_TYPE, skip_damaged=True
+        )
         documents = [part.data for artifact in plain for part in artifact.files.values()]
     dated = []
     for document in documents:
         with contextlib.suppress(InputError):
-            dated.append((vex.decode(document, FILE).timestamp, document))
+            dated.append((vex.decode_vex(document, FILE).timestamp, document))
     return max(dated)[1] if dated else None
 
 
-def _without_time(document: bytes) -> dict[str, object]:
+def _drop_time(document: bytes) -> dict[str, object]:
     content: dict[str, object] = msgspec.json.decode(document)
     return {**content, "timestamp": None}

@@ -9,7 +9,7 @@ import msgspec
 
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.cves import severity
-from imgbuild.cves.installed import InstalledSource, installed, order_of, unknown_parts
+from imgbuild.cves.installed import InstalledSource, installed_sources, unknown_parts, version_order
 from imgbuild.cves.severity import Rating
 from imgbuild.cves.source import Advisory, SourceAnswer
 from imgbuild.lock.lock_file import Lock
@@ -91,7 +91,7 @@ class CvePolicy(msgspec.Struct, frozen=True, kw_only=True):
     today: datetime.date
 
 
-def check(
+def check_cves(
     cases: Sequence[CveCase],
     records: Mapping[Sha256, Package],
     find: Callable[[Sequence[InstalledSource]], SourceAnswer],
@@ -104,7 +104,7 @@ def check(
     `records` has the records of debs, which contain source packages. If `cases` are all targets of
     the matrix, `whole` is set, and entries for all targets without a match are reported as unused.
     """
-    installed_in = [installed(case.lock, case.arch, records) for case in cases]
+    installed_in = [installed_sources(case.lock, case.arch, records) for case in cases]
     answer = find(
         list({package.key: package for packages in installed_in for package in packages}.values())
     )
@@ -112,10 +112,10 @@ def check(
         _report(case, packages, answer, policy)
         for case, packages in zip(cases, installed_in, strict=True)
     ]
-    return _with_unused(cases, reports, whole=whole)
+    return _add_unused_entries(cases, reports, whole=whole)
 
 
-def _with_unused(
+def _add_unused_entries(
     cases: Sequence[CveCase], reports: Sequence[CveReport], *, whole: bool
 ) -> list[CveReport]:
     """Add the accepted entries without a match on any architecture to `reports`."""
@@ -160,7 +160,7 @@ def _report(
     ]
     accepted = (*case.accepted, *case.shared)
     vulnerabilities = sorted(
-        (_joined(group, accepted, policy.today) for group in groups(advisories)),
+        (_join_advisories(group, accepted, policy.today) for group in group_advisories(advisories)),
         key=lambda vulnerability: (
             -vulnerability.severity.rank,
             vulnerability.package,
@@ -184,7 +184,7 @@ def _report(
             and (vulnerability.fixed or not policy.fixable)
         ),
         expired=tuple(
-            entry for entry in accepted if entry.id in ids and expired(entry, policy.today)
+            entry for entry in accepted if entry.id in ids and is_expired(entry, policy.today)
         ),
         unread=(
             *unknown_parts(case.lock, case.arch),
@@ -194,7 +194,7 @@ def _report(
     )
 
 
-def groups(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
+def group_advisories(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
     """Group `advisories` of a package that share an ID, directly or indirectly."""
     by_package: dict[tuple[str, str, str], list[list[Advisory]]] = {}
     for advisory in advisories:
@@ -207,14 +207,14 @@ def groups(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
     return [group for groups_of in by_package.values() for group in groups_of]
 
 
-def _joined(
+def _join_advisories(
     group: Sequence[Advisory], accepted: Sequence[AcceptedCve], today: datetime.date
 ) -> Vulnerability:
     """Merge advisories about the same vulnerability: highest severity, lowest fix."""
     package = group[0].package
     ids = tuple(dict.fromkeys(name for advisory in group for name in advisory.ids))
     cves = sorted(name for name in ids if name.startswith("CVE-"))
-    order = order_of(package.ecosystem)
+    order = version_order(package.ecosystem)
     return Vulnerability(
         id=cves[0] if cves else group[0].ids[0],
         ids=ids,
@@ -223,7 +223,7 @@ def _joined(
         version=package.version,
         files=package.files,
         purls=package.purls,
-        severity=severity.highest(advisory.severity for advisory in group),
+        severity=severity.highest_rating(advisory.severity for advisory in group),
         score=max(
             (advisory.score for advisory in group if advisory.score is not None), default=None
         ),
@@ -240,10 +240,10 @@ def accepting_entry(
 ) -> AcceptedCve | None:
     """The first unexpired entry of `accepted` for one of `ids`, or None."""
     return next(
-        (entry for entry in accepted if entry.id in ids and not expired(entry, today)), None
+        (entry for entry in accepted if entry.id in ids and not is_expired(entry, today)), None
     )
 
 
-def expired(entry: AcceptedCve, today: datetime.date) -> bool:
+def is_expired(entry: AcceptedCve, today: datetime.date) -> bool:
     """Whether the last day of `entry` is before `today`."""
     return entry.expires < today

@@ -16,7 +16,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, installed_wheels
 from imgbuild.system.syntax import parse_version
-from imgbuild.values import Arch, Sha256, normalize
+from imgbuild.values import Arch, Sha256, normalize_package
 
 PYPI = "PyPI"
 GIT = "GIT"  # OSV's ecosystem of packages identified by a repository and its tags
@@ -53,7 +53,7 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
 
         Invalid versions are ignored.
         """
-        order = order_of(self.ecosystem)
+        order = version_order(self.ecosystem)
         current = order(self.version)
         later = []
         for version in versions:
@@ -65,12 +65,12 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
         return min(later, key=order, default="")
 
 
-def order_of(ecosystem: str) -> Callable[[str], Any]:
+def version_order(ecosystem: str) -> Callable[[str], Any]:
     """The sort key of versions of `ecosystem`. It raises ValueError for an invalid version."""
-    return Version if ecosystem in (PYPI, GIT) else debian_version.key
+    return Version if ecosystem in (PYPI, GIT) else debian_version.version_key
 
 
-def installed(
+def installed_sources(
     lock: Lock, arch: Arch, records: Mapping[Sha256, Package]
 ) -> tuple[InstalledSource, ...]:
     """The packages of `lock` on `arch`, sorted.
@@ -83,20 +83,20 @@ def installed(
     resolution = lock.arch[arch]
     files_by_source: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for wheel in installed_wheels(resolution):
-        key = (PYPI, normalize(wheel.package), public_version(wheel.version))
-        named = purl.pypi(wheel.package, wheel.version, "")
+        key = (PYPI, normalize_package(wheel.package), public_version(wheel.version))
+        named = purl.pypi_purl(wheel.package, wheel.version, "")
         files_by_source.setdefault(key, []).append((wheel.file, named))
     binaries: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     release = _release(lock) if resolution.debs else ""
     for deb in resolution.debs:
         source, version = _source(deb, records.get(deb.sha256))
-        named = purl.deb(deb.package, deb.version, "", release="", source="")
+        named = purl.deb_purl(deb.package, deb.version, "", release="", source="")
         key = (f"Debian:{release}", source, version)
         files_by_source.setdefault(key, []).append((deb.package, named))
         binaries.setdefault(key, []).append((deb.package, deb.version))
     if archive := resolution.python:
         url = (lock.base.standalone or {}).get(arch, "")
-        named = purl.generic(CPYTHON, archive.version, url=url, sha256=archive.sha256)
+        named = purl.generic_purl(CPYTHON, archive.version, url=url, sha256=archive.sha256)
         key = (GIT, CPYTHON, archive.version)
         files_by_source[key] = [(archive.file, named)]
         binaries[key] = [("python", archive.version)]  # as scanners of programs name it

@@ -18,12 +18,12 @@ from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cves import records
 from imgbuild.cves.installed import GIT, REPOSITORIES, InstalledSource
-from imgbuild.cves.records import ID, LIMIT, OsvRecord, advisories
-from imgbuild.cves.severity import Rating, highest
+from imgbuild.cves.records import ID, LIMIT, OsvRecord, record_advisories
+from imgbuild.cves.severity import Rating, highest_rating
 from imgbuild.cves.source import Advisory, SourceAnswer
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.http.client import Refused
-from imgbuild.http.credentials import redact
+from imgbuild.http.client import RequestRefused
+from imgbuild.http.credentials import redact_url
 from imgbuild.http.request import Request
 from imgbuild.system import threads
 from imgbuild.system.boundary import NONSENSE
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 
 DEFAULT = "https://api.osv.dev"
 VARIABLE = "IMGBUILD_OSV"
-NOT_FOUND = 404
+NOT_FOUND_STATUS = 404
 BATCH = 500  # queries in one request; the server accepts up to 1,000
 PAGES = 100  # of the response about one package
-KEPT = datetime.timedelta(days=1)
+CACHE_AGE = datetime.timedelta(days=1)
 QUERY, RECORD = "osv-query-1", "osv-record-1"  # kinds of facts
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _NamedAdvisory(msgspec.Struct, frozen=True):
     id: str
     modified: str = ""
 
 
-class _Result(msgspec.Struct, frozen=True):
-    vulns: tuple[_Named, ...] | None = None
+class _QueryResult(msgspec.Struct, frozen=True):
+    vulns: tuple[_NamedAdvisory, ...] | None = None
     next_page_token: str | None = None
 
 
-class _Batch(msgspec.Struct, frozen=True):
-    results: tuple[_Result, ...]
+class _BatchResponse(msgspec.Struct, frozen=True):
+    results: tuple[_QueryResult, ...]
 
 
 class _CachedAnswer(msgspec.Struct, frozen=True):
     asked: datetime.datetime
-    vulns: tuple[_Named, ...]
+    vulns: tuple[_NamedAdvisory, ...]
 
 
 class OsvServer:
@@ -78,26 +78,26 @@ class OsvServer:
         self._context = context
         self._now = now
 
-    def find(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
+    def find_advisories(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
         """Find advisories about `packages`. Raises FetchFailed if the server does not respond."""
         answers = self._answers({package.key: package for package in packages})
         references = {
             reference.id: reference for answer in answers.values() for reference in answer.vulns
         }
         with self._context.reporter.step(f"reading {len(references)} advisories"):
-            read = threads.each(
+            read = threads.run_for_each(
                 list(references.values()), lambda reference, _: self._record(reference), threads=8
             )
         by_id = dict(zip(references, read, strict=True))
-        return self._answer_of(packages, answers, by_id)
+        return self._source_answer(packages, answers, by_id)
 
-    def kept(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
+    def cached_advisories(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
         """The cached advisories about `packages`, regardless of age, for an offline context."""
         answers: dict[tuple[str, str, str], _CachedAnswer] = {}
         by_id: dict[str, OsvRecord] = {}
         unqueried = []
         for package in packages:
-            answer = self._cached(package.key)
+            answer = self._cached_response(package.key)
             try:
                 if answer is not None:
                     by_id |= {named.id: self._record(named) for named in answer.vulns}
@@ -108,10 +108,10 @@ class OsvServer:
                 unqueried.append(package)
         known = [package for package in packages if package.key in answers]
         return msgspec.structs.replace(
-            self._answer_of(known, answers, by_id), unqueried=tuple(unqueried)
+            self._source_answer(known, answers, by_id), unqueried=tuple(unqueried)
         )
 
-    def _answer_of(
+    def _source_answer(
         self,
         packages: Sequence[InstalledSource],
         answers: Mapping[tuple[str, str, str], _CachedAnswer],
@@ -124,12 +124,12 @@ class OsvServer:
             for package in packages
             for named in answers[package.key].vulns
             if not by_id[named.id].withdrawn
-            for advisory in advisories(by_id[named.id], package, redact(self._address))
+            for advisory in record_advisories(by_id[named.id], package, redact_url(self._address))
         ]
-        of = f"{redact(self._address)}, {oldest:%Y-%m-%d}"
-        return SourceAnswer(of=of, advisories=self._rated(matches))
+        of = f"{redact_url(self._address)}, {oldest:%Y-%m-%d}"
+        return SourceAnswer(of=of, advisories=self._add_ratings(matches))
 
-    def _rated(self, matches: Sequence[Advisory]) -> tuple[Advisory, ...]:
+    def _add_ratings(self, matches: Sequence[Advisory]) -> tuple[Advisory, ...]:
         """Add severities of CVEs to advisories in `matches` without a severity.
 
         Debian's advisories often have no severity, but the server can have an entry for the CVE.
@@ -141,18 +141,18 @@ class OsvServer:
             if _has_rating(advisory)
         }
         vague = {
-            name: _Named(id=name)
+            name: _NamedAdvisory(id=name)
             for advisory in matches
             if not any((advisory.package.key, other) in rated for other in advisory.ids)
             for name in advisory.ids
             if name.startswith("CVE-")
         }
-        read = threads.each(
-            list(vague.values()), lambda reference, _: self._optional(reference), threads=8
+        read = threads.run_for_each(
+            list(vague.values()), lambda reference, _: self._optional_record(reference), threads=8
         )
         by_name = dict(zip(vague, read, strict=True))
         return tuple(
-            _with_rating(advisory, [by_name.get(name) for name in advisory.ids])
+            _add_rating(advisory, [by_name.get(name) for name in advisory.ids])
             for advisory in matches
         )
 
@@ -164,13 +164,13 @@ class OsvServer:
         """The responses about `packages`, from the cache or the server."""
         answers = {}
         for key in packages:
-            cached = self._cached(key)
+            cached = self._cached_response(key)
             if cached is not None:
                 answers[key] = cached
         missing = [key for key in packages if key not in answers]
         for at in range(0, len(missing), BATCH):
             part = missing[at : at + BATCH]
-            for key, vulns in zip(part, self._query(part), strict=True):
+            for key, vulns in zip(part, self._query_server(part), strict=True):
                 answer = _CachedAnswer(asked=self._now, vulns=vulns)
                 self._context.store.put_fact(
                     QUERY, self._query_key(key), msgspec.json.encode(answer)
@@ -181,7 +181,7 @@ class OsvServer:
     def _query_key(self, key: tuple[str, str, str]) -> str:
         return msgspec.json.encode((self._address, *key)).decode()
 
-    def _cached(self, key: tuple[str, str, str]) -> _CachedAnswer | None:
+    def _cached_response(self, key: tuple[str, str, str]) -> _CachedAnswer | None:
         """The cached response, if it is less than a day old or if the context is offline."""
         data = self._context.store.fact(QUERY, self._query_key(key))
         if data is None:
@@ -190,64 +190,73 @@ class OsvServer:
             answer = msgspec.json.decode(data, type=_CachedAnswer)
         except msgspec.DecodeError:  # invalid: request again
             return None
-        recent = datetime.timedelta() <= self._now - answer.asked < KEPT
+        recent = datetime.timedelta() <= self._now - answer.asked < CACHE_AGE
         return answer if recent or self._context.http.offline else None
 
-    def _query(self, keys: Sequence[tuple[str, str, str]]) -> list[tuple[_Named, ...]]:
+    def _query_server(
+        self, keys: Sequence[tuple[str, str, str]]
+    ) -> list[tuple[_NamedAdvisory, ...]]:
         """Query the server about `keys`, and read all pages."""
-        answers: list[list[_Named]] = [[] for _ in keys]
+        answers: list[list[_NamedAdvisory]] = [[] for _ in keys]
         left = dict.fromkeys(range(len(keys)), "")
         for _ in range(PAGES):
             if not left:
                 return [tuple(vulns) for vulns in answers]
-            batch = self._batch([_query(keys[place], token) for place, token in left.items()])
+            batch = self._batch(
+                [_query_document(keys[place], token) for place, token in left.items()]
+            )
             if len(batch.results) != len(left):
                 given, expected = len(batch.results), len(left)
                 message = (
-                    f"{redact(self._address)}: received {given} responses to {expected} queries"
+                    f"{redact_url(self._address)}: received {given} responses to {expected} queries"
                 )
                 raise FetchFailed(message, hint=NONSENSE)
             following = {}
             for place, result in zip(left, batch.results, strict=True):
-                answers[place] += self._valid(result.vulns or ())
+                answers[place] += self._valid_names(result.vulns or ())
                 if result.next_page_token:
                     following[place] = result.next_page_token
             left = following
         message = (
-            f"{redact(self._address)}: the advisories of one package have more than {PAGES} pages"
+            f"{redact_url(self._address)}: the advisories of one package have more than {PAGES}"
+            " pages"
         )
         raise FetchFailed(message, hint=NONSENSE)
 
-    def _valid(self, vulns: Iterable[_Named]) -> Iterable[_Named]:
+    def _valid_names(self, vulns: Iterable[_NamedAdvisory]) -> Iterable[_NamedAdvisory]:
         for reference in vulns:
             if ID.fullmatch(reference.id) is None:
-                message = f"{redact(self._address)} lists an invalid advisory {reference.id[:80]!r}"
+                message = (
+                    f"{redact_url(self._address)} lists an invalid advisory {reference.id[:80]!r}"
+                )
                 raise FetchFailed(message, hint=NONSENSE)
             yield reference
 
-    def _batch(self, queries: Sequence[object]) -> _Batch:
+    def _batch(self, queries: Sequence[object]) -> _BatchResponse:
         place = f"{self._address}/v1/querybatch"
         body = msgspec.json.encode({"queries": queries})
-        data = self._fetch(Request(place, HEADERS, "POST", body=lambda: body))
-        return codec.decode(data, _Batch, file=redact(place), what="OSV response", hint=NONSENSE)
+        data = self._fetch_bytes(Request(place, HEADERS, "POST", body=lambda: body))
+        return codec.decode(
+            data, _BatchResponse, file=redact_url(place), what="OSV response", hint=NONSENSE
+        )
 
     # -- advisories
 
-    def _record(self, named: _Named) -> OsvRecord:
+    def _record(self, named: _NamedAdvisory) -> OsvRecord:
         key = msgspec.json.encode((self._address, named.id, named.modified)).decode()
         place = f"{self._address}/v1/vulns/{quote(named.id, safe='')}"
         data = self._context.store.fact(RECORD, key) if named.modified else None
         if data is not None:
-            return records.decode(data, redact(place), hint=NONSENSE)
-        data = self._fetch(Request(place, {"Accept": "application/json"}))
-        record = records.decode(data, redact(place), hint=NONSENSE)
-        if named.id not in record.ids:
-            message = f"{redact(place)}: the response contains another advisory, {record.id}"
+            return records.decode_record(data, redact_url(place), hint=NONSENSE)
+        data = self._fetch_bytes(Request(place, {"Accept": "application/json"}))
+        record = records.decode_record(data, redact_url(place), hint=NONSENSE)
+        if named.id not in record.all_ids:
+            message = f"{redact_url(place)}: the response contains another advisory, {record.id}"
             raise FetchFailed(message, hint=NONSENSE)
         self._context.store.put_fact(RECORD, key, data)
         return record
 
-    def _optional(self, named: _Named) -> OsvRecord | None:
+    def _optional_record(self, named: _NamedAdvisory) -> OsvRecord | None:
         """The advisory, which is cached for a day.
 
         None if the server lacks it, or offline, if the cache lacks it.
@@ -259,27 +268,27 @@ class OsvServer:
             if self._context.http.offline:
                 return None
             try:
-                data = self._fetch(Request(place, {"Accept": "application/json"}))
-            except Refused as refused:
-                if refused.status != NOT_FOUND:
+                data = self._fetch_bytes(Request(place, {"Accept": "application/json"}))
+            except RequestRefused as refused:
+                if refused.status != NOT_FOUND_STATUS:
                     raise
                 data = b""
             if data:
-                records.decode(data, redact(place), hint=NONSENSE)
+                records.decode_record(data, redact_url(place), hint=NONSENSE)
             self._context.store.put_fact(RECORD, key, data)
-        return records.decode(data, redact(place), hint=NONSENSE) if data else None
+        return records.decode_record(data, redact_url(place), hint=NONSENSE) if data else None
 
-    def _fetch(self, request: Request) -> bytes:
+    def _fetch_bytes(self, request: Request) -> bytes:
         http = self._context.http
         if http.offline:
             message = f"{request.place}: the response is not in the cache, and --offline is set"
             hint = "pass a scanner report with --report, or run the command without --offline"
             raise FetchFailed(message, hint=hint)
 
-        def _read(response: Response) -> bytes:
+        def _read_body(response: Response) -> bytes:
             return http.body(response, LIMIT, decode=True)
 
-        return http.retrying(request, _read)
+        return http.retry_request(request, _read_body)
 
 
 def _is_address(text: str) -> bool:
@@ -294,23 +303,25 @@ def _has_rating(advisory: Advisory) -> bool:
     return advisory.severity is not Rating.UNKNOWN
 
 
-def _with_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) -> Advisory:
+def _add_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) -> Advisory:
     """Add the severity of records of the same vulnerability to `advisory` if it has none."""
     if _has_rating(advisory):
         return advisory
     package = advisory.package
     ratings = [
-        each.rating(package.ecosystem, package.name) for each in osv_records if each is not None
+        each.package_rating(package.ecosystem, package.name)
+        for each in osv_records
+        if each is not None
     ]
     scores = [score for _, score in ratings if score is not None]
     return msgspec.structs.replace(
         advisory,
-        severity=highest(rating for rating, _ in ratings),
+        severity=highest_rating(rating for rating, _ in ratings),
         score=max(scores, default=None),
     )
 
 
-def _query(key: tuple[str, str, str], token: str) -> dict[str, object]:
+def _query_document(key: tuple[str, str, str], token: str) -> dict[str, object]:
     ecosystem, name, version = key
     if ecosystem == GIT:  # by the URL of the repository, and the tag of the release
         name, version = REPOSITORIES[name], f"v{version}"

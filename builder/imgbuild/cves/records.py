@@ -14,7 +14,7 @@ from imgbuild.cves.installed import GIT, PYPI, REPOSITORIES, InstalledSource
 from imgbuild.cves.severity import Rating
 from imgbuild.cves.source import Advisory
 from imgbuild.errors import InputError
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 UPDATES = ("DSA-", "DLA-", "DTSA-")  # Debian advisories, which cover several vulnerabilities
 
@@ -54,7 +54,7 @@ class StatedSeverity(msgspec.Struct, frozen=True):
     score: str = ""
 
 
-class Affected(msgspec.Struct, frozen=True):
+class AffectedEntry(msgspec.Struct, frozen=True):
     """An affected package of a record."""
 
     package: AffectedPackage | None = None
@@ -79,11 +79,11 @@ class OsvRecord(msgspec.Struct, frozen=True):
     upstream: tuple[str, ...] | None = None
     related: tuple[str, ...] | None = None
     severity: tuple[StatedSeverity, ...] | None = None
-    affected: tuple[Affected, ...] | None = None
+    affected: tuple[AffectedEntry, ...] | None = None
     database_specific: dict[str, Any] | None = None
 
     @property
-    def ids(self) -> tuple[str, ...]:
+    def all_ids(self) -> tuple[str, ...]:
         """The distinct IDs of the vulnerability in all databases."""
         names = (self.id, *(self.aliases or ()))
         if self.id.startswith(DEBIAN):  # its upstream is the original CVE
@@ -91,7 +91,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(names))
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def covered_vulnerabilities(self) -> tuple[str, ...]:
         """The vulnerabilities of an advisory that covers several."""
         return tuple(dict.fromkeys((*(self.upstream or ()), *(self.related or ()))))
 
@@ -101,7 +101,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
         lines = (self.summary or self.details or "").strip().splitlines()
         return lines[0].strip() if lines else ""
 
-    def about(self, ecosystem: str, name: str) -> Iterator[Affected]:
+    def affected_entries(self, ecosystem: str, name: str) -> Iterator[AffectedEntry]:
         """The entries for the package `name`. Debian:12 includes all point releases.
 
         Names of PyPI are normalized, because advisories contain names such as jaraco.context. For a
@@ -113,7 +113,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
                 if any(_repository(bounds.repo) == place for bounds in entry.ranges or ()):
                     yield entry
             return
-        spelled = normalize if ecosystem == PYPI else str.lower
+        spelled = normalize_package if ecosystem == PYPI else str.lower
         for entry in self.affected or ():
             package = entry.package
             if package is None or spelled(package.name) != spelled(name):
@@ -121,35 +121,35 @@ class OsvRecord(msgspec.Struct, frozen=True):
             if package.ecosystem in (ecosystem, ecosystem.partition(":")[0]):
                 yield entry
 
-    def fixes(self, ecosystem: str, name: str) -> Iterator[str]:
+    def fixed_versions(self, ecosystem: str, name: str) -> Iterator[str]:
         """The fixed versions of a package, one for each range."""
-        for entry in self.about(ecosystem, name):
+        for entry in self.affected_entries(ecosystem, name):
             for bounds in entry.ranges or ():
                 if bounds.type != COMMITS:
                     yield from (event.fixed for event in bounds.events if event.fixed)
 
-    def rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
+    def package_rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
         """The rating for a package, and the highest CVSS score, if any.
 
         `unimportant` in Debian is low regardless of the score. Otherwise, the severity stated in
         the record overrides the score.
         """
-        entries = tuple(self.about(ecosystem, name))
+        entries = tuple(self.affected_entries(ecosystem, name))
         stated = [rated for entry in entries for rated in entry.severity or ()]
         scores = [severity.base_score(rated.score) for rated in (*stated, *(self.severity or ()))]
         score = max((value for value in scores if value is not None), default=None)
         words = [(entry.ecosystem_specific or {}).get("urgency") for entry in entries]
         if words and all(word == "unimportant" for word in words):
             return Rating.LOW, score
-        if self.id.startswith(severity.MALICIOUS):
+        if self.id.startswith(severity.MALICIOUS_PREFIX):
             return Rating.CRITICAL, score
-        word = severity.of_word((self.database_specific or {}).get("severity"))
+        word = severity.word_rating((self.database_specific or {}).get("severity"))
         if word is Rating.UNKNOWN and score is not None:
-            word = severity.of_score(score)
+            word = severity.score_rating(score)
         if word is Rating.UNKNOWN:
-            ratings = [severity.of_word((entry.database_specific or {}).get("severity"))
+            ratings = [severity.word_rating((entry.database_specific or {}).get("severity"))
                     for entry in entries]  # fmt: skip
-            word = severity.highest([*ratings, *map(severity.of_word, words)])
+            word = severity.highest_rating([*ratings, *map(severity.word_rating, words)])
         return word, score
 
 
@@ -158,7 +158,7 @@ def _repository(url: str) -> str:
     return url.partition("://")[2].rstrip("/").removesuffix(".git").lower()
 
 
-def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
+def decode_record(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
     """Decode the record in `data` from `place`. Raises InputError with `hint` if it is invalid."""
     if len(data) > LIMIT:
         message = f"{place} has more than {LIMIT} bytes"
@@ -170,19 +170,21 @@ def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
     return record
 
 
-def advisories(record: OsvRecord, package: InstalledSource, source: str) -> Iterator[Advisory]:
+def record_advisories(
+    record: OsvRecord, package: InstalledSource, source: str
+) -> Iterator[Advisory]:
     """The advisories in `record` about `package`, one for each vulnerability."""
-    rating, score = record.rating(package.ecosystem, package.name)
-    cves = tuple(part for part in record.parts if part.startswith("CVE-"))
+    rating, score = record.package_rating(package.ecosystem, package.name)
+    cves = tuple(part for part in record.covered_vulnerabilities if part.startswith("CVE-"))
     split = record.id.startswith(UPDATES) and bool(cves)
-    for ids in [(cve,) for cve in cves] if split else [record.ids]:
+    for ids in [(cve,) for cve in cves] if split else [record.all_ids]:
         yield Advisory(
             ids=ids,
             package=package,
             severity=rating,
             score=score,
             summary=record.text,
-            fixed=package.lowest_fix(record.fixes(package.ecosystem, package.name)),
+            fixed=package.lowest_fix(record.fixed_versions(package.ecosystem, package.name)),
             note=f"fixed by {record.id}" if split else "",
             source=source,
         )

@@ -16,15 +16,15 @@ import msgspec
 from imgbuild import codec
 from imgbuild.cves import severity
 from imgbuild.cves.installed import PYPI, InstalledSource, public_version
-from imgbuild.cves.records import OsvRecord, advisories
+from imgbuild.cves.records import OsvRecord, record_advisories
 from imgbuild.cves.source import Advisory, SourceAnswer
 from imgbuild.errors import InputError
-from imgbuild.system.amounts import count
-from imgbuild.values import normalize
+from imgbuild.system.amounts import format_count
+from imgbuild.values import normalize_package
 
 HINT = "to create a report, run osv-scanner --format json, grype -o json or trivy --format json"
-WHAT = "scanner report"
-SHOWN = 5  # limit of packages in a message
+REPORT_KIND = "scanner report"
+SHOWN_PACKAGES = 5  # limit of packages in a message
 
 
 class ReportedPackage(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class _GrypeMatch(msgspec.Struct, frozen=True, rename="camel"):
     related_vulnerabilities: tuple[_GrypeRelated, ...] | None = None
 
 
-class _Grype(msgspec.Struct, frozen=True):
+class _GrypeReport(msgspec.Struct, frozen=True):
     matches: tuple[_GrypeMatch, ...] | None
 
 
@@ -108,11 +108,11 @@ class _TrivyResult(msgspec.Struct, frozen=True, rename="pascal"):
     vulnerabilities: tuple[_TrivyVulnerability, ...] | None = None
 
 
-class _Trivy(msgspec.Struct, frozen=True, rename="pascal"):
+class _TrivyReport(msgspec.Struct, frozen=True, rename="pascal"):
     results: tuple[_TrivyResult, ...] | None = None
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+class _ReportEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry in a report of grype or trivy."""
 
     ids: tuple[str, ...]
@@ -122,19 +122,19 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     fixed: tuple[str, ...]
 
 
-Entries = Iterator[tuple[ReportedPackage, Iterable[OsvRecord | _Entry]]]
+ReportEntries = Iterator[tuple[ReportedPackage, Iterable[OsvRecord | _ReportEntry]]]
 
 
-def find(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
+def find_advisories(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
     """The advisories in the report `path` about `packages`.
 
     Entries about other packages are listed as not checked.
 
     Raises InputError for other file formats.
     """
-    scanner, entries = _read(path)
+    scanner, entries = _read_report(path)
     place = f"{path} ({scanner})"
-    sources = _by_name(packages)
+    sources = _packages_by_name(packages)
     about: list[Advisory] = []
     others: dict[str, None] = {}
     for package, listed in entries:
@@ -144,20 +144,20 @@ def find(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
             continue
         for entry in listed:
             about += _advisories(entry, source, place)
-    return SourceAnswer(of=place, advisories=tuple(about), unread=_unread(place, others))
+    return SourceAnswer(of=place, advisories=tuple(about), unread=_unread_notes(place, others))
 
 
-def _read(path: Path) -> tuple[str, Entries]:
+def _read_report(path: Path) -> tuple[str, ReportEntries]:
     """Read the report `path`, and identify the scanner by a key that is specific to its reports."""
-    keys = codec.read(path, dict[str, msgspec.Raw], what=WHAT, hint=HINT)
+    keys = codec.read_document(path, dict[str, msgspec.Raw], what=REPORT_KIND, hint=HINT)
     for key, (scanner, form, entries) in FORMS.items():
         if key in keys:
-            return scanner, entries(codec.read(path, form, what=WHAT, hint=HINT))
+            return scanner, entries(codec.read_document(path, form, what=REPORT_KIND, hint=HINT))
     message = f"{path} is not a report of osv-scanner, grype or trivy"
     raise InputError(message, hint=HINT)
 
 
-def _osv_scanner_entries(report: _OsvScanner) -> Entries:
+def _osv_scanner_entries(report: _OsvScanner) -> ReportEntries:
     for result in report.results or ():
         for listed in result.packages or ():
             package = listed.package
@@ -166,12 +166,12 @@ def _osv_scanner_entries(report: _OsvScanner) -> Entries:
             yield name, listed.vulnerabilities or ()
 
 
-def _grype_entries(report: _Grype) -> Entries:
+def _grype_entries(report: _GrypeReport) -> ReportEntries:
     for match in report.matches or ():
         vulnerability, artifact = match.vulnerability, match.artifact
         related = (alias.id for alias in match.related_vulnerabilities or ())
         scores = (rating.metrics.base_score for rating in vulnerability.cvss or ())
-        entry = _Entry(
+        entry = _ReportEntry(
             ids=tuple(dict.fromkeys((vulnerability.id, *related))),
             severity=vulnerability.severity,
             score=max((score for score in scores if score is not None), default=None),
@@ -182,10 +182,10 @@ def _grype_entries(report: _Grype) -> Entries:
         yield _package(artifact.name, artifact.version, python=python), (entry,)
 
 
-def _trivy_entries(report: _Trivy) -> Entries:
+def _trivy_entries(report: _TrivyReport) -> ReportEntries:
     for result in report.results or ():
         for vulnerability in result.vulnerabilities or ():
-            entry = _Entry(
+            entry = _ReportEntry(
                 ids=(vulnerability.vulnerability_id,),
                 severity=vulnerability.severity,
                 summary=vulnerability.title,
@@ -196,23 +196,23 @@ def _trivy_entries(report: _Trivy) -> Entries:
 
 
 # By the key of a report: the scanner, the format of its report, and its entries.
-FORMS: dict[str, tuple[str, Any, Callable[[Any], Entries]]] = {
-    "matches": ("grype", _Grype, _grype_entries),
-    "SchemaVersion": ("trivy", _Trivy, _trivy_entries),
+FORMS: dict[str, tuple[str, Any, Callable[[Any], ReportEntries]]] = {
+    "matches": ("grype", _GrypeReport, _grype_entries),
+    "SchemaVersion": ("trivy", _TrivyReport, _trivy_entries),
     "results": ("osv-scanner", _OsvScanner, _osv_scanner_entries),
 }
 
 
 def _advisories(
-    entry: OsvRecord | _Entry, package: InstalledSource, place: str
+    entry: OsvRecord | _ReportEntry, package: InstalledSource, place: str
 ) -> Iterable[Advisory]:
     if isinstance(entry, OsvRecord):
-        return () if entry.withdrawn else advisories(entry, package, place)
+        return () if entry.withdrawn else record_advisories(entry, package, place)
     return (
         Advisory(
             ids=entry.ids,
             package=package,
-            severity=severity.of_word(entry.severity),
+            severity=severity.word_rating(entry.severity),
             score=entry.score,
             summary=next(iter(entry.summary.strip().splitlines()), ""),
             fixed=package.lowest_fix(entry.fixed),
@@ -221,7 +221,9 @@ def _advisories(
     )
 
 
-def _by_name(packages: Sequence[InstalledSource]) -> Mapping[ReportedPackage, InstalledSource]:
+def _packages_by_name(
+    packages: Sequence[InstalledSource],
+) -> Mapping[ReportedPackage, InstalledSource]:
     """`packages` by names in reports, including binary packages of Debian."""
     sources: dict[ReportedPackage, InstalledSource] = {}
     for package in packages:
@@ -234,12 +236,14 @@ def _by_name(packages: Sequence[InstalledSource]) -> Mapping[ReportedPackage, In
 
 def _package(name: str, version: str, *, python: bool) -> ReportedPackage:
     if python:
-        return ReportedPackage(normalize(name), public_version(version), python=True)
+        return ReportedPackage(normalize_package(name), public_version(version), python=True)
     return ReportedPackage(name, version, python=False)
 
 
-def _unread(place: str, others: Mapping[str, None]) -> tuple[str, ...]:
+def _unread_notes(place: str, others: Mapping[str, None]) -> tuple[str, ...]:
     if not others:
         return ()
-    names = ", ".join(list(others)[:SHOWN]) + (", …" if len(others) > SHOWN else "")
-    return (f"{place}: {count(len(others), 'package')} not in the lock: {names}",)
+    names = ", ".join(list(others)[:SHOWN_PACKAGES]) + (
+        ", …" if len(others) > SHOWN_PACKAGES else ""
+    )
+    return (f"{place}: {format_count(len(others), 'package')} not in the lock: {names}",)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from cvss import CVSS2, CVSS3, CVSS4, CVSSError
 
-MALICIOUS = "MAL-"  # IDs of advisories about malicious packages, which have no score
+MALICIOUS_PREFIX = "MAL-"  # IDs of advisories about malicious packages, which have no score
 
 
 class Rating(enum.StrEnum):
@@ -40,12 +40,12 @@ _WORDS = {
 _FORMS = {"CVSS:4.0/": CVSS4, "CVSS:3.1/": CVSS3, "CVSS:3.0/": CVSS3, "AV:": CVSS2}
 
 
-def of_word(word: object) -> Rating:
+def word_rating(word: object) -> Rating:
     """The rating for a term in an advisory, such as MODERATE or `low**`, else unknown."""
     return _WORDS.get(str(word).lower().strip("* "), Rating.UNKNOWN)
 
 
-def of_score(score: float) -> Rating:
+def score_rating(score: float) -> Rating:
     """The rating of a CVSS score, 0.0 to 10.0 (CVSS 3.1, section 5; 4.0, section 6)."""
     bounds = ((9.0, Rating.CRITICAL), (7.0, Rating.HIGH), (4.0, Rating.MEDIUM))
     return next((rating for bound, rating in bounds if score >= bound), Rating.LOW)
@@ -65,6 +65,6 @@ def base_score(vector: str) -> float | None:
     return None
 
 
-def highest(ratings: Iterable[Rating]) -> Rating:
+def highest_rating(ratings: Iterable[Rating]) -> Rating:
     """The highest of `ratings`. Unknown if there are none."""
     return max(ratings, key=lambda rating: rating.rank, default=Rating.UNKNOWN)

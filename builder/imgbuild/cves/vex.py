@@ -38,7 +38,7 @@ class VexDocument(msgspec.Struct, frozen=True):
     statements: tuple[VexStatement, ...]
 
 
-def document(
+def vex_document(
     reports: Sequence[tuple[CveReport, Digest]],
     author: str,
     now: datetime.datetime,
@@ -56,10 +56,10 @@ def document(
         name, place = report.target, ""
         if repository is not None:
             name, place = repository.name.rpartition("/")[2], str(repository)
-        product = purl.oci(name, digest, arch=report.arch.oci, place=place)
+        product = purl.oci_purl(name, digest, arch=report.arch.oci, place=place)
         for finding in report.vulnerabilities:
             statement = _statement(finding)
-            key = codec.compact(statement).decode()
+            key = codec.encode_compact(statement).decode()
             parts = [{"@id": name} for name in finding.purls]
             statements.setdefault(key, {**statement, "products": []})["products"].append(
                 {"@id": product, "subcomponents": parts}
@@ -70,7 +70,8 @@ def document(
     )
     content = {
         "@context": CONTEXT,
-        "@id": f"https://openvex.dev/docs/public/vex-{sha256(codec.compact([author, ordered]))}",
+        "@id": "https://openvex.dev/docs/public/vex-"
+        f"{sha256(codec.encode_compact([author, ordered]))}",
         "author": author,
         "timestamp": now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "version": 1,
@@ -80,7 +81,7 @@ def document(
     return codec.encode(content)
 
 
-def decode(data: bytes, place: str) -> VexDocument:
+def decode_vex(data: bytes, place: str) -> VexDocument:
     """Decode the document in `data` from `place`. Raises InputError if it is invalid."""
     return codec.decode(data, VexDocument, file=place, what="OpenVEX document")
 

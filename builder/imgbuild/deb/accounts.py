@@ -20,7 +20,7 @@ SHADOW = 42  # the group with read access to shadow files
 DAY = MTIME // 86400  # passwords were "last changed" at the constant time, not today
 
 
-def install(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
+def install_accounts(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
     """Write the four account files.
 
     InputError if the image's user has a name or ID of an account in the base.
@@ -34,7 +34,7 @@ def install(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
     group += [
         [item.name, "!", str(item.gid), ""] for item in sorted(groups, key=lambda item: item.gid)
     ]
-    _check(user, passwd, group)
+    _check_accounts(user, passwd, group)
     passwd.append([user.name, "!", str(user.uid), str(user.gid), "", user.home, SHELL])
     group.append([user.name, "!", str(user.gid), ""])
     shadow = [f"{row[0]}:{row[1]}:{DAY}:0:99999:7:::" for row in passwd]
@@ -45,7 +45,9 @@ def install(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
     tree.file("etc/gshadow", _lines(gshadow), mode=0o640, gid=SHADOW)
 
 
-def _check(user: User, passwd: Sequence[Sequence[str]], group: Sequence[Sequence[str]]) -> None:
+def _check_accounts(
+    user: User, passwd: Sequence[Sequence[str]], group: Sequence[Sequence[str]]
+) -> None:
     taken = [
         f"user {row[0]} ({row[2]})"
         for row in passwd

@@ -24,14 +24,14 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.deb.closure import DebianArchive, close
-from imgbuild.deb.control import fields, paragraphs
-from imgbuild.deb.debian_version import compare
+from imgbuild.deb.closure import DebianArchive, resolve_dependencies
+from imgbuild.deb.control import parse_fields, parse_paragraphs
+from imgbuild.deb.debian_version import compare_versions
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process
-from imgbuild.system.boundary import reading
+from imgbuild.system.boundary import convert_read_errors
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Arch, sha256
 
@@ -40,16 +40,18 @@ KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
 )
 # Only these fields of an index are kept in memory, because it has 60,000 packages.
-USED = frozenset(
+USED_FIELDS = frozenset(
     (
         *("Package", "Version", "Architecture", "Filename", "Size", "SHA256"),
         *("Essential", "Priority", "Provides", "Depends", "Pre-Depends", "Conflicts", "Breaks"),
     )
 )
-RESOLVED = "debian-packages-1"  # the packages of a base
-PARSED = "debian-index-1"  # increase the number when `USED` or the parsing of an index changes
+RESOLVED_FACT = "debian-packages-1"  # the packages of a base
+INDEX_FACT = (
+    "debian-index-1"  # increase the number when `USED_FIELDS` or the parsing of an index changes
+)
 NAMES = "debian-names-1"  # increase the number when `NAME` changes
-NAMES_AT_ONCE = 1 << 20  # bytes of an index that are unpacked at a time
+NAMES_CHUNK = 1 << 20  # bytes of an index that are unpacked at a time
 NAME = re.compile(rb"^Package:[ \t]*(.*)$", re.MULTILINE)
 IndexReader = Callable[[str, str, Context], list[dict[str, str]]]  # of URL and SHA-256
 REMEDY = "apt-get install gpgv debian-archive-keyring"
@@ -103,22 +105,22 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
     if a dependency cannot be satisfied.
     """
     stored = context.store.fact(
-        RESOLVED, _resolution_key(base, _suites(base, arch, context, read=_unread))
+        RESOLVED_FACT, _resolution_key(base, _suites(base, arch, context, read=_read_nothing))
     )
     if stored is not None:
         return msgspec.msgpack.decode(stored, type=ResolvedDebs)
     indexes = _suites(base, arch, context)
     archive = DebianArchive(chain.from_iterable(index.packages for index in indexes))
-    chosen = close(archive, base.packages, file="matrix.yaml")
+    chosen = resolve_dependencies(archive, base.packages, file="matrix.yaml")
     names = {package["Package"] for package in chosen}
     if base.tools:
-        chosen = close(archive, base.tools, file="matrix.yaml", have=tuple(names))
+        chosen = resolve_dependencies(archive, base.tools, file="matrix.yaml", have=tuple(names))
     debs = _debs(chosen)
     tools = tuple(deb.package for deb in debs if deb.package not in names)
     security = indexes[-1].date if base.security is not None else None
     resolved = ResolvedDebs(debs=debs, security=security, tools=tools)
     context.store.put_fact(
-        RESOLVED, _resolution_key(base, indexes), msgspec.msgpack.encode(resolved)
+        RESOLVED_FACT, _resolution_key(base, indexes), msgspec.msgpack.encode(resolved)
     )
     return resolved
 
@@ -130,14 +132,16 @@ def _resolution_key(base: DebianBase, indexes: Sequence[SuiteIndex]) -> str:
     return sha256(msgspec.json.encode(parts))
 
 
-def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context) -> dict[str, str]:
+def unknown_packages(
+    base: DebianBase, arch: Arch, names: Iterable[str], context: Context
+) -> dict[str, str]:
     """The `names` that are not in the suite of `base` → a similar name, or "".
 
     A similar name starts with the same two letters. Raises the errors of `resolve_debs`.
     """
     packages = {
         package["Package"]
-        for index in _suites(base, arch, context, read=_named)
+        for index in _suites(base, arch, context, read=_read_package_names)
         for package in index.packages
     }
     similar: dict[str, str] = {}
@@ -155,8 +159,8 @@ def security_updates(
 
     The suite is read even if the base does not use it. Raises the errors of `resolve_debs`.
     """
-    index = _suite_index(_security(base), base, arch, context)
-    return index.date, _newer(index, debs)
+    index = _suite_index(_security_suite(base), base, arch, context)
+    return index.date, _newer_versions(index, debs)
 
 
 def archive_updates(
@@ -166,11 +170,11 @@ def archive_updates(
 
     They are sorted by name. Raises the errors of `resolve_debs`.
     """
-    index = _suite_index(Suite(base.suite, mirrors(base)), base, arch, context)
-    return _newer(index, debs)
+    index = _suite_index(Suite(base.suite, archive_mirrors(base)), base, arch, context)
+    return _newer_versions(index, debs)
 
 
-def _newer(index: SuiteIndex, debs: Iterable[Deb]) -> tuple[SecurityUpdate, ...]:
+def _newer_versions(index: SuiteIndex, debs: Iterable[Deb]) -> tuple[SecurityUpdate, ...]:
     locked = tuple(debs)
     names = {deb.package for deb in locked}
     newest = DebianArchive(each for each in index.packages if each["Package"] in names).packages
@@ -178,7 +182,7 @@ def _newer(index: SuiteIndex, debs: Iterable[Deb]) -> tuple[SecurityUpdate, ...]
         SecurityUpdate(deb.package, deb.version, candidate["Version"])
         for deb in locked
         if (candidate := newest.get(deb.package)) is not None
-        and compare(deb.version, candidate["Version"]) < 0
+        and compare_versions(deb.version, candidate["Version"]) < 0
     )
     return tuple(sorted(updates, key=lambda update: update.package))
 
@@ -196,18 +200,18 @@ def added_debs(
     Versions of present packages do not change. `control` reads the control fields of such a package
     if the archive has another version. Raises the errors of `resolve_debs`.
     """
-    listed = _listed(base, arch, context)
+    listed = _listed_packages(base, arch, context)
     newest = DebianArchive(listed).packages
     installed = {
         deb.package: candidate
         if (candidate := newest.get(deb.package)) is not None
         and candidate["Version"] == deb.version
-        else _used(control(deb))
+        else _used_fields(control(deb))
         for deb in have
     }
     rest = (package for package in listed if package["Package"] not in installed)
     archive = DebianArchive((*installed.values(), *rest))
-    chosen = close(archive, requested, file="matrix.yaml", have=tuple(installed))
+    chosen = resolve_dependencies(archive, requested, file="matrix.yaml", have=tuple(installed))
     return _debs([package for package in chosen if package["Package"] not in installed])
 
 
@@ -225,7 +229,7 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
     )
 
 
-def _listed(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, str]]:
+def _listed_packages(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, str]]:
     """Every package available to `base`."""
     return [package for index in _suites(base, arch, context) for package in index.packages]
 
@@ -234,9 +238,9 @@ def _suites(
     base: DebianBase, arch: Arch, context: Context, *, read: IndexReader | None = None
 ) -> list[SuiteIndex]:
     """The suite of `base`, and its security suite if used; `read` reads a `Packages` file."""
-    suites = [Suite(base.suite, mirrors(base))]
+    suites = [Suite(base.suite, archive_mirrors(base))]
     if base.security is not None:
-        suites.append(_security(base))
+        suites.append(_security_suite(base))
     return [_suite_index(suite, base, arch, context, read=read) for suite in suites]
 
 
@@ -251,7 +255,7 @@ def _suite_index(
     failures = []
     for mirror in suite.mirrors:
         try:
-            with reading(mirror, hint="try another mirror"):
+            with convert_read_errors(mirror, hint="try another mirror"):
                 return _indexes(suite.name, base.components, arch, mirror, context, read or _index)
         except FetchFailed as error:
             context.reporter.detail(f"{mirror}: {error.message}")
@@ -263,25 +267,25 @@ def _suite_index(
     )
 
 
-def mirrors(base: DebianBase) -> tuple[str, ...]:
+def archive_mirrors(base: DebianBase) -> tuple[str, ...]:
     """The archives to try in order: this machine's apt mirrors, then the base's archives."""
     return _sites(base.suite, "/debian", base.mirrors)
 
 
-def _security(base: DebianBase) -> Suite:
+def _security_suite(base: DebianBase) -> Suite:
     name = f"{base.suite}-security"
     return Suite(name, _sites(name, "/debian-security", base.security or ()))
 
 
-def urls(deb: Deb, base: DebianBase) -> list[str]:
+def deb_urls(deb: Deb, base: DebianBase) -> list[str]:
     """The possible URLs of `deb`, one for each mirror."""
     security = deb.file.startswith(SECURITY_FILES)
-    places = _security(base).mirrors if security else mirrors(base)
+    places = _security_suite(base).mirrors if security else archive_mirrors(base)
     return [f"{mirror}/{deb.file}" for mirror in places]
 
 
-def _used(paragraph: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in paragraph.items() if name in USED}
+def _used_fields(paragraph: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in paragraph.items() if name in USED_FIELDS}
 
 
 def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...]:
@@ -297,7 +301,7 @@ def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...
 def _apt_sites() -> tuple[tuple[str, str], ...]:
     """The code name and the site of each package index of this machine's apt."""
     try:
-        apt = process.find("apt-get", remedy="")
+        apt = process.find_program("apt-get", remedy="")
     except ToolMissing:
         return ()  # not a Debian machine: use the mirrors of the base
     # Without downloaded lists: where apt keeps no cache of them, it parses them for half a second.
@@ -312,7 +316,7 @@ def _apt_sites() -> tuple[tuple[str, str], ...]:
 def _index_targets(apt: Sequence[str], suite: str, *options: str) -> tuple[tuple[str, str], ...]:
     """The field `suite` and the site of each package index of apt, without duplicates."""
     form = f"$(CREATED_BY) {suite} $(SITE)"
-    result = process.run([*apt, "indextargets", *options, "--format", form], check=False)
+    result = process.run_command([*apt, "indextargets", *options, "--format", form], check=False)
     rows = [line.split() for line in result.stdout.splitlines()]
     sites = (
         (name, site.rstrip("/"))
@@ -332,8 +336,8 @@ def _indexes(
 ) -> SuiteIndex:
     """The packages of the `Packages` index of each component, verified."""
     place = f"{mirror}/dists/{suite}"
-    release = _verified(
-        context.http.bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
+    release = _verified_release(
+        context.http.fetch_bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
     )
     if suite not in (release.get("Codename"), release.get("Suite")):
         message = f"{place}/InRelease is signed for {release.get('Codename')}, not for {suite}"
@@ -366,22 +370,24 @@ def _indexes(
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
     """The packages of an index, which are cached because parsing takes seconds."""
     store = context.store
-    if (parsed := store.fact(PARSED, digest)) is not None:
+    if (parsed := store.fact(INDEX_FACT, digest)) is not None:
         return msgspec.msgpack.decode(parsed, type=list[dict[str, str]])
-    listed = [_used(paragraph) for paragraph in paragraphs(_text(url, digest, context))]
-    store.put_fact(PARSED, digest, msgspec.msgpack.encode(listed))
+    listed = [
+        _used_fields(paragraph) for paragraph in parse_paragraphs(_text(url, digest, context))
+    ]
+    store.put_fact(INDEX_FACT, digest, msgspec.msgpack.encode(listed))
     return listed
 
 
-def _named(url: str, digest: str, context: Context) -> list[dict[str, str]]:
+def _read_package_names(url: str, digest: str, context: Context) -> list[dict[str, str]]:
     """The names of the packages of an index; the other fields are not kept in memory."""
     store = context.store
     stored = store.fact(NAMES, digest)
     names = stored.decode().splitlines() if stored is not None else []
     if stored is None:
         last = b""
-        with lzma.open(io.BytesIO(_packed(url, digest, context))) as unpacked:
-            while part := unpacked.read(NAMES_AT_ONCE):
+        with lzma.open(io.BytesIO(_packed_index(url, digest, context))) as unpacked:
+            while part := unpacked.read(NAMES_CHUNK):
                 lines, _, last = (last + part).rpartition(b"\n")
                 names += [name.decode() for name in NAME.findall(lines)]
         names += [name.decode() for name in NAME.findall(last)]
@@ -389,7 +395,7 @@ def _named(url: str, digest: str, context: Context) -> list[dict[str, str]]:
     return [{"Package": name} for name in names]
 
 
-def _unread(url: str, digest: str, context: Context) -> list[dict[str, str]]:
+def _read_nothing(url: str, digest: str, context: Context) -> list[dict[str, str]]:
     """Return no packages."""
     del url, digest, context
     return []
@@ -397,21 +403,21 @@ def _unread(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 def _text(url: str, digest: str, context: Context) -> str:
     """The unpacked index at `url`."""
-    return lzma.decompress(_packed(url, digest, context)).decode()
+    return lzma.decompress(_packed_index(url, digest, context)).decode()
 
 
-def _packed(url: str, digest: str, context: Context) -> bytes:
+def _packed_index(url: str, digest: str, context: Context) -> bytes:
     """The index at `url`, from the cache if possible."""
     store, http = context.store, context.http
     cached = store.file(digest)
     if cached is not None:
         data = cached.read_bytes()
     else:
-        data = http.bytes(url)
+        data = http.fetch_bytes(url)
         if sha256(data) != digest:
             # During a point release a mirror may have the new index with the old InRelease.
             folder = url.rpartition("/")[0]
-            data = http.bytes(f"{folder}/by-hash/SHA256/{digest}")
+            data = http.fetch_bytes(f"{folder}/by-hash/SHA256/{digest}")
     if sha256(data) != digest:
         message = f"{url}: sha256 {sha256(data)}, but InRelease lists {digest}"
         raise IntegrityError(
@@ -425,9 +431,9 @@ def _packed(url: str, digest: str, context: Context) -> bytes:
     return data
 
 
-def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
+def _verified_release(data: bytes, url: str, store: Store) -> dict[str, str]:
     """The fields in the signed part of a clear-signed `InRelease`."""
-    gpgv = process.find("gpgv", remedy=REMEDY)
+    gpgv = process.find_program("gpgv", remedy=REMEDY)
     keyring = next((path for path in KEYRINGS if path.exists()), None)
     if keyring is None:
         message = "Debian's archive keyring is not installed"
@@ -436,7 +442,7 @@ def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
         signed, clear = scratch / "InRelease", scratch / "Release"
         signed.write_bytes(data)
         command = [gpgv, "--status-fd", "1", "--keyring", str(keyring), "--output", str(clear)]
-        result = process.run([*command, str(signed)], check=False)
+        result = process.run_command([*command, str(signed)], check=False)
         states = [
             line.split()[1] for line in result.stdout.splitlines() if line.startswith("[GNUPG:] ")
         ]
@@ -448,4 +454,4 @@ def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
             raise IntegrityError(
                 message, hint=f"try another mirror, or update the keyring: {REMEDY}"
             )
-        return fields(clear.read_text(encoding="utf-8"))
+        return parse_fields(clear.read_text(encoding="utf-8"))

@@ -17,17 +17,17 @@ from typing import IO, Self, cast
 
 import msgspec
 
-from imgbuild.deb.control import fields
+from imgbuild.deb.control import parse_fields
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
-from imgbuild.system.boundary import Limited, reads, regular
+from imgbuild.oci.tar import MTIME, FileSlice, LayerMember, MemberKind
+from imgbuild.system.boundary import LimitedStream, open_regular, reads_untrusted
 
 MAGIC = b"!<arch>\n"
 HEADER = 60
 CHUNK = 1 << 20
 # ValueError: a name that is not UTF-8.
-BROKEN = (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error, ValueError)
-DAMAGED = (
+DAMAGE_ERRORS = (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error, ValueError)
+DAMAGE_REMEDY = (
     "remove the file from the cache and fetch it again; if the error persists, correct the lock"
 )
 
@@ -47,11 +47,11 @@ class DebContents(msgspec.Struct, frozen=True):
     # the members of control.tar except `control`: scripts, md5sums, conffiles
     files: dict[str, bytes]
     listing: tuple[str, ...]
-    members: tuple[Member, ...]
+    members: tuple[LayerMember, ...]
 
 
-@reads("path", hint=DAMAGED)
-def read(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> DebContents:
+@reads_untrusted("path", hint=DAMAGE_REMEDY)
+def read_deb(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> DebContents:
     """Unpack the .deb at `path`; contents of kept members are appended to the new file `spool`.
 
     `keep` is called with each member's path (no leading slash) and type. IntegrityError for a
@@ -60,85 +60,85 @@ def read(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> De
     parts = dict(_parts(path))
     if parts.get("debian-binary", b"")[:2] != b"2.":
         message = f"{path}: not a Debian package of format 2"
-        raise IntegrityError(message, hint=DAMAGED)
+        raise IntegrityError(message, hint=DAMAGE_REMEDY)
     files = {}
-    with _tar(path, parts, "control.tar") as control:
+    with _open_tar(path, parts, "control.tar") as control:
         for info in control:
             if info.isfile():
                 files[info.name.removeprefix("./")] = control.content(info)
     if "control" not in files:
         message = f"{path}: control.tar has no control file"
-        raise IntegrityError(message, hint=DAMAGED)
-    about = fields(files.pop("control").decode())
+        raise IntegrityError(message, hint=DAMAGE_REMEDY)
+    about = parse_fields(files.pop("control").decode())
     listing: list[str] = []
-    members: list[Member] = []
-    with _tar(path, parts, "data.tar") as data, spool.open("wb") as sink:
+    members: list[LayerMember] = []
+    with _open_tar(path, parts, "data.tar") as data, spool.open("wb") as sink:
         for info in data:
             name = _name(path, info)
             listing.append(name)
             member = _member(path, info, name)
             if name and keep(name, member.kind):
                 if member.kind is MemberKind.FILE:
-                    content = _spool(data, info, sink, spool)
+                    content = _spool_content(data, info, sink, spool)
                     member = msgspec.structs.replace(member, content=content, size=info.size)
                 members.append(member)
     return DebContents(about["Package"], about, files, tuple(listing), tuple(members))
 
 
-@reads("path", hint=DAMAGED)
-def control(path: Path) -> dict[str, str]:
+@reads_untrusted("path", hint=DAMAGE_REMEDY)
+def read_control(path: Path) -> dict[str, str]:
     """The control fields of the .deb at `path`; IntegrityError for a damaged file."""
-    with _tar(path, dict(_parts(path)), "control.tar") as members:
+    with _open_tar(path, dict(_parts(path)), "control.tar") as members:
         for info in members:
             if info.isfile() and info.name.removeprefix("./") == "control":
-                return fields(members.content(info).decode())
+                return parse_fields(members.content(info).decode())
     message = f"{path}: control.tar has no control file"
-    raise IntegrityError(message, hint=DAMAGED)
+    raise IntegrityError(message, hint=DAMAGE_REMEDY)
 
 
-class Notice(msgspec.Struct, frozen=True):
+class CopyrightNotice(msgspec.Struct, frozen=True):
     """The Debian copyright file of a package, or the name of the package that contains it."""
 
     text: str = ""
     package: str = ""
 
 
-@reads("path", hint=DAMAGED)
-def notice(path: Path, package: str) -> Notice:
+@reads_untrusted("path", hint=DAMAGE_REMEDY)
+def read_notice(path: Path, package: str) -> CopyrightNotice:
     """The copyright file in the .deb of `package` at `path`; an empty notice if it has none."""
     folder = f"usr/share/doc/{package}"
-    with _tar(path, dict(_parts(path)), "data.tar") as members:
+    with _open_tar(path, dict(_parts(path)), "data.tar") as members:
         for info in members:
             name = info.name.removeprefix("./").rstrip("/")
             if name == f"{folder}/copyright" and info.isfile():
-                return Notice(text=members.content(info).decode(errors="replace"))
+                return CopyrightNotice(text=members.content(info).decode(errors="replace"))
             if info.issym() and name in (folder, f"{folder}/copyright"):
                 leads = info.linkname.removesuffix("/copyright").rstrip("/")
-                return Notice(package=leads.rpartition("/")[2])
-    return Notice()
+                return CopyrightNotice(package=leads.rpartition("/")[2])
+    return CopyrightNotice()
 
 
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
     """The members of an `ar` archive by name."""
-    with open(path, "rb", opener=regular) as file:
+    with open(path, "rb", opener=open_regular) as file:
         total = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
             message = f"{path}: not a Debian package (no ar header)"
-            raise IntegrityError(message, hint=DAMAGED)
+            raise IntegrityError(message, hint=DAMAGE_REMEDY)
         while header := file.read(HEADER):
             size = header[48:58].strip()
             if len(header) != HEADER or header[58:] != b"`\n" or not size.isdigit():
                 message = f"{path}: damaged ar header"
-                raise IntegrityError(message, hint=DAMAGED)
+                raise IntegrityError(message, hint=DAMAGE_REMEDY)
             data = file.read(min(int(size), total))
             if len(data) != int(size):
                 message = f"{path}: the archive is truncated"
-                raise IntegrityError(message, hint=DAMAGED)
+                raise IntegrityError(message, hint=DAMAGE_REMEDY)
             file.read(int(size) % 2)
             yield header[:16].decode(errors="replace").strip().rstrip("/"), data
 
 
-class _Tar:
+class _TarStream:
     """A tar archive read as a stream; damage raises IntegrityError."""
 
     def __init__(self, path: Path, name: str, source: IO[bytes]) -> None:
@@ -147,8 +147,8 @@ class _Tar:
             self._tar = tarfile.open(  # noqa: SIM115 (closed by __exit__)
                 fileobj=source, mode="r|", encoding="utf-8", errors="strict"
             )
-        except BROKEN as error:
-            raise self._damaged(error) from error
+        except DAMAGE_ERRORS as error:
+            raise self._damage_error(error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -159,8 +159,8 @@ class _Tar:
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
         try:
             yield from self._tar
-        except BROKEN as error:
-            raise self._damaged(error) from error
+        except DAMAGE_ERRORS as error:
+            raise self._damage_error(error) from error
 
     def extractfile(self, info: tarfile.TarInfo) -> IO[bytes] | None:
         """The content of `info`, to be read before the next member."""
@@ -170,27 +170,27 @@ class _Tar:
         """The content of the small file `info`; IntegrityError if it is larger."""
         if not 0 <= info.size <= CONTROL_LIMIT:
             message = f"{self._path}: {info.name} has {info.size} bytes (limit {CONTROL_LIMIT})"
-            raise IntegrityError(message, hint=DAMAGED)
+            raise IntegrityError(message, hint=DAMAGE_REMEDY)
         source = self._tar.extractfile(info)
         return source.read() if source is not None else b""
 
-    def _damaged(self, error: Exception) -> IntegrityError:
+    def _damage_error(self, error: Exception) -> IntegrityError:
         message = f"{self._path}: {self._name} is damaged: {error}"
-        return IntegrityError(message, hint=DAMAGED)
+        return IntegrityError(message, hint=DAMAGE_REMEDY)
 
 
-def _tar(path: Path, parts: dict[str, bytes], name: str) -> _Tar:
+def _open_tar(path: Path, parts: dict[str, bytes], name: str) -> _TarStream:
     for suffix, opener in ((".xz", lzma.open), (".gz", gzip.open), ("", None)):
         data = parts.get(name + suffix)
         if data is not None:
             source = io.BytesIO(data)
             opened = source if opener is None else cast("IO[bytes]", opener(source, "rb"))
             limit = len(data) * RATIO + LEEWAY
-            return _Tar(path, name + suffix, cast("IO[bytes]", Limited(opened, limit)))
+            return _TarStream(path, name + suffix, cast("IO[bytes]", LimitedStream(opened, limit)))
     member_name = next((part for part in parts if part.startswith(name)), None)
     if member_name is None:
         message = f"{path}: no {name}"
-        raise IntegrityError(message, hint=DAMAGED)
+        raise IntegrityError(message, hint=DAMAGE_REMEDY)
     message = f"{path}: {member_name} has a compression format that Debian does not use"
     raise IntegrityError(
         message, hint="use the package from Debian's archive, which is compressed with xz"
@@ -206,7 +206,7 @@ def _name(path: Path, info: tarfile.TarInfo) -> str:
     return name
 
 
-def _member(path: Path, info: tarfile.TarInfo, name: str) -> Member:
+def _member(path: Path, info: tarfile.TarInfo, name: str) -> LayerMember:
     if any(key.startswith("SCHILY.xattr.") for key in info.pax_headers):
         message = f"{path}: {name} has extended attributes, which a layer cannot store"
         raise IntegrityError(message, hint="remove the package from the base")
@@ -214,25 +214,31 @@ def _member(path: Path, info: tarfile.TarInfo, name: str) -> Member:
     time = int(info.mtime)
     if info.isdir():
         # Packages that share a folder differ in its time, so folders have a constant time.
-        return Member(path=name, kind=MemberKind.FOLDER, mode=mode, uid=uid, gid=gid, mtime=MTIME)
+        return LayerMember(
+            path=name, kind=MemberKind.FOLDER, mode=mode, uid=uid, gid=gid, mtime=MTIME
+        )
     if info.issym():
         target = info.linkname
-        return Member(
+        return LayerMember(
             path=name, kind=MemberKind.LINK, mode=0o777, uid=uid, gid=gid, mtime=time, target=target
         )
     if info.islnk():
         target = info.linkname.removeprefix("./")
-        return Member(
+        return LayerMember(
             path=name, kind=MemberKind.HARD, mode=mode, uid=uid, gid=gid, mtime=time, target=target
         )
     if info.isreg() and not info.issparse() and info.size >= 0:
         # The time from the package, so that caches based on times (.pyc) detect an upgrade.
-        return Member(path=name, mode=mode, uid=uid, gid=gid, mtime=time, size=info.size, pack=True)
+        return LayerMember(
+            path=name, mode=mode, uid=uid, gid=gid, mtime=time, size=info.size, pack=True
+        )
     message = f"{path}: {name} is not a file, a folder or a link, or is sparse"
     raise IntegrityError(message, hint="remove the package from the base")
 
 
-def _spool(data: _Tar, info: tarfile.TarInfo, sink: IO[bytes], spool: Path) -> Slice:
+def _spool_content(
+    data: _TarStream, info: tarfile.TarInfo, sink: IO[bytes], spool: Path
+) -> FileSlice:
     offset, crc, left = sink.tell(), 0, info.size
     source = data.extractfile(info)
     while left and source is not None:
@@ -243,4 +249,4 @@ def _spool(data: _Tar, info: tarfile.TarInfo, sink: IO[bytes], spool: Path) -> S
         sink.write(chunk)
         crc = zlib.crc32(chunk, crc)
         left -= len(chunk)
-    return Slice(path=spool, offset=offset, length=info.size, deflated=False, crc=crc)
+    return FileSlice(path=spool, offset=offset, length=info.size, deflated=False, crc=crc)

@@ -13,7 +13,7 @@ import re
 
 from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import Member
+from imgbuild.oci.tar import LayerMember
 
 SOURCE = "usr/share/ca-certificates"
 LINKS = "etc/ssl/certs"
@@ -37,7 +37,7 @@ TEXT = {UTF8: "utf-8", 0x13: "latin-1", 0x14: "latin-1", 0x16: "latin-1", 0x1A: 
         BMP: "utf-16-be", UNIVERSAL: "utf-32-be"}  # fmt: skip
 
 
-def install(tree: DebTree) -> None:
+def install_certificates(tree: DebTree) -> None:
     """Trust all certificates that the package ships, in byte order of their paths."""
     files = _certificates(tree)
     names = [member.path.removeprefix(f"{SOURCE}/") for member in files]
@@ -51,16 +51,16 @@ def install(tree: DebTree) -> None:
             re.sub(r"[()]", "=", re.sub(r"[ ,]", "_", posixpath.basename(member.path)[:-4]))
             + ".pem"
         )
-        tree.link(f"{LINKS}/{pem}", f"/{member.path}")
-        hashes.setdefault(subject_hash(der(data, member.path)), []).append(pem)
+        tree.add_link(f"{LINKS}/{pem}", f"/{member.path}")
+        hashes.setdefault(subject_hash(certificate_der(data, member.path)), []).append(pem)
     for digest, pems in hashes.items():
         # Two authorities may share a subject: OpenSSL then tries .0, .1, … in turn.
         for number, pem in enumerate(sorted(pems, key=str.encode)):
-            tree.link(f"{LINKS}/{digest}.{number}", pem)
+            tree.add_link(f"{LINKS}/{digest}.{number}", pem)
     tree.file(f"{LINKS}/ca-certificates.crt", bundle)
 
 
-def der(pem: bytes, name: str) -> bytes:
+def certificate_der(pem: bytes, name: str) -> bytes:
     """The certificate in `pem` as DER; IntegrityError with `name` if there is none."""
     match = re.search(rb"-----BEGIN CERTIFICATE-----(.+?)-----END", pem, re.DOTALL)
     if match is None:
@@ -76,11 +76,11 @@ def subject_hash(certificate: bytes) -> str:
     body = _children(_children(certificate)[0][1])[0][1]
     fields = _children(body)
     subject = fields[5 if fields[0][0] == VERSION else 4][1]
-    digest = hashlib.sha1(_canonical(subject), usedforsecurity=False).digest()
+    digest = hashlib.sha1(_canonical_name(subject), usedforsecurity=False).digest()
     return f"{int.from_bytes(digest[:4], 'little'):08x}"
 
 
-def _canonical(name: bytes) -> bytes:
+def _canonical_name(name: bytes) -> bytes:
     """OpenSSL's canonical form of a Name: UTF-8, lower case, single spaces; no outer header."""
     result = b""
     for _, names in _children(name):
@@ -90,8 +90,10 @@ def _canonical(name: bytes) -> bytes:
             if tag in TEXT:
                 words = value.decode(TEXT[tag]).encode().strip(b" \t\n\v\f\r")
                 value, tag = re.sub(rb"[ \t\n\v\f\r]+", b" ", words).lower(), UTF8
-            attributes.append(_wrap(SEQUENCE, _wrap(kind_tag, kind) + _wrap(tag, value)))
-        result += _wrap(SET, b"".join(sorted(attributes)))
+            attributes.append(
+                _wrap_der(SEQUENCE, _wrap_der(kind_tag, kind) + _wrap_der(tag, value))
+            )
+        result += _wrap_der(SET, b"".join(sorted(attributes)))
     return result
 
 
@@ -109,7 +111,7 @@ def _children(data: bytes) -> list[tuple[int, bytes]]:
     return result
 
 
-def _wrap(tag: int, content: bytes) -> bytes:
+def _wrap_der(tag: int, content: bytes) -> bytes:
     size = len(content)
     if size < 0x80:
         return bytes([tag, size]) + content
@@ -117,5 +119,7 @@ def _wrap(tag: int, content: bytes) -> bytes:
     return bytes([tag, 0x80 | len(length)]) + length + content
 
 
-def _certificates(tree: DebTree) -> list[Member]:
-    return [member for member in tree.below(SOURCE, deep=True) if member.path.endswith(".crt")]
+def _certificates(tree: DebTree) -> list[LayerMember]:
+    return [
+        member for member in tree.members_below(SOURCE, deep=True) if member.path.endswith(".crt")
+    ]

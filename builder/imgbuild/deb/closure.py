@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from imgbuild.deb.control import Clause, DebRelation, clauses
-from imgbuild.deb.debian_version import key, satisfies
-from imgbuild.errors import InputError, NoSolution, Problem
+from imgbuild.deb.control import Clause, DebRelation, parse_clauses
+from imgbuild.deb.debian_version import satisfies_relation, version_key
+from imgbuild.errors import InputError, InputProblem, NoSolution
 
 NEEDS = ("Pre-Depends", "Depends")
-EXCLUDES = ("Conflicts", "Breaks")
+CONFLICT_FIELDS = ("Conflicts", "Breaks")
 PRIORITIES = ("required", "important", "standard", "optional", "extra")
 
 Paragraph = Mapping[str, str]
@@ -37,7 +37,9 @@ class DebianArchive:
         self.packages: dict[str, Paragraph] = {}
         for paragraph in paragraphs:
             existing = self.packages.get(paragraph["Package"])
-            if existing is None or key(existing["Version"]) < key(paragraph["Version"]):
+            if existing is None or version_key(existing["Version"]) < version_key(
+                paragraph["Version"]
+            ):
                 self.packages[paragraph["Package"]] = paragraph
         # Parsed when a name is needed: packages of Debian provide 40,000 names.
         self._provided: dict[str, list[tuple[Paragraph, str]]] = {}
@@ -54,13 +56,13 @@ class DebianArchive:
         provided = (
             Provider(paragraph, each.version, real=False)
             for paragraph, part in self._provided.get(relation.name, [])
-            for (each,) in clauses(part)
+            for (each,) in parse_clauses(part)
         )
         virtual = sorted(provided, key=_preference)
-        return [provider for provider in (*real, *virtual) if _fits(provider, relation)]
+        return [provider for provider in (*real, *virtual) if _provider_fits(provider, relation)]
 
 
-def close(
+def resolve_dependencies(
     archive: DebianArchive, requested: Sequence[str], *, file: str, have: Sequence[str] = ()
 ) -> list[Paragraph]:
     """The requested packages, the essential ones and their dependencies, sorted by name.
@@ -78,32 +80,34 @@ def close(
     because: dict[str, str] = {}
     queue: deque[str] = deque()
 
-    def _choose(name: str, reason: str) -> None:
+    def _choose_provider(name: str, reason: str) -> None:
         if name not in chosen:
             chosen[name] = archive.packages[name]
             because[name] = reason
             queue.append(name)
 
     for name in requested:
-        _choose(name, "required in addition to the base" if have else "required by the base")
+        _choose_provider(
+            name, "required in addition to the base" if have else "required by the base"
+        )
     for name in () if have else essential:
-        _choose(name, "essential")
+        _choose_provider(name, "essential")
     while queue:
         name = queue.popleft()
-        for clause in needs(chosen[name]):
+        for clause in package_dependencies(chosen[name]):
             if any(_is_satisfied(archive, relation, chosen) for relation in clause):
                 continue
             options = [provider for relation in clause for provider in archive.providers(relation)]
             if not options:
-                raise _impossible(name, clause, because)
-            _choose(options[0].package["Package"], name)
+                raise _no_solution(name, clause, because)
+            _choose_provider(options[0].package["Package"], name)
     _check_conflicts(archive, chosen)
     return [chosen[name] for name in sorted(chosen)]
 
 
-def needs(package: Paragraph) -> list[Clause]:
+def package_dependencies(package: Paragraph) -> list[Clause]:
     """The dependencies of `package`: its Pre-Depends, then its Depends."""
-    return [clause for field in NEEDS for clause in clauses(package.get(field, ""))]
+    return [clause for field in NEEDS for clause in parse_clauses(package.get(field, ""))]
 
 
 def _is_satisfied(
@@ -112,13 +116,13 @@ def _is_satisfied(
     return any(provider.package["Package"] in chosen for provider in archive.providers(relation))
 
 
-def _fits(provider: Provider, relation: DebRelation) -> bool:
+def _provider_fits(provider: Provider, relation: DebRelation) -> bool:
     if not relation.relation:
         return True
     # Policy 7.5: an unversioned Provides satisfies no versioned relation.
     if not provider.version:
         return False
-    return satisfies(provider.version, relation.relation, relation.version)
+    return satisfies_relation(provider.version, relation.relation, relation.version)
 
 
 def _preference(provider: Provider) -> tuple[int, str]:
@@ -133,7 +137,7 @@ def _check_names(archive: DebianArchive, requested: Sequence[str], file: str) ->
         if name not in archive.packages:
             near = difflib.get_close_matches(name, archive.packages, n=1)
             problems.append(
-                Problem(
+                InputProblem(
                     file=file,
                     message="no such package in the Debian archive",
                     value=name,
@@ -148,8 +152,8 @@ def _check_names(archive: DebianArchive, requested: Sequence[str], file: str) ->
 def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) -> None:
     reasons: list[str] = []
     for name, package in sorted(chosen.items()):
-        for field in EXCLUDES:
-            for (relation,) in clauses(package.get(field, "")):
+        for field in CONFLICT_FIELDS:
+            for (relation,) in parse_clauses(package.get(field, "")):
                 # A package may conflict with a name that it provides: it then conflicts with other
                 # providers.
                 hits = {provider.package["Package"] for provider in archive.providers(relation)} - {
@@ -166,7 +170,7 @@ def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) ->
         )
 
 
-def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> NoSolution:
+def _no_solution(name: str, clause: Clause, because: Mapping[str, str]) -> NoSolution:
     text = " | ".join(str(relation) for relation in clause)
     reasons = [f"{name} depends on {text}, which no package of the archive satisfies"]
     while because.get(name, "") in because:

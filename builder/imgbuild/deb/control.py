@@ -32,18 +32,18 @@ class DebRelation(msgspec.Struct, frozen=True):
 Clause = tuple[DebRelation, ...]  # alternatives, in order of preference
 
 
-def paragraphs(text: str) -> Iterator[dict[str, str]]:
+def parse_paragraphs(text: str) -> Iterator[dict[str, str]]:
     """Each paragraph of `text` as a mapping of its fields, in their order."""
     start = 0
     for match in GAP.finditer(text):  # one at a time: a Debian index has 60,000
         block, start = text[start : match.start()], match.end()
         if block.strip():
-            yield fields(block)
+            yield parse_fields(block)
     if text[start:].strip():
-        yield fields(text[start:])
+        yield parse_fields(text[start:])
 
 
-def fields(block: str) -> dict[str, str]:
+def parse_fields(block: str) -> dict[str, str]:
     """The fields of one paragraph; ValueError for a line that is neither field nor continuation."""
     result: dict[str, str] = {}
     name = ""
@@ -59,7 +59,7 @@ def fields(block: str) -> dict[str, str]:
     return result
 
 
-def clauses(text: str) -> tuple[Clause, ...]:
+def parse_clauses(text: str) -> tuple[Clause, ...]:
     """Parse the value of Depends, Provides or similar fields.
 
     Raises ValueError if the value is invalid according to Debian policy 7.1.

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from imgbuild.deb.archive import DebContents
-from imgbuild.deb.table import Alternative, Diversion, interests
+from imgbuild.deb.table import AlternativeEffect, DiversionEffect, trigger_interests
 from imgbuild.deb.tree import DebTree
 from imgbuild.values import Arch
 
@@ -26,12 +26,12 @@ FIELDS = (
 )  # fmt: skip
 
 
-def install(
+def install_database(
     tree: DebTree,
     packages: Sequence[DebContents],
     arch: Arch,
-    alternatives: Mapping[str, Sequence[Alternative]],
-    diversions: Sequence[Diversion],
+    alternatives: Mapping[str, Sequence[AlternativeEffect]],
+    diversions: Sequence[DiversionEffect],
 ) -> None:
     """Write the database of `packages`, which are all installed and configured."""
     ordered = sorted(packages, key=lambda package: package.name)
@@ -51,10 +51,10 @@ def install(
             tree.file(f"{ROOT}/info/{name}.{file}", data, mode=mode)
     _triggers(tree, ordered)
     for name, choices in alternatives.items():
-        tree.file(f"{ROOT}/alternatives/{name}", alternative(choices))
+        tree.file(f"{ROOT}/alternatives/{name}", alternative_state(choices))
 
 
-def alternative(choices: Sequence[Alternative]) -> bytes:
+def alternative_state(choices: Sequence[AlternativeEffect]) -> bytes:
     """The state file of one alternative, in automatic mode."""
     slaves = {slave.name: slave.link for choice in choices for slave in choice.slaves}
     lines = ["auto", choices[0].link]
@@ -95,7 +95,7 @@ def _conffile(tree: DebTree, line: str) -> str:
 def _triggers(tree: DebTree, packages: Sequence[DebContents]) -> None:
     files = []
     for package in packages:
-        for trigger, suffix in interests(package):
+        for trigger, suffix in trigger_interests(package):
             row = f"{package.name}{suffix}\n"
             if trigger.startswith("/"):
                 files.append(f"{trigger} {row}")

@@ -16,41 +16,41 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.deb import accounts, certificates, database, libraries
-from imgbuild.deb.archive import DebContents, read
+from imgbuild.deb.archive import DebContents, read_deb
 from imgbuild.deb.table import (
-    Alternative,
+    AlternativeEffect,
     AnyEffect,
-    Compute,
-    Copy,
+    ComputeEffect,
+    CopyEffect,
     DebFile,
     DebFolder,
     DebGroup,
     DebLink,
-    Diversion,
-    Owner,
-    Table,
+    DiversionEffect,
+    EffectTable,
+    OwnerEffect,
     check_scripts,
     dpkg_configuration,
-    excluded,
-    included,
-    load,
+    excluded_pattern,
+    included_pattern,
+    load_table,
 )
 from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import User
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe
-from imgbuild.system.boundary import reading
-from imgbuild.system.forked import processors
-from imgbuild.system.threads import Stop, each
+from imgbuild.system.boundary import convert_read_errors
+from imgbuild.system.forked import processor_count
+from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Arch
 
-THREADS = min(4, processors())  # lzma releases Python's global lock
+THREADS = min(4, processor_count())  # lzma releases Python's global lock
 CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
 
 
-def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
+def base_members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> list[LayerMember]:
     """All members of the base layer except default parent folders, which the layer writer adds.
 
     `paths` has each package's file by sha256; the contents of files are written below the folder
@@ -58,21 +58,23 @@ def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> lis
     package, two packages that ship one path, or a maintainer script that is not in the table;
     InputError if the suite has no table or the user name already exists.
     """
-    table = load(recipe.suite)
-    packages = _unpack(recipe.debs, table, paths, spool)
+    table = load_table(recipe.suite)
+    packages = _unpack_debs(recipe.debs, table, paths, spool)
     check_scripts(table, packages)
     return _root(recipe, packages, table)
 
 
-def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
+def added_members(
+    recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Path
+) -> list[LayerMember]:
     """The members that differ between the roots with and without the added packages.
 
     Parent folders of a member are included, because the layer writer would give them the default
-    mode. `paths`, `spool` and errors are as for `members`. IntegrityError is also raised if a path
-    of the base would be removed.
+    mode. `paths`, `spool` and errors are as for `base_members`. IntegrityError is also raised if a
+    path of the base would be removed.
     """
-    table = load(recipe.base.suite)
-    packages = _unpack((*recipe.base.debs, *recipe.debs), table, paths, spool)
+    table = load_table(recipe.base.suite)
+    packages = _unpack_debs((*recipe.base.debs, *recipe.debs), table, paths, spool)
     check_scripts(table, packages)
     added = {deb.package for deb in recipe.debs}
     base = [package for package in packages if package.name not in added]
@@ -92,34 +94,40 @@ def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Pat
     return [member for path, member in after.items() if path in retained]
 
 
-def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -> list[Member]:
+def _root(
+    recipe: DebianRecipe, packages: Sequence[DebContents], table: EffectTable
+) -> list[LayerMember]:
     """The members of the root of `packages`, after a check that all scripts are known."""
     tree = DebTree()
     for package in packages:
         for member in package.members:
             tree.add(member, package.name)
-    with reading("the Debian packages of the base"):
+    with convert_read_errors("the Debian packages of the base"):
         apply_effects(tree, packages, table, recipe.arch, recipe.user)
     if recipe.hardened or not table.set_id:
         tree.clear_set_id()
     tree.file(CONFIGURATION, dpkg_configuration(table))
-    return _without_excluded(tree, table)
+    return _drop_excluded(tree, table)
 
 
-def _unpack(
-    debs: Sequence[Deb], table: Table, paths: Mapping[str, Path], spool: Path
+def _unpack_debs(
+    debs: Sequence[Deb], table: EffectTable, paths: Mapping[str, Path], spool: Path
 ) -> list[DebContents]:
     """Unpack all packages, sorted by name, with the contents of their files in `spool`."""
-    needed, left_out, taken_back = copied_paths(table), excluded(table), included(table)
+    needed, left_out, taken_back = (
+        copied_paths(table),
+        excluded_pattern(table),
+        included_pattern(table),
+    )
 
-    def _keep(path: str, kind: MemberKind) -> bool:
+    def _is_kept(path: str, kind: MemberKind) -> bool:
         # Folders and links are kept here and removed later, if nothing below them or at their
         # target remains.
         out = left_out.match(path) is not None and taken_back.match(path) is None
         return not out or kind in (MemberKind.FOLDER, MemberKind.LINK) or path in needed
 
-    def _unpack_one(deb: Deb, _: Stop) -> DebContents:
-        package = read(paths[deb.sha256], spool / f"{deb.sha256}.files", _keep)
+    def _unpack_one(deb: Deb, _: StopFlag) -> DebContents:
+        package = read_deb(paths[deb.sha256], spool / f"{deb.sha256}.files", _is_kept)
         if (package.name, package.control.get("Version")) != (deb.package, deb.version):
             message = (
                 f"{deb.file} contains {package.name} {package.control.get('Version')}, but the "
@@ -131,26 +139,28 @@ def _unpack(
         return package
 
     spool.mkdir(parents=True, exist_ok=True)
-    return sorted(each(debs, _unpack_one, threads=THREADS), key=lambda package: package.name)
+    return sorted(
+        run_for_each(debs, _unpack_one, threads=THREADS), key=lambda package: package.name
+    )
 
 
-def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
+def _drop_excluded(tree: DebTree, table: EffectTable) -> list[LayerMember]:
     """The tree's members without excluded files, their folders, and links to them."""
-    left_out, taken_back = excluded(table), included(table)
+    left_out, taken_back = excluded_pattern(table), included_pattern(table)
     all_members = tree.members()
 
-    def _out(path: str) -> bool:
+    def _is_excluded(path: str) -> bool:
         return left_out.match(path) is not None and taken_back.match(path) is None
 
     files = [
         member
         for member in all_members
         if member.kind is not MemberKind.FOLDER
-        and not (_out(member.path) and member.kind is not MemberKind.LINK)
+        and not (_is_excluded(member.path) and member.kind is not MemberKind.LINK)
     ]
     retained: set[str] = set()
     for member in files:
-        if member.kind is not MemberKind.LINK or not _out(member.path):
+        if member.kind is not MemberKind.LINK or not _is_excluded(member.path):
             path = member.path
             while path and path not in retained:
                 retained.add(path)
@@ -158,24 +168,27 @@ def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
     for member in files:
         # A package's folder in usr/share/doc may be a link to that of another package.
         if member.path not in retained:
-            real = tree.real(member.path)
+            real = tree.resolve_member(member.path)
             if real is not None and real.path in retained:
                 retained.add(member.path)
     return [
         member
         for member in all_members
-        if member.path in retained or (member.kind is MemberKind.FOLDER and not _out(member.path))
+        if member.path in retained
+        or (member.kind is MemberKind.FOLDER and not _is_excluded(member.path))
     ]
 
 
-def copied_paths(table: Table) -> frozenset[str]:
+def copied_paths(table: EffectTable) -> frozenset[str]:
     """Paths (without a leading slash) that effects copy, so they are unpacked even if excluded."""
-    copies = (e for entry in table.packages.values() for e in entry.effects if isinstance(e, Copy))
+    copies = (
+        e for entry in table.packages.values() for e in entry.effects if isinstance(e, CopyEffect)
+    )
     return frozenset(copy.source.lstrip("/") for copy in copies)
 
 
 def apply_effects(
-    tree: DebTree, packages: Sequence[DebContents], table: Table, arch: Arch, user: User
+    tree: DebTree, packages: Sequence[DebContents], table: EffectTable, arch: Arch, user: User
 ) -> None:
     """Apply the effects of the scripts of `packages` to `tree`, in order of package names."""
     entries = [table.packages[p.name] for p in packages if p.name in table.packages]
@@ -183,38 +196,40 @@ def apply_effects(
         effect for entry in entries for effect in entry.effects if effect.arch in ("", arch.debian)
     ]
     for effect in effects:
-        _simple(tree, effect)
-    alternatives: dict[str, list[Alternative]] = {}
+        _apply_simple_effect(tree, effect)
+    alternatives: dict[str, list[AlternativeEffect]] = {}
     for effect in effects:
-        if isinstance(effect, Alternative) and tree.real(effect.path) is not None:
+        if isinstance(effect, AlternativeEffect) and tree.resolve_member(effect.path) is not None:
             alternatives.setdefault(effect.name, []).append(effect)
     for choices in alternatives.values():
-        _choose(tree, choices)
-    computed = {effect.what for effect in effects if isinstance(effect, Compute)}
+        _choose_alternatives(tree, choices)
+    computed = {effect.what for effect in effects if isinstance(effect, ComputeEffect)}
     if "accounts" in computed:
         groups = [effect for effect in effects if isinstance(effect, DebGroup)]
-        accounts.install(tree, groups, user)
+        accounts.install_accounts(tree, groups, user)
     if "certificates" in computed:
-        certificates.install(tree)
+        certificates.install_certificates(tree)
     if "libraries" in computed:
         _libraries(tree, packages, arch)
-    diversions = [effect for effect in effects if isinstance(effect, Diversion)]
-    database.install(tree, packages, arch, alternatives, diversions)
+    diversions = [effect for effect in effects if isinstance(effect, DiversionEffect)]
+    database.install_database(tree, packages, arch, alternatives, diversions)
 
 
-def _simple(tree: DebTree, effect: AnyEffect) -> None:
+def _apply_simple_effect(tree: DebTree, effect: AnyEffect) -> None:
     match effect:
         case DebFolder():
             mode = int(effect.mode, 8)
-            tree.put(Member(path=effect.path, kind=MemberKind.FOLDER, mode=mode, gid=effect.gid))
+            tree.put(
+                LayerMember(path=effect.path, kind=MemberKind.FOLDER, mode=mode, gid=effect.gid)
+            )
         case DebFile():
             tree.file(effect.path, effect.text.encode(), mode=int(effect.mode, 8), gid=effect.gid)
         case DebLink():
-            tree.link(effect.path, effect.target)
-        case Copy():
-            tree.file(effect.path, _copied(tree, effect))
-        case Owner():
-            member = tree.real(effect.path)
+            tree.add_link(effect.path, effect.target)
+        case CopyEffect():
+            tree.file(effect.path, _copied_content(tree, effect))
+        case OwnerEffect():
+            member = tree.resolve_member(effect.path)
             if member is None:
                 message = f"an effect changes the owner of {effect.path}, which is not in the base"
                 raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
@@ -224,7 +239,7 @@ def _simple(tree: DebTree, effect: AnyEffect) -> None:
             pass  # groups, alternatives, diversions and computed files depend on all packages
 
 
-def _copied(tree: DebTree, effect: Copy) -> bytes:
+def _copied_content(tree: DebTree, effect: CopyEffect) -> bytes:
     data = tree.read(effect.source)
     if not effect.match and not effect.fill:
         return data
@@ -239,21 +254,21 @@ def _copied(tree: DebTree, effect: Copy) -> bytes:
     return ("\n".join(filled) + "\n").encode()
 
 
-def _choose(tree: DebTree, choices: Sequence[Alternative]) -> None:
+def _choose_alternatives(tree: DebTree, choices: Sequence[AlternativeEffect]) -> None:
     best = max(choices, key=lambda choice: choice.priority)
     links: Mapping[str, tuple[str, str]] = {
         best.name: (best.link, best.path),
         **{slave.name: (slave.link, slave.path) for slave in best.slaves},
     }
     for name, (link, path) in links.items():
-        if tree.real(path) is not None:  # man pages are excluded
-            tree.link(f"etc/alternatives/{name}", path)
-            tree.link(link, f"/etc/alternatives/{name}")
+        if tree.resolve_member(path) is not None:  # man pages are excluded
+            tree.add_link(f"etc/alternatives/{name}", path)
+            tree.add_link(link, f"/etc/alternatives/{name}")
 
 
 def _libraries(tree: DebTree, packages: Sequence[DebContents], arch: Arch) -> None:
     version = next(p.control["Version"] for p in packages if p.name == "libc-bin")
-    data, links = libraries.cache(tree, arch, version)
+    data, links = libraries.library_cache(tree, arch, version)
     for link in links:
         tree.put(link)
     tree.file("etc/ld.so.cache", data)

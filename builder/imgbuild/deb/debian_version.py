@@ -16,24 +16,27 @@ RELATIONS: dict[str, Callable[[int], bool]] = {
     ">>": lambda order: order > 0,
 }
 
-Piece = tuple[tuple[int, ...], int]  # ranks of letters, and the number after them
-EMPTY: Piece = ((END,), 0)  # the end of a version: no letters, and missing digits count as 0
+VersionPiece = tuple[tuple[int, ...], int]  # ranks of letters, and the number after them
+EMPTY_PIECE: VersionPiece = (
+    (END,),
+    0,
+)  # the end of a version: no letters, and missing digits count as 0
 
 
-def compare(left: str, right: str) -> int:
+def compare_versions(left: str, right: str) -> int:
     """Returns -1, 0 or 1 if `left` is older than, equal to, or newer than `right`."""
     parts, other = _parts(left), _parts(right)
     for mine, theirs in zip(parts, other, strict=True):
-        for first, second in itertools.zip_longest(mine, theirs, fillvalue=EMPTY):
+        for first, second in itertools.zip_longest(mine, theirs, fillvalue=EMPTY_PIECE):
             if first != second:
                 return 1 if first > second else -1
     return 0
 
 
-key = functools.cmp_to_key(compare)
+version_key = functools.cmp_to_key(compare_versions)
 
 
-def satisfies(version: str, relation: str, bound: str) -> bool:
+def satisfies_relation(version: str, relation: str, bound: str) -> bool:
     """Whether `version` has the `relation` (`<<`, `<=`, `=`, `>=`, `>>`) to `bound`.
 
     Raises ValueError for any other relation.
@@ -41,11 +44,11 @@ def satisfies(version: str, relation: str, bound: str) -> bool:
     if relation not in RELATIONS:
         message = f"unknown version relation {relation!r}"
         raise ValueError(message)
-    return RELATIONS[relation](compare(version, bound))
+    return RELATIONS[relation](compare_versions(version, bound))
 
 
 @functools.lru_cache(maxsize=4096)
-def _parts(version: str) -> tuple[tuple[Piece, ...], ...]:
+def _parts(version: str) -> tuple[tuple[VersionPiece, ...], ...]:
     """Epoch, upstream version and revision; ValueError for an epoch that is not a number."""
     epoch, colon, rest = version.partition(":")
     if not colon:
@@ -53,10 +56,10 @@ def _parts(version: str) -> tuple[tuple[Piece, ...], ...]:
     upstream, hyphen, revision = rest.rpartition("-")
     if not hyphen:
         upstream, revision = rest, ""
-    return ((EMPTY[0], int(epoch)),), _pieces(upstream), _pieces(revision)
+    return ((EMPTY_PIECE[0], int(epoch)),), _pieces(upstream), _pieces(revision)
 
 
-def _pieces(text: str) -> tuple[Piece, ...]:
+def _pieces(text: str) -> tuple[VersionPiece, ...]:
     return tuple(
         (_letters(letters), int(digits or "0"))
         for letters, digits in re.findall(r"(\D*)(\d*)", text)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from imgbuild.deb.tree import DebTree
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.values import Arch
 
 MAGIC = b"glibc-ld.so.cache1.1"
@@ -37,35 +37,37 @@ class FoundLibrary(msgspec.Struct, frozen=True):
     link: bool
 
 
-def cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[Member]]:
+def library_cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[LayerMember]]:
     """The cache for `tree`, and links that `ldconfig` would create. `version` is libc-bin's."""
     entries: list[tuple[str, str]] = []
-    links: list[Member] = []
-    for folder in folders(tree, arch):
+    links: list[LayerMember] = []
+    for folder in library_folders(tree, arch):
         for library in _libraries(tree, folder):
             if not library.link and library.file != library.name:
                 path = f"{folder}/{library.name}"
                 if path not in tree:
                     links.append(
-                        Member(path=path, kind=MemberKind.LINK, mode=0o777, target=library.file)
+                        LayerMember(
+                            path=path, kind=MemberKind.LINK, mode=0o777, target=library.file
+                        )
                     )
             entries.append((library.name, f"/{folder}/{library.name}"))
-    return encode(sorted(entries, key=_order, reverse=True), arch, version), links
+    return encode_cache(sorted(entries, key=_order, reverse=True), arch, version), links
 
 
-def folders(tree: DebTree, arch: Arch) -> list[str]:
+def library_folders(tree: DebTree, arch: Arch) -> list[str]:
     """Folders that `ldconfig` searches, in order: configured ones, then defaults; no aliases."""
-    configured = _configured(tree, CONFIGURATION)
+    configured = _configured_folders(tree, CONFIGURATION)
     builtin = [f"lib/{arch.triplet}", f"usr/lib/{arch.triplet}", "lib", "usr/lib"]
     result: dict[str, str] = {}
     for folder in (*configured, *builtin):
-        member = tree.real(folder)
+        member = tree.resolve_member(folder)
         if member is not None and member.kind is MemberKind.FOLDER:
             result.setdefault(member.path, folder.strip("/"))
     return list(result.values())
 
 
-def encode(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
+def encode_cache(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
     """The cache file for `entries` (name, path), which are in the cache's order."""
     offsets, strings = _strings({text for entry in entries for text in entry})
     base = HEADER.size + len(entries) * ENTRY.size
@@ -83,7 +85,7 @@ def encode(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
     return head + rows + strings + bytes(start - end) + extension + line
 
 
-def compare(left: str, right: str) -> int:
+def compare_names(left: str, right: str) -> int:
     """Glibc's order of library names: runs of digits count as numbers, above other characters."""
     name, other = left.encode() + b"\0", right.encode() + b"\0"
     i = j = 0
@@ -103,13 +105,13 @@ def compare(left: str, right: str) -> int:
 
 
 def _compare_entries(left: tuple[str, str], right: tuple[str, str]) -> int:
-    return compare(left[0], right[0])
+    return compare_names(left[0], right[0])
 
 
 _order = functools.cmp_to_key(_compare_entries)
 
 
-def soname(data: bytes) -> str | None:
+def read_soname(data: bytes) -> str | None:
     """The SONAME of the ELF file in `data`: "" without one, None if it is not a shared object."""
     from elftools.common.exceptions import ELFError  # imports fifty modules that few commands need
     from elftools.elf.elffile import ELFFile
@@ -125,9 +127,9 @@ def soname(data: bytes) -> str | None:
     return None
 
 
-def _configured(tree: DebTree, path: str) -> list[str]:
+def _configured_folders(tree: DebTree, path: str) -> list[str]:
     """The folders in an ld.so.conf, including files of `include` lines in the order of names."""
-    if tree.real(path) is None:
+    if tree.resolve_member(path) is None:
         return []
     result = []
     for line in tree.read(path).decode().splitlines():
@@ -135,9 +137,9 @@ def _configured(tree: DebTree, path: str) -> list[str]:
         if len(words) == 2 and words[0] == "include":
             folder, _, pattern = posixpath.join("/etc", words[1]).rpartition("/")
             suffix = pattern.removeprefix("*")
-            for member in tree.below(folder):
+            for member in tree.members_below(folder):
                 if member.path.endswith(suffix):
-                    result += _configured(tree, member.path)
+                    result += _configured_folders(tree, member.path)
         elif words:
             result.append(words[0].strip("/"))
     return result
@@ -146,12 +148,12 @@ def _configured(tree: DebTree, path: str) -> list[str]:
 def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
     """The entries of `ldconfig` for one folder: one file for each SONAME."""
     chosen: dict[str, FoundLibrary] = {}
-    for member in tree.below(folder):
+    for member in tree.members_below(folder):
         file = posixpath.basename(member.path)
-        real = tree.real(member.path)
-        if not _named_like_library(file) or real is None or real.kind is not MemberKind.FILE:
+        real = tree.resolve_member(member.path)
+        if not _has_library_name(file) or real is None or real.kind is not MemberKind.FILE:
             continue
-        name = soname(tree.read(member.path))
+        name = read_soname(tree.read(member.path))
         if name is None:
             continue
         name = name or file
@@ -164,19 +166,19 @@ def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
         existing = chosen.get(name)
         better = existing is None or (not link and existing.link)
         if existing is not None and link == existing.link:
-            better = compare(existing.file, file) < 0
+            better = compare_names(existing.file, file) < 0
         if better:
             chosen[name] = FoundLibrary(name, file, link)
     return list(chosen.values())
 
 
-def _named_like_library(file: str) -> bool:
+def _has_library_name(file: str) -> bool:
     return file.startswith(("lib", "ld-")) and ".so" in file and not file.endswith("-gdb.py")
 
 
 def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
     """Glibc's string table, in which a suffix of another string shares its bytes."""
-    ends = sorted((text.encode() for text in texts), key=functools.cmp_to_key(_by_end))
+    ends = sorted((text.encode() for text in texts), key=functools.cmp_to_key(_compare_by_end))
     offsets: dict[str, int] = {}
     table = bytearray()
     previous, start = b"", 0
@@ -191,7 +193,7 @@ def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
     return offsets, bytes(table)
 
 
-def _by_end(left: bytes, right: bytes) -> int:
+def _compare_by_end(left: bytes, right: bytes) -> int:
     for byte, other in zip(reversed(left), reversed(right), strict=False):
         if byte != other:
             return other - byte

@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from imgbuild.deb.archive import DebContents
-from imgbuild.errors import InputError, IntegrityError, Problem
+from imgbuild.errors import InputError, InputProblem, IntegrityError
 from imgbuild.system import files, yaml_data
 from imgbuild.values import Sha256, sha256
 
@@ -23,7 +23,7 @@ DATA = files.data("debian")
 # scripts that dpkg runs on installation to an empty root
 SCRIPTS = ("preinst", "postinst", "config")
 
-Mode = Annotated[str, msgspec.Meta(pattern="^[0-7]{4}$")]
+FileMode = Annotated[str, msgspec.Meta(pattern="^[0-7]{4}$")]
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ class DebFolder(Effect, frozen=True, kw_only=True, tag="folder"):
     """An empty folder owned by root."""
 
     path: str
-    mode: Mode = "0755"
+    mode: FileMode = "0755"
     gid: int = 0
 
 
@@ -45,11 +45,11 @@ class DebFile(Effect, frozen=True, kw_only=True, tag="file"):
 
     path: str
     text: str = ""
-    mode: Mode = "0644"
+    mode: FileMode = "0644"
     gid: int = 0
 
 
-class Copy(Effect, frozen=True, kw_only=True, tag="copy"):
+class CopyEffect(Effect, frozen=True, kw_only=True, tag="copy"):
     """A copy of a package's file, or of its matching lines; `fill` replaces lines."""
 
     source: str
@@ -65,12 +65,12 @@ class DebLink(Effect, frozen=True, kw_only=True, tag="link"):
     target: str
 
 
-class Owner(Effect, frozen=True, kw_only=True, tag="owner"):
+class OwnerEffect(Effect, frozen=True, kw_only=True, tag="owner"):
     """A change of group and mode for a package's file."""
 
     path: str
     gid: int
-    mode: Mode
+    mode: FileMode
 
 
 class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
@@ -80,7 +80,7 @@ class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
     gid: int
 
 
-class Diversion(Effect, frozen=True, kw_only=True, tag="diversion"):
+class DiversionEffect(Effect, frozen=True, kw_only=True, tag="diversion"):
     """An entry of dpkg's list of diversions; no file is moved."""
 
     path: str
@@ -88,7 +88,7 @@ class Diversion(Effect, frozen=True, kw_only=True, tag="diversion"):
     package: str
 
 
-class Slave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SlaveLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A link that follows the choice of an alternative."""
 
     name: str
@@ -96,24 +96,32 @@ class Slave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     path: str
 
 
-class Alternative(Effect, frozen=True, kw_only=True, tag="alternative"):
+class AlternativeEffect(Effect, frozen=True, kw_only=True, tag="alternative"):
     """One choice of `update-alternatives`; the highest priority wins."""
 
     name: str
     link: str
     path: str
     priority: int
-    slaves: tuple[Slave, ...] = ()
+    slaves: tuple[SlaveLink, ...] = ()
 
 
-class Compute(Effect, frozen=True, kw_only=True, tag="compute"):
+class ComputeEffect(Effect, frozen=True, kw_only=True, tag="compute"):
     """A file that code computes from all packages together."""
 
     what: Literal["accounts", "certificates", "libraries"]
 
 
 AnyEffect = (
-    DebFolder | DebFile | Copy | DebLink | Owner | DebGroup | Diversion | Alternative | Compute
+    DebFolder
+    | DebFile
+    | CopyEffect
+    | DebLink
+    | OwnerEffect
+    | DebGroup
+    | DiversionEffect
+    | AlternativeEffect
+    | ComputeEffect
 )
 
 
@@ -125,14 +133,14 @@ class DebEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     effects: tuple[AnyEffect, ...] = ()
 
 
-class Exclude(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExcludedPaths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Paths that are not unpacked, as patterns of dpkg, in which `*` also matches `/`."""
 
     path: str
     why: str
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EffectTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole table of a suite. `include` restores parts excluded by `exclude`.
 
     Without `set_id` no file has a setuid or setgid bit.
@@ -140,13 +148,13 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     suite: str
     set_id: bool = True
-    exclude: tuple[Exclude, ...]
-    include: tuple[Exclude, ...]
+    exclude: tuple[ExcludedPaths, ...]
+    include: tuple[ExcludedPaths, ...]
     triggers: dict[str, str]  # the triggers that packages may activate, and the equivalent effects
     packages: dict[str, DebEntry]
 
 
-def load(suite: str) -> Table:
+def load_table(suite: str) -> EffectTable:
     """The table of `suite`; InputError if it is missing or invalid."""
     path = DATA / f"{suite}.yaml"
     if not path.exists():
@@ -154,15 +162,15 @@ def load(suite: str) -> Table:
         message = f"no table of script effects for Debian {suite}"
         raise InputError(message, hint=f"suites with a table: {suites}")
     try:
-        return msgspec.convert(yaml_data.read(path.read_bytes()), Table)
+        return msgspec.convert(yaml_data.parse_yaml(path.read_bytes()), EffectTable)
     except (msgspec.ValidationError, yaml.YAMLError) as error:
         message = f"{path.name} is not a valid table of script effects"
         raise InputError(
-            message, problems=(Problem(file=str(path), message=str(error)),)
+            message, problems=(InputProblem(file=str(path), message=str(error)),)
         ) from error
 
 
-def check_scripts(table: Table, packages: Iterable[DebContents]) -> None:
+def check_scripts(table: EffectTable, packages: Iterable[DebContents]) -> None:
     """Raise IntegrityError unless every script is known by hash, and every trigger by name."""
     unknown = []
     for package in packages:
@@ -185,17 +193,17 @@ def check_scripts(table: Table, packages: Iterable[DebContents]) -> None:
         raise IntegrityError(message, hint=hint)
 
 
-def excluded(table: Table) -> re.Pattern[str]:
+def excluded_pattern(table: EffectTable) -> re.Pattern[str]:
     """A pattern that matches the excluded paths (without a leading slash)."""
     return _union(item.path for item in table.exclude)
 
 
-def included(table: Table) -> re.Pattern[str]:
+def included_pattern(table: EffectTable) -> re.Pattern[str]:
     """A pattern that matches the restored paths (without a leading slash)."""
     return _union(item.path for item in table.include)
 
 
-def dpkg_configuration(table: Table) -> bytes:
+def dpkg_configuration(table: EffectTable) -> bytes:
     """The exclusions in dpkg's format, for packages that users add to the image."""
     lines = [
         "# What the base leaves out, left out of added packages too. Delete this file to undo it."
@@ -223,7 +231,7 @@ def _triggers(package: DebContents) -> list[tuple[str, str]]:
     return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
 
 
-def interests(package: DebContents) -> list[tuple[str, str]]:
+def trigger_interests(package: DebContents) -> list[tuple[str, str]]:
     """The triggers in which `package` is interested, each with dpkg's suffix for awaiting."""
     return [
         (trigger, "/noawait" if verb.endswith("noawait") else "")

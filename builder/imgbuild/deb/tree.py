@@ -11,15 +11,15 @@ from collections.abc import Iterable
 import msgspec
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import Member, MemberKind, Slice, sort_key
+from imgbuild.oci.tar import FileSlice, LayerMember, MemberKind, sort_key
 
 ALIASES = ("bin", "sbin", "lib", "lib32", "lib64", "libo32", "libx32")
-ALWAYS = ("bin", "sbin", "lib")
-SET_ID = 0o6000  # the setuid and setgid bits of a mode
+ALWAYS_LINKED = ("bin", "sbin", "lib")
+SET_ID_BITS = 0o6000  # the setuid and setgid bits of a mode
 LINKS = 16  # links followed before a path counts as a loop
 
 
-def merged(path: str) -> str:
+def merge_usr(path: str) -> str:
     """`path` under merged /usr: `bin/sh` is `usr/bin/sh`. Leading slashes are removed."""
     path = path.lstrip("/")
     return f"usr/{path}" if path.partition("/")[0] in ALIASES else path
@@ -29,22 +29,22 @@ class DebTree:
     """Members by path; IntegrityError if two packages have different members at one path."""
 
     def __init__(self) -> None:
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, LayerMember] = {}
         self._owners: dict[str, str] = {}
 
     def __contains__(self, path: str) -> bool:
-        return merged(path) in self._members
+        return merge_usr(path) in self._members
 
-    def add(self, member: Member, owner: str) -> None:
+    def add(self, member: LayerMember, owner: str) -> None:
         """Add the member of package `owner`, moved below /usr.
 
         Targets of symbolic links do not change.
         """
         if member.path in ALIASES and member.target == f"usr/{member.path}":
             return  # base-files ships the links since Debian 13: `members` creates them
-        path = merged(member.path)
+        path = merge_usr(member.path)
         if member.kind is MemberKind.HARD:
-            member = msgspec.structs.replace(member, target=merged(member.target))
+            member = msgspec.structs.replace(member, target=merge_usr(member.target))
         member = msgspec.structs.replace(member, path=path)
         existing = self._members.get(path)
         if existing is not None and existing != member:
@@ -56,27 +56,29 @@ class DebTree:
         self._members[path] = member
         self._owners.setdefault(path, owner)
 
-    def put(self, member: Member) -> None:
+    def put(self, member: LayerMember) -> None:
         """Add the member that an effect creates, or replace the one at its path."""
-        path = merged(member.path)
+        path = merge_usr(member.path)
         self._members[path] = msgspec.structs.replace(member, path=path)
         self._owners[path] = "an effect"
 
     def file(self, path: str, data: bytes, *, mode: int = 0o644, gid: int = 0) -> None:
         """Add a file owned by root at `path`."""
-        self.put(Member(path=path, mode=mode, gid=gid, size=len(data), content=data, pack=True))
+        self.put(
+            LayerMember(path=path, mode=mode, gid=gid, size=len(data), content=data, pack=True)
+        )
 
-    def link(self, path: str, target: str) -> None:
+    def add_link(self, path: str, target: str) -> None:
         """Add a symbolic link at `path`."""
-        self.put(Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
+        self.put(LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
 
-    def get(self, path: str) -> Member | None:
+    def get(self, path: str) -> LayerMember | None:
         """The member at `path`, without following a link at its end."""
-        return self._members.get(merged(path))
+        return self._members.get(merge_usr(path))
 
-    def real(self, path: str) -> Member | None:
+    def resolve_member(self, path: str) -> LayerMember | None:
         """The member at `path`, following all links; None if a link is broken."""
-        place = merged(posixpath.normpath(path))
+        place = merge_usr(posixpath.normpath(path))
         for _ in range(LINKS):
             parts = place.split("/")
             for end in range(1, len(parts) + 1):
@@ -84,7 +86,7 @@ class DebTree:
                 if member is not None and member.kind is MemberKind.LINK:
                     folder = "/" + "/".join(parts[: end - 1])
                     joined = posixpath.join(folder, member.target, *parts[end:])
-                    place = merged(posixpath.normpath(joined))
+                    place = merge_usr(posixpath.normpath(joined))
                     break
             else:
                 return self._file(self._members.get(place))
@@ -92,11 +94,11 @@ class DebTree:
 
     def read(self, path: str) -> bytes:
         """The content of the file at `path`, following links; IntegrityError if there is none."""
-        member = self.real(path)
+        member = self.resolve_member(path)
         if member is None or member.content is None:
             message = f"an effect reads /{path.lstrip('/')}, which is not in the base"
             raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
-        if isinstance(member.content, Slice):
+        if isinstance(member.content, FileSlice):
             with member.content.path.open("rb") as file:
                 file.seek(member.content.offset)
                 return file.read(member.content.length)
@@ -106,11 +108,13 @@ class DebTree:
         """Clear the setuid and setgid bits of all files, but not of folders."""
         for path, member in self._members.items():
             if member.kind is not MemberKind.FOLDER:
-                self._members[path] = msgspec.structs.replace(member, mode=member.mode & ~SET_ID)
+                self._members[path] = msgspec.structs.replace(
+                    member, mode=member.mode & ~SET_ID_BITS
+                )
 
-    def below(self, folder: str, *, deep: bool = False) -> list[Member]:
+    def members_below(self, folder: str, *, deep: bool = False) -> list[LayerMember]:
         """The members in `folder`, sorted; with `deep`, also the members of its subfolders."""
-        prefix = merged(folder).rstrip("/") + "/"
+        prefix = merge_usr(folder).rstrip("/") + "/"
         members = [
             member
             for path, member in self._members.items()
@@ -118,28 +122,28 @@ class DebTree:
         ]
         return sorted(members, key=sort_key)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[LayerMember]:
         """All members in byte order of their paths, with the links of merged /usr."""
         for alias in ALIASES:
             used = any(path.startswith(f"usr/{alias}/") for path in self._members)
-            if alias in ALWAYS or used:
-                self._members[alias] = Member(
+            if alias in ALWAYS_LINKED or used:
+                self._members[alias] = LayerMember(
                     path=alias, kind=MemberKind.LINK, mode=0o777, target=f"usr/{alias}"
                 )
         return sorted(_hard_links(self._members.values()), key=sort_key)
 
-    def _file(self, member: Member | None) -> Member | None:
+    def _file(self, member: LayerMember | None) -> LayerMember | None:
         if member is not None and member.kind is MemberKind.HARD:
             return self._members.get(member.target)
         return member
 
 
-def _hard_links(members: Iterable[Member]) -> list[Member]:
+def _hard_links(members: Iterable[LayerMember]) -> list[LayerMember]:
     """`members`, in which a hard-linked file is at its first path, and links are at the others.
 
     An unpacker can only link to files that it has already created.
     """
-    result: dict[str, Member] = {}
+    result: dict[str, LayerMember] = {}
     groups: dict[str, list[str]] = {}
     for member in members:
         result[member.path] = member

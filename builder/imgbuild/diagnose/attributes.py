@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from imgbuild.audit.names import releases
 from imgbuild.diagnose import calls, existing, requirements
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
 BUILT_IN = ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function")
 CODE = "IMG905"
 
 
-def reason(text: str, facts: Facts, caller: str) -> Reason | None:
+def reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     """The cause of an AttributeError; None for other errors, and for values of Python's types.
 
     `caller`: the import name of the package whose code reads the attribute.
@@ -27,20 +27,22 @@ def reason(text: str, facts: Facts, caller: str) -> Reason | None:
         return None
     if module:
         return _of_module(module, name, facts, caller)
-    existence = releases.member(owner, name)
+    existence = releases.member_existence(owner, name)
     if existence is not None and existence.spec and not existing.has(existence, facts):
         return existing.of(existence, f"{owner}.{name}", f"do not use {name}", CODE, facts)
     return _of_class(owner, name, facts, caller)
 
 
-def _of_module(module: str, name: str, facts: Facts, caller: str) -> Reason:
+def _of_module(module: str, name: str, facts: LogFacts, caller: str) -> Reason:
     """The reason for a module without an attribute."""
-    existence = releases.name_in(module, name) or releases.module_in(f"{module}.{name}")
+    existence = releases.name_existence(module, name) or releases.module_existence(
+        f"{module}.{name}"
+    )
     if existence is not None:
         return existing.of(existence, f"{module}.{name}", f"do not use {name}", CODE, facts)
-    package = releases.distribution(module)
+    package = releases.distribution_of_module(module)
     cause = f"the installed {package} has no {name} in {module}: the code was written for a"
-    cure = requirements.update(package, caller, facts)
+    cure = requirements.update_cure(package, caller, facts)
     if "." in module:
         return Reason(code=CODE, cause=f"{cause} different version", cure=cure)
     return Reason(
@@ -52,14 +54,14 @@ def _of_module(module: str, name: str, facts: Facts, caller: str) -> Reason:
     )
 
 
-def _of_class(owner: str, name: str, facts: Facts, caller: str) -> Reason:
+def _of_class(owner: str, name: str, facts: LogFacts, caller: str) -> Reason:
     """The reason for an object of class `owner` without an attribute."""
-    if package := releases.owner(owner):
+    if package := releases.name_owner(owner):
         return Reason(
             code=CODE,
             cause=f"{owner}, a class of {package}, has no {name} in the installed version: the"
             f" code that uses it was written for another {package}",
-            cure=requirements.update(package, caller, facts),
+            cure=requirements.update_cure(package, caller, facts),
         )
     if owner.endswith("Config"):
         return _of_configuration(owner, name, facts.versions.get("transformers", ""))

@@ -11,7 +11,7 @@ from packaging.version import Version
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
 from imgbuild.diagnose import pairs
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
 
@@ -45,12 +45,12 @@ CUDA_CODE = re.compile(
 )
 
 
-def package_of(file: str) -> str:
+def site_package(file: str) -> str:
     """The package of a file below site-packages; "" for others."""
     for mark in ("site-packages/", "dist-packages/"):
         if mark in file:
             top = file.rpartition(mark)[2].partition("/")[0]
-            return re.split(r"[ <]", releases.distribution(re.split(r"[.-]", top)[0]))[0]
+            return re.split(r"[ <]", releases.distribution_of_module(re.split(r"[.-]", top)[0]))[0]
     if cached := CACHED.search(file):
         return cached["name"]
     base = file.rpartition("/")[2]
@@ -62,13 +62,15 @@ def package_of(file: str) -> str:
     return next((package for mark, package in prefixes.items() if base.startswith(mark)), "")
 
 
-def reason(text: str, facts: Facts, caller: str = "") -> Reason | None:
+def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None:
     """The cause of an error about a library, a symbol or CUDA.
 
     `caller`: the import name of the package that loads the library.
     """
     if match := UNLOADED.search(text):
-        return _torch_symbol(package_of(match["file"]) or "an extension", "", match["file"], facts)
+        return _torch_symbol(
+            site_package(match["file"]) or "an extension", "", match["file"], facts
+        )
     return (
         _symbol(text, facts)
         or _library(text, facts, caller)
@@ -77,15 +79,15 @@ def reason(text: str, facts: Facts, caller: str = "") -> Reason | None:
     )
 
 
-def _symbol(text: str, facts: Facts) -> Reason | None:
+def _symbol(text: str, facts: LogFacts) -> Reason | None:
     match = SYMBOL.search(text)
     if match is None:
         about = "undefined symbol" in text and MENTIONED.search(text)
         return _flash_attn("flash-attn was compiled for another torch", facts) if about else None
     symbol, file = match["symbol"], match["file"] or ""
-    package = package_of(file)
+    package = site_package(file)
     package = package or file.rpartition("/")[2] or "an extension module"
-    owner = libraries.load().owner(symbol)
+    owner = libraries.load_libraries().owner(symbol)
     if "nvJitLink" in symbol or "nvJitLink" in text:
         return Reason(
             code="IMG901",
@@ -117,7 +119,7 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
             f" --no-cache-dir {package}",
         )
     driver = OF_DRIVER.match(symbol) and _driver_function(package, symbol, facts)
-    if compiled := driver or _compiled(package, symbol, file):
+    if compiled := driver or _compiled_package_reason(package, symbol, file):
         return compiled
     if owner == "torch":
         return _torch_symbol(package, symbol, file, facts)
@@ -133,10 +135,13 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
     )
 
 
-def _driver_function(package: str, symbol: str, facts: Facts) -> Reason:
+def _driver_function(package: str, symbol: str, facts: LogFacts) -> Reason:
     """The reason for a function of CUDA's driver library, which is not part of CUDA's toolkit."""
     shown = f" (CUDA {facts.driver_cuda})" if facts.driver_cuda else ""
-    branches = [f"{cuda} {gpus.load().own(cuda).partition('.')[0]}" for cuda in USUAL_CUDA]
+    branches = [
+        f"{cuda} {gpus.load_drivers().release_driver(cuda).partition('.')[0]}"
+        for cuda in USUAL_CUDA
+    ]
     needed = ", ".join(branches).replace(" ", " needs ", 1)
     return Reason(
         code="IMG901",
@@ -150,7 +155,7 @@ def _driver_function(package: str, symbol: str, facts: Facts) -> Reason:
     )
 
 
-def _compiled(package: str, symbol: str, file: str) -> Reason | None:
+def _compiled_package_reason(package: str, symbol: str, file: str) -> Reason | None:
     """The reason for a package's own function, or for a library that it compiled at run time."""
     if (function := GLOBAL.match(symbol)) is not None:
         name = function["rest"][: int(function["length"])]
@@ -175,9 +180,9 @@ def _compiled(package: str, symbol: str, file: str) -> Reason | None:
     )
 
 
-def _torch_symbol(package: str, symbol: str, file: str, facts: Facts) -> Reason:
+def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reason:
     """A symbol of torch that the installed torch lacks."""
-    table = pairs.load()
+    table = pairs.load_pairs()
     torch, version = facts.version("torch"), facts.version(package)
     old = bool(OLD_STRING.search(symbol)) and "__cxx11" not in symbol
     new = "__cxx11" in symbol
@@ -195,12 +200,12 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: Facts) -> Reason:
         cause += (
             ": it needs the C++11 ABI (__cxx11), which torch's wheels on PyPI have from 2.7.0 on"
         )
-    cure = f"{_rebuilt(package)}, or install the torch that this {package} was built for"
-    exported = releases.symbol(symbol)
+    cure = f"{_rebuild_cure(package)}, or install the torch that this {package} was built for"
+    exported = releases.symbol_existence(symbol)
     if exported is not None and not old:
         cause += f": {symbol} is in torch{exported.spec} only"
-        cure = f"{_rebuilt(package)}, or install 'torch{exported.spec}'"
-    if package == "vllm" and version is not None and (build := table.torch_of(version)):
+        cure = f"{_rebuild_cure(package)}, or install 'torch{exported.spec}'"
+    if package == "vllm" and version is not None and (build := table.torch_of_vllm(version)):
         cause = (
             f"vllm {version} was compiled for torch {build.version}"
             + (f"; installed is {torch}" if torch is not None else "")
@@ -223,7 +228,7 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: Facts) -> Reason:
     return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
 
 
-def _rebuilt(package: str) -> str:
+def _rebuild_cure(package: str) -> str:
     """How to get a build of an extension for the installed torch."""
     if package == "an extension module":
         return (
@@ -249,11 +254,11 @@ def _companion(package: str, torch: Version | None, file: str) -> str:
     if package == "torch-xla":
         release = f"'torch-xla=={torch.major}.{torch.minor}.*'" if torch else "the torch-xla"
         return f"pip install {release}, whose version is that of torch"
-    build = pairs.load().build(torch) if package == "torchvision" and torch else None
+    build = pairs.load_pairs().torch_wheel(torch) if package == "torchvision" and torch else None
     return f"install torchvision=={build.torchvision}, compiled for torch {torch}" if build else ""
 
 
-def _flash_attn(cause: str, facts: Facts) -> Reason:
+def _flash_attn(cause: str, facts: LogFacts) -> Reason:
     """The reason for a flash-attn of another torch; its wheels have their torch in the name."""
     torch, wheel = facts.version("torch"), facts.wheels.get("flash-attn")
     if wheel is not None:
@@ -278,12 +283,12 @@ def _flash_attn(cause: str, facts: Facts) -> Reason:
     )
 
 
-def _library(text: str, facts: Facts, caller: str) -> Reason | None:
+def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:
     match = LIBRARY.search(text)
     if match is None:
         return _extension(text)
     library = match["library"]
-    if libraries.load().is_driver(library):
+    if libraries.load_libraries().is_driver(library):
         return Reason(
             code="IMG906",
             cause=f"{library} belongs to the NVIDIA driver, which is not in the container",
@@ -317,7 +322,7 @@ def _library(text: str, facts: Facts, caller: str) -> Reason | None:
             " vllm>=0.20.0; else from the index of the CUDA release)",
             confidence="high",
         )
-    if system := releases.table().system_libraries.get(library):
+    if system := releases.load_name_table().system_libraries.get(library):
         return Reason(
             code="IMG906",
             cause=f"the image lacks the system library {library}",
@@ -327,12 +332,12 @@ def _library(text: str, facts: Facts, caller: str) -> Reason | None:
     cuda = OF_CUDA.search(library)
     if cuda is not None:
         return _cuda_library(library, cuda[1], facts, caller)
-    return _absent(library)
+    return _absent_library_reason(library)
 
 
-def _absent(library: str) -> Reason:
+def _absent_library_reason(library: str) -> Reason:
     """A library of a package, of Python or of no known owner."""
-    provider = libraries.load().provider(library)
+    provider = libraries.load_libraries().provider(library)
     cause, cure = f"{library} is not installed", "add its folder to LD_LIBRARY_PATH"
     cure = f"install {provider or 'the package that provides it'}, or {cure}"
     if library.startswith("libcudnn") and library.endswith(".so.8"):
@@ -369,17 +374,17 @@ def _extension(text: str) -> Reason | None:
     )
 
 
-def _cuda_library(library: str, major: str, facts: Facts, caller: str) -> Reason:
+def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Reason:
     """A library of the CUDA release `major`."""
     user = releases.package_name(caller) or ("vllm" if "vllm" in facts.versions else "")
     who = " ".join((user, facts.versions.get(user, ""))).strip() or "an installed package"
     torch = facts.version("torch")
-    build = pairs.load().build(torch) if torch is not None else None
+    build = pairs.load_pairs().torch_wheel(torch) if torch is not None else None
     local = re.match(r"cu(\d\d)", torch.local or "") if torch is not None else None
     have = local[1] if local else build.cuda.partition(".")[0] if build else ""
     others = facts.cudas - {major}
     if user == "torch" or (have == major and not others):
-        provider = libraries.load().provider(library)
+        provider = libraries.load_libraries().provider(library)
         return Reason(
             code="IMG906",
             cause=f"{library} of CUDA {major} is not found, although torch is for CUDA {major}:"
@@ -423,7 +428,7 @@ def _version(text: str) -> Reason | None:
     if match is None:
         return None
     kind, name, file = match["kind"], match["name"], match["file"] or ""
-    package = package_of(file)
+    package = site_package(file)
     by = f" that {package or file} needs" if file else ""
     if kind == "GLIBC":
         return Reason(
@@ -453,10 +458,12 @@ class CudaError(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=1)
 def cuda_errors() -> dict[int, CudaError]:
     """The CUDA errors by number that give information about the machine or the build."""
-    return yaml_data.load(files.data("diagnose/facts/cuda_errors.yaml"), dict[int, CudaError])
+    return yaml_data.load_yaml_data(
+        files.data("diagnose/facts/cuda_errors.yaml"), dict[int, CudaError]
+    )
 
 
-def at_start(text: str) -> Reason | None:
+def start_reason(text: str) -> Reason | None:
     """The cause if torch warns that CUDA cannot be initialized: the program then has no GPU."""
     return _cuda_code(text) if "CUDA initialization" in text else None
 
@@ -477,7 +484,7 @@ def _cuda_code(text: str) -> Reason | None:
     )
 
 
-def _cuda(text: str, facts: Facts) -> Reason | None:
+def _cuda(text: str, facts: LogFacts) -> Reason | None:
     if (numbered := _cuda_code(text)) is not None:
         return numbered
     match = CUDA.search(text)
@@ -487,7 +494,7 @@ def _cuda(text: str, facts: Facts) -> Reason | None:
     cause = f"CUDA reported: {what}"
     if facts.driver:
         cause += f" (driver {facts.driver}"
-        newest = gpus.load().newest(facts.driver)
+        newest = gpus.load_drivers().newest_release(facts.driver)
         cause += f", for CUDA up to {newest})" if newest else ")"
     return Reason(
         code="IMG907",

@@ -9,7 +9,7 @@ import re
 
 from imgbuild.audit.names import releases
 from imgbuild.diagnose import requirements
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
 PASSED_ON = "(*args, **kwargs)"  # a line that calls what another package names
@@ -71,11 +71,11 @@ MODEL_CLASS = re.compile(r"(?:Model|For[A-Z]\w+)$")
 OWN_MODELS = ("vllm", "sglang")
 
 
-def overridden(text: str, caller: str, code: str) -> Reason | None:
+def overridden_method_reason(text: str, caller: str, code: str) -> Reason | None:
     """The cause if a package passes a keyword that a method of the program does not accept."""
     match = KEYWORD.search(text)
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
-    if owner.endswith(("Trainer", "Callback")) and not releases.owner(owner):
+    if owner.endswith(("Trainer", "Callback")) and not releases.name_owner(owner):
         caller = caller or "transformers"  # its Trainer calls the methods of subclasses
     if not caller:
         return None
@@ -84,7 +84,7 @@ def overridden(text: str, caller: str, code: str) -> Reason | None:
         or not owner
         or method == "__init__"
         or (MODEL_CLASS.search(owner) and OF_MODELS.fullmatch(method))
-        or releases.argument(owner, match["name"])
+        or releases.argument_existence(owner, match["name"])
     ):
         return None
     package, name = releases.package_name(caller), match["name"]
@@ -98,39 +98,41 @@ def overridden(text: str, caller: str, code: str) -> Reason | None:
             f" release for the installed {package} (imgbuild resolve names both)",
         )
     own = f"self.{method}(" in code and not owner.endswith(("Trainer", "Model"))
-    before = releases.table().passed.get(f"{method}.{name}", "")
+    before = releases.load_name_table().passed.get(f"{method}.{name}", "")
     return Reason(
         code="IMG904",
         cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
         " passes to it" + f": a fault of this release if {owner} is a class of {package}" * own,
-        cure=f"{requirements.renewed(package)}; if {owner} is of your code, "
+        cure=f"{requirements.update_command(package)}; if {owner} is of your code, "
         * own
         + f"add {name}=None (or **kwargs) to the parameters of {owner}.{method}, or install"
         f" {before or f'the version of {package} that {owner} was written for'}",
     )
 
 
-def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
+def _function_keyword(text: str, caller: str, code: str, facts: LogFacts) -> Reason | None:
     """The cause if a function of another package, which the line names, lacks an argument."""
     match = KEYWORD.search(text) if caller else None
     callee = re.escape(match["callee"] or " ") if match else ""
     called = re.search(rf"\b(\w+)\.(?:\w+\.)*{callee}\(", code) if match else None
     if match is None or (called is not None and called[1] == caller):
         return None
-    package = releases.package_name(called[1]) if called else releases.exporter(match["callee"])
+    package = (
+        releases.package_name(called[1]) if called else releases.exporting_package(match["callee"])
+    )
     if package == releases.package_name(caller) or (
-        package not in releases.table().packages.split()
+        package not in releases.load_name_table().packages.split()
     ):
         return None
     user, name = releases.package_name(caller), match["name"]
     return Reason(
         code="IMG904",
-        cause=_rejected(match["callee"], package, name, user),
-        cure=requirements.update(package, caller, facts),
+        cause=_rejected_argument_cause(match["callee"], package, name, user),
+        cure=requirements.update_cure(package, caller, facts),
     )
 
 
-def passed_through(text: str, caller: str, above: str, facts: Facts) -> Reason | None:
+def passed_argument_reason(text: str, caller: str, above: str, facts: LogFacts) -> Reason | None:
     """The cause if a class of the package `caller` rejects an argument that `above` passes to it.
 
     Only for classes whose arguments no table lists.
@@ -140,17 +142,22 @@ def passed_through(text: str, caller: str, above: str, facts: Facts) -> Reason |
     if match is None or not owner[:1].isupper() or "." in owner:
         return None
     package, user = releases.package_name(caller), releases.package_name(above)
-    if releases.owner(owner) not in ("", package) or releases.argument(owner, match["name"]):
+    if releases.name_owner(owner) not in ("", package) or releases.argument_existence(
+        owner, match["name"]
+    ):
         return None
     return Reason(
         code="IMG904",
-        cause=f"{_rejected(owner, package, match['name'], user)}: {package} is older than {user}"
+        cause=f"{_rejected_argument_cause(owner, package, match['name'], user)}: {package} is older"
+        f" than {user}"
         " expects, or dropped it",
-        cure=requirements.update(package, above, facts),
+        cure=requirements.update_cure(package, above, facts),
     )
 
 
-def called_by_name(text: str, code: str, caller: str, above: str, facts: Facts) -> Reason | None:
+def called_by_name_reason(
+    text: str, code: str, caller: str, above: str, facts: LogFacts
+) -> Reason | None:
     """The cause if the package `above` has `caller` call a method that its object does not have."""
     owner, name = _attribute(text) if caller and above and BY_NAME.search(code) else ("", "")
     if not owner[:1].isupper():
@@ -161,33 +168,36 @@ def called_by_name(text: str, code: str, caller: str, above: str, facts: Facts) 
         cause=f"{user} calls the method {name} through {package}, whose {owner} does not"
         f" have it: the class of {user} with this method is not in use, because {user} was written"
         f" for another {package}",
-        cure=requirements.update(package, above, facts),
+        cure=requirements.update_cure(package, above, facts),
     )
 
 
-def of_other_package(callee: str, name: str, caller: str, facts: Facts) -> Reason | None:
+def other_package_reason(callee: str, name: str, caller: str, facts: LogFacts) -> Reason | None:
     """The reason if a package passes an argument to a method of another package's class."""
-    existence = releases.argument(callee.partition(".")[0], name) if caller and callee else None
+    existence = (
+        releases.argument_existence(callee.partition(".")[0], name) if caller and callee else None
+    )
     user = releases.package_name(caller)
     if existence is None or existence.package == user:
         return None
     package = existence.package
     return Reason(
         code="IMG904",
-        cause=f"{_rejected(callee, package, name, user)}: {package} is older than {user}"
+        cause=f"{_rejected_argument_cause(callee, package, name, user)}: {package} is older than"
+        f" {user}"
         " expects, or much newer",
-        cure=requirements.update(package, caller, facts),
+        cure=requirements.update_cure(package, caller, facts),
     )
 
 
-def _rejected(callee: str, package: str, name: str, user: str) -> str:
+def _rejected_argument_cause(callee: str, package: str, name: str, user: str) -> str:
     return (
         f"{callee} of the installed {package} does not accept the argument {name}, which {user}"
         " passes to it"
     )
 
 
-def _member(text: str, caller: str, code: str, _facts: Facts) -> Reason | None:
+def _member(text: str, caller: str, code: str, _facts: LogFacts) -> Reason | None:
     """The cause if an enumeration lacks a member."""
     match = MEMBER.match(text)
     used = re.search(rf"(\w+)\.{match['name']}\b", code) if match else None
@@ -203,7 +213,9 @@ def _member(text: str, caller: str, code: str, _facts: Facts) -> Reason | None:
     )
 
 
-def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | None:
+def _replaced_package_reason(
+    text: str, _caller: str, _code: str, _facts: LogFacts
+) -> Reason | None:
     """The cause if a folder is imported in place of a package, which then has no names."""
     match = NO_FILE_NAME.search(text)
     if match is None:
@@ -231,14 +243,14 @@ def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | No
     )
 
 
-def from_sources(text: str) -> Reason | None:
+def sources_folder_reason(text: str) -> Reason | None:
     """The cause if a name is looked up in a folder with the sources of a known package."""
     match = FROM_SOURCES.search(text)
     if match is None or INSTALLED.search(match["file"]):
         return None
     top = match["module"].partition(".")[0]
     folder, mark, _ = match["file"].partition(f"/{top}/")
-    if not mark or not releases.owner(top):
+    if not mark or not releases.name_owner(top):
         return None
     return Reason(
         code="IMG902",
@@ -251,7 +263,7 @@ def from_sources(text: str) -> Reason | None:
     )
 
 
-def _text_expected(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+def _text_expected_reason(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
     """The cause if an object is passed where a text is expected, on which a method is called."""
     match = ATTRIBUTE.search(text) if "AttributeError" in text[:60] else None
     if match is None or match["module"] or not OF_TEXTS.fullmatch(match["name"]):
@@ -271,13 +283,13 @@ def _text_expected(text: str, caller: str, _code: str, _facts: Facts) -> Reason 
     )
 
 
-def _model_method(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+def _model_method(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
     """The cause if transformers passes a new argument to a method of a model's own code."""
     match = KEYWORD.search(text) if caller in ("", "transformers") else None
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
     if match is None or not MODEL_CLASS.search(owner) or not OF_MODELS.fullmatch(method):
         return None
-    if releases.owner(owner):
+    if releases.name_owner(owner):
         return None
     return Reason(
         code="IMG905",
@@ -296,7 +308,7 @@ def _attribute(text: str) -> tuple[str, str]:
     return (match["owner"] or "", match["name"]) if match else ("", "")
 
 
-def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
     """The cause if a package lacks a name or module that it imports from itself.
 
     A release is consistent, so an optional package or a part of the installation must be missing.
@@ -322,7 +334,8 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
             cause=f"{package} does not define {what}, because {other} is not installed, cannot be"
             f" imported, or has a version that this {package} does not support",
             cure=f"run python -c 'import {other}' in this environment: install {other} or fix the"
-            f" error that it shows ({requirements.renewed(package)} if the {other} is newer)",
+            f" error that it shows ({requirements.update_command(package)} if the {other} is"
+            " newer)",
         )
     return Reason(
         code="IMG902" if name else "IMG903",
@@ -353,30 +366,31 @@ def _unbuilt(package: str, part: str, caller: str) -> Reason:
     )
 
 
-def _class_attribute(text: str, caller: str, code: str, _facts: Facts) -> Reason | None:
+def _class_attribute(text: str, caller: str, code: str, _facts: LogFacts) -> Reason | None:
     """The cause if a package uses an attribute that a class which it imports does not have."""
     owner, name = _attribute(text) if caller and "AttributeError" in text[:60] else ("", "")
     if not owner[:1].isupper() or f"{owner}.{name}" not in code:
         return None
     package = releases.package_name(caller)
-    known = releases.owner(owner) or requirements.used(package, releases.definers(owner))
-    if known not in ("", package) or releases.member(owner, name) is not None:
+    known = releases.name_owner(owner) or requirements.used(package, releases.definers(owner))
+    if known not in ("", package) or releases.member_existence(owner, name) is not None:
         return None
     return Reason(
         code="IMG905",
         cause=f"{package} uses {owner}.{name}, and {owner}, a class that it imports, has no {name}"
         f" in the installed version of the package that defines it: {package} was written for"
         " another version of that package",
-        cure=f"{requirements.renewed(package)}; if that does not help, install the package that the"
+        cure=f"{requirements.update_command(package)}; if that does not help, install the package"
+        " that the"
         f" import of {owner} in this file names in the version that {package} requires (an older"
         " one, if it is newer than this release)",
     )
 
 
-def _own_layer(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+def _own_layer(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
     """The cause if an inference engine uses an attribute that a layer of its own does not have."""
     owner, name = _attribute(text) if caller in OWN_MODELS else ("", "")
-    if not OWN_LAYER.search(owner) or releases.member(owner, name):
+    if not OWN_LAYER.search(owner) or releases.member_existence(owner, name):
         return None
     package = releases.package_name(caller)
     return Reason(
@@ -389,14 +403,14 @@ def _own_layer(text: str, caller: str, _code: str, _facts: Facts) -> Reason | No
     )
 
 
-def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
+def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts) -> Reason | None:
     """The cause if a package uses an attribute that an object passed to it does not have."""
     owner, name = _attribute(text) if caller and "AttributeError" in text[:60] else ("", "")
     if owner.islower() or not owner or owner == "NoneType":
         return None
     package = releases.package_name(caller)
     of_engine = f"self.{name}" in code and package in OWN_MODELS
-    existence = releases.member(owner, name)
+    existence = releases.member_existence(owner, name)
     if existence is not None and existence.package != package and not of_engine:
         return None
     if owner.endswith("Config") and package not in ("transformers", "peft"):
@@ -405,22 +419,22 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
             cause=f"{package} reads {owner}.{name}, which the installed transformers or the model's"
             f" own code does not define: {package} was released for other versions of these",
             cure=(
-                requirements.cure("transformers", caller, facts)
+                requirements.pin_cure("transformers", caller, facts)
                 or "install the transformers"
                 f" that this {package} requires (imgbuild resolve {package} transformers)"
             )
             + f", or a newer {package} for a newer transformers or model",
         )
-    other = releases.owner(owner) or requirements.used(package, releases.definers(owner))
+    other = releases.name_owner(owner) or requirements.used(package, releases.definers(owner))
     if other and other != package:
         return Reason(
             code="IMG905",
             cause=f"{package} reads {owner}.{name}, which the installed {other} does not define:"
             f" {package} was written for another {other}",
-            cure=requirements.update(other, caller, facts),
+            cure=requirements.update_cure(other, caller, facts),
         )
     if f"self.{name}" in code and owner.endswith("Trainer") and package != "transformers":
-        pin = requirements.cure("transformers", caller, facts)
+        pin = requirements.pin_cure("transformers", caller, facts)
         return Reason(
             code="IMG905",
             cause=f"{package} reads {owner}.{name}, which neither its own class nor the Trainer of"
@@ -448,13 +462,13 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
     )
 
 
-def _undefined(text: str, caller: str, _code: str, facts: Facts) -> Reason | None:
+def _undefined_name_reason(text: str, caller: str, _code: str, facts: LogFacts) -> Reason | None:
     """The cause of an undefined name that is a known package or is defined by one."""
     match = UNDEFINED.search(text)
     if match is None:
         return None
     name = match["name"]
-    package = ALIASES.get(name, "") or releases.owner(name) or _named_like(name)
+    package = ALIASES.get(name, "") or releases.name_owner(name) or _package_by_class_name(name)
     if not package:
         return None
     user = releases.package_name(caller)
@@ -464,14 +478,14 @@ def _undefined(text: str, caller: str, _code: str, facts: Facts) -> Reason | Non
             code="IMG902",
             cause=f"the code of {user} uses {name} of {package}, which another release"
             f" of {package} calls {near[1]}: {user} does not support the installed {package}",
-            cure=requirements.update(package, caller, facts),
+            cure=requirements.update_cure(package, caller, facts),
         )
-    existence = releases.name_in(package.replace("-", "_"), name)
-    if user and user != package and existence is not None and existence.since:
+    existence = releases.name_existence(package.replace("-", "_"), name)
+    if user and user != package and existence is not None and existence.adding_version:
         return Reason(
             code="IMG902",
             cause=f"{user} uses {name} of {package}, which is older than that or not installed:"
-            f" {existence.sentence(name)}",
+            f" {existence.change_sentence(name)}",
             cure=f"pip install '{existence.requirement()}'",
             confidence="high",
         )
@@ -485,9 +499,9 @@ def _undefined(text: str, caller: str, _code: str, facts: Facts) -> Reason | Non
     )
 
 
-def _named_like(name: str) -> str:
+def _package_by_class_name(name: str) -> str:
     """The package with whose name a class begins, such as peft of PeftModel; else ""."""
-    packages = releases.table().packages.split()
+    packages = releases.load_name_table().packages.split()
     plain = ((each, each.replace("-", "")) for each in packages if len(each) > 3)
     return next(
         (each for each, text in plain if name[:1].isupper() and name.lower().startswith(text)), ""
@@ -496,13 +510,13 @@ def _named_like(name: str) -> str:
 
 FUNCTIONS = (
     _member,
-    _replaced,
+    _replaced_package_reason,
     _own_name,
-    _text_expected,
+    _text_expected_reason,
     _class_attribute,
     _own_layer,
-    _unexpected_object,
+    _unexpected_object_reason,
     _model_method,
-    _undefined,
+    _undefined_name_reason,
     _function_keyword,
 )

@@ -20,21 +20,24 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     example: str = ""
 
 
-def every() -> dict[str, Explanation]:
+def all_explanations() -> dict[str, Explanation]:
     """The explanations of all codes, in their order."""
-    return {each.code: each for each in sorted(_all(), key=lambda each: int(each.code[3:]))}
+    return {
+        each.code: each
+        for each in sorted(_iterate_explanations(), key=lambda each: int(each.code[3:]))
+    }
 
 
-def _all() -> Iterator[Explanation]:
-    for rule in rules.load():
-        yield of_rule(rule)
-    for code, kind in {**rules.kinds(), **code_kinds.load()}.items():
+def _iterate_explanations() -> Iterator[Explanation]:
+    for rule in rules.load_rules():
+        yield rule_explanation(rule)
+    for code, kind in {**rules.derived_kinds(), **code_kinds.load_finding_kinds()}.items():
         yield Explanation(code=code, title=kind.title, text=kind.text)
 
 
-def of_rule(rule: FailureRule) -> Explanation:
+def rule_explanation(rule: FailureRule) -> Explanation:
     """The explanation of a rule: cause, cure, sources, and its example."""
-    parts = [f"Cause: {plain(rule.cause)}.", f"Cure: {plain(rule.cure)}."]
+    parts = [f"Cause: {fill_placeholders(rule.cause)}.", f"Cure: {fill_placeholders(rule.cure)}."]
     if rule.role == "consequence":
         parts.append(
             "It is a consequence of another failure, which is listed first if it is in the log."
@@ -44,6 +47,6 @@ def of_rule(rule: FailureRule) -> Explanation:
     return Explanation(code=rule.code, title=rule.title, text=" ".join(parts), example=rule.example)
 
 
-def plain(text: str) -> str:
+def fill_placeholders(text: str) -> str:
     """`text` with its placeholders as names in capitals."""
     return rules.PLACEHOLDER.sub(lambda match: match[1].upper(), text)

@@ -28,10 +28,10 @@ from imgbuild.diagnose import (
     shape_reasons,
     value_reasons,
 )
-from imgbuild.diagnose.exceptions import LoggedException, TraceFrame, quoted, root
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.exceptions import LoggedException, TraceFrame, quoted_exception, root_causes
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
-from imgbuild.diagnose.log import Event, Log
+from imgbuild.diagnose.log import LogEvent, ParsedLog
 from imgbuild.diagnose.rules import FailureRule
 from imgbuild.errors import InputError
 
@@ -66,29 +66,29 @@ LOOKUPS = (
 )
 
 
-def diagnose(stream: BinaryIO, name: str) -> LogFindings:
+def diagnose_log(stream: BinaryIO, name: str) -> LogFindings:
     """The findings of a log. InputError if it is not text."""
-    return LogFindings(findings=tuple(_findings(log.parse(lines.read(stream, name)))))
+    return LogFindings(findings=tuple(_findings(log.parse_log(lines.read_lines(stream, name)))))
 
 
-def sentence(text: str) -> str:
+def first_finding_sentence(text: str) -> str:
     """The first finding of a log as a sentence; "" if its confidence is low, or there is none."""
-    found = likely(diagnose(io.BytesIO(text.encode("utf-8", "replace")), "log"))
-    return in_words(found[0]) if found else ""
+    found = likely_findings(diagnose_log(io.BytesIO(text.encode("utf-8", "replace")), "log"))
+    return finding_sentence(found[0]) if found else ""
 
 
-def likely(result: LogFindings) -> tuple[LogFinding, ...]:
+def likely_findings(result: LogFindings) -> tuple[LogFinding, ...]:
     """The findings, unless the confidence of the first one is low."""
     low = not result.findings or result.findings[0].confidence == "low"
     return () if low else result.findings
 
 
-def in_words(finding: LogFinding) -> str:
+def finding_sentence(finding: LogFinding) -> str:
     """A finding as a sentence."""
     return f"{finding.code}: {finding.cause}; cure: {finding.cure}"
 
 
-def of_paths(paths: Sequence[Path]) -> LogFindings:
+def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
     """The findings of a log, or of the flight-recorder dumps of several ranks or of a folder.
 
     InputError for a file that cannot be read.
@@ -99,20 +99,20 @@ def of_paths(paths: Sequence[Path]) -> LogFindings:
         try:
             with file.open("rb") as stream:
                 if flight.is_dump(stream.peek(4096)):  # a pipe cannot be read twice
-                    data = stream.read(flight.LARGEST + 1)
-                    if len(data) > flight.LARGEST:
-                        message = f"{file}: larger than {flight.LARGEST >> 20} MB"
+                    data = stream.read(flight.LARGEST_DUMP + 1)
+                    if len(data) > flight.LARGEST_DUMP:
+                        message = f"{file}: larger than {flight.LARGEST_DUMP >> 20} MB"
                         raise InputError(
                             message,
                             hint="dumps of the flight recorder are smaller",
                         )
-                    dumps.append(flight.read(data, str(file)))
+                    dumps.append(flight.read_dump(data, str(file)))
                 else:
-                    answers += diagnose(stream, str(file)).findings
+                    answers += diagnose_log(stream, str(file)).findings
         except OSError as error:
             message = f"{file}: {error.strerror or error}"
             raise InputError(message, hint="pass a log, or - for stdin") from error
-    return LogFindings(findings=tuple([*flight.findings(dumps), *answers][:MOST_FINDINGS]))
+    return LogFindings(findings=tuple([*flight.flight_findings(dumps), *answers][:MOST_FINDINGS]))
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -128,7 +128,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             raise InputError(message, hint="pass the files in the folder") from error
 
 
-def _findings(value: Log) -> Iterator[LogFinding]:
+def _findings(value: ParsedLog) -> Iterator[LogFinding]:
     ranked = sorted(_reasons(value), key=lambda pair: _order(*pair))
     seen: set[str] = set()
     for reason, event in ranked:
@@ -146,7 +146,7 @@ def _findings(value: Log) -> Iterator[LogFinding]:
         )
 
 
-def _order(reason: Reason, event: Event) -> tuple[int, ...]:
+def _order(reason: Reason, event: LogEvent) -> tuple[int, ...]:
     return (
         ROLES[reason.role],
         reason.weak,
@@ -157,43 +157,43 @@ def _order(reason: Reason, event: Event) -> tuple[int, ...]:
     )
 
 
-def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
-    texts = value.texts[:MOST_TEXTS]
+def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
+    texts = value.event_texts[:MOST_TEXTS]
     failed = value.failed
     explained: set[int | None] = set()
     allowed: dict[str, bool] = {}
-    first = _first(value)
-    replaced = _replaced(value)
+    first = _first_exception(value)
+    replaced = _replaced_exceptions(value)
     for event in value.events:
-        reason = _of_event(value, event, texts, allowed, failed=failed)
+        reason = _event_reason(value, event, texts, allowed, failed=failed)
         # A sentence about a symptom is from a description, not from a program's output.
         if reason is not None and reason.role == "symptom" and event.exception is None:
-            reason = reason if first is None and value.short else None
+            reason = reason if first is None and value.is_excerpt else None
         # The exception of a program that continues explains more than its earlier failures.
         if reason is not None and first is not None and _is_minor(reason):
-            reason = _as_consequence(reason)
+            reason = _mark_as_consequence(reason)
         if reason is not None and event.exception in replaced:
-            reason = _as_consequence(reason)
+            reason = _mark_as_consequence(reason)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
             if reason.follows and _is_preceded(value, event):
-                reason = _as_consequence(reason)
+                reason = _mark_as_consequence(reason)
             yield reason, event
     if (stopped := process_reasons.watchdog_reason(value)) is not None:
         reason, number = stopped
         text = f"watchdog at line {number}"
         event = next(
             (e for e in value.events if e.number == number),
-            Event(number=number, source="", text=text),
+            LogEvent(number=number, source="", text=text),
         )
-        yield (_as_consequence(reason) if _is_preceded(value, event) else reason), event
+        yield (_mark_as_consequence(reason) if _is_preceded(value, event) else reason), event
     if first is None:
-        yield from _unfinished(value)
+        yield from _unfinished_log_reasons(value)
     elif first[1].exception not in explained:
         yield first
 
 
-def _replaced(value: Log) -> set[int | None]:
+def _replaced_exceptions(value: ParsedLog) -> set[int | None]:
     """The exceptions that code handles with a call that the installed versions do not have."""
     return {
         each.context
@@ -202,7 +202,7 @@ def _replaced(value: Log) -> set[int | None]:
     }
 
 
-def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
+def _unfinished_log_reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     """For a log without an exception: a line with an error, or the end of a truncated traceback."""
     if any(each.traced for each in value.exceptions):
         return
@@ -211,89 +211,106 @@ def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
         for event in value.events:
             reports = event.level == "E" or (not event.level and REPORTS.match(event.text))
             if reports and not (cut is not None and event.number > cut.number):
-                yield message_reasons.reported(event.text), event
+                yield message_reasons.reported_reason(event.text), event
                 return
     if cut is not None and value.number - cut.number < NEAR:
-        event = Event(number=cut.number, source="", text=cut.code or cut.file)
-        yield message_reasons.cut_off(cut), event
+        event = LogEvent(number=cut.number, source="", text=cut.code or cut.file)
+        yield message_reasons.cut_off_reason(cut), event
 
 
-def _is_preceded(value: Log, event: Event) -> bool:
+def _is_preceded(value: ParsedLog, event: LogEvent) -> bool:
     """Whether an exception that does not wrap another one precedes an event."""
     return any(
         exception.traced
-        and not exception.wraps
-        and not exception.warns
+        and not exception.is_wrapper
+        and not exception.is_warning
         and exception.number < event.number
-        and not (event.exception is not None and index in root(value.exceptions, event.exception))
+        and not (
+            event.exception is not None and index in root_causes(value.exceptions, event.exception)
+        )
         for index, exception in enumerate(value.exceptions)
     )
 
 
-def _as_consequence(reason: Reason) -> Reason:
+def _mark_as_consequence(reason: Reason) -> Reason:
     return msgspec.structs.replace(reason, confidence="low", role="consequence")
 
 
-def _of_event(
-    value: Log, event: Event, texts: Sequence[str], allowed: dict[str, bool], *, failed: bool
+def _event_reason(
+    value: ParsedLog,
+    event: LogEvent,
+    texts: Sequence[str],
+    allowed: dict[str, bool],
+    *,
+    failed: bool,
 ) -> Reason | None:
     """The reason for an event, by a rule or else by facts. `allowed`: code → whether it applies."""
     exception = None if event.exception is None else value.exceptions[event.exception]
     traced = exception.frames if exception else ()
     frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}:{f.code}" for f in traced)
-    if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
+    if (unreal := python_reasons.unknown_name_reason(event.text)) is not None and (
+        failed or value.is_excerpt
+    ):
         return unreal
-    if (shapes := shape_reasons.reason(event.text)) is not None:
+    if (shapes := shape_reasons.shape_reason(event.text)) is not None:
         return shapes
-    if (unmet := resolution_reasons.installed(event.text, texts)) is not None:
+    if (unmet := resolution_reasons.installed_conflict_reason(event.text, texts)) is not None:
         return unmet
     text = exception.condition if exception and not exception.message else ""
-    for rule, groups in rules.matches(f"{event.text}: {text}" if text else event.text, frames):
+    for rule, groups in rules.matching_rules(
+        f"{event.text}: {text}" if text else event.text, frames
+    ):
         if rule.code not in allowed:
-            allowed[rule.code] = rule.applies(value.facts, texts, value.end)
+            allowed[rule.code] = rule.conditions_hold(value.facts, texts, value.last_lines)
         if allowed[rule.code]:
             wide = rule.confidence != "high" and rule.priority < WIDE
-            if exception is None and wide and _stated(event.text, value.facts) is not None:
+            if exception is None and wide and _stated_reason(event.text, value.facts) is not None:
                 continue  # the message of a known program is more specific
-            user = _user(exception or _next(value, event))
-            return _by_rule(rule, {**rule.named(texts), **groups}, user, event, value.facts)
-    variable = python_reasons.variable(event.text, value.facts)
+            user = _user(exception or _next_exception(value, event))
+            return _rule_reason(
+                rule, {**rule.named_groups(texts), **groups}, user, event, value.facts
+            )
+    variable = python_reasons.variable_reason(event.text, value.facts)
     if variable is not None:
         return variable if failed or value.script else None
-    if exception is not None and (exception.warns or value.handled(event.number)):
-        return binary_reasons.at_start(event.text) if exception.warns else None
+    if exception is not None and (exception.is_warning or value.is_handled(event.number)):
+        return binary_reasons.start_reason(event.text) if exception.is_warning else None
     if exception is None:
-        return _of_line(value, event, failed=failed)
-    last = _last(exception)
+        return _line_reason(value, event, failed=failed)
+    last = _innermost_frame(exception)
     caller, code = _caller(exception), last.code if last else ""
     if last is None:
         caller = _caller(_handling(value, event.exception))
-    above = _above(exception, caller)
+    above = _package_above(exception, caller)
     reason = (
-        calls.passed_through(event.text, caller, above, value.facts)
-        or calls.called_by_name(event.text, code, caller, above, value.facts)
-        or value_reasons.reason(event.text)
-        or binary_reasons.reason(event.text, value.facts, caller)
-        or requirements.reason(event.text, caller)
-        or model_code.reason(event.text, value.facts, caller)
-        or python_reasons.reason(event.text, value.facts, caller, code)
-        or ("NCCL error" in event.text and program_reasons.reason(event.text))
+        calls.passed_argument_reason(event.text, caller, above, value.facts)
+        or calls.called_by_name_reason(event.text, code, caller, above, value.facts)
+        or value_reasons.value_reason(event.text)
+        or binary_reasons.binary_reason(event.text, value.facts, caller)
+        or requirements.requirement_reason(event.text, caller)
+        or model_code.model_code_reason(event.text, value.facts, caller)
+        or python_reasons.python_reason(event.text, value.facts, caller, code)
+        or ("NCCL error" in event.text and program_reasons.program_reason(event.text))
         or None
     )
-    return reason if reason is None or exception.traced else _survived(reason, value, event)
+    return (
+        reason
+        if reason is None or exception.traced
+        else _survived_error_reason(reason, value, event)
+    )
 
 
-def _by_rule(
-    rule: FailureRule, groups: Mapping[str, str], user: str, event: Event, facts: Facts
+def _rule_reason(
+    rule: FailureRule, groups: Mapping[str, str], user: str, event: LogEvent, facts: LogFacts
 ) -> Reason:
     """The reason of a rule that applies; `user`: the package, by import name, that is concerned."""
     weak = event.level in ("I", "W") and not rule.warns
     texts = {**groups, "user": releases.package_name(user) or "a package"}
-    pin = requirements.cure(rule.requires, user, facts) if rule.requires else ""
-    cure = rules.filled(rule.cure, texts)
+    pin = requirements.pin_cure(rule.requires, user, facts) if rule.requires else ""
+    cure = rules.fill_placeholders(rule.cure, texts)
     return Reason(
         code=rule.code,
-        cause=rules.filled(rule.cause, texts),
+        cause=rules.fill_placeholders(rule.cause, texts),
         role=rule.role,
         cure=f"{pin}; else {cure}" if pin else cure,
         confidence=rule.confidence,
@@ -310,41 +327,43 @@ def _is_minor(reason: Reason) -> bool:
     return reason.code == program_reasons.CODE and reason.source == "first"
 
 
-def _stated(text: str, facts: Facts) -> Reason | None:
+def _stated_reason(text: str, facts: LogFacts) -> Reason | None:
     """The reason for a line that is a known program's own statement of its failure."""
     return (
-        resolution_reasons.reason(text, facts)
-        or value_reasons.reason(text)
-        or program_reasons.reason(text)
+        resolution_reasons.resolution_reason(text, facts)
+        or value_reasons.value_reason(text)
+        or program_reasons.program_reason(text)
     )
 
 
-def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
+def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason | None:
     """The reason for a line that is not an exception."""
-    if not failed and (not value.short or event.level in ("I", "W")):
+    if not failed and (not value.is_excerpt or event.level in ("I", "W")):
         return None
     text = event.text
-    stated = _stated(text, value.facts)
+    stated = _stated_reason(text, value.facts)
     if stated is not None:
         return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))
-    after = _next(value, event)  # a logger's line before the traceback with the same message
+    after = _next_exception(
+        value, event
+    )  # a logger's line before the traceback with the same message
     caller = _caller(after) if after is not None and after.message == text else ""
     reason = (
-        binary_reasons.reason(text, value.facts)
-        or (requirements.reason(text) if value.note else None)
-        or python_reasons.reason(text, value.facts, caller)
+        binary_reasons.binary_reason(text, value.facts)
+        or (requirements.requirement_reason(text) if value.note else None)
+        or python_reasons.python_reason(text, value.facts, caller)
     )
-    return None if reason is None else _survived(reason, value, event)
+    return None if reason is None else _survived_error_reason(reason, value, event)
 
 
-def _survived(reason: Reason, value: Log, event: Event) -> Reason:
+def _survived_error_reason(reason: Reason, value: ParsedLog, event: LogEvent) -> Reason:
     """The reason for an error mentioned in a line, which the program may have survived."""
     weak = event.level in ("I", "W") or "Warning: " in event.text
     if value.note and not weak:
         weak = event.exception is not None  # a line that states a failure explains more
         stated = weak or BARE.search(event.text) is not None or reason.code == requirements.CODE
     else:
-        stated = value.short and BARE.match(event.text) is not None
+        stated = value.is_excerpt and BARE.match(event.text) is not None
     return msgspec.structs.replace(
         reason,
         failed=not stated,
@@ -353,7 +372,7 @@ def _survived(reason: Reason, value: Log, event: Event) -> Reason:
     )
 
 
-def _last(exception: LoggedException | None) -> TraceFrame | None:
+def _innermost_frame(exception: LoggedException | None) -> TraceFrame | None:
     """The innermost frame of an exception that does not only pass a call on."""
     frames = exception.frames if exception else ()
     own = (f for f in reversed(frames) if not PASSING.match(f.name) and f.package != "omegaconf")
@@ -362,7 +381,7 @@ def _last(exception: LoggedException | None) -> TraceFrame | None:
 
 def _caller(exception: LoggedException | None) -> str:
     """The package whose code raised an exception, ignoring frames that only pass calls on."""
-    last = _last(exception)
+    last = _innermost_frame(exception)
     if last is None or last.package or exception is None:
         return last.package if last else ""
     # The message of an import names the file of the module, which tells where a fork's package is.
@@ -372,13 +391,13 @@ def _caller(exception: LoggedException | None) -> str:
     return top if folder and last.file.startswith(folder) else ""
 
 
-def _next(value: Log, event: Event) -> LoggedException | None:
+def _next_exception(value: ParsedLog, event: LogEvent) -> LoggedException | None:
     """The exception of the traceback that follows a line."""
     near = (each for each in value.exceptions if 0 <= each.number - event.number < NEAR)
     return next(near, None)
 
 
-def _handling(value: Log, index: int | None) -> LoggedException | None:
+def _handling(value: ParsedLog, index: int | None) -> LoggedException | None:
     """The exception that was raised while the one at `index` was handled, in the same program."""
     return next(
         (each for each in value.exceptions if index is not None and each.context == index), None
@@ -392,45 +411,47 @@ def _user(exception: LoggedException | None) -> str:
     return next(packages, "")
 
 
-def _above(exception: LoggedException, caller: str) -> str:
+def _package_above(exception: LoggedException, caller: str) -> str:
     """The package, by import name, that called `caller` from outside; "" if none did."""
-    packages = (f.package for f in reversed(exception.frames) if f.package and not f.standard)
+    packages = (f.package for f in reversed(exception.frames) if f.package and not f.is_standard)
     return next((package for package in packages if package not in (caller, *LIBRARIES)), "")
 
 
-def _first(value: Log) -> tuple[Reason, Event] | None:
+def _first_exception(value: ParsedLog) -> tuple[Reason, LogEvent] | None:
     """The first exception that is neither a wrapper nor a warning, explained by its message."""
     for index, exception in enumerate(value.exceptions):
-        if not exception.traced or exception.warns or exception.wraps:
+        if not exception.traced or exception.is_warning or exception.is_wrapper:
             continue
-        if exception.name in LOOKUPS and _follows(value, index):
+        if exception.name in LOOKUPS and _is_followed(value, index):
             continue
-        if value.handled(exception.number):
+        if value.is_handled(exception.number):
             continue
-        event = Event(
+        event = LogEvent(
             number=exception.number, source=exception.source, text=exception.text, exception=index
         )
-        return message_reasons.reason(exception, value.facts) or _unknown(exception), event
-    return _passed_on(value)
+        return message_reasons.exception_reason(exception, value.facts) or _unknown_reason(
+            exception
+        ), event
+    return _repeated_exception(value)
 
 
-def _passed_on(value: Log) -> tuple[Reason, Event] | None:
+def _repeated_exception(value: ParsedLog) -> tuple[Reason, LogEvent] | None:
     """The exception whose message the first wrapper repeats, if the log has only wrappers."""
     for index, exception in enumerate(value.exceptions):
-        inner = quoted(exception) if exception.traced else None
+        inner = quoted_exception(exception) if exception.traced else None
         if inner is None:
             continue
-        event = Event(
+        event = LogEvent(
             number=exception.number, source=exception.source, text=inner.text, exception=index
         )
-        reason = python_reasons.reason(inner.text, value.facts) or message_reasons.reason(
-            inner, value.facts
-        )
+        reason = python_reasons.python_reason(
+            inner.text, value.facts
+        ) or message_reasons.exception_reason(inner, value.facts)
         return (reason, event) if reason is not None else None
     return None
 
 
-def _unknown(exception: LoggedException) -> Reason:
+def _unknown_reason(exception: LoggedException) -> Reason:
     text = re.sub(r"\s+", " ", exception.text)[:300]
     return Reason(
         code="IMG999",
@@ -442,20 +463,20 @@ def _unknown(exception: LoggedException) -> Reason:
     )
 
 
-def _follows(value: Log, index: int) -> bool:
+def _is_followed(value: ParsedLog, index: int) -> bool:
     """Whether another exception was raised while this one was handled."""
     return any(
-        index in root(value.exceptions, later)
+        index in root_causes(value.exceptions, later)
         for later in range(index + 1, min(index + 6, len(value.exceptions)))
     )
 
 
-def _lines(value: Log, event: Event) -> tuple[ShownLine, ...]:
+def _lines(value: ParsedLog, event: LogEvent) -> tuple[ShownLine, ...]:
     """The line of an event; before it the innermost frame outside site-packages."""
     shown = []
     if event.exception is not None:
         frames = reversed(value.exceptions[event.exception].frames)
-        frame = next((f for f in frames if not f.package and not f.standard), None)
+        frame = next((f for f in frames if not f.package and not f.is_standard), None)
         if frame is not None:
             text = f'File "{frame.file}", line {frame.line}, in {frame.name}'
             shown.append(ShownLine(frame.number, text))

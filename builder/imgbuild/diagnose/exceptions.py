@@ -108,10 +108,10 @@ class TraceFrame(msgspec.Struct, frozen=True):
     @property
     def package(self) -> str:
         """The package of the file by its import name, "" for other code."""
-        return owners.package(self.file)
+        return owners.package_of_file(self.file)
 
     @property
-    def standard(self) -> bool:
+    def is_standard(self) -> bool:
         """Whether the file is of Python's standard library, or generated."""
         return owners.is_standard(self.file)
 
@@ -154,14 +154,14 @@ class LoggedException(msgspec.Struct, kw_only=True):
         return self.type.rpartition(".")[2]
 
     @property
-    def wraps(self) -> bool:
+    def is_wrapper(self) -> bool:
         """Whether the exception only reports the failure of another process or call."""
         if self.context is not None and self.frames and AGAIN.match(self.frames[-1].code):
             return True
         return bool(WRAPPERS.search(self.type) or WRAPPING_MESSAGES.search(self.message[:400]))
 
     @property
-    def warns(self) -> bool:
+    def is_warning(self) -> bool:
         """Whether the exception is a warning, an intentional exit, or from a cleanup helper."""
         return (
             self.name.endswith("Warning")
@@ -170,7 +170,7 @@ class LoggedException(msgspec.Struct, kw_only=True):
         )
 
 
-class _Trace(msgspec.Struct):
+class _UnfinishedTrace(msgspec.Struct):
     """The unfinished traceback of a source."""
 
     frames: list[TraceFrame] = []
@@ -189,7 +189,7 @@ class ExceptionReader:
     def __init__(self) -> None:
         self.exceptions: list[LoggedException] = []
         self.cut: TraceFrame | None = None  # where a traceback is that the log does not complete
-        self._traces: dict[str, _Trace] = {}
+        self._traces: dict[str, _UnfinishedTrace] = {}
 
     def read_line(self, line: LogLine) -> bool:
         """Read a line; returns whether it is part of a traceback or names an exception."""
@@ -197,7 +197,7 @@ class ExceptionReader:
         if trace is None:
             if len(self._traces) >= MOST_SOURCES:
                 return False
-            trace = self._traces[line.source] = _Trace()
+            trace = self._traces[line.source] = _UnfinishedTrace()
         text = line.text.lstrip()
         if HEADER.search(text):
             trace.frames, trace.open, trace.last = [], True, None
@@ -211,7 +211,7 @@ class ExceptionReader:
             del trace.frames[:-MOST_FRAMES]
             return True
         if text.startswith((CAUSE, CONTEXT)):
-            self._unnamed(line.source, trace)
+            self._add_unnamed(line.source, trace)
             last = len(self.exceptions) - 1
             index = next(
                 (
@@ -227,11 +227,11 @@ class ExceptionReader:
                 trace.context = index
             trace.last = None
             return True
-        if self._named(line, text, trace):
+        if self._read_exception_line(line, text, trace):
             return True
         if trace.open and trace.frames and text:
             _add_code(trace, text)
-        return self._continued(line, text, trace)
+        return self._continue_message(line, text, trace)
 
     def open(self, line: LogLine) -> bool:
         """Whether a line follows a frame of a traceback that no exception has ended."""
@@ -244,14 +244,14 @@ class ExceptionReader:
             if trace.open and trace.frames:
                 latest = self.cut.number if self.cut is not None else 0
                 self.cut = trace.frames[-1] if trace.frames[-1].number > latest else self.cut
-            self._unnamed(source, trace)
+            self._add_unnamed(source, trace)
 
-    def _unnamed(self, source: str, trace: _Trace) -> None:
+    def _add_unnamed(self, source: str, trace: _UnfinishedTrace) -> None:
         """Add the exception of a traceback without its line, as the code raises it."""
         match = RAISE.match(trace.code) if trace.open and trace.frames else None
         if match is None or not match["type"].rpartition(".")[2][0].isupper():
             return
-        self._add(
+        self._add_exception(
             LoggedException(
                 number=trace.frames[-1].number,
                 source=source,
@@ -264,10 +264,10 @@ class ExceptionReader:
         )
         trace.frames, trace.open, trace.cause, trace.context = [], False, None, None
 
-    def _named(self, line: LogLine, text: str, trace: _Trace) -> bool:
+    def _read_exception_line(self, line: LogLine, text: str, trace: _UnfinishedTrace) -> bool:
         """Whether the line names an exception."""
         likely = LIKELY.match(text)
-        if likely and not trace.frames and self._raised_by_compiler(text, trace):
+        if likely and not trace.frames and self._read_compiler_line(text, trace):
             return True
         indent = len(line.text) - len(text)
         if trace.open and trace.frames and not likely:
@@ -277,10 +277,10 @@ class ExceptionReader:
         elif likely:
             match = NAMED.match(text)
         else:
-            return self._quoted(line, text)
+            return self._read_quoted(line, text)
         if match is None:
             return False
-        added = self._add(
+        added = self._add_exception(
             LoggedException(
                 number=line.number,
                 source=line.source,
@@ -300,7 +300,7 @@ class ExceptionReader:
         trace.continuation = 0
         return True
 
-    def _raised_by_compiler(self, text: str, trace: _Trace) -> bool:
+    def _read_compiler_line(self, text: str, trace: _UnfinishedTrace) -> bool:
         """Whether the line is what torch.compile quotes of its backend; it becomes the message."""
         before = self.exceptions[trace.last] if trace.last is not None else None
         if before is None or not RAISED.search(before.message) or not INTERNAL.match(text):
@@ -308,11 +308,11 @@ class ExceptionReader:
         before.message = f"{before.message}\n{text}"[:MOST_MESSAGE]
         return True
 
-    def _quoted(self, line: LogLine, text: str) -> bool:
+    def _read_quoted(self, line: LogLine, text: str) -> bool:
         """Whether the line mentions an exception in a sentence; it is added as not traced."""
         if not line.hit or (match := QUOTED.search(text)) is None:
             return False
-        self._add(
+        self._add_exception(
             LoggedException(
                 number=line.number,
                 source=line.source,
@@ -324,14 +324,14 @@ class ExceptionReader:
         )
         return False
 
-    def _add(self, exception: LoggedException) -> bool:
+    def _add_exception(self, exception: LoggedException) -> bool:
         """Add an exception; False if the limit is reached."""
         if len(self.exceptions) >= MOST_EXCEPTIONS:
             return False
         self.exceptions.append(exception)
         return True
 
-    def _continued(self, line: LogLine, text: str, trace: _Trace) -> bool:
+    def _continue_message(self, line: LogLine, text: str, trace: _UnfinishedTrace) -> bool:
         """Whether the line continues the message of the exception before it."""
         if trace.last is None:
             return False
@@ -369,7 +369,7 @@ def _frame(line: LogLine) -> TraceFrame | None:
     return TraceFrame(file, int(match["line"] or match["row"] or 0), name, line.number)
 
 
-def _add_code(trace: _Trace, text: str) -> None:
+def _add_code(trace: _UnfinishedTrace, text: str) -> None:
     """Add the line of code below a frame: the first, or the one that IPython marks."""
     latest = trace.frames[-1]
     if match := ARROW.match(text):
@@ -419,7 +419,7 @@ TYPES = (
 )
 
 
-def quoted(exception: LoggedException) -> LoggedException | None:
+def quoted_exception(exception: LoggedException) -> LoggedException | None:
     """The exception whose message a wrapper repeats; None for others."""
     match = REPEATED.search(exception.message)
     if match is None:
@@ -429,7 +429,7 @@ def quoted(exception: LoggedException) -> LoggedException | None:
     return msgspec.structs.replace(exception, type=kind, message=text, frames=())
 
 
-def root(exceptions: list[LoggedException], index: int) -> Iterator[int]:
+def root_causes(exceptions: list[LoggedException], index: int) -> Iterator[int]:
     """The numbers of the exceptions before `index` in its chain, the nearest first."""
     seen = {index}
     while True:

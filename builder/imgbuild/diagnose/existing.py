@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
 
-def has(existence: Existence, facts: Facts) -> bool:
+def has(existence: Existence, facts: LogFacts) -> bool:
     """Whether the version in the log has the name, so that its absence has another reason."""
     version = facts.versions.get(existence.package, "")
-    return bool(version) and existence.fits(version)
+    return bool(version) and existence.allows_version(version)
 
 
 def of(
-    existence: Existence, what: str, remove: str, code: str, facts: Facts, caller: str = ""
+    existence: Existence, what: str, remove: str, code: str, facts: LogFacts, caller: str = ""
 ) -> Reason:
     """The reason according to `existence`, with a change of the code and a pin as its cure.
 
@@ -24,11 +24,12 @@ def of(
     cures = []
     user = releases.package_name(caller)
     version = facts.versions.get(existence.package, "")
-    if version and existence.spec and existence.within(version) and has(existence, facts):
+    if version and existence.spec and existence.covers_version(version) and has(existence, facts):
         package = existence.package
         return Reason(
             code=code,
-            cause=f"{existence.sentence(what)}, and the log shows {package} {version}, which has"
+            cause=f"{existence.change_sentence(what)}, and the log shows {package} {version}, which"
+            " has"
             f" it: another {package} is imported",
             cure=f"compare python -m pip show {package} with the folder that the program imports"
             " (print its __file__ and __version__): restart the notebook's kernel after an update,"
@@ -36,15 +37,15 @@ def of(
             " another environment on PATH)",
         )
     if user and user != existence.package:
-        newer = not existence.spec or existence.removed_in
+        newer = not existence.spec or existence.removing_version
         cures.append(f"use {'a newer' if newer else 'an older'} {user}, which does without it")
     elif existence.instead:
         cures.append(f"use {existence.instead}")
-    elif not existence.spec or existence.removed_in:
+    elif not existence.spec or existence.removing_version:
         cures.append(remove)
     if existence.spec:
         cures.insert(0 if user else len(cures), f"install {existence.requirement()}")
-    cause = existence.sentence(what)
+    cause = existence.change_sentence(what)
     if version:
         cause += f" (the log shows {existence.package} {version})"
     return Reason(

@@ -8,19 +8,19 @@ from functools import lru_cache
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.audit.names.releases import table
+from imgbuild.audit.names.releases import load_name_table
 from imgbuild.diagnose.prefixes import LogLine
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 VERSION = r"\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc|a|b)\d{1,8})?(?:\+[\w.]{1,30})?"
 
 
 @lru_cache(maxsize=1)
-def stated() -> re.Pattern[str]:
+def stated_version_pattern() -> re.Pattern[str]:
     """The version of a package in a text: torch==2.9.0, torch 2.9.0+cu128, torch-2.9.dist-info."""
     names = "|".join(
         re.escape(name).replace(r"\-", "[-_]")
-        for name in sorted(table().packages.split(), key=len, reverse=True)
+        for name in sorted(load_name_table().packages.split(), key=len, reverse=True)
     )
     return re.compile(
         rf"(?<![\w./-])(?P<name>{names})[`'\"]?"
@@ -79,7 +79,7 @@ class WheelBuild(msgspec.Struct, frozen=True, kw_only=True):
     abi: str
 
 
-class Facts(msgspec.Struct):
+class LogFacts(msgspec.Struct):
     """Facts in the log; empty if it does not contain them."""
 
     versions: dict[str, str] = {}
@@ -96,7 +96,7 @@ class Facts(msgspec.Struct):
     def read_line(self, line: LogLine) -> None:
         """Read a line."""
         text = line.text
-        for match in stated().finditer(text):
+        for match in stated_version_pattern().finditer(text):
             if match["sep"] == "-" and not match["rest"] and ".whl" not in text:
                 continue
             if re.search(r"requires|Because|depends on|from versions|need", text[: match.start()]):
@@ -129,19 +129,21 @@ class Facts(msgspec.Struct):
             build = WheelBuild(
                 version=wheel["version"], torch=wheel["torch"], abi=wheel["abi"] or ""
             )
-            self.wheels.setdefault(normalize(wheel["name"]), build)
+            self.wheels.setdefault(normalize_package(wheel["name"]), build)
 
     def _version(self, name: str, version: str) -> None:
-        self.versions.setdefault(normalize(name), version)
+        self.versions.setdefault(normalize_package(name), version)
 
     def user_of(self, package: str) -> str:
         """The import name of the only package in the log that may use `package`; "" if unclear."""
-        names = [name for name in self.users if normalize(name) != normalize(package)]
+        names = [
+            name for name in self.users if normalize_package(name) != normalize_package(package)
+        ]
         return names[0] if len(names) == 1 else ""
 
     def version(self, package: str) -> Version | None:
         """The version of a package, if the log contains it."""
         try:
-            return Version(self.versions[normalize(package)])
+            return Version(self.versions[normalize_package(package)])
         except (KeyError, InvalidVersion):
             return None

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild.diagnose.rules import Confidence, Role
+from imgbuild.diagnose.rules import FindingConfidence, FindingRole
 
 
 class ShownLine(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     lines: tuple[ShownLine, ...]
     cure: str
-    confidence: Confidence
+    confidence: FindingConfidence
 
 
 class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +42,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     cause: str
     cure: str
-    confidence: Confidence = "medium"
-    role: Role = "cause"
+    confidence: FindingConfidence = "medium"
+    role: FindingRole = "cause"
     source: Literal["rule", "facts", "first"] = "facts"
     failed: bool = False
     priority: int = 0

@@ -17,10 +17,10 @@ from typing import Any, TypeGuard
 import msgspec
 
 from imgbuild.diagnose.finding import LogFinding, ShownLine
-from imgbuild.diagnose.rules import Confidence
+from imgbuild.diagnose.rules import FindingConfidence
 from imgbuild.errors import InputError
 
-LARGEST = 512 << 20  # bytes of a dump
+LARGEST_DUMP = 512 << 20  # bytes of a dump
 MOST_ENTRIES = 200_000
 RANK = re.compile(r"(\d{1,6})(?:\.(?:json|pkl|pickle|trace))?$")
 
@@ -62,14 +62,14 @@ def is_dump(first: bytes) -> bool:
     return first.lstrip()[:1] == b"{" and (b'"entries"' in first or b'"pg_config"' in first)
 
 
-def read(data: bytes, name: str) -> RankDump:
+def read_dump(data: bytes, name: str) -> RankDump:
     """The dump in `data`. InputError if it is not a dump; `name` is the file's."""
     try:
         if data[:1] == b"\x80":
             value = _PlainUnpickler(io.BytesIO(data)).load()
         else:
             value = json.loads(data)
-        return _dump(value, name)
+        return _parse_dump(value, name)
     except (
         pickle.UnpicklingError,
         ValueError,
@@ -88,7 +88,7 @@ def read(data: bytes, name: str) -> RankDump:
         ) from error
 
 
-def _dump(value: Any, name: str) -> RankDump:
+def _parse_dump(value: Any, name: str) -> RankDump:
     """The contents of a dump. ValueError or TypeError if a value has another type."""
     entries = value.get("entries") if isinstance(value, dict) else None
     if not isinstance(entries, list):
@@ -136,7 +136,7 @@ def _groups(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return groups
 
 
-def findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
+def flight_findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
     """The differences between ranks: in the number of their last collective, or in its type."""
     by_rank = {dump.rank: dump for dump in dumps}
     labels = sorted({label for dump in by_rank.values() for label in dump.calls})
@@ -148,11 +148,13 @@ def findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
             for rank, dump in by_rank.items()
             if label in dump.calls or rank in members
         }
-        answers += _different(label, states) or _behind(label, states, members)
+        answers += _different_collectives(label, states) or _lagging_ranks(label, states, members)
     return answers
 
 
-def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> list[LogFinding]:
+def _different_collectives(
+    label: str, states: Mapping[int, tuple[CollectiveCall, ...]]
+) -> list[LogFinding]:
     """Ranks that entered different collectives at the same number."""
     by_number: dict[int, dict[int, CollectiveCall]] = {}
     for rank, calls in states.items():
@@ -182,7 +184,7 @@ def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> 
     return []
 
 
-def _behind(
+def _lagging_ranks(
     label: str, states: Mapping[int, tuple[CollectiveCall, ...]], members: tuple[int, ...]
 ) -> list[LogFinding]:
     """Ranks whose last collective has a lower number than that of others, or that wrote no dump."""
@@ -218,7 +220,7 @@ def _behind(
 
 
 def _finding(
-    cause: str, states: Mapping[int, str], cure: str, *, confidence: Confidence = "high"
+    cause: str, states: Mapping[int, str], cure: str, *, confidence: FindingConfidence = "high"
 ) -> LogFinding:
     """A difference between ranks; `states` has a line for each rank, of which eight are shown."""
     lines = tuple(ShownLine(rank, f"rank {rank}: {text}") for rank, text in sorted(states.items()))

@@ -19,14 +19,14 @@ from imgbuild.diagnose.prefixes import LearnedPrefixes, LogLine
 from imgbuild.errors import InputError
 
 BLOCK = 1 << 20  # bytes
-LONGEST = 1 << 14  # bytes of a line that are read; of a longer one the start and the end
+LONGEST_LINE = 1 << 14  # bytes of a line that are read; of a longer one the start and the end
 HEAD = 3000  # lines at the start, with the versions and settings of the run, that are all read
 EXCERPT = 200  # lines at the start that are matched with all rules, regardless of their words
 WINDOW = 40  # lines after the start of a traceback, or a frame of it, that are all read
 REPEATS = 12  # lines that differ in digits only
 MOST_SHAPES = 200_000  # distinct lines whose occurrences are counted
 MOST_LINES = 60_000  # that are read between the head and the last two blocks
-LARGEST = 4 << 30  # bytes of the unpacked log
+LARGEST_LOG = 4 << 30  # bytes of the unpacked log
 LAST_LINES = 40
 DIGITS = b"0123456789"
 # Parts of samples that trainers print, such as verl's reward managers.
@@ -79,7 +79,7 @@ SIGNALS = tuple(
 TRACE = (b"traceback", b'file "', b'file \\"', b"the above exception", b"during handling", b"rror:")
 
 
-def read(stream: BinaryIO, name: str) -> Iterator[LogLine]:
+def read_lines(stream: BinaryIO, name: str) -> Iterator[LogLine]:
     """The lines of `stream` that may matter, in order.
 
     Decoded, without prefixes and control characters; the last lines of the log are always among
@@ -87,7 +87,7 @@ def read(stream: BinaryIO, name: str) -> Iterator[LogLine]:
     """
     reader = LineReader()
     for block in _blocks(stream, name):
-        yield from reader.feed(block)
+        yield from reader.feed_block(block)
     yield from reader.close()
 
 
@@ -96,9 +96,9 @@ def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
     first = stream.read(BLOCK)
     chunks = _chunks(first, stream)
     if first[:2] == b"\x1f\x8b":
-        chunks = _unpacked(chunks, name)
+        chunks = _unpack_gzip(chunks, name)
         first = next(chunks, b"")
-        chunks = _chained(first, chunks)
+        chunks = _chain_chunks(first, chunks)
     encoding = _encoding(first)
     if encoding:
         decoder = codecs.getincrementaldecoder(encoding)("replace")
@@ -109,7 +109,7 @@ def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
     total, rest = 0, b""
     for chunk in chunks:
         total += len(chunk)
-        if total > LARGEST:
+        if total > LARGEST_LOG:
             return
         data = rest + chunk
         end = data.rfind(b"\n") + 1
@@ -117,7 +117,7 @@ def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
             yield data[:end]
             rest = data[end:]
         elif len(data) > 2 * BLOCK:
-            rest = data[:LONGEST] + data[-LONGEST:]
+            rest = data[:LONGEST_LINE] + data[-LONGEST_LINE:]
         else:
             rest = data
     if rest:
@@ -130,13 +130,13 @@ def _chunks(first: bytes, stream: BinaryIO) -> Iterator[bytes]:
         first = stream.read(BLOCK)
 
 
-def _chained(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _chain_chunks(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
     if first:
         yield first
     yield from chunks
 
 
-def _unpacked(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
+def _unpack_gzip(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     """The content of a gzip file; a damaged end is omitted."""
     inflater = zlib.decompressobj(wbits=31)
     try:
@@ -173,7 +173,7 @@ def _is_binary(sample: bytes) -> bool:
 
 
 class LineReader:
-    """Selects the lines of blocks, which are passed to `feed` in order."""
+    """Selects the lines of blocks, which are passed to `feed_block` in order."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -183,11 +183,11 @@ class LineReader:
         self._prefixes = LearnedPrefixes()
         self._last: deque[bytes] = deque()  # the latest two blocks, which are read in any case
 
-    def feed(self, block: bytes) -> Iterator[LogLine]:
+    def feed_block(self, block: bytes) -> Iterator[LogLine]:
         """The lines of blocks before the last two."""
         self._last.append(block)
         if len(self._last) > 2:
-            yield from self._read(self._last.popleft(), last=False)
+            yield from self._read_block(self._last.popleft(), last=False)
 
     def close(self) -> Iterator[LogLine]:
         """The lines of the last two blocks."""
@@ -195,9 +195,9 @@ class LineReader:
         remaining = sum(block.count(b"\n") for block in last)
         last_number = self._number + remaining + (bool(last) and not last[-1].endswith(b"\n"))
         for block in last:
-            yield from self._read(block, last=True, whole_from=last_number - LAST_LINES)
+            yield from self._read_block(block, last=True, whole_from=last_number - LAST_LINES)
 
-    def _read(
+    def _read_block(
         self, block: bytes, *, last: bool, whole_from: int | None = None
     ) -> Iterator[LogLine]:
         count = block.count(b"\n")
@@ -237,8 +237,8 @@ class LineReader:
     def _line(
         self, number: int, raw: bytes, present: tuple[bytes, ...], *, whole: bool, last: bool
     ) -> Iterator[LogLine]:
-        if len(raw) > LONGEST:
-            raw = raw[: LONGEST // 2] + raw[-LONGEST // 2 :]
+        if len(raw) > LONGEST_LINE:
+            raw = raw[: LONGEST_LINE // 2] + raw[-LONGEST_LINE // 2 :]
         shape = hash(raw.translate(None, DIGITS))
         times = self._shapes[shape]
         if times >= REPEATS and not whole:
@@ -259,7 +259,7 @@ class LineReader:
                 return
         text = raw.decode("utf-8", "replace")
         hit = (hit or number <= EXCERPT) and not DATA.search(text)
-        record = records.unwrap(text)
+        record = records.unwrap_record(text)
         if record is None:
             yield self._prefixes.parse(number, text, hit=hit)
             return

@@ -14,8 +14,8 @@ from typing import Any
 # Used by re.compile; the type stubs of the standard library omit them.
 _constants: Any = import_module("re._constants")
 _parser: Any = import_module("re._parser")
-SHORTEST = 3  # characters; shorter texts are in most lines
-NONE: frozenset[str] = frozenset()
+SHORTEST_TEXT = 3  # characters; shorter texts are in most lines
+NO_TEXTS: frozenset[str] = frozenset()
 
 
 class WordIndex:
@@ -25,19 +25,19 @@ class WordIndex:
         places: defaultdict[str, set[int]] = defaultdict(set)
         self._always: set[int] = set()
         for number, pattern in enumerate(patterns):
-            words = required(pattern)
+            words = required_texts(pattern)
             if not words:
                 self._always.add(number)
             for word in words:
                 places[word].add(number)
         self._words: defaultdict[str, list[tuple[str, set[int]]]] = defaultdict(list)
         for word, numbers in places.items():
-            self._words[word[:SHORTEST]].append((word, numbers))
+            self._words[word[:SHORTEST_TEXT]].append((word, numbers))
 
-    def candidates(self, text: str) -> list[int]:
+    def candidate_patterns(self, text: str) -> list[int]:
         """The numbers of the patterns whose required texts are in `text`, in their order."""
         low, candidates = text.lower(), set(self._always)
-        starts = {low[at : at + SHORTEST] for at in range(len(low) - SHORTEST + 1)}
+        starts = {low[at : at + SHORTEST_TEXT] for at in range(len(low) - SHORTEST_TEXT + 1)}
         for start in starts & self._words.keys():
             for word, numbers in self._words[start]:
                 if word in low:
@@ -46,12 +46,12 @@ class WordIndex:
 
 
 @lru_cache(maxsize=4096)
-def required(pattern: str) -> frozenset[str]:
+def required_texts(pattern: str) -> frozenset[str]:
     """Texts in lower case, at least one of which is in each match; empty if unknown."""
-    return _best(_parser.parse(pattern))
+    return _most_selective(_parser.parse(pattern))
 
 
-def _best(tokens: Iterable[Any]) -> frozenset[str]:
+def _most_selective(tokens: Iterable[Any]) -> frozenset[str]:
     """The most selective texts of a sequence: those whose shortest is the longest."""
     choices: list[frozenset[str]] = []
     run = ""
@@ -59,24 +59,24 @@ def _best(tokens: Iterable[Any]) -> frozenset[str]:
         if operation is _constants.LITERAL:
             run += chr(argument).lower()
             continue
-        if len(run) >= SHORTEST:
+        if len(run) >= SHORTEST_TEXT:
             choices.append(frozenset((run,)))
         run = ""
-        inner = _within(operation, argument)
+        inner = _texts_within(operation, argument)
         if inner:
             choices.append(inner)
-    if len(run) >= SHORTEST:
+    if len(run) >= SHORTEST_TEXT:
         choices.append(frozenset((run,)))
-    return max(choices, key=lambda choice: min(map(len, choice)), default=NONE)
+    return max(choices, key=lambda choice: min(map(len, choice)), default=NO_TEXTS)
 
 
-def _within(operation: Any, argument: Any) -> frozenset[str]:
+def _texts_within(operation: Any, argument: Any) -> frozenset[str]:
     """The texts that a part of a pattern requires."""
     if operation is _constants.SUBPATTERN:
-        return _best(argument[3])
+        return _most_selective(argument[3])
     if operation is _constants.BRANCH:
-        parts = [_best(branch) for branch in argument[1]]
-        return frozenset().union(*parts) if all(parts) else NONE
+        parts = [_most_selective(branch) for branch in argument[1]]
+        return frozenset().union(*parts) if all(parts) else NO_TEXTS
     if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT) and argument[0] > 0:
-        return _best(argument[2])
-    return NONE
+        return _most_selective(argument[2])
+    return NO_TEXTS

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import msgspec
 
 from imgbuild.diagnose.exceptions import LIKELY, ExceptionReader, LoggedException, TraceFrame
-from imgbuild.diagnose.facts import Facts
-from imgbuild.diagnose.paragraphs import Paragraph
+from imgbuild.diagnose.facts import LogFacts
+from imgbuild.diagnose.paragraphs import MessageParagraph
 from imgbuild.diagnose.prefixes import LogLine
-from imgbuild.diagnose.watchdog import Watchdogs
+from imgbuild.diagnose.watchdog import WatchdogReports
 
 MOST_EVENTS = 8000
 MOST_FACTS = 6000  # lines in which versions are looked for
@@ -25,16 +25,16 @@ ENDED = re.compile(
     r"^aborting job|Fatal error in \w|^\W{0,4}\u00d7 |make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1|"
     r"^(?:\S+: )?(?:Test )?NCCL failure "
 )
-AFTERWARDS = 150  # lines after an exception without another failure: it was handled
-LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole
+LINES_AFTERWARDS = 150  # lines after an exception without another failure: it was handled
+LONG_TEXT = 600  # characters; of longer lines, `MOST_LONG` are examined whole
 MOST_LONG = 200
-SHORT = 30  # lines
+SHORT_LOG = 30  # lines
 SHAPE = re.compile(r"\d+")
 # A source line below a frame with an unformatted message; the exception has the formatted one.
 UNFILLED = re.compile(r"(?:raise|assert|warnings\.warn|logger\.\w+)\b|.{0,80}\bf?['\"].*\{")
 
 
-class Event(msgspec.Struct, kw_only=True):
+class LogEvent(msgspec.Struct, kw_only=True):
     """A line or an exception that is matched against rules."""
 
     number: int
@@ -44,17 +44,17 @@ class Event(msgspec.Struct, kw_only=True):
     exception: int | None = None
 
 
-class Log(msgspec.Struct, kw_only=True):
+class ParsedLog(msgspec.Struct, kw_only=True):
     """A log; `lines` is the number of lines that were read, `number` that of the last one.
 
     `cut`: the innermost frame of a traceback whose exception is not in the log. `note`: it is a
     few lines of which none has a log level, such as a description that quotes an error.
     """
 
-    events: list[Event]
+    events: list[LogEvent]
     exceptions: list[LoggedException]
-    facts: Facts
-    watchdogs: Watchdogs
+    facts: LogFacts
+    watchdogs: WatchdogReports
     last: list[LogLine]
     lines: int
     number: int
@@ -62,13 +62,13 @@ class Log(msgspec.Struct, kw_only=True):
     note: bool = False
 
     @property
-    def texts(self) -> list[str]:
+    def event_texts(self) -> list[str]:
         """The texts of all events, and the files of tracebacks."""
         files = {frame.file for exception in self.exceptions for frame in exception.frames}
         return [*(event.text for event in self.events), *sorted(files)]
 
     @property
-    def end(self) -> list[str]:
+    def last_lines(self) -> list[str]:
         """The texts of the last three lines."""
         return [line.text for line in self.last[-3:]]
 
@@ -79,15 +79,15 @@ class Log(msgspec.Struct, kw_only=True):
         return 2 * sum(line.startswith(("export ", "#", "ENV ")) for line in lines) >= len(lines)
 
     @property
-    def short(self) -> bool:
+    def is_excerpt(self) -> bool:
         """Whether the log is an excerpt that shows only its failure."""
-        return self.number <= SHORT
+        return self.number <= SHORT_LOG
 
-    def handled(self, number: int) -> bool:
+    def is_handled(self, number: int) -> bool:
         """Whether the log goes on for long after a line, and does not end with a failure."""
-        if self.number - number < AFTERWARDS:
+        if self.number - number < LINES_AFTERWARDS:
             return False
-        if self.cut is not None and self.number - self.cut.number < SHORT:
+        if self.cut is not None and self.number - self.cut.number < SHORT_LOG:
             return False
         return not any(
             ENDED.search(line.text) or line.level == "E" or LIKELY.match(line.text)
@@ -99,19 +99,26 @@ class Log(msgspec.Struct, kw_only=True):
         """Whether the log shows that a process failed: a traceback, a log level, or its end."""
         return (
             any(
-                exception.traced and not exception.warns and not self.handled(exception.number)
+                exception.traced
+                and not exception.is_warning
+                and not self.is_handled(exception.number)
                 for exception in self.exceptions
             )
             or any(event.level == "E" for event in self.events)
-            or (self.cut is not None and self.number - self.cut.number < SHORT)
+            or (self.cut is not None and self.number - self.cut.number < SHORT_LOG)
             or any(ENDED.search(line.text) for line in self.last if line.level not in ("I", "W"))
         )
 
 
-def parse(lines: Iterable[LogLine]) -> Log:
+def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
     """The log of `lines`."""
-    reader, facts, watchdogs, paragraph = ExceptionReader(), Facts(), Watchdogs(), Paragraph()
-    events: list[Event] = []
+    reader, facts, watchdogs, paragraph = (
+        ExceptionReader(),
+        LogFacts(),
+        WatchdogReports(),
+        MessageParagraph(),
+    )
+    events: list[LogEvent] = []
     shapes: Counter[str] = Counter()
     last: list[LogLine] = []
     count = number = fact_lines = long_lines = 0
@@ -135,7 +142,7 @@ def parse(lines: Iterable[LogLine]) -> Log:
         if len(reader.exceptions) > before:
             exception = reader.exceptions[-1]
             events.append(
-                Event(
+                LogEvent(
                     number=line.number,
                     source=line.source,
                     text="",
@@ -148,14 +155,14 @@ def parse(lines: Iterable[LogLine]) -> Log:
             shape = SHAPE.sub("0", line.text)
             shapes[shape] += 1
             if shapes[shape] <= 3 and len(events) < MOST_EVENTS:
-                long_lines += len(line.text) > LONG
-                text = line.text if long_lines <= MOST_LONG else line.text[:LONG]
+                long_lines += len(line.text) > LONG_TEXT
+                text = line.text if long_lines <= MOST_LONG else line.text[:LONG_TEXT]
                 events.append(
-                    Event(number=line.number, source=line.source, text=text, level=line.level)
+                    LogEvent(number=line.number, source=line.source, text=text, level=line.level)
                 )
                 paragraph.starts(text)
-    _complete(events, reader)
-    return Log(
+    _complete_events(events, reader)
+    return ParsedLog(
         events=events,
         exceptions=reader.exceptions,
         facts=facts,
@@ -168,22 +175,22 @@ def parse(lines: Iterable[LogLine]) -> Log:
     )
 
 
-def _is_note(events: list[Event], number: int, *, levels: bool) -> bool:
+def _is_note(events: list[LogEvent], number: int, *, levels: bool) -> bool:
     """Whether the log is a note, whose errors then have no level. `levels`: lines have one."""
-    if number > SHORT or levels:
+    if number > SHORT_LOG or levels:
         return False
     for event in events:
         event.level = ""
     return True
 
 
-def _complete(events: list[Event], reader: ExceptionReader) -> None:
+def _complete_events(events: list[LogEvent], reader: ExceptionReader) -> None:
     """Add exceptions that the log's end cuts off, and the texts of all exceptions."""
     before = len(reader.exceptions)
     reader.close()
     for index in range(before, len(reader.exceptions)):
         cut = reader.exceptions[index]
-        events.append(Event(number=cut.number, source=cut.source, text="", exception=index))
+        events.append(LogEvent(number=cut.number, source=cut.source, text="", exception=index))
     for event in events:
         if event.exception is not None:
             event.text = reader.exceptions[event.exception].text

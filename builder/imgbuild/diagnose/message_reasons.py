@@ -12,10 +12,10 @@ import re
 from imgbuild.audit.names import releases
 from imgbuild.diagnose import owners, parts, remedies, requirements, value_reasons
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.parts import PackagePart
-from imgbuild.diagnose.rules import Confidence
+from imgbuild.diagnose.rules import FindingConfidence
 
 MOST_MESSAGE = 300  # characters
 MOST_SHOWN = 100  # characters of a line of code
@@ -71,26 +71,28 @@ PYTHONS = re.compile(
 )
 
 
-def reason(exception: LoggedException, facts: Facts) -> Reason | None:
+def exception_reason(exception: LoggedException, facts: LogFacts) -> Reason | None:
     """The cause of an exception without a rule; None if it has neither place nor message."""
-    raised = _raised_in(exception.frames)
-    caller = next((f for f in reversed(exception.frames) if not f.package and not f.standard), None)
-    missing = _missing(exception, raised, caller)
+    raised = _raising_frame(exception.frames)
+    caller = next(
+        (f for f in reversed(exception.frames) if not f.package and not f.is_standard), None
+    )
+    missing = _failed_lookup_reason(exception, raised, caller)
     if missing is not None:
         return missing
-    package = raised.package if raised else _package_of_type(exception.type)
+    package = raised.package if raised else _type_package(exception.type)
     generated = bool(exception.frames) and exception.frames[-1].file.startswith("<string")
     message = _message(exception, raised)
-    confidence: Confidence = "medium" if len(message) > len(exception.name) + 8 else "low"
+    confidence: FindingConfidence = "medium" if len(message) > len(exception.name) + 8 else "low"
     if not package:
         if generated:
-            return _generated(message, exception, caller)
+            return _generated_code_reason(message, exception, caller)
         if raised is None:
             if len(exception.message) <= SENTENCE:
                 return None
-            shown = message + _meaning(exception, "the package", None)
-            return _placeless(shown, _cure(exception, "the package", None), confidence)
-        shown = message + _meaning(exception, "the package that it uses", caller)
+            shown = message + _message_meaning(exception, "the package", None)
+            return _reason_without_place(shown, _cure(exception, "the package", None), confidence)
+        shown = message + _message_meaning(exception, "the package that it uses", caller)
         return Reason(
             code="IMG922",
             cause=f"{shown}, raised by the program's own code in {_place(raised)}",
@@ -98,28 +100,28 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
             source="first",
             cure=_program_cure(exception, raised),
         )
-    return _of_package(exception, raised, caller, facts, message, confidence)
+    return _package_reason(exception, raised, caller, facts, message, confidence)
 
 
-def _of_package(
+def _package_reason(
     exception: LoggedException,
     raised: TraceFrame | None,
     caller: TraceFrame | None,
-    facts: Facts,
+    facts: LogFacts,
     message: str,
-    confidence: Confidence,
+    confidence: FindingConfidence,
 ) -> Reason:
     """The reason for an exception that a package raised, or one whose call led to it."""
-    package = raised.package if raised else _package_of_type(exception.type)
+    package = raised.package if raised else _type_package(exception.type)
     user = _user(exception.frames)
     name = releases.package_name(user.package if user else package)
-    part = parts.of(exception.frames, (name, package))
+    part = parts.find_part(exception.frames, (name, package))
     version = facts.versions.get(name, "")
     shown = f"{name} {version}" if version else name
     if part is not None:
         shown += f" ({part.part})"
-    other = "" if caller or user else _calling(exception.frames, package)
-    cause = message + _meaning(exception, name, caller)
+    other = "" if caller or user else _calling_package(exception.frames, package)
+    cause = message + _message_meaning(exception, name, caller)
     if user is not None:
         cause += f", raised by {releases.package_name(package)}"
         cause += f" in a call of {shown} in {_place(user)}"
@@ -131,54 +133,54 @@ def _of_package(
         if exception.name in UNEXPECTED and raised.code and not raised.code.endswith(("(", ",")):
             cause += f": {raised.code[:MOST_SHOWN]}"
     if caller is not None:
-        cause += f", called from {owners.short(caller.file)}:{caller.line}"
+        cause += f", called from {owners.shorten_path(caller.file)}:{caller.line}"
     return Reason(
         code="IMG921",
         cause=cause,
         confidence=confidence,
         source="first",
-        cure=_patched(exception)
+        cure=_patched_code_cure(exception)
         or _import_cure(exception, name)
         or _cure(exception, name, caller, part) + _pair(exception, name, other, facts),
     )
 
 
-def _calling(frames: tuple[TraceFrame, ...], package: str) -> str:
+def _calling_package(frames: tuple[TraceFrame, ...], package: str) -> str:
     """The package that calls the one that raised an exception, by its name on the index."""
     for frame in reversed(frames):
-        if frame.package not in ("", package, *BELOW) and not frame.standard:
+        if frame.package not in ("", package, *BELOW) and not frame.is_standard:
             return releases.package_name(frame.package)
     return ""
 
 
-def _pair(exception: LoggedException, name: str, other: str, facts: Facts) -> str:
+def _pair(exception: LoggedException, name: str, other: str, facts: LogFacts) -> str:
     """The end of a cure for an error that packages of different versions may cause."""
     if not other or exception.name not in UNEXPECTED:
         return ""
-    pin = requirements.cure(name, other.replace("-", "_"), facts)
+    pin = requirements.pin_cure(name, other.replace("-", "_"), facts)
     return f"; {other} may be for another {name}: {pin or f'imgbuild resolve {other} {name}'}"
 
 
 def _user(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
     """The frame of the package that called one of `BELOW`, which raised; None for others."""
-    inner = next((each for each in reversed(frames) if not each.standard), None)
+    inner = next((each for each in reversed(frames) if not each.is_standard), None)
     if inner is None or inner.package not in BELOW:
         return None
     for frame in reversed(frames):
-        if frame.standard or frame.package in BELOW:
+        if frame.is_standard or frame.package in BELOW:
             continue
         return frame if frame.package else None
     return None
 
 
-def _meaning(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
+def _message_meaning(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
     """What a message of Python or torch reports, in parentheses; "" for others."""
-    at = f"{owners.short(caller.file)}:{caller.line}" if caller else "the call"
-    remedy = remedies.of(exception.text, package, at)
+    at = f"{owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
+    remedy = remedies.find_remedy(exception.text, package, at)
     return f" ({remedy.means})" if remedy and remedy.means else ""
 
 
-def _patched(exception: LoggedException) -> str:
+def _patched_code_cure(exception: LoggedException) -> str:
     """The cure if unsloth's generated code led to an exception; "" otherwise."""
     if not any("_compiled_cache/" in frame.file for frame in exception.frames):
         return ""
@@ -197,10 +199,10 @@ def _import_cure(exception: LoggedException, package: str) -> str:
         for before, frame in itertools.pairwise(exception.frames)
         if frame.name == "<module>" and IMPORTS.match(before.code or before.file)
     )
-    advised = remedies.advice(exception.message) or exception.name == "OSError"
+    advised = remedies.message_advice(exception.message) or exception.name == "OSError"
     if not imports or package == owners.MODEL_CODE or advised:
         return ""
-    names = releases.table().companions.get(package, "the packages that it imports")
+    names = releases.load_name_table().companions.get(package, "the packages that it imports")
     return (
         f"{package} fails while it is imported, so its version is incompatible with those"
         f" installed: update {package}, or install {names} in the range that it requires"
@@ -210,9 +212,9 @@ def _import_cure(exception: LoggedException, package: str) -> str:
 
 def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
     """The cure for an exception that the program's own code raised."""
-    at = f"{owners.short(raised.file)}:{raised.line}"
-    advice = remedies.advice(exception.message)
-    kind = remedies.cure(exception.text, "the package that it uses", at)
+    at = f"{owners.shorten_path(raised.file)}:{raised.line}"
+    advice = remedies.message_advice(exception.message)
+    kind = remedies.find_cure(exception.text, "the package that it uses", at)
     if advice:
         return f'follow the message: "{advice}" ({at})'
     if kind:
@@ -220,9 +222,11 @@ def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
     return f"check the values at {at}; the message names what is wrong with them"
 
 
-def _generated(message: str, exception: LoggedException, caller: TraceFrame | None) -> Reason:
+def _generated_code_reason(
+    message: str, exception: LoggedException, caller: TraceFrame | None
+) -> Reason:
     """The reason for an exception in code that a package generated, such as unsloth's trainers."""
-    at = f", called from {owners.short(caller.file)}:{caller.line}" if caller else ""
+    at = f", called from {owners.shorten_path(caller.file)}:{caller.line}" if caller else ""
     return Reason(
         code="IMG924",
         cause=f"{message}, raised in generated code ({exception.frames[-1].name}){at}",
@@ -232,7 +236,7 @@ def _generated(message: str, exception: LoggedException, caller: TraceFrame | No
     )
 
 
-def _placeless(message: str, cure: str, confidence: Confidence) -> Reason:
+def _reason_without_place(message: str, cure: str, confidence: FindingConfidence) -> Reason:
     return Reason(
         code="IMG924",
         cause=f"{message} (the log does not show where it was raised)",
@@ -242,7 +246,7 @@ def _placeless(message: str, cure: str, confidence: Confidence) -> Reason:
     )
 
 
-def cut_off(frame: TraceFrame) -> Reason:
+def cut_off_reason(frame: TraceFrame) -> Reason:
     """The reason for a log that ends inside a traceback."""
     code = f": {frame.code}" if frame.code else ""
     return Reason(
@@ -256,7 +260,7 @@ def cut_off(frame: TraceFrame) -> Reason:
     )
 
 
-def reported(text: str) -> Reason:
+def reported_reason(text: str) -> Reason:
     """The reason for a log without an exception, by its first line that reports an error."""
     return Reason(
         code="IMG999",
@@ -268,14 +272,14 @@ def reported(text: str) -> Reason:
     )
 
 
-def _raised_in(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
+def _raising_frame(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
     """The innermost frame that is not of the standard library, and does more than a lookup."""
-    own = [frame for frame in frames if not frame.standard]
+    own = [frame for frame in frames if not frame.is_standard]
     last = own[-1] if own else None
     return next((frame for frame in reversed(own) if frame.name not in READS), last)
 
 
-def _package_of_type(name: str) -> str:
+def _type_package(name: str) -> str:
     """The package that defines an exception: deepspeed of deepspeed.runtime.zero.Error."""
     top = name.partition(".")[0] if "." in name else ""
     return "" if top in ("builtins", "json", "subprocess", "multiprocessing", "__main__") else top
@@ -295,17 +299,21 @@ def _message(exception: LoggedException, raised: TraceFrame | None) -> str:
 
 
 def _place(frame: TraceFrame) -> str:
-    where = f"{owners.short(frame.file)}:{frame.line}" if frame.line else owners.short(frame.file)
+    where = (
+        f"{owners.shorten_path(frame.file)}:{frame.line}"
+        if frame.line
+        else owners.shorten_path(frame.file)
+    )
     return where if frame.name.startswith("<") else f"{frame.name} ({where})"
 
 
-def _missing(
+def _failed_lookup_reason(
     exception: LoggedException, raised: TraceFrame | None, caller: TraceFrame | None
 ) -> Reason | None:
     """The reason for a failed lookup of an item."""
     at = f", read in {_place(raised)}" if raised else ""
     if raised and caller and raised != caller:
-        at += f", called from {owners.short(caller.file)}:{caller.line}"
+        at += f", called from {owners.shorten_path(caller.file)}:{caller.line}"
     text, cause, cure = exception.message, "", ""
     if match := NO_FILE.search(exception.text):
         cause = f"{match['path']} does not exist{at}"
@@ -321,7 +329,7 @@ def _missing(
         cure = "set the option that this line reads (in the launcher's configuration or arguments);"
         cure += " if it is already set, use another version of the package"
     elif exception.name == "KeyError" and (match := KEY.match(text)):
-        holder = _looked_up(raised, match["key"])
+        holder = _lookup_expression(raised, match["key"])
         cause = f"the key {match['key']} is absent{f' from {holder}' if holder else ''}{at}"
         cure = "compare the key with those of the data or configuration that this line reads"
         if raised and (package := raised.package):
@@ -330,7 +338,7 @@ def _missing(
             cure += f" another version than it expects: update {name}{_companions(name)}, or use a"
             cure += " model that it supports"
     elif match := NONE_USED.search(text):
-        cause, cure = _not_set(match, raised, at, outside=caller is not None)
+        cause, cure = _none_value_cause(match, raised, at, outside=caller is not None)
     if not cause:
         return None
     if (part := _part(exception, raised, caller)) is not None and " does not exist" not in cause:
@@ -340,13 +348,13 @@ def _missing(
     return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
 
 
-def _not_set(
+def _none_value_cause(
     match: re.Match[str], raised: TraceFrame | None, at: str, *, outside: bool
 ) -> tuple[str, str]:
     """Cause and cure if None is used as a value; `outside`: the program's own code is involved."""
     how = match["how"] or match["other"] or ""
     what = f".{match['name']} of None is used" if match["name"] else f"None {how}"
-    value = _none(raised, match["name"] or "", how)
+    value = _none_expression(raised, match["name"] or "", how)
     if raised and raised.package and value.isidentifier() and not outside:
         # A variable of a package's own function, which no option sets.
         name = releases.package_name(raised.package)
@@ -370,16 +378,16 @@ def _part(
     if raised is None or not raised.package or caller is not None:
         return None
     name = releases.package_name(raised.package)
-    return parts.of(exception.frames, (name,))
+    return parts.find_part(exception.frames, (name,))
 
 
 def _companions(package: str) -> str:
     """Packages that must be compatible with `package`, as the end of a sentence; "" if unknown."""
-    names = releases.table().companions.get(package, "")
+    names = releases.load_name_table().companions.get(package, "")
     return f" with {names} in its range (imgbuild resolve {package})" if names else ""
 
 
-def _none(raised: TraceFrame | None, name: str, how: str) -> str:
+def _none_expression(raised: TraceFrame | None, name: str, how: str) -> str:
     """The expression in the line of code whose value is None; "" if it is not certain."""
     code = raised.code if raised else ""
     pattern = rf"\({EXPRESSION}\)"
@@ -393,7 +401,7 @@ def _none(raised: TraceFrame | None, name: str, how: str) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _looked_up(raised: TraceFrame | None, key: str) -> str:
+def _lookup_expression(raised: TraceFrame | None, key: str) -> str:
     """The expression of a line of code in which `key` is looked up; "" if unknown."""
     code = raised.code if raised else ""
     match = re.search(rf"{EXPRESSION}\[['\"]{re.escape(key)}['\"]\]", code)
@@ -406,7 +414,7 @@ def _cure(
     caller: TraceFrame | None,
     part: PackagePart | None = None,
 ) -> str:
-    at = f"the call at {owners.short(caller.file)}:{caller.line}" if caller else "the call"
+    at = f"the call at {owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
     silent = exception.name == "AssertionError" and not exception.message
     if exception.name == "ZeroDivisionError":
         return f"check that {at} gets data: an empty dataset, or one that is smaller than a batch"
@@ -415,11 +423,13 @@ def _cure(
             f"update {package}{_companions(package)}: its own check failed, and its issues may"
             " name this message; report it if the newest release also fails"
         )
-    advice = remedies.advice(exception.message)
-    allowed = value_reasons.listed(exception.message)
+    advice = remedies.message_advice(exception.message)
+    allowed = value_reasons.allowed_values(exception.message)
     if len(allowed) > 1 and not advice:
-        return value_reasons.advice(value_reasons.rejected(exception.message, allowed), allowed, at)
-    remedy = None if silent else remedies.of(exception.text, package, at)
+        return value_reasons.value_advice(
+            value_reasons.rejected_value(exception.message, allowed), allowed, at
+        )
+    remedy = None if silent else remedies.find_remedy(exception.text, package, at)
     kind = remedy.cure if remedy else ""
     if advice and not (remedy and remedy.first):
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
@@ -435,7 +445,7 @@ def _cure(
 
 def _versions(exception: LoggedException, package: str) -> str:
     """The end of a cure for errors that incompatible versions cause; "" for other types."""
-    if exception.name not in UNEXPECTED or package not in releases.table().companions:
+    if exception.name not in UNEXPECTED or package not in releases.load_name_table().companions:
         return ""
     return f"; or the versions are incompatible: install {package}{_companions(package)}"
 
@@ -451,10 +461,11 @@ def _general_cure(exception: LoggedException, package: str, at: str) -> str:
     if exception.name == "NotImplementedError":
         return f"use another option or another version of {package}, which does not implement this"
     checked = f"check what the message names in {at}"
-    if names := releases.table().companions.get(package, ""):
+    if names := releases.load_name_table().companions.get(package, ""):
         return (
             f"{checked}; if that is right, {package} and the packages that it uses are not"
-            f" compatible: {requirements.renewed(package)}; pip check then names the versions of"
+            f" compatible: {requirements.update_command(package)}; pip check then names the"
+            " versions of"
             f" {names} that it allows (imgbuild resolve {package})"
         )
     return f"{checked}, or use another release of {package}: its changelog or issues may name it"

@@ -7,27 +7,27 @@ import re
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose import attributes, calls, owners, python_reasons
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
 TYPES = re.compile(r"(?:AttributeError|ImportError|TypeError|ModuleNotFoundError): ")
 
 
-def reason(text: str, facts: Facts, caller: str) -> Reason | None:
+def model_code_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     """The cause if a model's own code uses what the installed transformers does not have.
 
     `caller`: the package whose code raised the exception.
     """
     if caller != owners.MODEL_CODE or not TYPES.match(text):
         return None
-    used = _used(text)
+    used = _used_name(text)
     if used is None:
         return None
     what, existence = used
     known = existence if existence is not None and existence.spec else None
     version = facts.versions.get("transformers", "")
     shown = f"transformers {version}" if version else "transformers"
-    change = known.sentence(what) if known else "it was written for another version"
+    change = known.change_sentence(what) if known else "it was written for another version"
     pin = known.requirement() if known else ""
     return Reason(
         code="IMG905",
@@ -40,16 +40,16 @@ def reason(text: str, facts: Facts, caller: str) -> Reason | None:
     )
 
 
-def _used(text: str) -> tuple[str, Existence | None] | None:
+def _used_name(text: str) -> tuple[str, Existence | None] | None:
     """What the code uses, and the versions that have it; None if the message has no name."""
     if match := calls.IMPORT.search(text):
         name, module = match["name"], match["module"]
-        return f"{name} of {module}", releases.name_in(module, name)
+        return f"{name} of {module}", releases.name_existence(module, name)
     if match := calls.ATTRIBUTE.search(text):
         owner = match["module"] or match["owner"] or match["bare"]
         if owner in attributes.BUILT_IN:
             return None
-        return f"{owner}.{match['name']}", releases.member(owner, match["name"])
+        return f"{owner}.{match['name']}", releases.member_existence(owner, match["name"])
     if match := calls.KEYWORD.search(text):
         return f"the argument {match['name']} of {match['callee'] or 'a function'}", None
     if match := python_reasons.POSITIONAL.search(text):

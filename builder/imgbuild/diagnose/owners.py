@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from imgbuild.audit.names.releases import table
-from imgbuild.values import normalize
+from imgbuild.audit.names.releases import load_name_table
+from imgbuild.values import normalize_package
 
-STANDARD = re.compile(
+STANDARD_LIBRARY = re.compile(
     r"/lib(?:64)?/python\d[\d.]{0,6}/(?!(?:site|dist)-packages)|^[A-Za-z]:.{0,200}/[Ll]ib/"
     r"(?!site-packages)|^<(?!ipython)|\.pxi$"
 )
@@ -19,15 +19,15 @@ AMBIGUOUS = frozenset(("yaml", "git", "click", "attr", "hydra", "swift", "apex",
 
 
 @lru_cache(maxsize=1)
-def _tops() -> frozenset[str]:
+def _import_names() -> frozenset[str]:
     """The import names of known packages."""
-    names = table()
+    names = load_name_table()
     tops = {name.replace("-", "_") for name in names.packages.split()}
     return frozenset(tops | {top for top in names.import_names if "." not in top})
 
 
 @lru_cache(maxsize=4096)
-def package(file: str) -> str:
+def package_of_file(file: str) -> str:
     """The import name of the package of a file: below site-packages, or in a checkout.
 
     In a checkout the folder of a known package is the first of a path, or is below `src`, `python`
@@ -43,11 +43,16 @@ def package(file: str) -> str:
     for index, folder in enumerate(folders):
         if folder.endswith("_compiled_cache"):  # unsloth's
             return folder.partition("_")[0]
-        if folder not in _tops():
+        if folder not in _import_names():
             continue
         above = folders[index - 1] if index else ""
-        same = normalize(above) in (normalize(folder), table().import_names.get(folder))
-        same = same or normalize(above).startswith(f"{normalize(folder)}-")  # Megatron-LM/megatron
+        same = normalize_package(above) in (
+            normalize_package(folder),
+            load_name_table().import_names.get(folder),
+        )
+        same = same or normalize_package(above).startswith(
+            f"{normalize_package(folder)}-"
+        )  # Megatron-LM/megatron
         root = not index or above in SOURCES or above.startswith(RAY_PACKAGE)
         if same or (folder not in AMBIGUOUS and root):
             return folder
@@ -57,13 +62,13 @@ def package(file: str) -> str:
 @lru_cache(maxsize=4096)
 def is_standard(file: str) -> bool:
     """Whether a file is of Python's standard library, compiled, or no file."""
-    return bool(STANDARD.search(file.replace("\\", "/")))
+    return bool(STANDARD_LIBRARY.search(file.replace("\\", "/")))
 
 
-def short(file: str) -> str:
+def shorten_path(file: str) -> str:
     """The path of a file starting at its package; other files with two parent folders."""
     folders = file.replace("\\", "/").split("/")
-    top = package(file)
+    top = package_of_file(file)
     if top in folders:
         return "/".join(folders[len(folders) - 1 - folders[::-1].index(top) :])
     return "/".join(folders[-3:])

@@ -28,20 +28,20 @@ class TorchWheel(msgspec.Struct, frozen=True, kw_only=True):
     torchvision: str
 
 
-class Pairs(msgspec.Struct, frozen=True, kw_only=True):
+class VersionPairs(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the data file of pairs."""
 
     vllm: tuple[VllmBuild, ...]
     torch: tuple[TorchWheel, ...]
 
-    def torch_of(self, vllm: Version) -> TorchWheel | None:
+    def torch_of_vllm(self, vllm: Version) -> TorchWheel | None:
         """The torch for which a vllm was compiled."""
         for build in self.vllm:
             if vllm in SpecifierSet(build.versions, prereleases=True):
-                return self.build(Version(build.torch))
+                return self.torch_wheel(Version(build.torch))
         return None
 
-    def build(self, torch: Version) -> TorchWheel | None:
+    def torch_wheel(self, torch: Version) -> TorchWheel | None:
         """The wheel of a version of torch; None if the table lacks it."""
         return next(
             (each for each in self.torch if Version(each.version).release == torch.release), None
@@ -56,6 +56,6 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1)
-def load() -> Pairs:
+def load_pairs() -> VersionPairs:
     """The data of this version of imgbuild."""
-    return yaml_data.load(files.data("diagnose/facts/pairs.yaml"), Pairs)
+    return yaml_data.load_yaml_data(files.data("diagnose/facts/pairs.yaml"), VersionPairs)

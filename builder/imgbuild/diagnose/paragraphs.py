@@ -14,7 +14,7 @@ MOST_LINES = 30
 MOST_CHARACTERS = 4000
 
 
-class Paragraph:
+class MessageParagraph:
     """The lines of the message that is being read."""
 
     def __init__(self) -> None:

@@ -26,21 +26,23 @@ class PackagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[tuple[re.Pattern[str], PackagePart], ...]:
+def load_parts() -> tuple[tuple[re.Pattern[str], PackagePart], ...]:
     """The parts with their patterns, in their order."""
-    rows = yaml_data.load(files.data("diagnose/facts/parts.yaml"), tuple[PackagePart, ...])
+    rows = yaml_data.load_yaml_data(
+        files.data("diagnose/facts/parts.yaml"), tuple[PackagePart, ...]
+    )
     return tuple((re.compile(row.place, re.IGNORECASE), row) for row in rows)
 
 
-def of(frames: tuple[TraceFrame, ...], packages: tuple[str, ...]) -> PackagePart | None:
+def find_part(frames: tuple[TraceFrame, ...], packages: tuple[str, ...]) -> PackagePart | None:
     """The part of the innermost frame that is in one, of the frames of these packages."""
     for frame in reversed(frames[-MOST_FRAMES:]):
-        if frame.standard or not frame.package:
+        if frame.is_standard or not frame.package:
             continue
         if releases.package_name(frame.package) not in packages:
             continue
         place = f"{frame.file}:{frame.name}".replace("\\", "/")
-        for pattern, part in load():
+        for pattern, part in load_parts():
             if pattern.search(place):
                 return part
     return None

@@ -141,11 +141,11 @@ class LearnedPrefixes:
 
     def parse(self, number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLine:
         """Line `number` of a log; `level` is that of its record."""
-        line = parse(number, raw, hit=hit, level=level)
+        line = parse_line(number, raw, hit=hit, level=level)
         for pattern in self._patterns.values():
             if match := pattern.match(line.text):
                 text = line.text[match.end() :]
-                inner = parse(number, text, hit=hit)
+                inner = parse_line(number, text, hit=hit)
                 label = CHANGING.sub("", match[0]).strip()
                 source = " ".join(filter(None, (line.source, label, inner.source)))
                 return LogLine(number, source, inner.text, line.level or inner.level, hit)
@@ -158,7 +158,7 @@ class LearnedPrefixes:
         return line
 
 
-def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLine:
+def parse_line(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLine:
     """Line `number` of a log; `level` is that of its record."""
     text = raw[:LONGEST]
     if len(raw) > LONGEST:

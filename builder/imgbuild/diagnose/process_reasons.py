@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from imgbuild.diagnose.finding import Reason
-from imgbuild.diagnose.log import Log
-from imgbuild.diagnose.rules import Confidence
+from imgbuild.diagnose.log import ParsedLog
+from imgbuild.diagnose.rules import FindingConfidence
 
 
-def watchdog_reason(log: Log) -> tuple[Reason, int] | None:
+def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:
     """The rank that stopped first, and the line of its watchdog; None without a watchdog."""
     ranks = log.watchdogs.ranks
     if not ranks:
         return None
     first = min(ranks.values(), key=lambda state: state.number)
-    stopped, absent = log.watchdogs.stopped_first(), log.watchdogs.absent()
+    stopped, absent = log.watchdogs.stopped_first(), log.watchdogs.absent_ranks()
     cause = "a collective of NCCL timed out: a rank did not enter it"
-    confidence: Confidence = "medium"
+    confidence: FindingConfidence = "medium"
     if stopped:
         state = stopped[0]
         who = ", ".join(str(each.rank) for each in stopped[:16])

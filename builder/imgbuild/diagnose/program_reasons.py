@@ -34,52 +34,56 @@ class ProgramRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[tuple[tuple[ProgramRow, re.Pattern[str]], ...], literals.WordIndex]:
+def load_programs() -> tuple[tuple[tuple[ProgramRow, re.Pattern[str]], ...], literals.WordIndex]:
     """The rows with their patterns, and the index of the texts that these require."""
-    rows = yaml_data.load(files.data("diagnose/facts/programs.yaml"), tuple[ProgramRow, ...])
+    rows = yaml_data.load_yaml_data(
+        files.data("diagnose/facts/programs.yaml"), tuple[ProgramRow, ...]
+    )
     index = literals.WordIndex(row.match for row in rows)
     return tuple((row, re.compile(row.match)) for row in rows), index
 
 
 @lru_cache(maxsize=1)
-def cures() -> Mapping[str, tuple[tuple[re.Pattern[str], str], ...]]:
+def load_cures() -> Mapping[str, tuple[tuple[re.Pattern[str], str], ...]]:
     """The cures of each type of program, in their order."""
     path = files.data("diagnose/facts/program_cures.yaml")
-    table = yaml_data.load(path, dict[str, tuple[remedies.Remedy, ...]])
+    table = yaml_data.load_yaml_data(path, dict[str, tuple[remedies.MessageRemedy, ...]])
     return {
         name: tuple((re.compile(row.match), row.cure) for row in rows)
         for name, rows in table.items()
     }
 
 
-def reason(text: str) -> Reason | None:
+def program_reason(text: str) -> Reason | None:
     """The cause of a line of another program; None if the line is not recognized."""
     text = text.lstrip()
-    rows, index = load()
-    for number in index.candidates(text):
+    rows, index = load_programs()
+    for number in index.candidate_patterns(text):
         row, pattern = rows[number]
         match = pattern.search(text)
         if match is not None:
-            reason = _of(row, {name: value or "" for name, value in match.groupdict().items()})
+            reason = _row_reason(
+                row, {name: value or "" for name, value in match.groupdict().items()}
+            )
             # The last lines of a program explain more than the errors that it printed before.
             ends = FATAL.match(text) is not None
             return msgspec.structs.replace(reason, confidence="high") if ends else reason
     return None
 
 
-def _of(row: ProgramRow, groups: dict[str, str]) -> Reason:
+def _row_reason(row: ProgramRow, groups: dict[str, str]) -> Reason:
     message = re.sub(r"\s+", " ", groups.get("message", "")).strip().rstrip(".")
     groups["message"] = message if len(message) <= MOST_MESSAGE else f"{message[:MOST_MESSAGE]}…"
     cure = row.cure
     if kind := rules.PLACEHOLDER.fullmatch(cure):
         wanted = groups.get("header") or message
-        cure = next(text for pattern, text in cures()[kind[1]] if pattern.search(wanted))
+        cure = next(text for pattern, text in load_cures()[kind[1]] if pattern.search(wanted))
     elif not cure:
-        cure = remedies.cure(message, "the program", "the command") or "follow the message"
+        cure = remedies.find_cure(message, "the program", "the command") or "follow the message"
     return Reason(
         code=CODE,
-        cause=rules.filled(row.cause, groups).strip(),
-        cure=rules.filled(cure, groups),
+        cause=rules.fill_placeholders(row.cause, groups).strip(),
+        cure=rules.fill_placeholders(cure, groups),
         confidence="high" if row.build else "low" if row.minor else "medium",
         source="facts" if row.build else "first",
     )

@@ -7,10 +7,10 @@ import re
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose import attributes, calls, existing, requirements, standard_reasons
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
-from imgbuild.diagnose.rules import Confidence
-from imgbuild.values import normalize
+from imgbuild.diagnose.rules import FindingConfidence
+from imgbuild.values import normalize_package
 
 # Methods of transformers' models, whose arguments change between releases.
 FORWARD = re.compile(r"^[A-Z]\w*(?:Model|ForCausalLM|Attention|DecoderLayer|Generation)\.forward$")
@@ -61,7 +61,7 @@ SETS = re.compile(
 )
 
 
-def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason | None:
+def python_reason(text: str, facts: LogFacts, caller: str = "", code: str = "") -> Reason | None:
     """The cause of an error, from the names in it.
 
     `caller`: the package that made the call, `code`: its line.
@@ -69,9 +69,9 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
     if text.startswith("TypeError: __init__()") and (called := CLASS_CALL.findall(code)):
         # Python before 3.10 does not name the class: the innermost call of the line is it.
         text = text.replace("__init__()", f"{called[-1]}.__init__()", 1)
-    if (overridden := calls.overridden(text, caller, code)) is not None:
+    if (overridden := calls.overridden_method_reason(text, caller, code)) is not None:
         return overridden
-    if (standard := standard_reasons.reason(text, facts)) is not None:
+    if (standard := standard_reasons.standard_reason(text, facts)) is not None:
         return standard
     if (architecture := _architecture(text, facts, caller, code)) is not None:
         return architecture
@@ -85,53 +85,53 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
     return None
 
 
-def invented(text: str) -> Reason | None:
+def unknown_name_reason(text: str) -> Reason | None:
     """The cause of a line with a name that exists in no release."""
-    for each in releases.table().invented:
+    for each in releases.load_name_table().invented:
         if re.search(each.pattern, text):
             return Reason(code="IMG919", cause=each.cause, cure=each.cure, confidence="high")
     return None
 
 
-def variable(text: str, facts: Facts) -> Reason | None:
+def variable_reason(text: str, facts: LogFacts) -> Reason | None:
     """The cause of a line that sets a variable that the package does not read."""
     match = SETS.search(text)
-    if match is None or (existence := releases.variable(match["name"])) is None:
+    if match is None or (existence := releases.variable_existence(match["name"])) is None:
         return None
     name, version = match["name"], facts.versions.get(existence.package, "")
-    if version and existence.fits(version):
+    if version and existence.allows_version(version):
         return None
     if not existence.spec and not existence.instead and OTHER_VARIABLES.match(name):
         return None
-    confidence: Confidence = "medium" if version or not existence.spec else "low"
+    confidence: FindingConfidence = "medium" if version or not existence.spec else "low"
     cure = f"write {existence.instead}" if existence.instead else "remove it"
-    if existence.removed_in:
+    if existence.removing_version:
         option = name.removeprefix("VLLM_").lower()
         cure = f"remove it, or use {existence.requirement()}"
         if name == "VLLM_ATTENTION_BACKEND":
             cure = f"pass attention_backend=… ({option}), or use {existence.requirement()}"
     return Reason(
         code="IMG920",
-        cause=f"{name} has no effect: {existence.sentence(f'the variable {name}')}",
+        cause=f"{name} has no effect: {existence.change_sentence(f'the variable {name}')}",
         cure=cure,
         confidence=confidence,
         role="symptom",
     )
 
 
-def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
+def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
     match = calls.KEYWORD.search(text) or VALIDATED.search(text)
     if match is None:
         return None
     callee, name = (match["callee"] or "").removeprefix("__main__."), match["name"]
     plain = callee.removesuffix(".__init__")
-    existence = releases.argument(plain, name) if plain else _of_any(name)
+    existence = releases.argument_existence(plain, name) if plain else _main_class_existence(name)
     if existence is None and plain in ("", "__init__"):
         existence, plain = _of_mentioned(name, facts), ""
     what = f"the argument {name} of {plain}" if plain else f"the argument {name}"
     if existence is None:
         target = plain or "the function called"
-        if (other := calls.of_other_package(plain, name, caller, facts)) is not None:
+        if (other := calls.other_package_reason(plain, name, caller, facts)) is not None:
             return other
         of_model = FORWARD.search(plain) is not None
         cure = f"remove {name}, or install the version that the caller was written for"
@@ -149,12 +149,12 @@ def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
             confidence="medium" if plain else "low",
         )
     if not existence.spec and not existence.instead:
-        return _in_no_release(existence, plain, name, facts, caller)
+        return _unknown_argument_reason(existence, plain, name, facts, caller)
     return existing.of(existence, what, f"remove {name}", "IMG904", facts)
 
 
-def _in_no_release(
-    existence: Existence, callee: str, name: str, facts: Facts, caller: str
+def _unknown_argument_reason(
+    existence: Existence, callee: str, name: str, facts: LogFacts, caller: str
 ) -> Reason:
     """The reason for an argument that no release between `first` and `last` added or removed.
 
@@ -162,7 +162,7 @@ def _in_no_release(
     """
     package, version = existence.package, facts.versions.get(existence.package, "")
     span = f"from {existence.first} to {existence.last}"
-    if version and existence.within(version):
+    if version and existence.covers_version(version):
         return Reason(
             code="IMG904",
             cause=f"no {package} {span} has the argument {name} of {callee} (the log shows"
@@ -188,23 +188,23 @@ def _in_no_release(
     )
 
 
-def _of_mentioned(name: str, facts: Facts) -> Existence | None:
+def _of_mentioned(name: str, facts: LogFacts) -> Existence | None:
     """The argument `name` of a class of a package whose version the log shows."""
     existence = releases.accepting(name)
     known = existence is not None and existence.package in facts.versions
     return existence if known else None
 
 
-def _of_any(name: str) -> Existence | None:
+def _main_class_existence(name: str) -> Existence | None:
     """The argument `name` of a main class of vLLM, for an error that names no callable."""
     for callee in ("SamplingParams", "EngineArgs", "LLM"):
-        existence = releases.argument(callee, name)
+        existence = releases.argument_existence(callee, name)
         if existence is not None and existence.spec:
             return existence
     return None
 
 
-def _import(text: str, facts: Facts, caller: str) -> Reason | None:
+def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     match = calls.IMPORT.search(text)
     if match is None:
         return None
@@ -227,7 +227,7 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
             cure="rename files of the project that are named like a package"
             f" ({module.split('.')[0]}.py)",
         )
-    existence = releases.name_in(module, name) or releases.module_in(module)
+    existence = releases.name_existence(module, name) or releases.module_existence(module)
     if existence is not None:
         what = f"{module}.{name}"
         return existing.of(existence, what, f"do not import {name}", "IMG902", facts, caller)
@@ -235,50 +235,53 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
         return existing.of(
             model, f"{name} with its model", "use another model", "IMG902", facts, caller
         )
-    if not caller and (sources := calls.from_sources(text)) is not None:
+    if not caller and (sources := calls.sources_folder_reason(text)) is not None:
         return sources
-    package = releases.distribution(module)
+    package = releases.distribution_of_module(module)
     package = module.partition(".")[0] if " " in package else package
     return Reason(
         code="IMG902",
         cause=f"the installed {package} has no {name} in {module}: what imports it was written for"
         f" a different version, or {package} omits it because an optional package is absent",
-        cure=f"{requirements.update(package, caller, facts)}; python -c 'import {module}' shows"
+        cure=f"{requirements.update_cure(package, caller, facts)}; python -c 'import {module}'"
+        " shows"
         " what is absent",
     )
 
 
-def _module(text: str, facts: Facts, caller: str) -> Reason | None:
+def _module(text: str, facts: LogFacts, caller: str) -> Reason | None:
     match = calls.MODULE.search(text) or PACKAGE_ABSENT.search(text)
     if match is None:
         return None
     module = (match["module"] or match.groupdict().get("required") or "").rstrip(".")
-    existence = releases.exactly(module)  # Python names the first module that is absent
+    existence = releases.exact_module_existence(
+        module
+    )  # Python names the first module that is absent
     if existence is not None:
         what = f"the module {module}"
         return existing.of(existence, what, f"do not import {module}", "IMG903", facts, caller)
     top = module.partition(".")[0]
-    package = releases.distribution(module)
-    if match.re is PACKAGE_ABSENT and normalize(module) != package and " " not in package:
+    package = releases.distribution_of_module(module)
+    if match.re is PACKAGE_ABSENT and normalize_package(module) != package and " " not in package:
         user = releases.package_name(caller) or facts.user_of(package) or "the code"
         return Reason(
             code="IMG903",
             cause=f"{user} reads the metadata of a package {module}, and its name on the index is"
             f" {package}: {user} is older than that name, or {package} is not installed",
-            cure=requirements.renewed(user)
+            cure=requirements.update_command(user)
             + f" if {package} is installed (pip show {package}), else pip install {package}"
             if user != "the code"
             else f"update the package that reads it if {package} is installed (pip show"
             f" {package}), else pip install {package}",
         )
-    if "." in module and package == releases.distribution(top):
+    if "." in module and package == releases.distribution_of_module(top):
         return Reason(
             code="IMG903",
             cause=f"the installed {package} has no module {module}: the importing"
             " package was written for a different version of it",
-            cure=requirements.update(package, caller, facts),
+            cure=requirements.update_cure(package, caller, facts),
         )
-    if top.startswith("_") and not releases.owner(top):
+    if top.startswith("_") and not releases.name_owner(top):
         user = releases.package_name(caller)
         return Reason(
             code="IMG903",
@@ -292,19 +295,20 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
     cure = f"install {package}"
     if " " not in package:
         cure += f" into that environment (python -m pip install {package})"
-    if not caller and not releases.owner(top):
+    if not caller and not releases.name_owner(top):
         cure += f"; if {top} is a folder or file of the project, run from its folder, set"
         cure += " PYTHONPATH, or get the missing part of the repository (submodules)"
     return Reason(
         code="IMG903",
-        cause=f"{module if package != releases.distribution(top) else top} is not installed in the"
+        cause=f"{module if package != releases.distribution_of_module(top) else top} is not"
+        " installed in the"
         " Python that ran this",
         cure=cure,
         confidence="high",
     )
 
 
-def _positional(text: str, facts: Facts, caller: str) -> Reason | None:
+def _positional_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if counted := COUNTED.search(text):
         return Reason(
             code="IMG915",
@@ -319,13 +323,14 @@ def _positional(text: str, facts: Facts, caller: str) -> Reason | None:
         return None
     callee, names = match["callee"], match["names"].splitlines()[0]
     of_model = FORWARD.search(callee) or callee.endswith("RotaryEmbedding.forward")
-    package = releases.owner(callee.partition(".")[0]) or ("transformers" if of_model else "")
+    package = releases.name_owner(callee.partition(".")[0]) or ("transformers" if of_model else "")
     if package:
         return Reason(
             code="IMG915",
             cause=f"{callee} of the installed {package} requires {names}, which its caller does not"
             f" pass: the caller was written for another {package}",
-            cure=f"{requirements.update(package, caller, facts)}, or pass it if the caller is your"
+            cure=f"{requirements.update_cure(package, caller, facts)}, or pass it if the caller is"
+            " your"
             " own code",
         )
     return Reason(
@@ -335,14 +340,14 @@ def _positional(text: str, facts: Facts, caller: str) -> Reason | None:
     )
 
 
-def _flag(text: str, facts: Facts, _caller: str) -> Reason | None:
+def _flag(text: str, facts: LogFacts, _caller: str) -> Reason | None:
     match = FLAG.search(text)
     if match is None:
         return None
     flag = match["flag"]
     program = PROGRAM.search(text)
     if program is not None and not ENGINES.search(program["name"]):
-        return _no_flag(flag, program["name"])
+        return _unknown_flag_reason(flag, program["name"])
     name = flag.lstrip("-").replace("-", "_")
     if flag[:2] != "--" and len(name) > 2:
         return Reason(
@@ -352,13 +357,13 @@ def _flag(text: str, facts: Facts, _caller: str) -> Reason | None:
             " options of the installed version",
         )
     for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
-        existence = releases.argument(callee, name)
+        existence = releases.argument_existence(callee, name)
         if existence is not None and existence.spec:
             return existing.of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
-    return _no_flag(flag, "the program")
+    return _unknown_flag_reason(flag, "the program")
 
 
-def _no_flag(flag: str, program: str) -> Reason:
+def _unknown_flag_reason(flag: str, program: str) -> Reason:
     return Reason(
         code="IMG917",
         cause=f"{program} has no option {flag} in the installed version",
@@ -368,7 +373,7 @@ def _no_flag(flag: str, program: str) -> Reason:
     )
 
 
-def _hydra(text: str, facts: Facts, caller: str) -> Reason | None:
+def _hydra(text: str, facts: LogFacts, caller: str) -> Reason | None:
     match = HYDRA.search(text)
     if match is None:
         return None
@@ -397,7 +402,7 @@ def _hydra(text: str, facts: Facts, caller: str) -> Reason | None:
     )
 
 
-def _snake(name: str) -> str:
+def _snake_case(name: str) -> str:
     """The name of the module with a model's class."""
     kind = re.sub(r"For[A-Z]\w*$|(?:LMHead)?Model$|(?:Text|Vision)?Config$", "", name)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
@@ -407,28 +412,28 @@ def _model(name: str) -> Existence | None:
     """The releases of transformers with the model of a class; None if unknown or all."""
     if not name.endswith(("Config", "Model")) and "For" not in name:
         return None
-    existence = releases.exactly(f"transformers.models.{_snake(name)}")
+    existence = releases.exact_module_existence(f"transformers.models.{_snake_case(name)}")
     return existence if existence is not None and existence.spec else None
 
 
-def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | None:
+def _architecture(text: str, facts: LogFacts, caller: str, code: str) -> Reason | None:
     """The cause of a model that transformers or vllm lacks, from their modules of models."""
     if match := MODEL_TYPE.search(text):
         kind = match["type"] or match["key"]
         module = f"transformers.models.{kind.replace('-', '_')}"
         looked_up = caller == "transformers" and code.startswith("raise KeyError(key)")
-        if match["key"] and not releases.exactly(module) and not looked_up:
+        if match["key"] and not releases.exact_module_existence(module) and not looked_up:
             return None
         package, what = "transformers", f"the model type {kind}"
     elif match := ARCHITECTURE.search(text):
-        module = f"vllm.model_executor.models.{_snake(match['name'])}"
+        module = f"vllm.model_executor.models.{_snake_case(match['name'])}"
         package, what = "vllm", f"the architecture {match['name']}"
-        listed = releases.name_in("vllm.model_executor.models", match["name"])
+        listed = releases.name_existence("vllm.model_executor.models", match["name"])
         if listed is not None and listed.spec:
             return existing.of(listed, what, "use another model", "IMG902", facts)
     else:
         return None
-    existence = releases.exactly(module)
+    existence = releases.exact_module_existence(module)
     if existence is not None:
         return existing.of(existence, what, "use another model", "IMG902", facts)
     shown = f"{package} {facts.versions[package]}" if package in facts.versions else package
@@ -443,6 +448,6 @@ def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | N
 
 
 FUNCTIONS = (
-    *(_keyword, _import, _module, attributes.reason, _positional, _flag),
+    *(_keyword, _import_reason, _module, attributes.reason, _positional_reason, _flag),
     _hydra,
 )

@@ -27,13 +27,13 @@ class LogRecord(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-def unwrap(raw: str) -> LogRecord | None:
+def unwrap_record(raw: str) -> LogRecord | None:
     """The record in a line; None if the line is not a record, and is read unchanged."""
     if match := LOGFMT.match(raw):
-        return _record(match["level"], [_decoded(match["text"])])
+        return _record(match["level"], [_decode_text(match["text"])])
     if not raw.startswith("{") or not raw.rstrip().endswith("}"):
         return None
-    value = _decoded(raw)
+    value = _decode_text(raw)
     if not isinstance(value, dict):
         return None
     level = next((value[key] for key in LEVELS if key in value), "")
@@ -48,7 +48,7 @@ def _record(level: Any, texts: list[Any]) -> LogRecord:
     return LogRecord(level.upper() if isinstance(level, str) else "", tuple(lines[:400]))
 
 
-def _decoded(text: str) -> Mapping[str, Any] | str | None:
+def _decode_text(text: str) -> Mapping[str, Any] | str | None:
     try:
         value: Mapping[str, Any] | str | None = json.loads(text)
     except (ValueError, RecursionError):

@@ -60,7 +60,7 @@ IDLE = re.compile(
 )
 
 
-class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MessageRemedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The cure for messages that contain `match`.
 
     `means`: what such a message reports. `weak`: what is known of the place is more useful;
@@ -75,9 +75,11 @@ class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[tuple[re.Pattern[str], Remedy], ...]:
+def load_remedies() -> tuple[tuple[re.Pattern[str], MessageRemedy], ...]:
     """The types of messages with their cures, in their order."""
-    rows = yaml_data.load(files.data("diagnose/facts/remedies.yaml"), tuple[Remedy, ...])
+    rows = yaml_data.load_yaml_data(
+        files.data("diagnose/facts/remedies.yaml"), tuple[MessageRemedy, ...]
+    )
     return tuple((re.compile(row.match), row) for row in rows)
 
 
@@ -88,7 +90,7 @@ VARIABLE = re.compile(
 )
 
 
-def advice(message: str) -> str:
+def message_advice(message: str) -> str:
     """The first sentence of a message that proposes something; "" if it has none."""
     for match in ADVICE.finditer(message[:2000]):
         text = re.sub(r"\s+", " ", match["advice"]).strip()
@@ -100,19 +102,21 @@ def advice(message: str) -> str:
     return ""
 
 
-def of(message: str, package: str, call: str) -> Remedy | None:
+def find_remedy(message: str, package: str, call: str) -> MessageRemedy | None:
     """The remedy for an exception with this message, filled; None if it is of no known type."""
-    for pattern, row in load():
+    for pattern, row in load_remedies():
         if match := pattern.search(message[:1000]):
             groups = {name: value or "" for name, value in match.groupdict().items()}
             groups |= {"package": package, "call": call}
             return msgspec.structs.replace(
-                row, cure=rules.filled(row.cure, groups), means=rules.filled(row.means, groups)
+                row,
+                cure=rules.fill_placeholders(row.cure, groups),
+                means=rules.fill_placeholders(row.means, groups),
             )
     return None
 
 
-def cure(message: str, package: str, call: str) -> str:
+def find_cure(message: str, package: str, call: str) -> str:
     """The cure for an exception with this message; "" if it is of no known type."""
-    remedy = of(message, package, call)
+    remedy = find_remedy(message, package, call)
     return remedy.cure if remedy else ""

@@ -13,10 +13,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 CODE = "IMG705"
 NAME = r"[`'\"]?(?P<name>[A-Za-z][\w.-]{1,40}?)[`'\"]?"
@@ -80,55 +80,55 @@ NO_PACKAGES = frozenset(("python", "cuda", "version", "the", "driver", "gcc", "g
 
 
 @lru_cache(maxsize=1)
-def load() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+def load_requirements() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     """Package → required package → range of the package's versions → specifier."""
     path = files.data("diagnose/facts/requirements.yaml")
-    return yaml_data.load(path, dict[str, dict[str, dict[str, str]]])
+    return yaml_data.load_yaml_data(path, dict[str, dict[str, dict[str, str]]])
 
 
 def _ranges(user: str, package: str) -> Mapping[str, str]:
     """Range of the versions of `user` → what they require of `package`."""
-    return load().get(normalize(user), {}).get(normalize(package), {})
+    return load_requirements().get(normalize_package(user), {}).get(normalize_package(package), {})
 
 
-def of(user: str, package: str, version: str) -> str:
+def required_specifier(user: str, package: str, version: str) -> str:
     """The specifier of `package` that `version` of `user` requires; "" if unknown."""
     rows = _ranges(user, package)
     try:
         release = Version(version)
     except InvalidVersion:
         return ""
-    return next((spec for span, spec in rows.items() if _within(release, span)), "")
+    return next((spec for span, spec in rows.items() if _is_within(release, span)), "")
 
 
 def used(user: str, packages: Sequence[str]) -> str:
     """The first of `packages` that `user` requires; "" if none."""
-    names = load().get(normalize(user), {})
-    return next((package for package in packages if normalize(package) in names), "")
+    names = load_requirements().get(normalize_package(user), {})
+    return next((package for package in packages if normalize_package(package) in names), "")
 
 
-def newest(user: str, package: str) -> str:
+def newest_specifier(user: str, package: str) -> str:
     """The specifier of `package` that the newest listed release of `user` requires; "" if none."""
     rows = _ranges(user, package)
     last = [*rows.items()][-1] if rows else ("<", "")
     return "" if "<" in last[0] else last[1]
 
 
-def cure(package: str, caller: str, facts: Facts) -> str:
+def pin_cure(package: str, caller: str, facts: LogFacts) -> str:
     """The pin of `package` for the package `caller` that uses it; "" if unknown."""
     user = releases.package_name(caller)
     if not user or user == package:
         return ""
     version = facts.versions.get(user, "")
-    if version and (spec := of(user, package, version)):
+    if version and (spec := required_specifier(user, package, version)):
         return f"pip install '{package}{spec}', which {user} {version} requires"
-    have = facts.versions.get(normalize(package), "")
-    if have and (span := accepting(user, package, have)):
+    have = facts.versions.get(normalize_package(package), "")
+    if have and (span := accepting_versions(user, package, have)):
         return (
             f"pip install '{user}{span}', which allows {package} {have}, or keep {user} and install"
             f" the {package} that pip check names for {user}"
         )
-    spec = newest(user, package)
+    spec = newest_specifier(user, package)
     if not spec or package in BASES:
         return ""
     return (
@@ -138,12 +138,12 @@ def cure(package: str, caller: str, facts: Facts) -> str:
     )
 
 
-def update(package: str, caller: str, facts: Facts) -> str:
+def update_cure(package: str, caller: str, facts: LogFacts) -> str:
     """The cure if the package `caller` and `package` do not fit, in a direction that is unknown."""
     caller = caller or facts.user_of(package)
-    if pin := cure(package, caller, facts):
+    if pin := pin_cure(package, caller, facts):
         return pin
-    user, have = releases.package_name(caller), facts.versions.get(normalize(package), "")
+    user, have = releases.package_name(caller), facts.versions.get(normalize_package(package), "")
     if user and user != package and package == "torch":
         return (
             f"pip install -U torch {user} if nothing else pins torch, or keep torch {have}".rstrip()
@@ -170,32 +170,32 @@ def update(package: str, caller: str, facts: Facts) -> str:
     )
 
 
-def renewed(package: str) -> str:
+def update_command(package: str) -> str:
     """The command that updates `package`, with the one that is released together with it."""
     return f"pip install -U {package} {_twin(package)}".rstrip()
 
 
 def _twin(package: str) -> str:
     """The package that is released together with `package`, such as unsloth_zoo; "" if none."""
-    twin = releases.table().companions.get(package, "").partition(",")[0]
+    twin = releases.load_name_table().companions.get(package, "").partition(",")[0]
     return twin if package.partition("-")[0] == re.split("[-_]", twin)[0] else ""
 
 
-def reason(text: str, caller: str = "") -> Reason | None:
+def requirement_reason(text: str, caller: str = "") -> Reason | None:
     """The cause of a message that states which version of a package is required.
 
     `caller`: the import name of the package that raised it.
     """
     for pattern in STATED:
         match = pattern.search(text)
-        if match is None or normalize(match["name"]) in NO_PACKAGES:
+        if match is None or normalize_package(match["name"]) in NO_PACKAGES:
             continue
         groups = match.groupdict()
         bound = (groups.get("bound") or "").lower()
         sign = groups.get("sign") or ("<=" if bound in UPPER else ">=")
         if "is installed with version" in match[0]:  # the bound is that of the installed one
             sign = "<=" if bound in ("greater", "newer", "higher") else ">="
-        name = normalize(match["name"])
+        name = normalize_package(match["name"])
         version = groups.get("newest") or groups.get("version")
         sign = "==" if groups.get("newest") else sign
         spec = groups.get("spec") or f"{sign}{version}"
@@ -206,7 +206,8 @@ def reason(text: str, caller: str = "") -> Reason | None:
         have = f", and {name} {installed} is installed" if installed else ""
         return Reason(
             code=CODE,
-            cause=f"{releases.distribution(caller) if caller else 'a package'} needs {name}{spec}"
+            cause=f"{releases.distribution_of_module(caller) if caller else 'a package'} needs"
+            f" {name}{spec}"
             f"{have}",
             cure=f"pip install '{name}{spec}' if the other packages allow it (imgbuild resolve"
             f" {name})",
@@ -215,11 +216,11 @@ def reason(text: str, caller: str = "") -> Reason | None:
     return None
 
 
-def _within(version: Version, span: str) -> bool:
+def _is_within(version: Version, span: str) -> bool:
     return SpecifierSet(span).contains(version, prereleases=True)
 
 
-def accepting(user: str, package: str, have: str) -> str:
+def accepting_versions(user: str, package: str, have: str) -> str:
     """The newest range of versions of `user` that allows `have` of `package`; "" if none."""
     rows = _ranges(user, package)
     for span, spec in reversed([*rows.items()]):

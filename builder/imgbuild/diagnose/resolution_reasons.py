@@ -15,7 +15,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.diagnose import requirements
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
 
@@ -96,51 +96,51 @@ NOT_LISTED = tuple(
 )
 
 
-class _Listed(msgspec.Struct, frozen=True):
+class _ListedVersions(msgspec.Struct, frozen=True):
     """The system that the newest or oldest listed version of a package belongs to."""
 
     newest: Mapping[str, str]
     oldest: Mapping[str, str]
 
 
-class _Constraint(msgspec.Struct, frozen=True):
+class _PackageConstraint(msgspec.Struct, frozen=True):
     """A requirement of `by` on a package; `by` is "" for an index, "you" for the project."""
 
     by: str
     on: str
 
 
-def reason(text: str, facts: Facts) -> Reason | None:
+def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     """The cause in an explanation; None if the text is none. `text`: all its lines, joined."""
     if facts.ignored and (match := UNAVAILABLE.search(text)):
         return _other_python(match["package"], match["version"], facts)
-    if (missing := unlisted(text)) is not None:
+    if (missing := unlisted_reason(text)) is not None:
         return missing
     if not EXPLAINS.search(text):
         return None
     plain = re.sub(r"\s+", " ", MARKERS.sub("", text))
-    plain = SECOND.sub(r"\1,\2", POETRYS.sub(_as_pip, plain))
+    plain = SECOND.sub(r"\1,\2", POETRYS.sub(_pip_requirement, plain))
     constraints = _constraints(plain)
     python = _python(plain)
     if python is not None:
         return python
-    clash = _clash(constraints)
+    clash = _find_clash(constraints)
     if clash is None:
         return _without_clash(plain)
     first, second = clash
     split = SPLIT.search(text)
     if not second.by:
-        return _absent(first, second.on, split[1] if split else "")
+        return _absent_version_reason(first, second.on, split[1] if split else "")
     cause = f"{_needs(first)}, and {_needs(second)}"
     mine = next((each for each in clash if each.by == "you"), None)
     other = first if mine is second else second
     names = " ".join(dict.fromkeys(_name(each.by) for each in clash if each.by != "you"))
     if mine is not None:
         cure = f"change the requirement {mine.on}, or use another version of {_name(other.by)}"
-        cure += _fitting(_name(other.by), mine.on)
+        cure += _fitting_versions(_name(other.by), mine.on)
     else:
         cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
-    return _of(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
+    return _resolution_reason(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
 
 
 def _without_clash(plain: str) -> Reason | None:
@@ -150,7 +150,7 @@ def _without_clash(plain: str) -> Reason | None:
         return None
     if (wheel := NO_WHEEL.search(plain)) is not None:
         return _no_wheel(wheel["wheel"], wheel["tag"] or "", wheel["have"] or "")
-    return _of(
+    return _resolution_reason(
         match[1].rstrip(", "),
         "change one of these requirements; imgbuild resolve finds compatible versions",
         certain=False,
@@ -162,7 +162,9 @@ def _no_wheel(requirement: str, tag: str, have: str) -> Reason:
     name = _name(requirement)
     python = "Python" in tag or tag == "ABI" or have.startswith("cp3")
     what = "this Python" if python else f"this platform ({have})" if have else "this platform"
-    return _of(f"{requirement} has no wheels for {what}", _other_system(name, have, python=python))
+    return _resolution_reason(
+        f"{requirement} has no wheels for {what}", _other_system(name, have, python=python)
+    )
 
 
 def _other_system(name: str, have: str, *, python: bool) -> str:
@@ -182,20 +184,24 @@ def _other_system(name: str, have: str, *, python: bool) -> str:
     )
 
 
-def _fitting(user: str, requirement: str) -> str:
+def _fitting_versions(user: str, requirement: str) -> str:
     """The versions of `user` that allow an exact requirement, in parentheses; "" if unknown."""
     name, exact, version = requirement.partition("==")
-    span = requirements.accepting(user, name.strip(), version.partition("+")[0]) if exact else ""
+    span = (
+        requirements.accepting_versions(user, name.strip(), version.partition("+")[0])
+        if exact
+        else ""
+    )
     return f" ('{user}{span}' allows {name}=={version})" if span else ""
 
 
-def _as_pip(match: re.Match[str]) -> str:
+def _pip_requirement(match: re.Match[str]) -> str:
     """A requirement of Poetry in pip's form."""
     spec = match["spec"].replace("^", ">=")
     return match["name"] + (f"=={spec}" if spec[0].isdigit() else spec)
 
 
-def unlisted(text: str) -> Reason | None:
+def unlisted_reason(text: str) -> Reason | None:
     """The cause if pip finds no matching version, derived from those that it lists."""
     match = next((match for form in NOT_LISTED if (match := form.search(text))), None)
     if match is None:
@@ -215,7 +221,7 @@ def unlisted(text: str) -> Reason | None:
     except InvalidVersion:
         number = ends = None
     if number is not None and ends is not None:
-        systems = _systems().get(name, _Listed({}, {}))
+        systems = _systems().get(name, _ListedVersions({}, {}))
         if number > ends[1]:
             system = systems.newest.get(str(ends[1]), "an older Python, glibc or system")
             cause += f": pip finds {name} up to {ends[1]} only, so this is {system}"
@@ -234,11 +240,13 @@ def unlisted(text: str) -> Reason | None:
 
 
 @lru_cache(maxsize=1)
-def _systems() -> Mapping[str, _Listed]:
-    return yaml_data.load(files.data("diagnose/facts/listed.yaml"), dict[str, _Listed])
+def _systems() -> Mapping[str, _ListedVersions]:
+    return yaml_data.load_yaml_data(
+        files.data("diagnose/facts/listed.yaml"), dict[str, _ListedVersions]
+    )
 
 
-def installed(text: str, texts: Iterable[str]) -> Reason | None:
+def installed_conflict_reason(text: str, texts: Iterable[str]) -> Reason | None:
     """The cause if pip reports that it installed versions which another package excludes.
 
     `texts`: all lines; the package with the most unmet requirements is the one to install again.
@@ -267,7 +275,7 @@ def installed(text: str, texts: Iterable[str]) -> Reason | None:
     )
 
 
-def _other_python(package: str, version: str, facts: Facts) -> Reason | None:
+def _other_python(package: str, version: str, facts: LogFacts) -> Reason | None:
     """The reason if pip omits the required version because of its Python."""
     spec = facts.ignored.get(version)
     if spec is None:
@@ -282,7 +290,7 @@ def _other_python(package: str, version: str, facts: Facts) -> Reason | None:
     )
 
 
-def _of(what: str, cure: str, *, certain: bool = True) -> Reason:
+def _resolution_reason(what: str, cure: str, *, certain: bool = True) -> Reason:
     return Reason(
         code="IMG910",
         cause=f"the requirements have no solution: {what}",
@@ -291,7 +299,7 @@ def _of(what: str, cure: str, *, certain: bool = True) -> Reason:
     )
 
 
-def _needs(each: _Constraint) -> str:
+def _needs(each: _PackageConstraint) -> str:
     return f"you require {each.on}" if each.by == "you" else f"{each.by} needs {each.on}"
 
 
@@ -301,7 +309,7 @@ def _name(requirement: str) -> str:
     return match[0].rstrip("-.") if match else requirement
 
 
-def _absent(needed: _Constraint, there: str, split: str) -> Reason:
+def _absent_version_reason(needed: _PackageConstraint, there: str, split: str) -> Reason:
     """The reason if no index of the command has a version; `there`: the versions on the index.
 
     `split`: the environment for which uv solves, unless it solves for all.
@@ -330,13 +338,13 @@ def _absent(needed: _Constraint, there: str, split: str) -> Reason:
         cure += " or an index that is more complete"
     if split:
         cure += "; or omit that environment: environments in [tool.uv], or a marker"
-    return _of(cause, cure)
+    return _resolution_reason(cause, cure)
 
 
-def _constraints(text: str) -> dict[str, list[_Constraint]]:
+def _constraints(text: str) -> dict[str, list[_PackageConstraint]]:
     """The constraints on each package, in the order of the text."""
-    found: dict[str, list[_Constraint]] = {}
-    for each in sorted(_all(CONCLUSION.sub(". ", text)), key=lambda pair: pair[0]):
+    found: dict[str, list[_PackageConstraint]] = {}
+    for each in sorted(_iterate_statements(CONCLUSION.sub(". ", text)), key=lambda pair: pair[0]):
         _, constraint, package = each
         rows = found.setdefault(package.lower().replace("_", "-"), [])
         if constraint not in rows:
@@ -344,14 +352,14 @@ def _constraints(text: str) -> dict[str, list[_Constraint]]:
     return found
 
 
-def _all(text: str) -> Iterator[tuple[int, _Constraint, str]]:
+def _iterate_statements(text: str) -> Iterator[tuple[int, _PackageConstraint, str]]:
     """Place, constraint and package of each statement."""
     for pattern in (DEPENDS, REQUIRED):
         for match in pattern.finditer(text):
             by = match.groupdict().get("by") or "you"
             by = "you" if by == "your project" else by.removeprefix("cause: ")
             for on in (each.rstrip(".") for each in (match["on"], match["also"]) if each):
-                yield match.start(), _Constraint(by, on), _name(on)
+                yield match.start(), _PackageConstraint(by, on), _name(on)
     for match in ABSENT.finditer(text):
         on = (match["none"] or match["only"] or match["wheel"] or match["lost"]).rstrip(".")
         there = f"no index has {on}"
@@ -362,10 +370,12 @@ def _all(text: str) -> Iterator[tuple[int, _Constraint, str]]:
             if match["tag"] and not match["have"]:
                 tag = f" for this {match['tag'].replace('ABI', 'version (ABI)')}"
             there = f"{on} has no wheels{tag}"
-        yield match.start(), _Constraint("", there), _name(on)
+        yield match.start(), _PackageConstraint("", there), _name(on)
 
 
-def _clash(constraints: dict[str, list[_Constraint]]) -> tuple[_Constraint, _Constraint] | None:
+def _find_clash(
+    constraints: dict[str, list[_PackageConstraint]],
+) -> tuple[_PackageConstraint, _PackageConstraint] | None:
     """Two constraints on one package that exclude each other; the second may be an index's."""
     for rows in constraints.values():
         needs = [row for row in rows if row.by]
@@ -391,7 +401,7 @@ def _python(text: str) -> Reason | None:
         have = match["have"] or have
     if not (needs and have):
         return None
-    return _of(
+    return _resolution_reason(
         f"{by} needs Python {needs}, and the Python of this project is {have}",
         f"raise requires-python (or pass --python) to one that {by} supports, or use another"
         f" version of {_name(by)}",

@@ -16,11 +16,11 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.code.kinds import FindingKind
 from imgbuild.diagnose import literals
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.system import files, yaml_data
 
-Role = Literal["cause", "consequence", "symptom"]
-Confidence = Literal["high", "medium", "low"]
+FindingRole = Literal["cause", "consequence", "symptom"]
+FindingConfidence = Literal["high", "medium", "low"]
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -56,33 +56,35 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     follows: bool = False
     requires: str = ""
     names: tuple[str, ...] = ()
-    role: Role = "cause"
-    confidence: Confidence = "high"
+    role: FindingRole = "cause"
+    confidence: FindingConfidence = "high"
     priority: int = 50
     sources: tuple[str, ...] = ()
     example: str = ""
 
     @property
-    def patterns(self) -> tuple[re.Pattern[str], ...]:
+    def compiled_patterns(self) -> tuple[re.Pattern[str], ...]:
         """`match`, compiled."""
-        return _compiled(self.match)
+        return _compile_patterns(self.match)
 
     @property
-    def absent(self) -> Mapping[str, str]:
+    def empty_groups(self) -> Mapping[str, str]:
         """The groups of all patterns, each with an empty text."""
         return _groups(self.match)
 
-    def named(self, texts: Sequence[str]) -> Mapping[str, str]:
+    def named_groups(self, texts: Sequence[str]) -> Mapping[str, str]:
         """The groups of `names`, from the first text with each; in capitals if there is none."""
         groups = {name: name.upper() for name in _groups(self.names)}
-        for pattern in reversed(_compiled(self.names)):
+        for pattern in reversed(_compile_patterns(self.names)):
             match = next(filter(None, map(pattern.search, texts)), None)
             groups |= match.groupdict() if match else {}
         return groups
 
-    def applies(self, facts: Facts, texts: Sequence[str], end: Sequence[str] = ()) -> bool:
+    def conditions_hold(
+        self, facts: LogFacts, texts: Sequence[str], end: Sequence[str] = ()
+    ) -> bool:
         """Whether the rest of the log meets the conditions of the rule; `end`: its last lines."""
-        if self.last and not any(_somewhere(pattern, end) for pattern in self.patterns):
+        if self.last and not any(_matches_any(pattern, end) for pattern in self.compiled_patterns):
             return False
         if self.arm is not None and self.arm != facts.arm:
             return False
@@ -90,59 +92,64 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             version = facts.version(package)
             if version is not None and not SpecifierSet(spec).contains(version, prereleases=True):
                 return False
-        if not all(_somewhere(pattern, texts) for pattern in _compiled(self.also)):
+        if not all(_matches_any(pattern, texts) for pattern in _compile_patterns(self.also)):
             return False
-        return not any(_somewhere(pattern, texts) for pattern in _compiled(self.unless))
+        return not any(_matches_any(pattern, texts) for pattern in _compile_patterns(self.unless))
 
 
 @lru_cache(maxsize=4096)
-def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+def _compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern, re.ASCII) for pattern in patterns)
 
 
 @lru_cache(maxsize=1024)
 def _groups(patterns: tuple[str, ...]) -> Mapping[str, str]:
-    return {name: "" for pattern in _compiled(patterns) for name in pattern.groupindex}
+    return {name: "" for pattern in _compile_patterns(patterns) for name in pattern.groupindex}
 
 
-def _somewhere(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
+def _matches_any(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
     return any(pattern.search(text) for text in texts)
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[FailureRule, ...]:
+def load_rules() -> tuple[FailureRule, ...]:
     """All rules, those with the highest priority first."""
     rules = [
-        yaml_data.load(path, FailureRule) for path in sorted(files.data("diagnose").glob("*.yaml"))
+        yaml_data.load_yaml_data(path, FailureRule)
+        for path in sorted(files.data("diagnose").glob("*.yaml"))
     ]
     return tuple(sorted(rules, key=lambda rule: (-rule.priority, rule.code)))
 
 
 @lru_cache(maxsize=1)
-def kinds() -> Mapping[str, FindingKind]:
+def derived_kinds() -> Mapping[str, FindingKind]:
     """The failures that are derived from facts, by code: `data/diagnose/facts/kinds.yaml`."""
-    return yaml_data.load(files.data("diagnose/facts/kinds.yaml"), dict[str, FindingKind])
+    return yaml_data.load_yaml_data(files.data("diagnose/facts/kinds.yaml"), dict[str, FindingKind])
 
 
 @lru_cache(maxsize=1)
-def _searched() -> tuple[tuple[tuple[FailureRule, re.Pattern[str]], ...], literals.WordIndex]:
+def _searched_patterns() -> tuple[
+    tuple[tuple[FailureRule, re.Pattern[str]], ...], literals.WordIndex
+]:
     """The patterns of all rules, each with its rule, and the index of their words."""
-    rows = tuple((rule, pattern) for rule in load() for pattern in rule.patterns)
+    rows = tuple((rule, pattern) for rule in load_rules() for pattern in rule.compiled_patterns)
     return rows, literals.WordIndex(pattern.pattern for _, pattern in rows)
 
 
 @lru_cache(maxsize=1024)  # logs repeat their failures, on all ranks
-def matches(
+def matching_rules(
     text: str, frames: tuple[str, ...]
 ) -> tuple[tuple[FailureRule, Mapping[str, str]], ...]:
     """The rules with a pattern in `text`, each with the pattern's groups."""
-    return tuple(_matches(text, frames))
+    return tuple(_iterate_matches(text, frames))
 
 
-def _matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Mapping[str, str]]]:
-    rows, index = _searched()
+def _iterate_matches(
+    text: str, frames: Sequence[str]
+) -> Iterator[tuple[FailureRule, Mapping[str, str]]]:
+    rows, index = _searched_patterns()
     matched = None
-    for number in index.candidates(text):
+    for number in index.candidate_patterns(text):
         rule, pattern = rows[number]
         if rule is matched or (match := pattern.search(text)) is None:
             continue
@@ -150,10 +157,10 @@ def _matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Ma
         if rule.frames and not any(re.search(rule.frames, frame) for frame in frames):
             continue
         found = {name: value for name, value in match.groupdict().items() if value}
-        yield rule, {**rule.absent, **found}
+        yield rule, {**rule.empty_groups, **found}
 
 
-def filled(text: str, groups: Mapping[str, str]) -> str:
+def fill_placeholders(text: str, groups: Mapping[str, str]) -> str:
     """`text` with its placeholders replaced; empty values are removed with their punctuation."""
     full = PLACEHOLDER.sub(lambda match: groups.get(match[1], match[0]), text)
     if "" not in groups.values():

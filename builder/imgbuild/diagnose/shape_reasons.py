@@ -37,12 +37,12 @@ class ShapeKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 @lru_cache(maxsize=1)
-def load() -> Mapping[str, ShapeKind]:
+def load_shape_kinds() -> Mapping[str, ShapeKind]:
     """The kinds by their names."""
-    return yaml_data.load(files.data("diagnose/facts/shapes.yaml"), dict[str, ShapeKind])
+    return yaml_data.load_yaml_data(files.data("diagnose/facts/shapes.yaml"), dict[str, ShapeKind])
 
 
-def reason(text: str) -> Reason | None:
+def shape_reason(text: str) -> Reason | None:
     """The cause of the first weight that a checkpoint has in another shape; None for others."""
     match = COPIED.search(text)
     if match is None:
@@ -53,12 +53,13 @@ def reason(text: str) -> Reason | None:
     if not (kind := _kind(name, saved, model)):
         return None
     groups = {"saved": str(saved[0]), "model": str(model[0]), "factor": str(_factor(saved, model))}
-    why = load()[kind]
+    why = load_shape_kinds()[kind]
     return Reason(
         code=CODE,
-        cause=f"{name} has the shape {_shown(saved)} in the checkpoint and {_shown(model)} in the"
-        f" model: {rules.filled(why.cause, groups)}",
-        cure=rules.filled(why.cure, groups),
+        cause=f"{name} has the shape {_shown_sizes(saved)} in the checkpoint and"
+        f" {_shown_sizes(model)} in the"
+        f" model: {rules.fill_placeholders(why.cause, groups)}",
+        cure=rules.fill_placeholders(why.cure, groups),
         confidence="high",
         source="rule",
     )
@@ -93,5 +94,5 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.replace(" ", "").split(",") if size)
 
 
-def _shown(sizes: tuple[int, ...]) -> str:
+def _shown_sizes(sizes: tuple[int, ...]) -> str:
     return " x ".join(map(str, sizes))

@@ -9,7 +9,7 @@ import re
 import sys
 
 from imgbuild.audit.source import stdlib
-from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
 MODULE = re.compile(r"No module named ['\"]?(?P<module>[a-z_]\w*)(?P<below>\.[\w.]+)?['\"]?")
@@ -34,7 +34,7 @@ ABSTRACT = frozenset(
 )
 
 
-def reason(text: str, facts: Facts) -> Reason | None:
+def standard_reason(text: str, facts: LogFacts) -> Reason | None:
     """The cause if a version of Python lacks a module or name of its standard library."""
     if match := MODULE.search(text):
         if match["module"] in POSIX and not match["below"]:
@@ -47,8 +47,16 @@ def reason(text: str, facts: Facts) -> Reason | None:
                 " images; docker run --gpus all)",
                 confidence="high",
             )
-        spec = "" if match["below"] else _in(stdlib.load().modules, match["module"])
-        return _of(f"the module {match['module']}", spec, "IMG903", facts) if spec else None
+        spec = (
+            ""
+            if match["below"]
+            else _pythons_with_name(stdlib.load_standard_library().modules, match["module"])
+        )
+        return (
+            _standard_reason(f"the module {match['module']}", spec, "IMG903", facts)
+            if spec
+            else None
+        )
     for pattern, code in ((IMPORT, "IMG902"), (ATTRIBUTE, "IMG905")):
         match = pattern.search(text)
         if match is None or match["module"].partition(".")[0] not in sys.stdlib_module_names:
@@ -57,15 +65,15 @@ def reason(text: str, facts: Facts) -> Reason | None:
         if module == "collections" and name in ABSTRACT:
             spec = "<3.10"
         else:
-            spec = _in(stdlib.load().names.get(module, {}), name)
+            spec = _pythons_with_name(stdlib.load_standard_library().names.get(module, {}), name)
         if spec:
-            return _of(f"{module}.{name}", spec, code, facts)
+            return _standard_reason(f"{module}.{name}", spec, code, facts)
         if match["module"].partition(".")[0] in CHANGING:
-            return _unknown(module, name, code, facts)
+            return _unknown_name_reason(module, name, code, facts)
     return None
 
 
-def _unknown(module: str, name: str, code: str, facts: Facts) -> Reason:
+def _unknown_name_reason(module: str, name: str, code: str, facts: LogFacts) -> Reason:
     """The reason for a name missing in the table: from a Python before 3.10 or after 3.14."""
     python = f"Python {facts.python}" if facts.python else "the Python that ran this"
     return Reason(
@@ -77,12 +85,12 @@ def _unknown(module: str, name: str, code: str, facts: Facts) -> Reason:
     )
 
 
-def _in(group: dict[str, str], name: str) -> str:
+def _pythons_with_name(group: dict[str, str], name: str) -> str:
     """The versions of Python that have a name, if not all have it; "" if unknown."""
     return next((spec for spec, names in group.items() if name in names.split()), "")
 
 
-def _of(what: str, spec: str, code: str, facts: Facts) -> Reason:
+def _standard_reason(what: str, spec: str, code: str, facts: LogFacts) -> Reason:
     python = f" (the log shows Python {facts.python})" if facts.python else ""
     version = spec.rpartition("<")[2] if "<" in spec else spec.removeprefix(">=")
     if "<" in spec:

@@ -59,12 +59,12 @@ NO_WORDS = frozenset(
 )
 
 
-def reason(text: str) -> Reason | None:
+def value_reason(text: str) -> Reason | None:
     """The cause of a value that a parser or validator rejects; None for other texts."""
-    return _command_line(text) or _validated(text)
+    return _command_line(text) or _validation_reason(text)
 
 
-def listed(text: str) -> tuple[str, ...]:
+def allowed_values(text: str) -> tuple[str, ...]:
     """The allowed values in a message that lists them; none if it does not."""
     match = ONE_OF.search(text)
     if match is None:
@@ -72,7 +72,7 @@ def listed(text: str) -> tuple[str, ...]:
     return _values(re.split(r"[\])}](?=$|[^\w\[({'\"`])|\. |, (?:but )?got\b", match["allowed"])[0])
 
 
-def rejected(text: str, allowed: tuple[str, ...]) -> str:
+def rejected_value(text: str, allowed: tuple[str, ...]) -> str:
     """The value that such a message rejects: the first quoted one that is not allowed."""
     rest = re.sub(r"\[[^\[\]]{0,1500}\]|\([^()]{0,1500}\)|\{[^{}]{0,1500}\}", " ", text)
     match = re.search(r"(?:got|found|given|but|is|was|received)[: ]+['\"`]?([\w./:+-]{1,80})", rest)
@@ -80,7 +80,7 @@ def rejected(text: str, allowed: tuple[str, ...]) -> str:
     return next((each for each in candidates if each not in allowed), "")
 
 
-def nearest(value: str, allowed: tuple[str, ...]) -> str:
+def nearest_value(value: str, allowed: tuple[str, ...]) -> str:
     """The most similar allowed value; "" if none is similar."""
     low = {each.lower(): each for each in allowed}
     near = difflib.get_close_matches(value.strip("'\"").lower(), low, 1, 0.6)
@@ -93,11 +93,11 @@ def _values(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))[:200]
 
 
-def advice(value: str, allowed: tuple[str, ...], where: str) -> str:
+def value_advice(value: str, allowed: tuple[str, ...], where: str) -> str:
     """The cure for a value that is not one of `allowed`."""
     if not allowed:
         return f"pass a value that {where} allows: --help or the documentation lists them"
-    near = nearest(value, allowed)
+    near = nearest_value(value, allowed)
     shown = ", ".join(allowed[:12]) + (", …" if len(allowed) > 12 else "")
     if near:
         return f"use {near} for {where} (allowed: {shown})"
@@ -107,7 +107,7 @@ def advice(value: str, allowed: tuple[str, ...], where: str) -> str:
 def _command(value: str, allowed: tuple[str, ...]) -> str:
     """The cure for a command that a program does not have."""
     shown = ", ".join(allowed[:12]) or "those that --help lists"
-    near = nearest(value, allowed)
+    near = nearest_value(value, allowed)
     what = f"write {near}" if near else "update the package, if a newer release documents it"
     return f"{what}; the installed version has {shown}"
 
@@ -117,18 +117,22 @@ def _command_line(text: str) -> Reason | None:
         option, value = match["option"], match["value"]
         allowed = _values(match["allowed"] or "")
         if option in ("command", "subcommand", "{command}"):
-            return _of(f"the installed version has no command {value}", _command(value, allowed))
-        return _of(f"{value} is not allowed for {option}", advice(value, allowed, option))
+            return _create_reason(
+                f"the installed version has no command {value}", _command(value, allowed)
+            )
+        return _create_reason(
+            f"{value} is not allowed for {option}", value_advice(value, allowed, option)
+        )
     if match := TYPED.search(text):
         option = match["option"]
-        return _of(
+        return _create_reason(
             f"the value of {option} is wrong: {match['why']}",
             f"correct {option} in the command (a comma, quote or space too many, a unit, or a"
             " backslash followed by a space before the line's end); --help shows its form",
         )
     if match := REQUIRED.search(text):
         names = match["options"] or match["any"] or "an argument"
-        return _of(
+        return _create_reason(
             f"the command line lacks {names}",
             f"pass {names}; in a script look for a backslash followed by a space or a comment,"
             " which ends the command before it",
@@ -137,10 +141,12 @@ def _command_line(text: str) -> Reason | None:
     if match is None:
         return None
     if match["missing"]:
-        return _of(f"the command line lacks {match['missing']}", f"pass {match['missing']}")
+        return _create_reason(
+            f"the command line lacks {match['missing']}", f"pass {match['missing']}"
+        )
     if match["extra"] or match["command"]:
         what = match["extra"] or match["command"]
-        return _of(
+        return _create_reason(
             f"the program has no such argument or command: {what}",
             "see --help of the installed version; quote values with spaces",
         )
@@ -148,11 +154,11 @@ def _command_line(text: str) -> Reason | None:
     found = NOT_ONE_OF.search(match["why"])
     cure = f"correct the value of {option}; --help shows its form"
     if found:
-        cure = advice(found["value"], _values(found["allowed"]), option)
-    return _of(f"the value of {option} is wrong: {match['why']}", cure)
+        cure = value_advice(found["value"], _values(found["allowed"]), option)
+    return _create_reason(f"the value of {option} is wrong: {match['why']}", cure)
 
 
-def _validated(text: str) -> Reason | None:
+def _validation_reason(text: str) -> Reason | None:
     """The first field that a pydantic model rejects."""
     model = MODEL.search(text)
     field = (
@@ -166,14 +172,14 @@ def _validated(text: str) -> Reason | None:
     why = re.sub(r"\s+", " ", field["why"]).strip()
     given = f" (it is {value})" if value and kind != "missing" else ""
     if kind in ("missing", "value_error.missing"):
-        return _of(f"{name} is required and not set", f"set {field['field']}")
+        return _create_reason(f"{name} is required and not set", f"set {field['field']}")
     if kind in ("extra_forbidden", "unexpected_keyword_argument", "value_error.extra"):
         return None  # a name, which the releases of the package explain
     cure = f"pass a value of the type that {name} has"
     if kind in ("literal_error", "enum", "value_error.const", "type_error.enum"):
-        cure = advice(value, _values(why.partition("be")[2] or why), field["field"])
-    return _of(f"the value of {name} is not allowed: {why}{given}", cure)
+        cure = value_advice(value, _values(why.partition("be")[2] or why), field["field"])
+    return _create_reason(f"the value of {name} is not allowed: {why}{given}", cure)
 
 
-def _of(cause: str, cure: str) -> Reason:
+def _create_reason(cause: str, cure: str) -> Reason:
     return Reason(code=CODE, cause=cause, cure=cure, confidence="high")

@@ -31,7 +31,7 @@ class RankState(msgspec.Struct):
     completed: int = -1
 
 
-class Watchdogs(msgspec.Struct):
+class WatchdogReports(msgspec.Struct):
     """The states of the ranks whose watchdog has reported something."""
 
     ranks: dict[int, RankState] = {}
@@ -68,7 +68,7 @@ class Watchdogs(msgspec.Struct):
             return [self.ranks[rank] for rank, work in sorted(timed_out.items()) if work == least]
         return []
 
-    def absent(self) -> list[int]:
+    def absent_ranks(self) -> list[int]:
         """Ranks lower than the highest rank that timed out, whose watchdog reports nothing."""
         reported = {state.rank for state in self.ranks.values() if state.timed_out >= 0}
         return [rank for rank in range(max(reported, default=-1)) if rank not in reported][:64]

@@ -24,7 +24,7 @@ SECRET = re.compile(r"TOKEN(?!IZERS_PARALLELISM)|KEY|SECRET|PASS|AUTH|CREDENTIAL
 ADDRESS_LOGIN = re.compile(r"//[^/@\s]+@")
 
 
-class Collected(msgspec.Struct, frozen=True, kw_only=True):
+class CollectedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine, Python and packages of the active environment, and variables."""
 
     host: Host
@@ -33,21 +33,21 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str]
 
 
-def collect() -> Collected:
+def collect_machine() -> CollectedMachine:
     """Read this machine and the active environment.
 
     Raises InputError if the environment cannot be read.
     """
     environment = open_environment(None)
-    return Collected(
+    return CollectedMachine(
         host=read_host(),
         python=environment.python,
         packages={package.wheel.package: package.wheel.version for package in environment.packages},
-        variables=variables(os.environ),
+        variables=run_variables(os.environ),
     )
 
 
-def variables(environment: Mapping[str, str]) -> dict[str, str]:
+def run_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that affect a run, without credentials, and with "set" instead of secrets."""
     return {
         name: "set" if SECRET.search(name) else ADDRESS_LOGIN.sub("//", value)

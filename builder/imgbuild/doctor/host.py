@@ -39,7 +39,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
     capability: str = ""
 
 
-class Runs(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeSupport(msgspec.Struct, frozen=True, kw_only=True):
     """A container runtime on this machine. `gpus` is set if it can provide GPUs to containers."""
 
     name: str
@@ -59,13 +59,13 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     glibc: str = ""
     driver: str = ""
     gpus: tuple[HostGpu, ...] = ()
-    engines: tuple[Runs, ...] = ()
+    engines: tuple[RuntimeSupport, ...] = ()
     shared_memory: Bytes = 0
     igzip: bool = False
     described: bool = False
 
     @property
-    def phrase(self) -> str:
+    def host_phrase(self) -> str:
         """The description of the machine in messages."""
         return "the machine" if self.described else "this machine"
 
@@ -76,20 +76,22 @@ def read_host() -> Host:
     return Host(
         arch=_arch(platform.machine()),
         kernel=platform.release(),
-        glibc=glibc(),
-        driver=driver or driver_of(_text(DRIVER_FILE)),
+        glibc=glibc_version(),
+        driver=driver or driver_version(_text(DRIVER_FILE)),
         gpus=gpus,
         engines=tuple(_engines()),
         shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else 0,
-        igzip=programs.which("igzip") is not None,
+        igzip=programs.find_on_path("igzip") is not None,
     )
 
 
-def accelerators() -> Host:
+def accelerator_host() -> Host:
     """Read only the architecture, driver and GPUs of this machine, which is fast."""
     driver, gpus = _gpus()
     return Host(
-        arch=_arch(platform.machine()), driver=driver or driver_of(_text(DRIVER_FILE)), gpus=gpus
+        arch=_arch(platform.machine()),
+        driver=driver or driver_version(_text(DRIVER_FILE)),
+        gpus=gpus,
     )
 
 
@@ -114,42 +116,46 @@ def parse_gpus(text: str) -> tuple[str, tuple[HostGpu, ...]]:
 
 
 def _gpus() -> tuple[str, tuple[HostGpu, ...]]:
-    program = programs.which("nvidia-smi")
+    program = programs.find_on_path("nvidia-smi")
     if program is None:
         return "", ()
     for query in QUERIES:
         command = [program, f"--query-gpu={','.join(query)}", "--format=csv,noheader"]
-        answer = process.run(command, check=False)
+        answer = process.run_command(command, check=False)
         if answer.status == 0:
             return parse_gpus(answer.stdout)
     return "", ()
 
 
-def driver_of(text: str) -> str:
+def driver_version(text: str) -> str:
     """The driver version in the text of its file in /proc."""
     first = text.partition("\n")[0]
     match = _VERSION.search(first) if "NVRM" in first else None
     return match[0] if match else ""
 
 
-def _engines() -> Iterable[Runs]:
+def _engines() -> Iterable[RuntimeSupport]:
     for kind in ("docker", "podman"):
-        container_engine = engine.find(kind)
+        container_engine = engine.find_engine(kind)
         if container_engine is not None:
             gpus = _has_runtime(container_engine) if kind == "docker" else False
-            yield Runs(name=kind, version=container_engine.version, gpus=gpus or _has_cdi())
+            yield RuntimeSupport(
+                name=kind, version=container_engine.version, gpus=gpus or _has_cdi()
+            )
     for name in ("apptainer", "singularity"):
-        program = programs.which(name)
-        answer = process.run([program, "--version"], check=False) if program else None
+        program = programs.find_on_path(name)
+        answer = process.run_command([program, "--version"], check=False) if program else None
         version = re.search(r"\d+(?:\.\d+)+\S*", answer.stdout) if answer else None
         if version is not None:
             # It binds the driver's libraries by itself (--nv).
-            yield Runs(name=name, version=version[0], gpus=True)
+            yield RuntimeSupport(name=name, version=version[0], gpus=True)
             break
 
 
 def _has_runtime(docker: engine.Engine) -> bool:
-    answer = process.run(docker.command("info", "--format", "{{json .Runtimes}}"), check=False)
+    answer = process.run_command(
+        docker.command("info", "--format", "{{json .Runtimes}}"), check=False
+    )
     return '"nvidia"' in answer.stdout
 
 
@@ -169,7 +175,7 @@ def _arch(machine: str) -> Arch | None:
         return None
 
 
-def glibc() -> str:
+def glibc_version() -> str:
     """The glibc version of this machine, or "" with another C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")

@@ -13,18 +13,18 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.container import apptainer, driver, engine, run_in_image, sandbox
-from imgbuild.container.load import load
+from imgbuild.container.load import load_image
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import WorkFailed
 from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.tar import Member, header, padding
+from imgbuild.oci.tar import LayerMember, member_header, padding_size
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.sif import convert
 from imgbuild.smoke import runner
 from imgbuild.smoke.runner import ImageUnderTest
 from imgbuild.system import process
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch
 
 SCRIPT = "doctor.py"
@@ -50,65 +50,73 @@ class _ImageReport(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _ScriptOutput(msgspec.Struct, frozen=True):
     format: int
     seconds: float
     findings: tuple[_ImageReport, ...]
 
 
-def in_sif(
-    lock: Lock, arch: Arch, image: Path, options: InspectOptions, reporter: Reporter = SILENT
+def check_sif(
+    lock: Lock,
+    arch: Arch,
+    image: Path,
+    options: InspectOptions,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> Report:
     """Run the checks in the SIF file `image`. Raises ToolMissing without Apptainer."""
-    program = apptainer.require()
+    program = apptainer.require_apptainer()
     words = [program, "exec", "--no-privs", "--bind", f"{runner.TESTS.resolve()}:{PLACE}:ro"]
     words += ["--nv"] if options.gpus else []
     command = [*words, *options.words, str(image), ENTRYPOINT, *_command(lock, options)]
     with reporter.step(f"{lock.target}: checking inside the image, in apptainer"):
-        done = process.run(command, check=False)
+        done = process.run_command(command, check=False)
     return _report(lock, arch, done, reporter)
 
 
-def in_image(
+def check_image(
     test_image: ImageUnderTest, layout: Layout, options: InspectOptions, *, through: str
 ) -> Report:
     """Run the checks in the image in `layout`. `through` is docker, podman, apptainer or root."""
     lock, arch, reporter = test_image.lock, test_image.arch, test_image.reporter
     if through == "apptainer":
-        apptainer.require()
+        apptainer.require_apptainer()
         with test_image.store.scratch() as scratch:
             image = scratch / "image.sif"
             with reporter.step(f"creating a SIF of {layout.path.name}"):
-                convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=reporter)
-            return in_sif(lock, arch, image, options, reporter)
+                convert.convert_image(
+                    layout, arch, image, convert.ConvertOptions(), reporter=reporter
+                )
+            return check_sif(lock, arch, image, options, reporter)
     if through == "root":
-        return _in_root(test_image, layout, options)
-    container_engine = engine.require(through, reporter=reporter)
-    reference = load(container_engine, layout, arch, lock.target, reporter=reporter).reference
+        return _check_in_root(test_image, layout, options)
+    container_engine = engine.require_engine(through, reporter=reporter)
+    reference = load_image(container_engine, layout, arch, lock.target, reporter=reporter).reference
     settings = engine.ContainerOptions(gpus=options.gpus > 0, options=(f"--volume={PLACE}",))
-    with test_image.step(f"checking inside the image, in {container_engine.kind}"):
-        container = engine.create(container_engine, reference, _command(lock, options), settings)
+    with test_image.report_step(f"checking inside the image, in {container_engine.kind}"):
+        container = engine.create_container(
+            container_engine, reference, _command(lock, options), settings
+        )
         try:
-            engine.copy_in(container_engine, container, _tar(), PLACE)
-            done = engine.start(container_engine, container)
+            engine.copy_into_container(container_engine, container, _script_tar(), PLACE)
+            done = engine.start_container(container_engine, container)
         finally:
-            engine.discard(container_engine, container)
+            engine.remove_container(container_engine, container)
     return _report(lock, arch, done, reporter)
 
 
-def _in_root(test_image: ImageUnderTest, layout: Layout, options: InspectOptions) -> Report:
+def _check_in_root(test_image: ImageUnderTest, layout: Layout, options: InspectOptions) -> Report:
     lock, arch, user = test_image.lock, test_image.arch, test_image.lock.settings.user
     unpacked = root_folder(layout, arch, test_image.store, reporter=test_image.reporter)
     with unpacked as root, test_image.store.scratch() as scratch:
-        settings = run_in_image.running(layout, arch)
-        binds = [sandbox.Bind(source=runner.TESTS, target=PLACE)]
-        env = run_in_image.environment(settings) | {"HOME": user.home}
+        settings = run_in_image.command_config(layout, arch)
+        binds = [sandbox.BindMount(source=runner.TESTS, target=PLACE)]
+        env = run_in_image.image_environment(settings) | {"HOME": user.home}
         if options.gpus:
             fetched = driver.driver_files(scratch)
             binds += fetched.binds
             env |= fetched.env
-        with test_image.step("checking inside the image, in a root folder"):
-            done = sandbox.run(
+        with test_image.report_step("checking inside the image, in a root folder"):
+            done = sandbox.run_in_sandbox(
                 root,
                 [*settings.entrypoint, *_command(lock, options)],
                 env=env,
@@ -126,19 +134,19 @@ def _command(lock: Lock, options: InspectOptions) -> list[str]:
     return [python, f"{PLACE}/{SCRIPT}", "--json", *needs]
 
 
-def _tar() -> Iterator[bytes]:
+def _script_tar() -> Iterator[bytes]:
     """The script, which consists of two files, as a tar stream."""
     for name in SCRIPTS:
         data = (runner.TESTS / name).read_bytes()
-        yield header(Member(path=name, size=len(data), content=data))
-        yield data + bytes(padding(len(data)))
+        yield member_header(LayerMember(path=name, size=len(data), content=data))
+        yield data + bytes(padding_size(len(data)))
     yield bytes(1024)
 
 
-def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) -> Report:
+def _report(lock: Lock, arch: Arch, done: process.ProcessResult, reporter: Reporter) -> Report:
     """Read the findings of the script. Raises WorkFailed if it did not run."""
     try:
-        document = msgspec.json.decode(done.stdout, type=_Document)
+        document = msgspec.json.decode(done.stdout, type=_ScriptOutput)
     except msgspec.DecodeError as error:
         tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
         message = (
@@ -167,7 +175,7 @@ def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) ->
     )
 
 
-def lines(report: Report) -> Sequence[str]:
+def finding_lines(report: Report) -> Sequence[str]:
     """The findings as text, with errors at the end."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []

@@ -20,9 +20,11 @@ from imgbuild.plan.image_digests import digests_path
 from imgbuild.report import Floors
 from imgbuild.values import Arch
 
-LEAST_SHARED = 1 << 30  # bytes of /dev/shm; NCCL and data loaders need more than Docker's 64 MB
+MINIMUM_SHARED_MEMORY = (
+    1 << 30
+)  # bytes of /dev/shm; NCCL and data loaders need more than Docker's 64 MB
 COMPATIBILITY = "by minor version compatibility"
-SPECIAL = frozenset({"sglang", "verl", "unsloth", "deepspeed"})
+SPECIAL_PACKAGES = frozenset({"sglang", "verl", "unsloth", "deepspeed"})
 GPU_LABEL = "dev.imgbuild.gpu"
 
 
@@ -63,7 +65,7 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
 
 
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+class HostDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The machine, the results for targets, and remarks.
 
     `best` is the first target that fits, preferably not retired. It is "" if no target fits, or if
@@ -84,12 +86,16 @@ class _TargetDigests(msgspec.Struct, frozen=True):
     arch: dict[Arch, _ImageDigests]
 
 
-def offer(images: Path, lock: Lock, retired: str = "", *, recommended: bool = False) -> TargetNeeds:
+def target_needs(
+    images: Path, lock: Lock, retired: str = "", *, recommended: bool = False
+) -> TargetNeeds:
     """The requirements of the target of `lock`, based on its digests, else on its CUDA release."""
     path = digests_path(images, lock.target)
-    target_digests = codec.read(path, _TargetDigests, what="digests").arch if path.exists() else {}
+    target_digests = (
+        codec.read_document(path, _TargetDigests, what="digests").arch if path.exists() else {}
+    )
     stated = lock.settings.labels.get(GPU_LABEL, "").split()
-    assumed = _assumed(lock.cuda, stated)
+    assumed = _assumed_floors(lock.cuda, stated)
     return TargetNeeds(
         target=lock.target,
         cuda=lock.cuda,
@@ -100,29 +106,31 @@ def offer(images: Path, lock: Lock, retired: str = "", *, recommended: bool = Fa
         },
         retired=retired,
         recommended=recommended,
-        special=any(not SPECIAL.isdisjoint(each.versions) for each in lock.arch.values()),
+        special=any(not SPECIAL_PACKAGES.isdisjoint(each.versions) for each in lock.arch.values()),
     )
 
 
-def planned(target: str, cuda: str, arches: Iterable[Arch], gpu: Sequence[str]) -> TargetNeeds:
+def planned_needs(
+    target: str, cuda: str, arches: Iterable[Arch], gpu: Sequence[str]
+) -> TargetNeeds:
     """The expected requirements of a row without a lock, based on its CUDA release and GPUs."""
-    assumed = _assumed(cuda, gpu)
+    assumed = _assumed_floors(cuda, gpu)
     return TargetNeeds(target=target, cuda=cuda, as_of="", floors=dict.fromkeys(arches, assumed))
 
 
-def _assumed(cuda: str, stated: Sequence[str]) -> Floors:
+def _assumed_floors(cuda: str, stated: Sequence[str]) -> Floors:
     """The requirements based on the CUDA release and the stated capabilities."""
-    data = gpus.load()
-    later = [entry.capability for entry in data.gpus if _runs_any(stated, entry.capability)]
+    data = gpus.load_drivers()
+    later = [entry.capability for entry in data.gpus if _has_code_for(stated, entry.capability)]
     return Floors(
         cuda=cuda,
-        driver=data.oldest(cuda),
-        driver_full=data.own(cuda),
+        driver=data.oldest_driver(cuda),
+        driver_full=data.release_driver(cuda),
         gpu=tuple(dict.fromkeys((*stated, *later))),
     )
 
 
-def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
+def diagnose_host(host: Host, offers: Iterable[TargetNeeds]) -> HostDiagnosis:
     """Compare `host` with `offers`. Complete targets are first, unsuitable ones last.
 
     In each group, recommended targets are first and retired targets last, and otherwise the newest
@@ -132,14 +140,14 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     ordered = sorted(
         offers,
         key=lambda target_needs: (
-            gpus.numbers(target_needs.cuda),
+            gpus.version_numbers(target_needs.cuda),
             target_needs.as_of,
             target_needs.target,
         ),
         reverse=True,
     )
     verdicts = sorted(
-        (judge(host, target_needs) for target_needs in ordered),
+        (judge_target(host, target_needs) for target_needs in ordered),
         key=lambda fit: (
             not fit.fits,
             not fit.complete,
@@ -158,15 +166,15 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
             fit.recommended and fit.special,
         ),
     )
-    return Diagnosis(
+    return HostDiagnosis(
         host=host,
         verdicts=tuple(verdicts),
-        best=fitting[0].target if fitting and comparable(host) else "",
+        best=fitting[0].target if fitting and is_comparable(host) else "",
         remarks=tuple(_remarks(host)),
     )
 
 
-def comparable(host: Host) -> bool:
+def is_comparable(host: Host) -> bool:
     """Whether GPU and driver were found, so that targets can be compared.
 
     For another machine, the specified properties are compared.
@@ -174,18 +182,20 @@ def comparable(host: Host) -> bool:
     return host.described or bool(host.gpus and host.driver)
 
 
-def limited_to(diagnosis: Diagnosis, targets: Collection[str]) -> Diagnosis:
+def limit_diagnosis(diagnosis: HostDiagnosis, targets: Collection[str]) -> HostDiagnosis:
     """Restrict the results to `targets`. The best target does not change."""
     selected = tuple(verdict for verdict in diagnosis.verdicts if verdict.target in targets)
     return msgspec.structs.replace(diagnosis, verdicts=selected)
 
 
-def judge(host: Host, offered: TargetNeeds) -> TargetFit:
+def judge_target(host: Host, offered: TargetNeeds) -> TargetFit:
     """Whether the target of `offered` runs on `host`."""
     floors = offered.floors.get(host.arch) if host.arch is not None else None
     if floors is None:
         have = " and ".join(sorted(offered.floors))
-        reason = f"the image is for {have}, but {host.phrase} is {host.arch or 'of another kind'}"
+        reason = (
+            f"the image is for {have}, but {host.host_phrase} is {host.arch or 'of another kind'}"
+        )
         return TargetFit(
             target=offered.target,
             fits=False,
@@ -200,12 +210,13 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
         *_glibc_remarks(host, floors),
     ]
     known = bool(host.driver and floors.driver_full)
-    complete = not reasons and known and not gpus.older(host.driver, floors.driver_full)
+    complete = not reasons and known and not gpus.is_older(host.driver, floors.driver_full)
     return TargetFit(
         target=offered.target,
         fits=not reasons,
         complete=complete,
-        limited=not reasons and any(map(functools.partial(_uncompiled, host, floors), host.gpus)),
+        limited=not reasons
+        and any(map(functools.partial(_may_not_compile, host, floors), host.gpus)),
         unrestricted=floors.driver_full if known and not reasons and not complete else "",
         retired=offered.retired,
         recommended=offered.recommended,
@@ -216,11 +227,12 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
 
 
 def _driver_reasons(host: Host, floors: Floors) -> Iterable[str]:
-    if gpus.older(host.driver, floors.driver):
-        newest = gpus.load().newest(host.driver)
+    if gpus.is_older(host.driver, floors.driver):
+        newest = gpus.load_drivers().newest_release(host.driver)
         up_to = f", which runs CUDA {newest} and older" if newest else ""
         yield (
-            f"CUDA {floors.cuda} requires driver {floors.driver} or newer, but {host.phrase} has"
+            f"CUDA {floors.cuda} requires driver {floors.driver} or newer, but {host.host_phrase}"
+            " has"
             f" {host.driver}{up_to}"
         )
 
@@ -228,10 +240,12 @@ def _driver_reasons(host: Host, floors: Floors) -> Iterable[str]:
 def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
     if not host.driver and floors.driver:
         yield f"requires driver {floors.driver} or newer"
-    branch, floor = gpus.numbers(host.driver), gpus.numbers(floors.driver)
+    branch, floor = gpus.version_numbers(host.driver), gpus.version_numbers(floors.driver)
     if len(branch) == 1 and branch == floor[:1] and floor[1:] > (0,):
         yield f"requires release {floors.driver} or newer of driver branch {host.driver}"
-    if gpus.older(host.driver, floors.driver_full) and not gpus.older(host.driver, floors.driver):
+    if gpus.is_older(host.driver, floors.driver_full) and not gpus.is_older(
+        host.driver, floors.driver
+    ):
         yield driver_text(host.driver, floors)
 
 
@@ -241,7 +255,7 @@ def driver_text(driver: str, floors: Floors) -> str:
     `floors.driver_full` is newer than the driver of the CUDA release if a library has no machine
     code for some GPUs, and PTX of a newer release.
     """
-    own, full = gpus.load().own(floors.cuda), floors.driver_full
+    own, full = gpus.load_drivers().release_driver(floors.cuda), floors.driver_full
     runs = (
         f"runs on driver {driver} {COMPATIBILITY}, from {floors.driver} on, with one"
         " restriction: code that relies on the driver to compile PTX, or that calls functions"
@@ -259,26 +273,26 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
     for gpu in dict.fromkeys(here):
         if not gpu.capability or has_code(able, gpu.capability):
             continue
-        have = ", ".join(sorted(able, key=gpus.numbers))
+        have = ", ".join(sorted(able, key=gpus.version_numbers))
         name = gpu.name if gpu.name == gpu.capability else f"{gpu.name} ({gpu.capability})"
         if _is_tegra(gpu.capability):
             yield (
                 f"the image has no code for {name}, because code for servers and desktops "
                 f"({have}) does not run on a Tegra"
             )
-        elif gpu.capability in _computed():
+        elif gpu.capability in _computed_capabilities():
             yield f"the image has no code for {name}, only for {have}"
         else:
             yield f"no code for {name} is known, only for {have}"
 
 
-def _computed() -> set[str]:
+def _computed_capabilities() -> set[str]:
     """The capabilities to compute requirements of images for."""
-    return {entry.capability for entry in gpus.load().gpus}
+    return {entry.capability for entry in gpus.load_drivers().gpus}
 
 
 def _is_tegra(capability: str) -> bool:
-    model = gpu_models.find(capability)
+    model = gpu_models.find_gpu_model(capability)
     return model is not None and model.tegra
 
 
@@ -294,18 +308,20 @@ def has_code(able: Collection[str], capability: str) -> bool:
     if capability in able:
         return True
     return (
-        capability not in _computed() and not _is_tegra(capability) and _runs_any(able, capability)
+        capability not in _computed_capabilities()
+        and not _is_tegra(capability)
+        and _has_code_for(able, capability)
     )
 
 
-def _runs_any(able: Iterable[str], capability: str) -> bool:
+def _has_code_for(able: Iterable[str], capability: str) -> bool:
     codes = [GpuCode(f"sm_{name.replace('.', '')}") for name in able]
-    return any(gpus.runs(code, capability) for code in codes)
+    return any(gpus.can_run(code, capability) for code in codes)
 
 
 def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
     for gpu in dict.fromkeys(host.gpus):
-        if _uncompiled(host, floors, gpu):
+        if _may_not_compile(host, floors, gpu):
             yield (
                 f"some kernels for {gpu.name} are PTX only, which driver {host.driver} is "
                 f"possibly too old to compile; {floors.driver_full} or newer can compile them"
@@ -314,25 +330,25 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
             yield f"the driver compiles some kernels for {gpu.name} at first use"
 
 
-def _uncompiled(host: Host, floors: Floors, gpu: HostGpu) -> bool:
+def _may_not_compile(host: Host, floors: Floors, gpu: HostGpu) -> bool:
     """Whether the driver is possibly too old to compile kernels that the GPU needs."""
-    return is_compiled(floors, gpu) and gpus.older(host.driver, floors.driver_full)
+    return is_compiled(floors, gpu) and gpus.is_older(host.driver, floors.driver_full)
 
 
 def is_compiled(floors: Floors, gpu: HostGpu) -> bool:
     """Whether some kernels for the GPU exist only as PTX."""
     return gpu.capability in floors.gpu_ptx or (
         bool(gpu.capability)
-        and not _runs_any(floors.gpu, gpu.capability)
-        and _runs_any(floors.gpu_ptx, gpu.capability)
+        and not _has_code_for(floors.gpu, gpu.capability)
+        and _has_code_for(floors.gpu_ptx, gpu.capability)
     )
 
 
 def _glibc_remarks(host: Host, floors: Floors) -> Iterable[str]:
-    if gpus.older(host.glibc, floors.glibc):
+    if gpus.is_older(host.glibc, floors.glibc):
         yield (
             f"without a container (requirements-{host.arch}.txt), the wheels require glibc "
-            f"{floors.glibc} or newer; {host.phrase} has {host.glibc}"
+            f"{floors.glibc} or newer; {host.host_phrase} has {host.glibc}"
         )
 
 
@@ -359,7 +375,7 @@ def _remarks(host: Host) -> Iterable[str]:
         container_engine.name == "docker" for container_engine in host.engines
     ):
         yield "igzip is not installed; to load images faster in Docker, run: apt-get install isal"
-    if host.shared_memory < LEAST_SHARED:
+    if host.shared_memory < MINIMUM_SHARED_MEMORY:
         size = host.shared_memory >> 20
         yield (
             f"{size} MB of shared memory; increase it for containers with --shm-size 16g or --ipc"

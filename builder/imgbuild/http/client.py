@@ -24,11 +24,18 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from imgbuild.errors import FetchFailed
-from imgbuild.http.credentials import Credentials, Login, host, origin, redact, without_login
-from imgbuild.http.headers import content_range, number, retry_after
+from imgbuild.http.credentials import (
+    Credentials,
+    LoginPair,
+    redact_url,
+    strip_login,
+    url_host,
+    url_origin,
+)
+from imgbuild.http.headers import content_range, parse_integer, parse_retry_after
 from imgbuild.http.request import Request
-from imgbuild.system.boundary import NONSENSE, reading
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.boundary import NONSENSE, convert_read_errors
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
 if TYPE_CHECKING:
     import ssl
@@ -36,18 +43,18 @@ if TYPE_CHECKING:
     from imgbuild.http.session import Response, Session
 
 T = TypeVar("T")
-Octets = bytes  # inside Http, `bytes` is the method
+ByteString = bytes  # inside Http, `bytes` is the method
 CHUNK = 128 * 1024
 # The unencoded file: a compressed response would have other bytes and another length.
-PLAIN = {"Accept-Encoding": "identity"}
-_RETRIED = (408, 425, 429, 500, 502, 503, 504)
-DENIED = (401, 403)  # missing or insufficient credentials
+IDENTITY_ENCODING = {"Accept-Encoding": "identity"}
+_RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+DENIED_STATUSES = (401, 403)  # missing or insufficient credentials
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LONGEST_WAIT = 120.0
 PAGE_LIMIT = 48 << 20  # bytes of a page, decompressed
 FILE_LIMIT = 256 << 20  # bytes of a file read into memory
-LARGEST = 64 << 30  # bytes of a file that is read as a stream
-_DECODED = 16 * 1024  # compressed bytes per step, which may expand a thousandfold
+LARGEST_BODY = 64 << 30  # bytes of a file that is read as a stream
+_DECODED_CHUNK = 16 * 1024  # compressed bytes per step, which may expand a thousandfold
 
 
 class TextPage(msgspec.Struct, frozen=True):
@@ -59,7 +66,7 @@ class TextPage(msgspec.Struct, frozen=True):
     status: int
 
 
-class Refused(FetchFailed):
+class RequestRefused(FetchFailed):
     """The server rejected the request with a status that makes retries useless."""
 
     def __init__(
@@ -70,18 +77,18 @@ class Refused(FetchFailed):
         self.total = total
 
     @property
-    def denied(self) -> bool:
+    def is_denied(self) -> bool:
         """Whether the server requires credentials, or more permissions."""
-        return self.status in DENIED
+        return self.status in DENIED_STATUSES
 
 
 class Authorizer:
-    """Provides certificates and credentials for requests of `Http`, and interprets responses.
+    """Provides certificates and credentials for requests of `HttpClient`, and interprets responses.
 
     This class uses the system's certificates and the credentials of the URL. Thread-safe.
     """
 
-    def addressed(self, request: Request) -> Request:
+    def add_allowed_headers(self, request: Request) -> Request:
         """Add the headers that are allowed for the URL to `request`, also after a redirect."""
         return request
 
@@ -89,18 +96,20 @@ class Authorizer:
         """The TLS context for `request`. Raises InputError for an invalid file."""
         from imgbuild.http import session
 
-        return session.shared_trust(os.environ)
+        return session.cached_trust(os.environ)
 
-    def answer(self, http: Http, request: Request, login: Login | None) -> Response:
+    def send_authorized(
+        self, http: HttpClient, request: Request, login: LoginPair | None
+    ) -> Response:
         """Send `request`. The response can have any status. `login` is that of the URL."""
-        return http.exchange(request, login)
+        return http.send_request(request, login)
 
-    def refusal(self, http: Http, request: Request, response: Response) -> Exception:
+    def refusal_error(self, http: HttpClient, request: Request, response: Response) -> Exception:
         """The error for a failed response."""
-        return http.refusal(request, response)
+        return http.refusal_error(request, response)
 
 
-class Http:
+class HttpClient:
     """An HTTP client with retries, redirects and credentials. Thread-safe.
 
     `attempts` is the maximum number of attempts for each URL. `first_wait` is the first delay
@@ -116,7 +125,7 @@ class Http:
         timeout: tuple[float, float] = (20.0, 60.0),
         offline: bool = False,
         authorizer: Authorizer | None = None,
-        reporter: Reporter = SILENT,
+        reporter: Reporter = SILENT_REPORTER,
     ) -> None:
         self.attempts = attempts
         self.offline = offline
@@ -130,9 +139,9 @@ class Http:
     # -- requests of stages
 
     def text(self, url: str, accept: str = "*/*") -> TextPage:
-        """The page at `url`. Raises FetchFailed (or `Refused` with the status) on failure."""
+        """The page at `url`. Raises FetchFailed (or `RequestRefused` with the status) on failure."""
 
-        def _read(response: Response) -> TextPage:
+        def _read_page(response: Response) -> TextPage:
             body = self.body(response, PAGE_LIMIT, decode=True)
             kind = response.headers.get("Content-Type", "")
             charset = re.search(r"charset=[\"']?([A-Za-z0-9._-]+)", kind)
@@ -141,60 +150,62 @@ class Http:
             except LookupError:
                 text = body.decode("utf-8", "replace")
             return TextPage(
-                without_login(response.url),
+                strip_login(response.url),
                 text,
                 kind.partition(";")[0].strip(),
                 response.status_code,
             )
 
-        return self._retrying(url, {"Accept": accept}, _read)
+        return self._retry_get(url, {"Accept": accept}, _read_page)
 
-    def bytes(self, url: str) -> Octets:
+    def fetch_bytes(self, url: str) -> ByteString:
         """The content of the file at `url`, requested without a content encoding."""
-        return self._retrying(url, PLAIN, lambda response: self.body(response, FILE_LIMIT))
+        return self._retry_get(
+            url, IDENTITY_ENCODING, lambda response: self.body(response, FILE_LIMIT)
+        )
 
-    def fingerprint(self, url: str) -> tuple[str, int]:
+    def hash_remote_file(self, url: str) -> tuple[str, int]:
         """The SHA-256 in hex and the size of the file at `url`, which is not kept in memory."""
 
-        def _read(response: Response) -> tuple[str, int]:
+        def _hash_body(response: Response) -> tuple[str, int]:
             hasher, size = hashlib.sha256(), 0
-            for chunk in self._counted(response):
+            for chunk in self._count_body(response):
                 hasher.update(chunk)
                 size += len(chunk)
             return hasher.hexdigest(), size
 
-        return self._retrying(url, PLAIN, _read)
+        return self._retry_get(url, IDENTITY_ENCODING, _hash_body)
 
-    def save(self, url: str, path: Path) -> tuple[str, int]:
+    def save_file(self, url: str, path: Path) -> tuple[str, int]:
         """Write the file at `url` to `path`. Returns the SHA-256 in hex and the size."""
 
-        def _read(response: Response) -> tuple[str, int]:
+        def _write_body(response: Response) -> tuple[str, int]:
             hasher, size = hashlib.sha256(), 0
             with path.open("wb") as file:
-                for chunk in self._counted(response):
+                for chunk in self._count_body(response):
                     hasher.update(chunk)
                     size += file.write(chunk)
             return hasher.hexdigest(), size
 
-        return self._retrying(url, PLAIN, _read)
+        return self._retry_get(url, IDENTITY_ENCODING, _write_body)
 
-    def body(self, response: Response, limit: int, *, decode: bool = False) -> Octets:
+    def body(self, response: Response, limit: int, *, decode: bool = False) -> ByteString:
         """The body of a response. Raises FetchFailed if it is longer than `limit`."""
         data = bytearray()
         for chunk in self.chunks(response, decode=decode):
             data += chunk
             if len(data) > limit:
-                message = f"{host(response.url)} sent a document of more than {limit} bytes"
+                message = f"{url_host(response.url)} sent a document of more than {limit} bytes"
                 raise FetchFailed(message)
-        return Octets(data)
+        return ByteString(data)
 
-    def part(self, url: str, start: int, length: int) -> Octets:
+    def fetch_part(self, url: str, start: int, length: int) -> ByteString:
         """Read `length` bytes at `start`, even if the server does not support ranges.
 
         Raises FetchFailed if the file is shorter.
         """
 
-        def _read(response: Response) -> bytes:
+        def _read_part(response: Response) -> bytes:
             first, _ = content_range(response.headers)
             skip = start - (first or 0)
             data = bytearray()
@@ -204,7 +215,7 @@ class Http:
                 if len(data) >= length:
                     break
             if len(data) < length:
-                message = f"{redact(url)} ends before byte {start + length}"
+                message = f"{redact_url(url)} ends before byte {start + length}"
                 raise FetchFailed(message)
             return bytes(data[:length])
 
@@ -212,90 +223,94 @@ class Http:
             return b""
         if not 0 < length <= FILE_LIMIT:
             limit = f"limit {FILE_LIMIT >> 20} MiB"
-            message = f"{redact(url)}: refusing to read {length} bytes into memory ({limit})"
+            message = f"{redact_url(url)}: refusing to read {length} bytes into memory ({limit})"
             raise FetchFailed(message)
-        return self._retrying(url, {**PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read)
+        return self._retry_get(
+            url, {**IDENTITY_ENCODING, "Range": f"bytes={start}-{start + length - 1}"}, _read_part
+        )
 
-    def part_end(self, url: str, length: int) -> tuple[Octets, int]:
+    def part_end(self, url: str, length: int) -> tuple[ByteString, int]:
         """Read the last `length` bytes (or all) and the size of the file."""
 
-        def _read(response: Response) -> tuple[Octets, int]:
+        def _read_end(response: Response) -> tuple[ByteString, int]:
             first, total = content_range(response.headers)
             data, seen = bytearray(), first or 0
-            for chunk in self._counted(response):
+            for chunk in self._count_body(response):
                 seen += len(chunk)
                 data += chunk
                 del data[:-length]
-            return Octets(data), total if total is not None else seen
+            return ByteString(data), total if total is not None else seen
 
         try:
-            return self._retrying(url, {**PLAIN, "Range": f"bytes=-{length}"}, _read)
-        except Refused as refused:
+            return self._retry_get(
+                url, {**IDENTITY_ENCODING, "Range": f"bytes=-{length}"}, _read_end
+            )
+        except RequestRefused as refused:
             if refused.status not in (400, 416, 501):
                 raise
         # Some servers support ranges, but not suffix ranges.
-        total = self._retrying(url, PLAIN, _length, method="HEAD")
-        return self.part(url, max(0, total - length), min(length, total)), total
+        total = self._retry_get(url, IDENTITY_ENCODING, _length, method="HEAD")
+        return self.fetch_part(url, max(0, total - length), min(length, total)), total
 
     # -- downloads
 
     @contextlib.contextmanager
-    def send(self, request: Request) -> Iterator[Response]:
+    def send_once(self, request: Request) -> Iterator[Response]:
         """Send the request once. Returns a successful response with an unread body.
 
         Raises Transient or FetchFailed. The request's body is sent again after a redirect.
         """
-        request = self._authorizer.addressed(request)
+        request = self._authorizer.add_allowed_headers(request)
         login = self._login(request)
-        first, has_asked = msgspec.structs.replace(request, url=without_login(request.url)), False
+        first, has_asked = msgspec.structs.replace(request, url=strip_login(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
             message = f"{first.place} is not in the cache, and --offline is set"
             raise FetchFailed(message, hint="run once without --offline")
         here = first
         for _ in range(12):
-            response = self._authorizer.answer(self, here, login)
+            response = self._authorizer.send_authorized(self, here, login)
             with contextlib.closing(response):
                 if response.status_code in _REDIRECTS and "Location" in response.headers:
-                    here, login = self._redirected(here, response.headers["Location"], login)
+                    here, login = self._redirect_request(here, response.headers["Location"], login)
                     continue
                 if response.status_code == 401 and not (has_asked or here.anonymous):
-                    has_asked, login = True, self.credentials.query(here.url)
+                    has_asked, login = True, self.credentials.query_keyring(here.url)
                     if login is not None:
                         continue
                 if not 200 <= response.status_code < 300:
-                    raise self._authorizer.refusal(self, here, response)
+                    raise self._authorizer.refusal_error(self, here, response)
                 yield response
                 return
         message = f"{first.place}: too many redirects"
         raise FetchFailed(message)
 
-    def chunks(self, response: Response, *, decode: bool = False) -> Iterator[Octets]:
+    def chunks(self, response: Response, *, decode: bool = False) -> Iterator[ByteString]:
         """The body in chunks. Raises Transient if the connection ends before the stated length."""
         from imgbuild.http import session
 
-        pieces = response.raw.stream(_DECODED if decode else CHUNK, decode_content=decode)
+        pieces = response.raw.stream(_DECODED_CHUNK if decode else CHUNK, decode_content=decode)
         while True:
             try:
                 chunk = next(pieces, None)
             except session.network_errors() as error:
-                raise self._plain(error, redact(response.url)) from None
+                raise self._convert_error(error, redact_url(response.url)) from None
             if chunk is None:
                 return
             yield chunk
 
-    def _counted(self, response: Response) -> Iterator[Octets]:
+    def _count_body(self, response: Response) -> Iterator[ByteString]:
         """The body in chunks. Raises FetchFailed if an unannounced length exceeds the limit."""
-        announced = number(response.headers.get("Content-Length", ""))
-        limit = FILE_LIMIT if announced is None else LARGEST
+        announced = parse_integer(response.headers.get("Content-Length", ""))
+        limit = FILE_LIMIT if announced is None else LARGEST_BODY
         seen = 0
         for chunk in self.chunks(response):
             seen += len(chunk)
             if seen > limit:
-                message = f"{redact(response.url)} has more than {limit} bytes"
+                message = f"{redact_url(response.url)} has more than {limit} bytes"
                 raise FetchFailed(message)
             yield chunk
 
-    def pause(
+    def wait_before_retry(
         self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         """Wait before the next attempt, for the requested time or with a doubled delay."""
@@ -307,7 +322,7 @@ class Http:
 
     # -- for authorizers
 
-    def exchange(self, request: Request, login: Login | None) -> Response:
+    def send_request(self, request: Request, login: LoginPair | None) -> Response:
         """Send `request` unchanged with `login`. The response can have any status.
 
         Without a response, raises Transient, or FetchFailed if a retry is useless.
@@ -329,55 +344,62 @@ class Http:
                 allow_redirects=False,
             )
         except session.network_errors() as error:
-            raise self._plain(error, request.place) from None
+            raise self._convert_error(error, request.place) from None
 
-    def refusal(self, request: Request, response: Response) -> Exception:
-        """The error for a failed response: Transient if a retry can help, else `Refused`."""
-        from imgbuild.http.session import Transient
+    def refusal_error(self, request: Request, response: Response) -> Exception:
+        """The error for a failed response: Transient if a retry can help, else `RequestRefused`."""
+        from imgbuild.http.session import TransientError
 
-        status, reason = response.status_code, self.credentials.scrub(response.reason or "")
-        if status in _RETRIED:
-            return Transient(f"{status} {reason}".strip(), wait=retry_after(response.headers))
+        status, reason = response.status_code, self.credentials.scrub_text(response.reason or "")
+        if status in _RETRIED_STATUSES:
+            return TransientError(
+                f"{status} {reason}".strip(), wait=parse_retry_after(response.headers)
+            )
         message = f"{request.place}: {status} {reason}".strip()
         hint = None
-        if status in DENIED:
-            where = host(request.url)
+        if status in DENIED_STATUSES:
+            where = url_host(request.url)
             hint = (
                 f"set credentials for {where} in netrc, in keyring, or in the URL as"
                 " https://USER:PASSWORD@…"
             )
         if status == 407:
             hint = "set credentials for the proxy: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
-        return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
+        return RequestRefused(
+            message, status=status, hint=hint, total=content_range(response.headers)[1]
+        )
 
     # -- internals
 
-    def _retrying(
+    def _retry_get(
         self,
         url: str,
         headers: Mapping[str, str],
         read: Callable[[Response], T],
         method: str = "GET",
     ) -> T:
-        return self.retrying(Request(url, headers, method), read)
+        return self.retry_request(Request(url, headers, method), read)
 
-    def retrying(self, request: Request, read: Callable[[Response], T]) -> T:
+    def retry_request(self, request: Request, read: Callable[[Response], T]) -> T:
         """Send `request`, and return the result of `read`. Retries until it is complete."""
-        from imgbuild.http.session import Transient
+        from imgbuild.http.session import TransientError
 
         tries = 0
         while True:
             try:
-                with self.send(request) as response, reading(request.place, hint=NONSENSE):
+                with (
+                    self.send_once(request) as response,
+                    convert_read_errors(request.place, hint=NONSENSE),
+                ):
                     return read(response)
-            except Transient as transient:
+            except TransientError as transient:
                 tries += transient.cost
                 self.give_up(request.place, tries, transient.reason, transient.wait)
-                self.pause(tries, transient.wait)
+                self.wait_before_retry(tries, transient.wait)
 
     def give_up(self, url: str, tries: int, reason: str, wait: float | None) -> None:
         """Raise FetchFailed if all attempts have failed or the requested delay is too long."""
-        message = self.credentials.scrub(f"{redact(url)}: {reason}")
+        message = self.credentials.scrub_text(f"{redact_url(url)}: {reason}")
         if wait is not None and wait > _LONGEST_WAIT:
             hint = f"the server requests a delay of {wait:.0f} s; run the command again later"
             raise FetchFailed(message, hint=hint)
@@ -386,21 +408,21 @@ class Http:
                 message, hint="check the network and the proxy, then run the command again"
             )
 
-    def _plain(self, error: Exception, place: str) -> Exception:
+    def _convert_error(self, error: Exception, place: str) -> Exception:
         # `from None` where this is raised: the original errors contain URLs with passwords.
         from imgbuild.http import session
 
         for secret in session.proxy_secrets():
-            self.credentials.hide(secret)
-        plain_error = session.plain(error, place)
-        if isinstance(plain_error, session.Transient):
-            plain_error.reason = self.credentials.scrub(plain_error.reason)
+            self.credentials.hide_secret(secret)
+        plain_error = session.convert_error(error, place)
+        if isinstance(plain_error, session.TransientError):
+            plain_error.reason = self.credentials.scrub_text(plain_error.reason)
         return plain_error
 
-    def _login(self, request: Request) -> Login | None:
+    def _login(self, request: Request) -> LoginPair | None:
         try:
-            origin(request.url)
-            return None if request.anonymous else self.credentials.find(request.url)
+            url_origin(request.url)
+            return None if request.anonymous else self.credentials.find_login(request.url)
         except ValueError:  # invalid brackets or port
             shown = request.url.rpartition("@")[2].partition("?")[0]
             message = f"{shown}: not a supported URL"
@@ -414,35 +436,37 @@ class Http:
         sessions: dict[ssl.SSLContext, Session]
         sessions = self._local.__dict__.setdefault("sessions", {})
         if context not in sessions:
-            sessions[context] = session.session(context)
+            sessions[context] = session.create_session(context)
         return sessions[context]
 
-    def _redirected(
-        self, request: Request, location: str, login: Login | None
-    ) -> tuple[Request, Login | None]:
+    def _redirect_request(
+        self, request: Request, location: str, login: LoginPair | None
+    ) -> tuple[Request, LoginPair | None]:
         try:
             target = urljoin(request.url, location)
-            origin(target)
+            url_origin(target)
         except ValueError:
             target = "://"
-        following = self._authorizer.addressed(msgspec.structs.replace(request, url=target))
+        following = self._authorizer.add_allowed_headers(
+            msgspec.structs.replace(request, url=target)
+        )
         target_login = self._login(following)
-        place, shown = request.place, origin(target) if request.shown else redact(target)
+        place, shown = request.place, url_origin(target) if request.shown else redact_url(target)
         if urlsplit(target).scheme not in ("http", "https"):  # in particular a file of this machine
             message = f"{place} redirects to {shown}, which is not an HTTP URL"
             raise FetchFailed(message)
         if urlsplit(request.url).scheme == "https" and urlsplit(target).scheme != "https":
             message = f"{place} redirects to {shown}, which is not encrypted"
             raise FetchFailed(message)
-        retained_login = login if origin(target) == origin(request.url) else None
+        retained_login = login if url_origin(target) == url_origin(request.url) else None
         return msgspec.structs.replace(
-            following, url=without_login(target)
+            following, url=strip_login(target)
         ), target_login or retained_login
 
 
 def _length(response: Response) -> int:
-    length = number(response.headers.get("Content-Length", ""))
+    length = parse_integer(response.headers.get("Content-Length", ""))
     if length is None:
-        message = f"{redact(response.url)}: the server did not send the size"
+        message = f"{redact_url(response.url)}: the server did not send the size"
         raise FetchFailed(message)
     return length

@@ -18,30 +18,30 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from imgbuild.errors import InputError
 from imgbuild.system import files, process, programs
-from imgbuild.system.files import home
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.files import home_folder
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
-Login = tuple[str, str]
+LoginPair = tuple[str, str]
 
 
-def without_login(url: str) -> str:
+def strip_login(url: str) -> str:
     """`url` without user and password, as used for requests."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def redact(url: str) -> str:
+def redact_url(url: str) -> str:
     """`url` for display, without credentials, fragment and query, which can contain a signature."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def host(url: str) -> str:
+def url_host(url: str) -> str:
     """The host of `url`, with its port, if any."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
-def origin(url: str) -> str:
+def url_origin(url: str) -> str:
     """The scheme, host and port of `url`, which are the scope of credentials."""
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
@@ -51,9 +51,9 @@ def origin(url: str) -> str:
 class Credentials:
     """The credentials of a run. Thread-safe."""
 
-    def __init__(self, reporter: Reporter = SILENT) -> None:
+    def __init__(self, reporter: Reporter = SILENT_REPORTER) -> None:
         self._reporter = reporter
-        self._known: dict[str, Login] = {}
+        self._known: dict[str, LoginPair] = {}
         self._names: dict[str, str] = {}
         self._queried: set[str] = set()
         self._secrets: set[str] = set()
@@ -61,7 +61,7 @@ class Credentials:
         self._netrc: netrc.netrc | None = None
         self._netrc_read = False
 
-    def find(self, url: str) -> Login | None:
+    def find_login(self, url: str) -> LoginPair | None:
         """The credentials for `url` in the URL or netrc. None if there are none.
 
         Credentials in `url` are stored for the server, because links in pages lack them.
@@ -70,48 +70,48 @@ class Credentials:
         with self._lock:
             name = unquote(parts.username or "")
             if parts.password is not None:
-                self._keep(origin(url), (name, unquote(parts.password)))
+                self._store_login(url_origin(url), (name, unquote(parts.password)))
             elif name:
-                self._names[origin(url)] = name
-            login = self._known.get(origin(url))
+                self._names[url_origin(url)] = name
+            login = self._known.get(url_origin(url))
             if login is None and parts.hostname:
-                login = self._from_netrc(parts.hostname, name)
+                login = self._netrc_login(parts.hostname, name)
                 if login is not None:
-                    self._keep(origin(url), login)
+                    self._store_login(url_origin(url), login)
             return login
 
-    def query(self, url: str) -> Login | None:
+    def query_keyring(self, url: str) -> LoginPair | None:
         """The credentials for `url` in keyring, which is queried once per server.
 
         None if there are none.
         """
         with self._lock:
-            place = origin(url)
+            place = url_origin(url)
             if place not in self._queried:
                 self._queried.add(place)
-                login = _from_keyring(url, self._names.get(place), self._reporter)
+                login = _keyring_login(url, self._names.get(place), self._reporter)
                 if login is not None:
-                    self._keep(place, login)
+                    self._store_login(place, login)
                 return login
             return self._known.get(place)
 
-    def hide(self, secret: str) -> None:
-        """Add `secret` to the texts that `scrub` replaces."""
+    def hide_secret(self, secret: str) -> None:
+        """Add `secret` to the texts that `scrub_text` replaces."""
         # replacing shorter ones would corrupt texts without protecting anything
         if len(secret) > 2:
             self._secrets |= {secret, quote(secret, safe=""), quote(secret)}
 
-    def scrub(self, text: str) -> str:
+    def scrub_text(self, text: str) -> str:
         """`text` without known passwords and without `user:password@` in URLs."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return re.sub(r"://[^/@\s]*@", "://", text)
 
-    def _keep(self, place: str, login: Login) -> None:
+    def _store_login(self, place: str, login: LoginPair) -> None:
         self._known[place] = login
-        self.hide(login[1])
+        self.hide_secret(login[1])
 
-    def _from_netrc(self, hostname: str, name: str) -> Login | None:
+    def _netrc_login(self, hostname: str, name: str) -> LoginPair | None:
         if not self._netrc_read:
             self._netrc_read = True
             self._netrc = _read_netrc()
@@ -125,7 +125,7 @@ class Credentials:
 
 def _read_netrc() -> netrc.netrc | None:
     named = os.environ.get("NETRC")
-    path = files.expanded(named) if named else home() / ".netrc"
+    path = files.expand_home(named) if named else home_folder() / ".netrc"
     try:
         return netrc.netrc(path)
     except FileNotFoundError:
@@ -143,7 +143,7 @@ def _read_netrc() -> netrc.netrc | None:
 
 def _services(url: str) -> list[str]:
     """The keyring services of an index: the URL (as for pip and uv), and the host."""
-    parts = urlsplit(without_login(url))
+    parts = urlsplit(strip_login(url))
     base = f"{parts.scheme}://{parts.netloc}"
     names = [parts.netloc, base, base + "/"]
     if parts.hostname and parts.hostname not in names:
@@ -155,11 +155,11 @@ def _services(url: str) -> list[str]:
     return names
 
 
-def _from_keyring(url: str, name: str | None, reporter: Reporter) -> Login | None:
+def _keyring_login(url: str, name: str | None, reporter: Reporter) -> LoginPair | None:
     try:
         keyring = importlib.import_module("keyring")
     except ImportError:
-        return _from_keyring_program(url, name)
+        return _keyring_program_login(url, name)
     for service in _services(url):
         try:
             credential = keyring.get_credential(service, name)
@@ -171,19 +171,19 @@ def _from_keyring(url: str, name: str | None, reporter: Reporter) -> Login | Non
     return None
 
 
-def _from_keyring_program(url: str, name: str | None) -> Login | None:
-    program = programs.which("keyring")
+def _keyring_program_login(url: str, name: str | None) -> LoginPair | None:
+    program = programs.find_on_path("keyring")
     if program is None:
         return None
     for service in _services(url):
         if name:
-            result = process.run([program, "get", service, name], check=False)
+            result = process.run_command([program, "get", service, name], check=False)
             password = result.stdout.rstrip("\r\n")
             if result.status == 0 and password:
                 return (name, password)
         else:
             command = [program, "--mode", "creds", "--output", "json", "get", service]
-            result = process.run(command, check=False)
+            result = process.run_command(command, check=False)
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 answer = json.loads(result.stdout)
                 return (str(answer["username"]), str(answer["password"]))

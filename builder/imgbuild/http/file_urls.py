@@ -34,10 +34,10 @@ class FolderAdapter(requests.adapters.BaseAdapter):
         match = RANGE.fullmatch(request.headers.get("Range", ""))
         if match is None or match.groups() == ("", ""):
             return _answer(request, 200, path.open("rb"), {"Content-Length": str(size)})
-        start, end = _bounds(match[1], match[2], size)
+        start, end = _range_bounds(match[1], match[2], size)
         if start >= end:
             return _answer(request, 416, io.BytesIO(), {"Content-Range": f"bytes */{size}"})
-        piece = _Piece(path.open("rb"), start, end - start)
+        piece = _FileRange(path.open("rb"), start, end - start)
         headers = {
             "Content-Length": str(end - start),
             "Content-Range": f"bytes {start}-{end - 1}/{size}",
@@ -48,7 +48,7 @@ class FolderAdapter(requests.adapters.BaseAdapter):
         """Do nothing, because no file is kept open."""
 
 
-class _Piece(io.RawIOBase):
+class _FileRange(io.RawIOBase):
     """`length` bytes of a file from `start`."""
 
     def __init__(self, file: BinaryIO, start: int, length: int) -> None:
@@ -73,7 +73,7 @@ class _Piece(io.RawIOBase):
         super().close()
 
 
-def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
+def _range_bounds(first: str, last: str, size: int) -> tuple[int, int]:
     """The start and the exclusive end of an HTTP range: a-b, a-, or -n for the last n bytes."""
     if not first:
         return max(0, size - int(last)), size

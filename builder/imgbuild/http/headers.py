@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 
-def number(text: str) -> int | None:
+def parse_integer(text: str) -> int | None:
     """The integer in a header. None if it is not a number of at most 18 digits."""
     match = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
     return int(match[1]) if match else None
@@ -20,13 +20,13 @@ def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
     match = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
     if match is None:
         return None, None
-    return number(match[1] or ""), number(match[2])
+    return parse_integer(match[1] or ""), parse_integer(match[2])
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """The delay in seconds in Retry-After (seconds or a date). None if it is invalid."""
     text = headers.get("Retry-After", "").strip()
-    seconds = number(text)
+    seconds = parse_integer(text)
     if seconds is not None:
         return float(seconds)
     try:

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import msgspec
 
-from imgbuild.http.credentials import redact
+from imgbuild.http.credentials import redact_url
 
 
-class Body(Protocol):
+class RequestBody(Protocol):
     """The body of a request. The length is known first, and chunks are sent when produced."""
 
     def __len__(self) -> int: ...
@@ -29,7 +29,7 @@ class Request(msgspec.Struct, frozen=True):
     url: str
     headers: Mapping[str, str] = {}
     method: str = "GET"
-    body: Callable[[], Body | bytes] | None = None
+    body: Callable[[], RequestBody | bytes] | None = None
     shown: str = ""
     scopes: tuple[str, ...] = ()
     server: str = ""
@@ -39,4 +39,4 @@ class Request(msgspec.Struct, frozen=True):
     @property
     def place(self) -> str:
         """The URL for display."""
-        return self.shown or redact(self.url)
+        return self.shown or redact_url(self.url)

@@ -30,7 +30,7 @@ import urllib3.connectionpool
 import urllib3.exceptions as low
 
 from imgbuild import __version__
-from imgbuild.errors import FetchFailed, InputError, Signal
+from imgbuild.errors import ControlSignal, FetchFailed, InputError
 from imgbuild.http.file_urls import FolderAdapter
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _SYSTEM = (
 )
 
 
-class Transient(Signal):
+class TransientError(ControlSignal):
     """A failure that a retry can resolve.
 
     `wait` is the delay requested by the server, in seconds.
@@ -77,7 +77,7 @@ class Transient(Signal):
         self.cost = cost
 
 
-def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
+def create_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
     """A TLS context that trusts the bundles in `environ`, or by default that of the system.
 
     Raises InputError for an unreadable bundle.
@@ -101,22 +101,22 @@ def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
         for path in value.split(os.pathsep) if name == "SSL_CERT_DIR" else [value]:
             names.setdefault(path, name)
     for path, name in names.items():
-        _load(context, name, path)
+        _load_bundle(context, name, path)
     return context
 
 
-def shared_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """A shared result of `trust`, because reading the system's bundle takes 0.1 s."""
+def cached_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
+    """A shared result of `create_trust`, because reading the system's bundle takes 0.1 s."""
     with _LOCK:
-        return _shared(tuple((name, environ.get(name, "")) for name in BUNDLES))
+        return _create_shared_trust(tuple((name, environ.get(name, "")) for name in BUNDLES))
 
 
 @functools.lru_cache(maxsize=4)
-def _shared(named: tuple[tuple[str, str], ...]) -> ssl.SSLContext:
-    return trust(dict(named))
+def _create_shared_trust(named: tuple[tuple[str, str], ...]) -> ssl.SSLContext:
+    return create_trust(dict(named))
 
 
-def _load(context: ssl.SSLContext, name: str, path: str) -> None:
+def _load_bundle(context: ssl.SSLContext, name: str, path: str) -> None:
     try:
         if Path(path).is_dir():
             context.load_verify_locations(capath=path)
@@ -127,7 +127,7 @@ def _load(context: ssl.SSLContext, name: str, path: str) -> None:
         raise InputError(message, hint=f"correct {name} or unset it") from error
 
 
-class _Adapter(requests.adapters.HTTPAdapter):
+class _TlsAdapter(requests.adapters.HTTPAdapter):
     """Uses the TLS context for servers and proxies, instead of the bundle of certifi."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -157,24 +157,24 @@ class _Adapter(requests.adapters.HTTPAdapter):
         return place, ({"ssl_context": self._context} if parts.scheme == "https" else {})
 
 
-class _Session(requests.Session):
+class _PlainSession(requests.Session):
     """A session that does not follow redirects, because requests would read their bodies."""
 
     def get_redirect_target(self, _: requests.Response) -> None:
         """Return None, because redirects are followed by `Http`."""
 
 
-def session(context: ssl.SSLContext) -> requests.Session:
+def create_session(context: ssl.SSLContext) -> requests.Session:
     """A session for one thread. Proxies are read from the environment. Callers add credentials.
 
     Cookies are not stored, because the cookie of a logged-in user is equivalent to credentials.
     """
-    client_session = _Session()
+    client_session = _PlainSession()
     client_session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
     client_session.headers["User-Agent"] = f"imgbuild/{__version__}"
     client_session.auth = lambda request: request  # prevents requests from reading netrc
-    client_session.mount("https://", _Adapter(context))
-    client_session.mount("http://", _Adapter(context))
+    client_session.mount("https://", _TlsAdapter(context))
+    client_session.mount("http://", _TlsAdapter(context))
     client_session.mount("file://", FolderAdapter())
     return client_session
 
@@ -185,7 +185,7 @@ def proxy_secrets() -> list[str]:
     return [form for password in passwords if password for form in (password, unquote(password))]
 
 
-def plain(error: Exception, place: str) -> Exception:
+def convert_error(error: Exception, place: str) -> Exception:
     """Convert `error` at `place` to Transient, or to FetchFailed if a retry is useless."""
     chain = _chain(error)
     texts = [str(part) for part in chain]
@@ -202,14 +202,14 @@ def plain(error: Exception, place: str) -> Exception:
     if isinstance(error, (*wrong, requests.exceptions.InvalidSchema, low.LocationParseError)):
         return FetchFailed(f"{place}: not a supported URL")
     if any(isinstance(part, low.ProxyError) for part in chain):
-        return Transient("cannot connect to the proxy: " + _innermost(chain), cost=2)
+        return TransientError("cannot connect to the proxy: " + _innermost_message(chain), cost=2)
     if any(isinstance(part, (low.NewConnectionError, low.ConnectTimeoutError)) for part in chain):
-        return Transient("no connection: " + _innermost(chain), cost=2)
+        return TransientError("no connection: " + _innermost_message(chain), cost=2)
     if any(isinstance(part, (TimeoutError, low.ReadTimeoutError)) for part in chain):
-        return Transient("timed out")
+        return TransientError("timed out")
     if any(isinstance(part, low.IncompleteRead) for part in chain):
-        return Transient("the connection was closed early")
-    return Transient("the connection failed: " + _innermost(chain))
+        return TransientError("the connection was closed early")
+    return TransientError("the connection failed: " + _innermost_message(chain))
 
 
 def network_errors() -> tuple[type[Exception], ...]:
@@ -230,14 +230,14 @@ def _chain(error: BaseException) -> list[BaseException]:
     return errors
 
 
-def _innermost(chain: list[BaseException]) -> str:
+def _innermost_message(chain: list[BaseException]) -> str:
     for part in reversed(chain):
         if isinstance(part, OSError) and part.strerror:
             return part.strerror
     return type(chain[-1]).__name__
 
 
-class _Watched(io.RawIOBase):
+class _WatchedStream(io.RawIOBase):
     """The data received on a connection.
 
     Only the time spent waiting for the server after the first byte is counted.
@@ -282,26 +282,26 @@ class _Watched(io.RawIOBase):
         super().close()
 
 
-class _Response(http.client.HTTPResponse):
+class _WatchedResponse(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_Watched(self.fp.detach()))
+        self.fp = io.BufferedReader(_WatchedStream(self.fp.detach()))
 
 
-class _Connection(urllib3.connection.HTTPConnection):
-    response_class = _Response
+class _WatchedConnection(urllib3.connection.HTTPConnection):
+    response_class = _WatchedResponse
 
 
 class _SecureConnection(urllib3.connection.HTTPSConnection):
-    response_class = _Response
+    response_class = _WatchedResponse
 
 
-class _Pool(urllib3.connectionpool.HTTPConnectionPool):
-    ConnectionCls = _Connection
+class _WatchedPool(urllib3.connectionpool.HTTPConnectionPool):
+    ConnectionCls = _WatchedConnection
 
 
 class _SecurePool(urllib3.connectionpool.HTTPSConnectionPool):
     ConnectionCls = _SecureConnection
 
 
-POOLS = {"http": _Pool, "https": _SecurePool}
+POOLS = {"http": _WatchedPool, "https": _SecurePool}

@@ -17,41 +17,41 @@ from packaging.version import Version
 
 from imgbuild.index.pages import IndexFile
 from imgbuild.matrix.fields import SDIST_ENDINGS
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class FileRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules for files. `pins` maps normalized package names to exact versions."""
 
     as_of: datetime.date
-    tags: Tags
+    tags: WheelTags
     pins: Mapping[str, str]
 
     @property
-    def cut_off(self) -> datetime.datetime:
+    def cut_off_time(self) -> datetime.datetime:
         """The exclusive cut-off time: `as_of` at 00:00 UTC."""
         return datetime.datetime.combine(self.as_of, datetime.time(), tzinfo=datetime.UTC)
 
 
-def exclusion(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> str | None:
+def exclusion_reason(file: IndexFile, package: str, rules: FileRules, *, timed: bool) -> str | None:
     """The reason to exclude the wheel `file`, or None. `timed`: the index has upload times."""
     if not file.is_wheel:
         return "is not a wheel"
-    if not rules.tags.fits(file.name):
-        return f"is for {described(file.name)}"
-    return cut_off_exclusion(file, rules, timed=timed) or unwanted(file, package, rules)
+    if not rules.tags.is_compatible(file.name):
+        return f"is for {wheel_platform_and_python(file.name)}"
+    return cut_off_reason(file, rules, timed=timed) or unwanted_reason(file, package, rules)
 
 
-def cut_off_exclusion(file: IndexFile, rules: Rules, *, timed: bool) -> str | None:
+def cut_off_reason(file: IndexFile, rules: FileRules, *, timed: bool) -> str | None:
     """The reason if the cut-off excludes `file`, or None. Unknown upload times are excluded."""
-    if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off):
+    if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off_time):
         return None
     if file.uploaded is None:
         return "has no upload time, which the cut-off requires"
     return f"was uploaded {file.uploaded:%Y-%m-%d}, not before the cut-off {rules.as_of}"
 
 
-def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
+def unwanted_reason(file: IndexFile, package: str, rules: FileRules) -> str | None:
     """The reason to exclude `file` apart from upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
@@ -60,9 +60,9 @@ def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
     return None
 
 
-def accepts_python(file: IndexFile, rules: Rules) -> bool:
+def accepts_python(file: IndexFile, rules: FileRules) -> bool:
     """Whether `requires_python` of a file includes the Python of `rules`."""
-    python = rules.tags.markers["python_full_version"]
+    python = rules.tags.environment_markers["python_full_version"]
     return _accepts_python(file.requires_python or "", python)
 
 
@@ -83,25 +83,25 @@ def same_version(version: Version | None, pin: str | None) -> bool:
     return version == pinned if pinned.local else Version(version.public) == pinned
 
 
-def usable(
-    files: Iterable[IndexFile], package: str, rules: Rules, *, timed: bool
+def usable_files(
+    files: Iterable[IndexFile], package: str, rules: FileRules, *, timed: bool
 ) -> list[IndexFile]:
     """The usable wheels in the given order."""
-    fitting = (file for file in files if file.is_wheel and rules.tags.fits(file.name))
-    return [file for file in fitting if exclusion(file, package, rules, timed=timed) is None]
+    fitting = (file for file in files if file.is_wheel and rules.tags.is_compatible(file.name))
+    return [file for file in fitting if exclusion_reason(file, package, rules, timed=timed) is None]
 
 
-def best(files: Iterable[IndexFile], version: Version, tags: Tags) -> IndexFile | None:
+def best_wheel(files: Iterable[IndexFile], version: Version, tags: WheelTags) -> IndexFile | None:
     """The best wheel of `version` by tag, build number and name, or None."""
     ranked = [
         (rank, file)
         for file in files
-        if file.version == version and (rank := tags.rank(file.name)) is not None
+        if file.version == version and (rank := tags.rank_wheel(file.name)) is not None
     ]
     return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def public(version: str) -> Version:
+def public_version(version: str) -> Version:
     """A version without the local part, such as that of a build for a CUDA release."""
     return Version(Version(version).public)
 
@@ -121,13 +121,15 @@ def is_sdist(file: IndexFile) -> bool:
     return file.name.endswith(SDIST_ENDINGS) and file.version is not None
 
 
-def described(name: str) -> str:
+def wheel_platform_and_python(name: str) -> str:
     """The platform and Python of a wheel as text, such as "Linux x86_64, Python cp310"."""
     pythons = sorted({tag.interpreter for tag in _tags(name)})
-    return f"{system(name)}, Python {'/'.join(pythons)}" if pythons else system(name)
+    return (
+        f"{wheel_platform(name)}, Python {'/'.join(pythons)}" if pythons else wheel_platform(name)
+    )
 
 
-def system(name: str) -> str:
+def wheel_platform(name: str) -> str:
     """The platform of a wheel as text, such as "Linux x86_64"."""
     return "/".join(sorted({_system(tag.platform) for tag in _tags(name)})) or "an unknown platform"
 

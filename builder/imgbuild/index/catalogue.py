@@ -20,11 +20,17 @@ import msgspec
 from packaging.requirements import InvalidRequirement
 from packaging.version import Version
 
-from imgbuild.index.candidates import Rules, cut_off_exclusion, is_sdist, unwanted, usable
-from imgbuild.index.pages import GIT, URL, Indexes, IndexFile
-from imgbuild.index.remote_wheel import FactStore, Ranges, metadata
+from imgbuild.index.candidates import (
+    FileRules,
+    cut_off_reason,
+    is_sdist,
+    unwanted_reason,
+    usable_files,
+)
+from imgbuild.index.pages import GIT, URL, IndexFile, IndexLookup
+from imgbuild.index.remote_wheel import FactStore, RangeClient, read_wheel_metadata
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 
 class SdistBuilder(Protocol):
@@ -34,7 +40,7 @@ class SdistBuilder(Protocol):
         """METADATA of the wheel of `sdist`. Raises ImgbuildError if it is not available."""
 
 
-class Amend(Protocol):
+class AdditionsProvider(Protocol):
     """Provides requirements that are missing in METADATA of a package."""
 
     def __call__(self, package: str, version: Version) -> Sequence[str]:
@@ -42,7 +48,7 @@ class Amend(Protocol):
 
 
 def no_additions(package: str, version: Version) -> Sequence[str]:
-    """An `Amend` that does not change METADATA."""
+    """An `AdditionsProvider` that does not change METADATA."""
     del package, version
     return ()
 
@@ -54,14 +60,14 @@ class OfferedFile(msgspec.Struct, frozen=True, kw_only=True):
     sdist: IndexFile | None = None
 
 
-class Catalogue:
+class FileCatalogue:
     """The files that a target can use, by package. Records errors during requests of uv."""
 
     def __init__(
         self,
-        indexes: Indexes,
-        rules: Rules,
-        ranges: Ranges,
+        indexes: IndexLookup,
+        rules: FileRules,
+        ranges: RangeClient,
         facts: FactStore,
         *,
         sdists: Mapping[str, SdistBuilder] | None = None,
@@ -82,9 +88,9 @@ class Catalogue:
         self.locked = dict(locked or {})
         self._offers = {package: [offer] for package, offer in self.locked.items()}
 
-    def with_builders(self, builders: Mapping[str, SdistBuilder]) -> Catalogue:
+    def replace_builders(self, builders: Mapping[str, SdistBuilder]) -> FileCatalogue:
         """A catalogue with the same files and other builders of sdists."""
-        return Catalogue(
+        return FileCatalogue(
             self.indexes,
             self.rules,
             self.ranges,
@@ -94,21 +100,21 @@ class Catalogue:
             locked=self.locked,
         )
 
-    def offers(self, package: str) -> list[OfferedFile]:
+    def offered_files(self, package: str) -> list[OfferedFile]:
         """The usable files of `package`.
 
         Raises FetchFailed if the index does not respond.
         """
         if package not in self._offers:
-            self._offers[package] = self._usable(package)
+            self._offers[package] = self._usable_files(package)
         return self._offers[package]
 
-    def _usable(self, package: str) -> list[OfferedFile]:
+    def _usable_files(self, package: str) -> list[OfferedFile]:
         files = self.indexes.files(package)
         timed = self.indexes.place(package).timed
         wheels = [
             file
-            for file in usable(files, package, self.rules, timed=timed)
+            for file in usable_files(files, package, self.rules, timed=timed)
             if file.version is not None and not self._hide(package, file.version)
         ]
         offers = [OfferedFile(wheel=wheel) for wheel in wheels]
@@ -116,7 +122,7 @@ class Catalogue:
             return offers
         have = {wheel.version for wheel in wheels}
         for file in files:
-            excluded = cut_off_exclusion(file, self.rules, timed=timed) or unwanted(
+            excluded = cut_off_reason(file, self.rules, timed=timed) or unwanted_reason(
                 file, package, self.rules
             )
             if is_sdist(file) and excluded is None and file.version not in have:
@@ -130,18 +136,18 @@ class Catalogue:
         Requirements of packages in `alone` are omitted.
         """
         data = self._metadata(package, name)
-        return without_requirements(data) if data and package in self.alone else data
+        return drop_requirements(data) if data and package in self.alone else data
 
     def _metadata(self, package: str, name: str) -> bytes | None:
-        for offer in self.offers(package):
+        for offer in self.offered_files(package):
             if offer.wheel.name == name:
                 if offer.sdist is None:
-                    return metadata(offer.wheel, self.ranges, self._facts)
+                    return read_wheel_metadata(offer.wheel, self.ranges, self._facts)
                 with self._building:
                     return self._sdists[package](package, offer.sdist)
         return None
 
-    def without_addresses(self, package: str, data: bytes) -> bytes:
+    def drop_addresses(self, package: str, data: bytes) -> bytes:
         """Remove URLs of packages that the user requests by URL from METADATA of `package`.
 
         Other requirements with a URL are recorded in `addressed`, because resolvers reject them.
@@ -159,7 +165,7 @@ class Catalogue:
                 continue
             if requirement.url is None:
                 continue
-            other = normalize(requirement.name)
+            other = normalize_package(requirement.name)
             if self.indexes.place(other).name in (URL, GIT):
                 requirement.url = None
                 lines[number] = b"Requires-Dist: " + str(requirement).encode()
@@ -179,9 +185,9 @@ class Catalogue:
         """The best offered file of `version`, or None."""
         ranked = [
             (rank, offer)
-            for offer in self.offers(package)
+            for offer in self.offered_files(package)
             if offer.wheel.version == version
-            and (rank := self.rules.tags.rank(offer.wheel.name)) is not None
+            and (rank := self.rules.tags.rank_wheel(offer.wheel.name)) is not None
         ]
         return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
@@ -192,7 +198,7 @@ def wheel_of_sdist(package: str, sdist: IndexFile) -> IndexFile:
     return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)
 
 
-def without_requirements(data: bytes) -> bytes:
+def drop_requirements(data: bytes) -> bytes:
     """Remove `Requires-Dist` fields from METADATA, as with `--no-deps`."""
     head, mark, body = data.partition(b"\n\n")
     lines = [

@@ -17,13 +17,13 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.system.syntax import applies, valid_requirement
-from imgbuild.values import normalize
+from imgbuild.system.syntax import marker_applies, valid_requirement
+from imgbuild.values import normalize_package
 
 METAPACKAGE = "cuda-toolkit"
 # A marker that is false without this extra.
-OF_EXTRA = re.compile(r""";(?!.*\bor\b).*\bextra *== *["']([^"']+)["']""")
-OF_MAJOR = re.compile(r"^(?P<base>nvidia-.+?)(?:-cu(?P<major>[0-9]{2}))?$")
+EXTRA_MARKER = re.compile(r""";(?!.*\bor\b).*\bextra *== *["']([^"']+)["']""")
+MAJOR_PACKAGE = re.compile(r"^(?P<base>nvidia-.+?)(?:-cu(?P<major>[0-9]{2}))?$")
 
 
 class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
         return [f"{name}{spec}" for name, spec in sorted(self.components.items())]
 
 
-def requirements(metadata: bytes) -> list[Requirement]:
+def parse_requirements(metadata: bytes) -> list[Requirement]:
     """The requirements in `Requires-Dist` of METADATA. Invalid lines are omitted."""
     return [
         item
@@ -54,37 +54,39 @@ def requirement_lines(metadata: bytes) -> tuple[str, ...]:
     return tuple(map(str, message.get_all("Requires-Dist", [])))
 
 
-def active(
+def active_requirements(
     metadata: bytes, markers: Mapping[str, str], extras: Iterable[str] = ()
 ) -> list[Requirement]:
     """The requirements in METADATA that apply with `markers` and these extras."""
     names = ("", *extras)
-    extra_names = set(map(normalize, names))
+    extra_names = set(map(normalize_package, names))
     # Most lines are of other extras: these need not be parsed.
     lines = (
         line
         for line in requirement_lines(metadata)
-        if (match := OF_EXTRA.search(line)) is None or normalize(match[1]) in extra_names
+        if (match := EXTRA_MARKER.search(line)) is None
+        or normalize_package(match[1]) in extra_names
     )
     return [
         item
         for line in lines
-        if (item := valid_requirement(line)) is not None and applies(item.marker, markers, names)
+        if (item := valid_requirement(line)) is not None
+        and marker_applies(item.marker, markers, names)
     ]
 
 
-def release(version: str, metadata: bytes) -> CudaRelease:
+def parse_release(version: str, metadata: bytes) -> CudaRelease:
     """The release declared by METADATA of `cuda-toolkit` `version`."""
     minor = ".".join(version.split(".")[:2])
     components = {
-        normalize(requirement.name): str(_narrowed(requirement.specifier, minor))
-        for requirement in requirements(metadata)
+        normalize_package(requirement.name): str(_narrow_range(requirement.specifier, minor))
+        for requirement in parse_requirements(metadata)
         if requirement.specifier and requirement.name.lower().startswith("nvidia-")
     }
     return CudaRelease(version=version, components=components)
 
 
-def _narrowed(spec: SpecifierSet, minor: str) -> SpecifierSet:
+def _narrow_range(spec: SpecifierSet, minor: str) -> SpecifierSet:
     """Limit a range that starts in CUDA `minor` to this minor version.
 
     From 13.0.3 on, the metapackage allows nvJitLink of any later CUDA 13, but targets have one
@@ -94,7 +96,7 @@ def _narrowed(spec: SpecifierSet, minor: str) -> SpecifierSet:
     return spec & SpecifierSet(f"=={minor}.*") if starts else spec
 
 
-def of_minor(versions: Iterable[Version], cuda: str) -> list[Version]:
+def releases_of_minor(versions: Iterable[Version], cuda: str) -> list[Version]:
     """The final patch releases of `cuda` ("12.4") in `versions`, newest first."""
     minor = tuple(int(part) for part in cuda.split("."))
     return sorted(
@@ -117,7 +119,7 @@ def first_compatible(
     reasons: list[str] = []
     passed: list[CudaRelease] = []
     for candidate in candidates:
-        cuda_release = release(str(candidate), read(candidate))
+        cuda_release = parse_release(str(candidate), read(candidate))
         against = [text for item in torch_requirements if (text := _conflicts(item, cuda_release))]
         if not against:
             return cuda_release, tuple(reasons)
@@ -137,10 +139,12 @@ def _nearest_patch(
     for cuda_release in releases:
         differing = [requirement for requirement in torch if _conflicts(requirement, cuda_release)]
         elsewhere = [other for other in releases if other is not cuda_release]
-        if not all(any(_has(other, item) for other in elsewhere) for item in differing):
+        if not all(any(_has_component(other, item) for other in elsewhere) for item in differing):
             continue
         if best is None or len(differing) < best[0]:
-            torch_versions = {normalize(item.name): str(item.specifier) for item in differing}
+            torch_versions = {
+                normalize_package(item.name): str(item.specifier) for item in differing
+            }
             mended = CudaRelease(
                 version=cuda_release.version,
                 components={**cuda_release.components, **torch_versions},
@@ -149,14 +153,14 @@ def _nearest_patch(
     return best[1] if best else None
 
 
-def _has(cuda_release: CudaRelease, requirement: Requirement) -> bool:
+def _has_component(cuda_release: CudaRelease, requirement: Requirement) -> bool:
     """Whether the release has a matching version of the component."""
-    listed = normalize(requirement.name) in cuda_release.components
+    listed = normalize_package(requirement.name) in cuda_release.components
     return listed and _conflicts(requirement, cuda_release) is None
 
 
 def _conflicts(requirement: Requirement, cuda_release: CudaRelease) -> str | None:
-    name = normalize(requirement.name)
+    name = normalize_package(requirement.name)
     if name == METAPACKAGE:
         fits = requirement.specifier.contains(cuda_release.version)
         return None if fits else f"torch requires {METAPACKAGE} {requirement.specifier}"
@@ -173,11 +177,11 @@ def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
     """Whether torch is a CPU build, without requirements on NVIDIA wheels and version +cuNNN."""
     if version.local and version.local.startswith("cu"):
         return False
-    names = {normalize(requirement.name) for requirement in torch}
+    names = {normalize_package(requirement.name) for requirement in torch}
     return not any(name.startswith("nvidia-") or name == METAPACKAGE for name in names)
 
 
-def violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
+def release_violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
     """Messages on packages in `chosen` that are components of another CUDA release."""
     major = cuda_release.version.split(".")[0]
     bases = {_base(name)[0] for name in cuda_release.components}
@@ -196,7 +200,9 @@ def violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[st
     return tuple(broken)
 
 
-def outside(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
+def packages_outside_release(
+    cuda_release: CudaRelease, chosen: Mapping[str, str]
+) -> tuple[str, ...]:
     """The packages in `chosen` with CUDA versions that are not part of the release."""
     minor = ".".join(cuda_release.version.split(".")[:2]) + "."
     return tuple(
@@ -209,5 +215,5 @@ def outside(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, 
 
 
 def _base(name: str) -> tuple[str, str | None]:
-    match = OF_MAJOR.match(name)
+    match = MAJOR_PACKAGE.match(name)
     return (match["base"], match["major"]) if match else (name, None)

@@ -29,10 +29,10 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.addresses import GIT_INDEX
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
-from imgbuild.system.boundary import NONSENSE, reading
-from imgbuild.values import FileSize, normalize
+from imgbuild.system.boundary import NONSENSE, convert_read_errors
+from imgbuild.values import FileSize, normalize_package
 
-SIMPLE = (
+SIMPLE_TYPES = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2,"
     " text/html;q=0.1"
 )
@@ -69,11 +69,11 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def version(self) -> Version | None:
         """The version in the file name. None for an invalid name."""
-        return _version_of(self.name)
+        return _parse_file_version(self.name)
 
 
 @functools.cache  # called millions of times in one run, for about ten thousand names
-def _version_of(name: str) -> Version | None:
+def _parse_file_version(name: str) -> Version | None:
     try:
         if name.endswith(".whl"):
             return parse_wheel_filename(name)[1]
@@ -94,7 +94,7 @@ class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
     timed: bool = True
 
     @property
-    def local(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the index is a local folder, which requires no requests."""
         return is_local(self.address)
 
@@ -115,7 +115,7 @@ class PageLike(Protocol):
         """The media type."""
 
 
-class Pages(Protocol):
+class PageClient(Protocol):
     """The part of `http.client.Http` that indexes need.
 
     The key of a cached audit includes the code of this module, and must not depend on that of
@@ -126,7 +126,7 @@ class Pages(Protocol):
         """The page at `url`. Raises FetchFailed on failure."""
 
 
-def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
+def fill_address(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
     """The URL of an index for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
 
     Raises InputError if the URL contains a torch version and the target does not pin torch.
@@ -142,13 +142,16 @@ def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
     return index.url.replace("{cuda_tag}", "cu" + cuda.replace(".", "")).replace("{torch}", minor)
 
 
-def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[str, IndexAddress]:
+def index_addresses(
+    matrix: Matrix, target: Target, default: Callable[[], str]
+) -> dict[str, IndexAddress]:
     """The indexes of `target` by name. `default` provides a missing URL."""
     names = {matrix.default_index, *target.indexes.values()}
     return {
         name: IndexAddress(
             name=name,
-            address=fill(index, cuda=target.cuda, torch=target.pins.get("torch")) or default(),
+            address=fill_address(index, cuda=target.cuda, torch=target.pins.get("torch"))
+            or default(),
             flat=index.flat,
             timed=index.upload_times == "index",
         )
@@ -157,7 +160,7 @@ def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[s
     }
 
 
-class Indexes:
+class IndexLookup:
     """Looks up packages in their assigned indexes.
 
     Each page is requested once. `direct` has the files of packages without an index by normalized
@@ -165,7 +168,7 @@ class Indexes:
     """
 
     _known: ClassVar[
-        weakref.WeakKeyDictionary[Pages, dict[tuple[IndexAddress, str], tuple[IndexFile, ...]]]
+        weakref.WeakKeyDictionary[PageClient, dict[tuple[IndexAddress, str], tuple[IndexFile, ...]]]
     ] = weakref.WeakKeyDictionary()
 
     def __init__(
@@ -173,7 +176,7 @@ class Indexes:
         places: Mapping[str, IndexAddress],
         assigned: Mapping[str, str],
         default: str,
-        http: Pages,
+        http: PageClient,
         direct: Mapping[str, tuple[IndexFile, ...]] = NO_FILES,
     ) -> None:
         self.places = places
@@ -187,19 +190,19 @@ class Indexes:
 
     def place(self, package: str) -> IndexAddress:
         """The assigned index of `package`. URL or GIT for a package with a URL."""
-        direct = self._direct.get(normalize(package))
+        direct = self._direct.get(normalize_package(package))
         if direct is not None:
             name = GIT if direct[0].url.startswith(GIT_ADDRESS) else URL
             name = PROJECT if direct[0].editable else name
             return IndexAddress(name=name, address=direct[0].url, timed=False)
-        return self.places[self._assigned.get(normalize(package), self._default)]
+        return self.places[self._assigned.get(normalize_package(package), self._default)]
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
         """The files of `package` in its index, in the order of the page. Empty if there are none.
 
         Raises FetchFailed if the index does not respond.
         """
-        package = normalize(package)
+        package = normalize_package(package)
         if package in self._direct:
             return self._direct[package]
         with self._lock:
@@ -207,10 +210,10 @@ class Indexes:
         with once:
             key = (self.place(package), package)
             if key not in self._files:
-                self._files[key] = self._look_up(package)
+                self._files[key] = self._look_up_package(package)
             return self._files[key]
 
-    def addresses(self, package: str, locked: LockedFile) -> list[str]:
+    def file_urls(self, package: str, locked: LockedFile) -> list[str]:
         """The URLs of `locked` in the index of `package`, by name and, if listed, sha256.
 
         Empty if the index no longer has the file. Raises IntegrityError if the index has a file
@@ -227,34 +230,34 @@ class Indexes:
             raise IntegrityError(message, hint=hint)
         return same
 
-    def _look_up(self, package: str) -> tuple[IndexFile, ...]:
+    def _look_up_package(self, package: str) -> tuple[IndexFile, ...]:
         place = self.place(package)
         address = place.address if place.flat else f"{place.address.rstrip('/')}/{package}/"
-        page = none_if_missing(lambda: self._http.text(address, accept=SIMPLE))
+        page = read_if_present(lambda: self._http.text(address, accept=SIMPLE_TYPES))
         if page is None:
             return ()
-        with reading(_shown(page), hint=NONSENSE):
+        with convert_read_errors(_shown_page(page), hint=NONSENSE):
             listed = read_page(page)
         files = tuple(
             file
             for file in listed
-            if of_package(file.name, package) and may_name(place.address, file.url)
+            if belongs_to_package(file.name, package) and may_name(place.address, file.url)
         )
         lacking = any(file.size is None or file.uploaded is None for file in files)
         if place.timed and lacking and not place.flat:
-            return merge(files, self._json_api(place, package))
+            return merge_files(files, self._json_api(place, package))
         return files
 
     def _json_api(self, place: IndexAddress, package: str) -> dict[str, IndexFile]:
         address = place.address.rstrip("/").removesuffix("/simple")
-        page = none_if_missing(lambda: self._http.text(f"{address}/pypi/{package}/json"))
+        page = read_if_present(lambda: self._http.text(f"{address}/pypi/{package}/json"))
         if page is None:
             return {}
-        with reading(_shown(page), hint=NONSENSE):
+        with convert_read_errors(_shown_page(page), hint=NONSENSE):
             return read_json_api(page)
 
 
-def _shown(page: PageLike) -> str:
+def _shown_page(page: PageLike) -> str:
     return "the page " + page.url.partition("?")[0]
 
 
@@ -270,7 +273,7 @@ def is_local(url: str) -> bool:
     return urllib.parse.urlsplit(url).scheme == "file"
 
 
-def none_if_missing(read: Callable[[], PageLike]) -> PageLike | None:
+def read_if_present(read: Callable[[], PageLike]) -> PageLike | None:
     """Call `read`. Returns None for status 404 or 410, and raises other errors."""
     try:
         return read()
@@ -280,16 +283,16 @@ def none_if_missing(read: Callable[[], PageLike]) -> PageLike | None:
         raise
 
 
-def of_package(name: str, package: str) -> bool:
+def belongs_to_package(name: str, package: str) -> bool:
     """Whether a file belongs to `package` by its name, or has an invalid name.
 
     Most names start with the package name, and are not parsed.
     """
     start = name.partition("-") if name.endswith(".whl") else SDIST.sub("", name).rpartition("-")
-    return normalize(start[0]) == package or owner(name) in (package, None)
+    return normalize_package(start[0]) == package or package_of_file(name) in (package, None)
 
 
-def owner(name: str) -> str | None:
+def package_of_file(name: str) -> str | None:
     """The package in a file name. None if the name is invalid."""
     try:
         if name.endswith(".whl"):
@@ -316,12 +319,12 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
         files.append(
             _file(
                 name=entry["filename"],
-                url=_joined(url, entry["url"]),
+                url=_join_url(url, entry["url"]),
                 sha256=entry.get("hashes", {}).get("sha256"),
                 size=entry.get("size"),
                 requires_python=entry.get("requires-python"),
                 yanked=bool(entry.get("yanked", False)),
-                uploaded=when(entry.get("upload-time")),
+                uploaded=parse_upload_time(entry.get("upload-time")),
                 metadata=bool(core),
                 metadata_sha256=core.get("sha256") if isinstance(core, dict) else None,
             )
@@ -329,7 +332,7 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
     return files
 
 
-def _joined(page: str, url: str) -> str:
+def _join_url(page: str, url: str) -> str:
     """Resolve `url` against the URL of its page."""
     return url if url.startswith("https://") else urllib.parse.urljoin(page, url)
 
@@ -344,7 +347,7 @@ def _too_many() -> IntegrityError:
     return IntegrityError(message, hint=NONSENSE)
 
 
-class _Links(html.parser.HTMLParser):
+class _LinkParser(html.parser.HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.base: str | None = None
@@ -362,7 +365,7 @@ class _Links(html.parser.HTMLParser):
 
 def read_html(text: str, url: str) -> list[IndexFile]:
     """Read the files on a PEP 503 page, with attributes of PEP 592, 658 and 714, if any."""
-    links = _Links()
+    links = _LinkParser()
     links.feed(text)
     base = urllib.parse.urljoin(url, links.base) if links.base else url
     files = []
@@ -380,7 +383,7 @@ def read_html(text: str, url: str) -> list[IndexFile]:
                 sha256=hashes.get("sha256"),
                 requires_python=anchor.get("data-requires-python") or None,
                 yanked="data-yanked" in anchor,
-                uploaded=when(anchor.get("data-upload-time")),
+                uploaded=parse_upload_time(anchor.get("data-upload-time")),
                 metadata=core not in (None, "false"),
                 metadata_sha256=(core or "").removeprefix("sha256=")
                 if "sha256=" in (core or "")
@@ -401,14 +404,18 @@ def read_json_api(page: PageLike) -> dict[str, IndexFile]:
             size=entry.get("size"),
             requires_python=entry.get("requires_python"),
             yanked=bool(entry.get("yanked")),
-            uploaded=when(entry.get("upload_time_iso_8601") or entry.get("upload_time")),
+            uploaded=parse_upload_time(
+                entry.get("upload_time_iso_8601") or entry.get("upload_time")
+            ),
         )
         for files in document.get("releases", {}).values()
         for entry in files
     }
 
 
-def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[IndexFile, ...]:
+def merge_files(
+    files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]
+) -> tuple[IndexFile, ...]:
     """Add data of the JSON API to `files`, unless hashes differ."""
     merged = []
     for file in files:
@@ -429,7 +436,7 @@ def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[
     return tuple(merged)
 
 
-def when(text: str | None) -> datetime.datetime | None:
+def parse_upload_time(text: str | None) -> datetime.datetime | None:
     """Parse an upload time, by default in UTC. None if it is invalid."""
     if not text:
         return None

@@ -24,23 +24,23 @@ from imgbuild.wheel.metadata import read_metadata
 # too.
 TAIL = 64 * 1024
 FACT = "metadata"
-LATER = "locked:"  # prefix of the URL of a wheel identified by its hash
-Octets = bytes  # inside Blocks, `bytes` is the method
+LOCKED_PREFIX = "locked:"  # prefix of the URL of a wheel identified by its hash
+ByteString = bytes  # inside Blocks, `bytes` is the method
 
 
-class Ranges(Protocol):
+class RangeClient(Protocol):
     """The methods of `http.client.Http` for reading ranges of files."""
 
-    def part(self, url: str, start: int, length: int) -> bytes:
+    def fetch_part(self, url: str, start: int, length: int) -> bytes:
         """Read `length` bytes of the file at offset `start`."""
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
         """Read the last `length` bytes and the size of the file."""
 
-    def bytes(self, url: str) -> bytes:
+    def fetch_bytes(self, url: str) -> bytes:
         """Read the complete file."""
 
-    def fingerprint(self, url: str) -> tuple[str, int]:
+    def hash_remote_file(self, url: str) -> tuple[str, int]:
         """The SHA-256 in hex and the size of the file."""
 
 
@@ -54,52 +54,52 @@ class FactStore(Protocol):
         """Store `data`."""
 
 
-class Blocks:
-    """`Ranges` that fetches complete blocks, and keeps the latest block for adjacent requests."""
+class BlockCache:
+    """`RangeClient` that fetches complete blocks, and keeps the latest block for adjacent requests."""
 
-    def __init__(self, http: Ranges, *, block: int = 1 << 19, limit: int = 256) -> None:
+    def __init__(self, http: RangeClient, *, block: int = 1 << 19, limit: int = 256) -> None:
         self._http = http
         self._block = block
         self._limit = limit
         self._sizes: dict[str, int] = {}
-        self._kept: OrderedDict[tuple[str, int], Octets] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], ByteString] = OrderedDict()
         self._lock = threading.Lock()
 
-    def part(self, url: str, start: int, length: int) -> Octets:
+    def fetch_part(self, url: str, start: int, length: int) -> ByteString:
         """Read `length` bytes of the file at offset `start`."""
         size = self._sizes.get(url)
         if size is None or start + length > size:
-            return self._http.part(url, start, length)
+            return self._http.fetch_part(url, start, length)
         first, last = start // self._block, (start + length - 1) // self._block
         missing = [at for at in range(first, last + 1) if (url, at) not in self._kept]
         if missing:
             begin = missing[0] * self._block
             end = min(size, (missing[-1] + 1) * self._block)
-            data = self._http.part(url, begin, end - begin)
-            self._keep(url, missing[0], data)
+            data = self._http.fetch_part(url, begin, end - begin)
+            self._keep_block(url, missing[0], data)
         with self._lock:
             blocks = [self._kept.get((url, at), b"") for at in range(first, last + 1)]
         if not all(blocks):  # more than is kept, or other threads were faster
-            return self._http.part(url, start, length)
+            return self._http.fetch_part(url, start, length)
         whole = b"".join(blocks)
         skip = start - first * self._block
         return whole[skip : skip + length]
 
-    def part_end(self, url: str, length: int) -> tuple[Octets, int]:
+    def part_end(self, url: str, length: int) -> tuple[ByteString, int]:
         """Read the last `length` bytes and the size of the file."""
         data, size = self._http.part_end(url, length)
         self._sizes[url] = size
         return data, size
 
-    def bytes(self, url: str) -> Octets:
+    def fetch_bytes(self, url: str) -> ByteString:
         """Read the complete file."""
-        return self._http.bytes(url)
+        return self._http.fetch_bytes(url)
 
-    def fingerprint(self, url: str) -> tuple[str, int]:
+    def hash_remote_file(self, url: str) -> tuple[str, int]:
         """The SHA-256 in hex and the size of the file."""
-        return self._http.fingerprint(url)
+        return self._http.hash_remote_file(url)
 
-    def _keep(self, url: str, first: int, data: Octets) -> None:
+    def _keep_block(self, url: str, first: int, data: ByteString) -> None:
         with self._lock:
             for at in range(0, len(data), self._block):
                 key = (url, first + at // self._block)
@@ -109,44 +109,44 @@ class Blocks:
                 self._kept.popitem(last=False)
 
 
-class LookedUp:
-    """`Ranges` with URLs that can be `LATER` and a hash, which are looked up on the first read."""
+class ResolvedAddresses:
+    """`RangeClient` with URLs that can be `LOCKED_PREFIX` and a hash, which are looked up on the first read."""
 
-    def __init__(self, http: Ranges, look_up: Callable[[Sha256], str]) -> None:
+    def __init__(self, http: RangeClient, look_up: Callable[[Sha256], str]) -> None:
         self._http = http
         self._look_up = look_up
         self._addresses: dict[str, str] = {}
         self._turn = threading.RLock()
 
-    def part(self, url: str, start: int, length: int) -> Octets:
+    def fetch_part(self, url: str, start: int, length: int) -> ByteString:
         """Read `length` bytes of the file at offset `start`."""
-        return self._http.part(self._address(url), start, length)
+        return self._http.fetch_part(self._address(url), start, length)
 
-    def part_end(self, url: str, length: int) -> tuple[Octets, int]:
+    def part_end(self, url: str, length: int) -> tuple[ByteString, int]:
         """Read the last `length` bytes and the size of the file."""
         return self._http.part_end(self._address(url), length)
 
-    def bytes(self, url: str) -> Octets:
+    def fetch_bytes(self, url: str) -> ByteString:
         """Read the complete file."""
-        return self._http.bytes(self._address(url))
+        return self._http.fetch_bytes(self._address(url))
 
-    def fingerprint(self, url: str) -> tuple[str, int]:
+    def hash_remote_file(self, url: str) -> tuple[str, int]:
         """The SHA-256 in hex and the size of the file."""
-        return self._http.fingerprint(self._address(url))
+        return self._http.hash_remote_file(self._address(url))
 
     def _address(self, url: str) -> str:
-        if not url.startswith(LATER):
+        if not url.startswith(LOCKED_PREFIX):
             return url
         with self._turn:
             if url not in self._addresses:
-                self._addresses[url] = self._look_up(url.removeprefix(LATER))
+                self._addresses[url] = self._look_up(url.removeprefix(LOCKED_PREFIX))
             return self._addresses[url]
 
 
 class RemoteFile(io.RawIOBase):
     """A readable and seekable file on a server. Fetched ranges are kept."""
 
-    def __init__(self, url: str, http: Ranges) -> None:
+    def __init__(self, url: str, http: RangeClient) -> None:
         super().__init__()
         self._url = url
         self._http = http
@@ -180,13 +180,13 @@ class RemoteFile(io.RawIOBase):
         if start >= cached_from:
             data = self._tail[start - cached_from :][:length]
         else:
-            data = self._http.part(self._url, start, length)
+            data = self._http.fetch_part(self._url, start, length)
         buffer[:length] = data
         self._position += length
         return length
 
 
-def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
+def read_wheel_metadata(file: IndexFile, http: RangeClient, facts: FactStore) -> bytes:
     """Read METADATA of the wheel `file`.
 
     Raises FetchFailed if METADATA cannot be fetched, and IntegrityError if it does not match the
@@ -202,9 +202,9 @@ def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
     return data
 
 
-def _metadata_file(file: IndexFile, http: Ranges) -> bytes | None:
+def _metadata_file(file: IndexFile, http: RangeClient) -> bytes | None:
     with contextlib.suppress(FetchFailed):  # announced, but not served: read it from the wheel
-        data = http.bytes(f"{file.url}.metadata")
+        data = http.fetch_bytes(f"{file.url}.metadata")
         if file.metadata_sha256 and sha256(data) != file.metadata_sha256:
             message = f"{file.name}.metadata does not match the index: sha256 {sha256(data)}"
             raise IntegrityError(message, hint=f"the index lists {file.metadata_sha256}")
@@ -212,20 +212,20 @@ def _metadata_file(file: IndexFile, http: Ranges) -> bytes | None:
     return None
 
 
-def lock_file(file: IndexFile, http: Ranges) -> LockedFile:
+def lock_file(file: IndexFile, http: RangeClient) -> LockedFile:
     """Convert `file` to a locked file.
 
     Values missing in the index are requested from the server or computed.
     """
     digest, size = file.sha256, file.size
     if digest is None:
-        digest, size = http.fingerprint(file.url)
+        digest, size = http.hash_remote_file(file.url)
     elif size is None:
         size = http.part_end(file.url, 1)[1]
     return LockedFile(file=file.name, size=size, sha256=digest)
 
 
-def lock_wheel(package: str, version: str, index: str, file: IndexFile, http: Ranges) -> Wheel:
+def lock_wheel(package: str, version: str, index: str, file: IndexFile, http: RangeClient) -> Wheel:
     """Convert `file` to a locked wheel of `package`. `index` is the name of the index."""
     locked = lock_file(file, http)
     return Wheel(

@@ -14,13 +14,13 @@ from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
-from imgbuild.index.catalogue import Amend, Catalogue, OfferedFile, no_additions
-from imgbuild.values import normalize
+from imgbuild.index.catalogue import AdditionsProvider, FileCatalogue, OfferedFile, no_additions
+from imgbuild.values import normalize_package
 
 CONTENT = "application/vnd.pypi.simple.v1+json"
 
 
-def page(package: str, offers: list[OfferedFile], base: str) -> bytes:
+def package_page(package: str, offers: list[OfferedFile], base: str) -> bytes:
     """The PEP 691 page of `package`, with files below `base`."""
     files: list[dict[str, Any]] = []
     for offer in offers:
@@ -43,7 +43,7 @@ def page(package: str, offers: list[OfferedFile], base: str) -> bytes:
     return json.dumps(document).encode()
 
 
-def amended(data: bytes, requirements: Sequence[str]) -> bytes:
+def amend_metadata(data: bytes, requirements: Sequence[str]) -> bytes:
     """Insert `requirements` at the start of METADATA, because the end of headers is ambiguous."""
     ending = b"\r\n" if b"\r\n" in data[:200] else b"\n"
     added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
@@ -61,9 +61,9 @@ class LocalHandler(http.server.BaseHTTPRequestHandler):
         del format, args
 
 
-class _Handler(LocalHandler):
-    catalogue: Catalogue
-    amend: Amend
+class _IndexHandler(LocalHandler):
+    catalogue: FileCatalogue
+    amend: AdditionsProvider
     base: str
 
     def do_GET(self) -> None:  # the base class's name
@@ -83,23 +83,23 @@ class _Handler(LocalHandler):
     def _answer(self, path: str) -> tuple[int, str, bytes]:
         match path.strip("/").split("/"):
             case ["simple", package]:
-                package = normalize(package)
-                offers = self.catalogue.offers(package)
+                package = normalize_package(package)
+                offers = self.catalogue.offered_files(package)
                 if not offers and not self.catalogue.indexes.files(package):
                     return 404, "text/plain", b"no such package"
-                return 200, CONTENT, page(package, offers, self.base)
+                return 200, CONTENT, package_page(package, offers, self.base)
             case ["files", package, name] if name.endswith(".metadata"):
                 name = name.removesuffix(".metadata")
                 data = self.catalogue.metadata(package, name)
                 if data is not None:
-                    package = normalize(package)
+                    package = normalize_package(package)
                     more = self.amend(package, parse_wheel_filename(name)[1])
-                    data = self.catalogue.without_addresses(package, data)
-                    return 200, "application/octet-stream", amended(data, more)
+                    data = self.catalogue.drop_addresses(package, data)
+                    return 200, "application/octet-stream", amend_metadata(data, more)
         return 404, "text/plain", b"only pages and metadata are served"
 
 
-class _Server(http.server.ThreadingHTTPServer):
+class _IndexServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
@@ -109,19 +109,19 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serve(catalogue: Catalogue, amend: Amend = no_additions) -> Iterator[str]:
+def serve_index(catalogue: FileCatalogue, amend: AdditionsProvider = no_additions) -> Iterator[str]:
     """Serve `catalogue` with amendments on 127.0.0.1. Yields the URL of the simple index."""
     parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
-    handler = type("Handler", (_Handler,), parts)
-    with listening(handler) as address:
+    handler = type("Handler", (_IndexHandler,), parts)
+    with serve_requests(handler) as address:
         handler.base = f"http://{address}"  # type: ignore[attr-defined]  # the port is known now
         yield f"{handler.base}/simple/"  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def listening(handler: type[LocalHandler]) -> Iterator[str]:
+def serve_requests(handler: type[LocalHandler]) -> Iterator[str]:
     """Serve requests with `handler` until the end of the block. Yields 127.0.0.1 with the port."""
-    with _Server(("127.0.0.1", 0), handler) as server:
+    with _IndexServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         )

@@ -23,14 +23,14 @@ from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.sdist_code import code_wheel
 from imgbuild.audit.source.facts import Function, ModuleFacts
 from imgbuild.cache.store import Store
-from imgbuild.codec import compact
+from imgbuild.codec import encode_compact
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.index.candidates import best, is_sdist, same_version, unwanted
-from imgbuild.index.catalogue import Catalogue
+from imgbuild.index.candidates import best_wheel, is_sdist, same_version, unwanted_reason
+from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import lock_wheel
 from imgbuild.lock.resolution import Wheel
-from imgbuild.report import Evidence, Relation
+from imgbuild.report import ConflictRelation, Evidence
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import sha256
 
@@ -47,7 +47,7 @@ class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
     file: IndexFile
 
     @property
-    def uploaded(self) -> datetime.datetime | None:
+    def upload_time(self) -> datetime.datetime | None:
         """The upload time of the wheel, if the index has it."""
         return self.file.uploaded
 
@@ -55,14 +55,14 @@ class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
 class ReleaseCatalogue:
     """The releases of packages on a target's indexes, regardless of the cut-off."""
 
-    def __init__(self, catalogue: Catalogue, library: Library, store: Store) -> None:
+    def __init__(self, catalogue: FileCatalogue, library: Library, store: Store) -> None:
         self.catalogue = catalogue
         self.library = library
         self.store = store
         self._releases: dict[str, tuple[PackageRelease, ...]] = {}
         self._readable: dict[str, tuple[PackageRelease, ...]] = {}
 
-    def releases(self, package: str) -> tuple[PackageRelease, ...]:
+    def package_releases(self, package: str) -> tuple[PackageRelease, ...]:
         """Every final version with a compatible wheel that is not yanked, ascending.
 
         A pinned version is always included.
@@ -71,7 +71,9 @@ class ReleaseCatalogue:
             rules = self.catalogue.rules
             listed = self.catalogue.indexes.files(package)
             files = [
-                file for file in listed if file.is_wheel and not unwanted(file, package, rules)
+                file
+                for file in listed
+                if file.is_wheel and not unwanted_reason(file, package, rules)
             ]
             versions = {
                 file.version
@@ -85,27 +87,27 @@ class ReleaseCatalogue:
             releases = [
                 PackageRelease(version=version, file=file)
                 for version in sorted(versions)
-                if (file := best(files, version, rules.tags)) is not None
+                if (file := best_wheel(files, version, rules.tags)) is not None
             ]
             self._releases[package] = tuple(releases)
         return self._releases[package]
 
-    def readable(self, package: str) -> tuple[PackageRelease, ...]:
+    def readable_releases(self, package: str) -> tuple[PackageRelease, ...]:
         """The releases; for a package without wheels, the final sdists with a known hash.
 
         Only the Python code of an sdist is read.
         """
         if package not in self._readable:
-            self._readable[package] = self.releases(package) or self._sdists(package)
+            self._readable[package] = self.package_releases(package) or self._sdists(package)
         return self._readable[package]
 
-    def for_older_python(self, package: str) -> tuple[PackageRelease, ...]:
+    def releases_for_older_python(self, package: str) -> tuple[PackageRelease, ...]:
         """Some final versions older than the releases, with wheels for other versions of Python.
 
         At most every `STEP`-th is included, the newest first: a name that a package once had is
         usually in several releases.
         """
-        oldest = next(iter(self.releases(package)), None)
+        oldest = next(iter(self.package_releases(package)), None)
         wheels: dict[Version, IndexFile] = {}
         for file in self.catalogue.indexes.files(package):
             if oldest is None or not file.is_wheel or file.version is None or file.yanked:
@@ -123,14 +125,14 @@ class ReleaseCatalogue:
             for file in self.catalogue.indexes.files(package)
             if is_sdist(file) and file.name.endswith(".tar.gz") and file.sha256
             if file.version is not None and not file.version.is_prerelease
-            if not unwanted(file, package, self.catalogue.rules)
+            if not unwanted_reason(file, package, self.catalogue.rules)
         ]
         return tuple(sorted(sdists, key=lambda release: release.version))
 
     def release(self, package: str, version: str) -> PackageRelease | None:
         """The release of exactly `version`; None if there is none."""
         expected = Version(version)
-        matches = (item for item in self.releases(package) if item.version == expected)
+        matches = (item for item in self.package_releases(package) if item.version == expected)
         return next(matches, None)
 
     def wheel(self, package: str, release: PackageRelease) -> Wheel:
@@ -171,7 +173,7 @@ class ReleaseCatalogue:
                     if http is None:
                         message = f"{file.name}: downloads are not allowed"
                         raise FetchFailed(message, hint="run once without --offline")
-                    path.write_bytes(content := http.bytes(file.url))
+                    path.write_bytes(content := http.fetch_bytes(file.url))
                     if sha256(content) != digest:
                         message = f"{file.name}: the index has another hash than the file"
                         raise IntegrityError(message)
@@ -179,7 +181,7 @@ class ReleaseCatalogue:
 
             return code_wheel(package, str(release.version), digest, _fetch, store)[0]
 
-    def package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
+    def create_package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
         """A package set of these releases only."""
         wheels, urls = [], {}
         for package, release in releases.items():
@@ -197,10 +199,10 @@ class ReleaseCatalogue:
             partial=True,
         )
 
-    def cached(self, key: Sequence[object], compute: Callable[[], T], form: type[T]) -> T:
+    def compute_cached(self, key: Sequence[object], compute: Callable[[], T], form: type[T]) -> T:
         """The result of `compute` for immutable files, cached by `key`, its code and Python."""
         python = self.catalogue.rules.tags.python
-        name = compact([code_digest(compute.__module__), python, *key]).decode()
+        name = encode_compact([code_digest(compute.__module__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
         if cached is not None:
             return msgspec.json.decode(cached, type=form)
@@ -212,25 +214,25 @@ class ReleaseCatalogue:
 # -- one version
 
 
-def lacks(
+def lacks_item(
     release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
 ) -> bool | None:
     """Whether `release` of the other package still lacks (or rejects) the item in the evidence.
 
     None if that is unknown, or if the evidence does not depend on names.
     """
-    if evidence.relation not in NAMED:
+    if evidence.relation not in NAMED_TESTS:
         return None
     wheel = release_catalogue.wheel(evidence.other, release)
     key = ("lacks", evidence.relation, evidence.subject, *evidence.preferred, wheel.sha256)
 
-    def _compute() -> bool | None:
-        package_set = release_catalogue.package_set({evidence.other: release})
+    def _compute_lack() -> bool | None:
+        package_set = release_catalogue.create_package_set({evidence.other: release})
         if any(_has_all(package_set, subjects) for subjects in evidence.preferred):
             return False
-        return NAMED[evidence.relation](package_set, evidence.subject)
+        return NAMED_TESTS[evidence.relation](package_set, evidence.subject)
 
-    return release_catalogue.cached(key, _compute, bool | None)  # type: ignore[arg-type]
+    return release_catalogue.compute_cached(key, _compute_lack, bool | None)  # type: ignore[arg-type]
 
 
 def has_module(
@@ -239,10 +241,14 @@ def has_module(
     """Whether `release` of `package` has the module, according to its file names."""
     wheel = release_catalogue.wheel(package, release)
 
-    def _compute() -> bool:
-        return module in release_catalogue.package_set({package: release}).modules_of(package)
+    def _compute_presence() -> bool:
+        return module in release_catalogue.create_package_set({package: release}).modules_of(
+            package
+        )
 
-    return release_catalogue.cached(("brings", module, wheel.sha256), _compute, bool)
+    return release_catalogue.compute_cached(
+        ("brings", module, wheel.sha256), _compute_presence, bool
+    )
 
 
 def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
@@ -257,8 +263,8 @@ def _lacks_name(package_set: PackageSet, subject: str) -> bool | None:
     for part in rest:
         if lookup_result.state != "defined":
             break
-        lookup_result = classes.member(package_set, lookup_result, part)
-    return _absent(lookup_result)
+        lookup_result = classes.find_member(package_set, lookup_result, part)
+    return _is_absent(lookup_result)
 
 
 def _has_all(package_set: PackageSet, subjects: Iterable[str]) -> bool:
@@ -270,11 +276,11 @@ def _has_all(package_set: PackageSet, subjects: Iterable[str]) -> bool:
 
 
 def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
-    lookup_result = dotted(package_set, subject)
+    lookup_result = look_up_path(package_set, subject)
     if lookup_result.state != "unknown":
-        return _absent(lookup_result)
+        return _is_absent(lookup_result)
     owner, _, name = subject.rpartition(".")
-    return True if never_mentions(package_set, dotted(package_set, owner), name) else None
+    return True if never_mentions(package_set, look_up_path(package_set, owner), name) else None
 
 
 def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
@@ -283,7 +289,9 @@ def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: s
     If so, no table-based `__getattr__` can provide the name.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-    for ancestor in classes.ancestors(package_set, classes.follow(package_set, lookup_result)):
+    for ancestor in classes.class_ancestors(
+        package_set, classes.follow_assignment(package_set, lookup_result)
+    ):
         owner = package_set.owner(ancestor.home.module) if ancestor.home is not None else None
         source = (
             package_set.read(owner, ancestor.home.file)
@@ -297,22 +305,22 @@ def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: s
 
 def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
     callee, _, keyword = subject.removesuffix(")").partition("(")
-    taken = signatures.signature(package_set, dotted(package_set, callee))
-    return None if taken is None else not taken.accepts(keyword)
+    taken = signatures.find_signature(package_set, look_up_path(package_set, callee))
+    return None if taken is None else not taken.accepts_keyword(keyword)
 
 
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
     """Whether a call omits a required argument or has too many positional ones."""
     callee, _, what = subject.removesuffix(")").partition("(")
-    lookup_result = dotted(package_set, callee)
-    taken = signatures.signature(package_set, lookup_result)
+    lookup_result = look_up_path(package_set, callee)
+    taken = signatures.find_signature(package_set, lookup_result)
     if taken is None:
         return None
     if not what.isdecimal():
         return any(
             parameter.name == what and not parameter.default for parameter in taken.parameters
         )
-    definition = classes.follow(package_set, lookup_result).definition
+    definition = classes.follow_assignment(package_set, lookup_result).definition
     if isinstance(definition, Function) and lookup_result.owner is not None:
         return None  # it is unknown whether self is among the positional arguments
     places = [parameter for parameter in taken.parameters if parameter.kind != "keyword"]
@@ -321,26 +329,28 @@ def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
 
 def _has_registered(package_set: PackageSet, subject: str) -> bool | None:
     name = subject.rpartition("(")[2].removesuffix(")")
-    rules = policy.load()
+    rules = policy.load_policy()
     packages = package_set.packages
-    return any(registries.has(package_set, rules, package, name) for package in packages)
+    return any(
+        registries.has_registered_name(package_set, rules, package, name) for package in packages
+    )
 
 
-NAMED: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
-    Relation.MODULE: _lacks_module,
-    Relation.NAME: _lacks_name,
-    Relation.ATTRIBUTE: _lacks_attribute,
-    Relation.KEYWORD: _lacks_keyword,
-    Relation.ARGUMENT: _refuses_arguments,
-    Relation.REGISTERED: _has_registered,
+NAMED_TESTS: dict[ConflictRelation, Callable[[PackageSet, str], bool | None]] = {
+    ConflictRelation.MODULE: _lacks_module,
+    ConflictRelation.NAME: _lacks_name,
+    ConflictRelation.ATTRIBUTE: _lacks_attribute,
+    ConflictRelation.KEYWORD: _lacks_keyword,
+    ConflictRelation.ARGUMENT: _refuses_arguments,
+    ConflictRelation.REGISTERED: _has_registered,
 }
 
 
-def _absent(lookup_result: LookupResult) -> bool | None:
+def _is_absent(lookup_result: LookupResult) -> bool | None:
     return None if lookup_result.state == "unknown" else lookup_result.state == "absent"
 
 
-def dotted(package_set: PackageSet, path: str) -> LookupResult:
+def look_up_path(package_set: PackageSet, path: str) -> LookupResult:
     """The object at a path from the top of a package: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = package_set.module(first)
@@ -350,11 +360,11 @@ def dotted(package_set: PackageSet, path: str) -> LookupResult:
     for part in rest:
         if lookup_result.state != "defined":
             break
-        lookup_result = classes.member(package_set, lookup_result, part)
+        lookup_result = classes.find_member(package_set, lookup_result, part)
     return lookup_result
 
 
-def boundary(
+def find_boundary(
     releases: Sequence[T], start: int, is_incompatible: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
     """The last incompatible and the first compatible release, from `releases[start]` on.
@@ -384,11 +394,11 @@ def boundary(
     return releases[bad], releases[good]
 
 
-def at_time(
+def newest_at_time(
     releases: Sequence[PackageRelease], moment: datetime.datetime | None
 ) -> PackageRelease | None:
     """The newest version at `moment`; None if unknown."""
     if moment is None:
         return None
-    old = [item for item in releases if item.uploaded is not None and item.uploaded <= moment]
+    old = [item for item in releases if item.upload_time is not None and item.upload_time <= moment]
     return old[-1] if old else None

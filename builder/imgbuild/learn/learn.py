@@ -14,30 +14,36 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.learn.boundaries import (
-    NAMED,
+    NAMED_TESTS,
     PackageRelease,
     ReleaseCatalogue,
-    boundary,
+    find_boundary,
     has_module,
-    lacks,
+    lacks_item,
 )
 from imgbuild.learn.uses import runs_on_import, same_use
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.report import Evidence, Finding, Relation
+from imgbuild.report import ConflictRelation, Evidence, Finding
 
 # Relations without a name to look up in other versions, such as a WINDOW without versions.
-UNNAMED: Final = (
-    *(Relation.SYMBOL, Relation.LIBRARY, Relation.ABI, Relation.CUDA, Relation.WINDOW),
+UNNAMED_RELATIONS: Final = (
+    *(
+        ConflictRelation.SYMBOL,
+        ConflictRelation.LIBRARY,
+        ConflictRelation.ABI,
+        ConflictRelation.CUDA,
+        ConflictRelation.WINDOW,
+    ),
 )
-NEVER: Final = "<0"  # no version of the other package is compatible
+NO_VERSIONS: Final = "<0"  # no version of the other package is compatible
 # The packages that others import without declaring them, by module. Packages that are added
 # automatically must be reviewed: names are not guessed, since anyone can publish under one, and
 # requirements of an extra in METADATA are declared as optional.
-_BROUGHT_BY: Final = {"pkg_resources": "setuptools", "setuptools": "setuptools"}
+_PROVIDING_PACKAGES: Final = {"pkg_resources": "setuptools", "setuptools": "setuptools"}
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class VersionBounds(msgspec.Struct, frozen=True, kw_only=True):
     """Compatible versions of the other package: a specifier, and the version of the change."""
 
     spec: str
@@ -45,7 +51,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     went: str = ""
 
 
-def learn(
+def learn_constraint(
     finding: Finding, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> Constraint | None:
     """The constraint that follows from `finding`; None if the evidence is insufficient.
@@ -55,16 +61,20 @@ def learn(
     evidence = finding.evidence
     if evidence is None or not evidence.version:
         return None
-    missing = evidence.relation is Relation.PACKAGE
-    other = _BROUGHT_BY.get(evidence.subject.partition(".")[0], "") if missing else evidence.other
+    missing = evidence.relation is ConflictRelation.PACKAGE
+    other = (
+        _PROVIDING_PACKAGES.get(evidence.subject.partition(".")[0], "")
+        if missing
+        else evidence.other
+    )
     version_bounds = (
         versions_with_module(evidence, other, release_catalogue)
         if missing and other
-        else bounds(evidence, release_catalogue)
+        else find_bounds(evidence, release_catalogue)
     )
     if not other or version_bounds is None:
         return None
-    never = version_bounds.spec == NEVER
+    never = version_bounds.spec == NO_VERSIONS
     unused = never and _never_runs(evidence, release_catalogue)
     # Without any compatible version, other releases of the package may lack the error.
     versions = (
@@ -93,15 +103,15 @@ def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool
     Such code fails with all versions, as torch.nn.Relu in DeepSpeed does, so no other version is a
     remedy. Releases for older versions of Python are compared, too.
     """
-    if evidence.relation not in NAMED or runs_on_import(release_catalogue, evidence):
+    if evidence.relation not in NAMED_TESTS or runs_on_import(release_catalogue, evidence):
         return False
     return all(
-        lacks(release_catalogue, evidence, release) is True
-        for release in release_catalogue.for_older_python(evidence.other)
+        lacks_item(release_catalogue, evidence, release) is True
+        for release in release_catalogue.releases_for_older_python(evidence.other)
     )
 
 
-def joined(
+def join_constraint(
     entry: Constraint, recorded: Iterable[Constraint], release_catalogue: ReleaseCatalogue
 ) -> Constraint:
     """`entry`, as a bound if the entry and known constraints exclude all releases on one side.
@@ -114,13 +124,14 @@ def joined(
         for constraint in (entry, *recorded)
         if (constraint.package, constraint.other, constraint.missing)
         == (entry.package, entry.other, entry.missing)
-        and constraints.within(entry.versions, constraint.versions)
+        and constraints.is_within(entry.versions, constraint.versions)
     ]
-    excluded = _excluded(entry)
+    excluded = _excluded_version(entry)
     if excluded is None:
         return entry
     versions = [
-        Version(release.version.public) for release in release_catalogue.releases(entry.other)
+        Version(release.version.public)
+        for release in release_catalogue.package_releases(entry.other)
     ]
     gone = {
         v
@@ -130,10 +141,10 @@ def joined(
     newest = list(takewhile(gone.__contains__, reversed(versions)))
     oldest = list(takewhile(gone.__contains__, versions))
     if excluded in newest and 1 < len(newest) < len(versions):
-        bounds_of = Bounds(spec=f"<{newest[-1]}", went=str(newest[-1]))
+        bounds_of = VersionBounds(spec=f"<{newest[-1]}", went=str(newest[-1]))
     elif excluded in oldest and 1 < len(oldest) < len(versions):
         first = str(versions[len(oldest)])
-        bounds_of = Bounds(spec=f">={first}", came=first)
+        bounds_of = VersionBounds(spec=f">={first}", came=first)
     else:
         return entry
     return msgspec.structs.replace(
@@ -141,7 +152,7 @@ def joined(
     )
 
 
-def _excluded(entry: Constraint) -> Version | None:
+def _excluded_version(entry: Constraint) -> Version | None:
     """The one version that an entry excludes; None for any other specifier."""
     parts = list(entry.spec)
     if len(parts) != 1 or parts[0].operator != "!=" or parts[0].version.endswith(".*"):
@@ -149,7 +160,7 @@ def _excluded(entry: Constraint) -> Version | None:
     return Version(parts[0].version)
 
 
-def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | None:
+def find_bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> VersionBounds | None:
     """The compatible versions of the other package; None if unknown.
 
     Versions in the evidence (a window, a rule) take precedence. Names are looked up in other
@@ -158,44 +169,46 @@ def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | 
     incompatibility of these two versions is known.
     """
     if evidence.spec:
-        return Bounds(spec=evidence.spec)
+        return VersionBounds(spec=evidence.spec)
     if not evidence.other_version:
         return None
-    this_one = Bounds(spec=f"!={Version(evidence.other_version).public}")
+    this_one = VersionBounds(spec=f"!={Version(evidence.other_version).public}")
     other = evidence.other
-    releases = release_catalogue.readable(other)
+    releases = release_catalogue.readable_releases(other)
     start = _place(releases, evidence.other_version)
-    if start is None or evidence.relation in UNNAMED:
+    if start is None or evidence.relation in UNNAMED_RELATIONS:
         return this_one
-    if lacks(release_catalogue, evidence, releases[start]) is not True:
-        return this_one if evidence.relation is Relation.ARGUMENT else None
+    if lacks_item(release_catalogue, evidence, releases[start]) is not True:
+        return this_one if evidence.relation is ConflictRelation.ARGUMENT else None
 
     def is_incompatible(release: PackageRelease) -> bool:
-        return lacks(release_catalogue, evidence, release) is True
+        return lacks_item(release_catalogue, evidence, release) is True
 
     for step in _directions(evidence, release_catalogue, releases[start]):
-        bad, good = boundary(releases, start, is_incompatible, step)
+        bad, good = find_boundary(releases, start, is_incompatible, step)
         if good is not None and step < 0:
-            return Bounds(spec=f"<{bad.version.public}", went=str(bad.version))
+            return VersionBounds(spec=f"<{bad.version.public}", went=str(bad.version))
         if good is not None:
-            return Bounds(spec=f">={good.version.public}", came=str(good.version))
-    return Bounds(spec=NEVER)
+            return VersionBounds(spec=f">={good.version.public}", came=str(good.version))
+    return VersionBounds(spec=NO_VERSIONS)
 
 
 def versions_with_module(
     evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue
-) -> Bounds:
+) -> VersionBounds:
     """The versions of `other` with the missing module: all, or the ones before its removal."""
-    releases = release_catalogue.releases(other)
+    releases = release_catalogue.package_releases(other)
     module = evidence.subject.partition(".")[0]
 
     def is_incompatible(release: PackageRelease) -> bool:
         return not has_module(release_catalogue, other, release, module)
 
     if evidence.spec or not releases or not is_incompatible(releases[-1]):
-        return Bounds(spec=evidence.spec)
-    bad, good = boundary(releases, len(releases) - 1, is_incompatible, -1)
-    return Bounds(spec=NEVER if good is None else f"<{bad.version.public}", went=str(bad.version))
+        return VersionBounds(spec=evidence.spec)
+    bad, good = find_boundary(releases, len(releases) - 1, is_incompatible, -1)
+    return VersionBounds(
+        spec=NO_VERSIONS if good is None else f"<{bad.version.public}", went=str(bad.version)
+    )
 
 
 def _directions(
@@ -203,9 +216,9 @@ def _directions(
 ) -> tuple[int, int]:
     """The direction to search first: older versions if the other package is newer, else newer."""
     release = release_catalogue.release(evidence.package, evidence.version)
-    if release is None or release.uploaded is None or other.uploaded is None:
+    if release is None or release.upload_time is None or other.upload_time is None:
         return (-1, 1)
-    return (-1, 1) if other.uploaded > release.uploaded else (1, -1)
+    return (-1, 1) if other.upload_time > release.upload_time else (1, -1)
 
 
 def package_range(
@@ -219,7 +232,7 @@ def package_range(
     """
     alone = f"=={evidence.version}"
     package = evidence.package
-    releases = release_catalogue.readable(package)
+    releases = release_catalogue.readable_releases(package)
     start = _place(releases, evidence.version)
     if package in pinned or start is None:
         return alone
@@ -227,12 +240,12 @@ def package_range(
     if not uses_item(releases[start]):
         return alone
 
-    def _last(step: int) -> PackageRelease:
+    def _last_release(step: int) -> PackageRelease:
         """The last of the consecutive releases that have the requirement."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(uses_item, side))[-1]
 
-    low, high = _last(-1), _last(1)
+    low, high = _last_release(-1), _last_release(1)
     if low is high:
         return alone
     return f">={low.version.public},<={high.version.public}"

@@ -14,45 +14,57 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.audit.checks.findings import ordered
-from imgbuild.audit.judge import Terms, audit, extras_of, of_additions, unused
-from imgbuild.audit.main_path.additions import path_of_additions
+from imgbuild.audit.checks.findings import sort_findings
+from imgbuild.audit.judge import (
+    AuditTerms,
+    audit_package_set,
+    relax_learned_finding,
+    requested_extras,
+    terms_for_additions,
+)
+from imgbuild.audit.main_path.additions import main_path_of_additions
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.packages.library import Library, pack, unpack
+from imgbuild.audit.packages.library import Library, pack_value, unpack_value
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
-from imgbuild.index.remote_wheel import LATER, Blocks, LookedUp
+from imgbuild.index.remote_wheel import LOCKED_PREFIX, BlockCache, ResolvedAddresses
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
-from imgbuild.learn.learn import joined, learn
+from imgbuild.learn.learn import join_constraint, learn_constraint
 from imgbuild.lock.model import EditablePackage, LockedProject
 from imgbuild.lock.resolution import Resolution, Wheel, installed_wheels
 from imgbuild.matrix import constraints
-from imgbuild.matrix.constraints import Constraint, constraints_path, encode, merge, read
+from imgbuild.matrix.constraints import (
+    Constraint,
+    constraints_path,
+    encode_constraints,
+    merge_constraints,
+    read_constraints,
+)
 from imgbuild.matrix.model import Matrix
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import kept_releases, solve, uv
-from imgbuild.solve.direct import NO_DIRECT, Direct, of_arches
-from imgbuild.solve.extension import address_of
+from imgbuild.solve.direct import NO_DIRECT, Direct, locked_project
+from imgbuild.solve.extension import wheel_address
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
-from imgbuild.system.amounts import count
+from imgbuild.system.amounts import format_count
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Arch, Sha256, sha256
 
-Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
+KeepConstraints = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
 # The checks that need only files on a server.
-READABLE = ("metadata", "imports", "calls", "support", "rules")
-CLEAN = "audit-settled"
-JUDGING = (
+READABLE_CHECKS = ("metadata", "imports", "calls", "support", "rules")
+CLEAN_FACT = "audit-settled"
+JUDGING_MODULES = (
     "imgbuild.audit.judge",
     "imgbuild.audit.main_path.additions",
     "imgbuild.learn.removed_attributes",
 )  # the inputs of a report
-EACH = 4  # limit of findings between the same two packages per round
-SHOWN = 8
+ERRORS_PER_ROUND = 4  # limit of findings between the same two packages per round
+SHOWN_ERRORS = 8
 
 
 class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +97,7 @@ def resolve_audited(
     arches: Sequence[Arch],
     context: Context,
     recorded: Sequence[Constraint],
-    keep: Keep,
+    keep: KeepConstraints,
 ) -> AuditedResolution:
     """Resolve target `name` to packages whose audit has no errors.
 
@@ -94,13 +106,15 @@ def resolve_audited(
     """
     before, done = tuple(recorded), dict[Arch, AuditedArch]()
     recorded, rounds = before, 0
-    while pending := [arch for arch in arches if arch not in done or _broken(done[arch], recorded)]:
+    while pending := [
+        arch for arch in arches if arch not in done or _violates_learned(done[arch], recorded)
+    ]:
         problem = SolveProblem(matrix, name, pending[0], context)
-        with solve.opened(problem) as prepared:
+        with solve.open_target(problem) as prepared:
             done[pending[0]] = resolve_audited_arch(prepared, recorded, keep)
         recorded = done[pending[0]].known
         rounds += done[pending[0]].rounds
-    sources = of_arches({arch: done[arch].direct for arch in arches})
+    sources = locked_project({arch: done[arch].direct for arch in arches})
     packages = dict(done[arches[0]].packages)
     return AuditedResolution(
         resolutions={arch: done[arch].resolution for arch in arches},
@@ -111,13 +125,13 @@ def resolve_audited(
     )
 
 
-def _broken(audited: AuditedArch, recorded: Sequence[Constraint]) -> bool:
+def _violates_learned(audited: AuditedArch, recorded: Sequence[Constraint]) -> bool:
     """Whether this resolution violates constraints learned on another architecture."""
-    return bool(constraints.violations(recorded, audited.resolution.versions))
+    return bool(constraints.violated_constraints(recorded, audited.resolution.versions))
 
 
 def resolve_audited_arch(
-    prepared: PreparedTarget, recorded: Sequence[Constraint], keep: Keep
+    prepared: PreparedTarget, recorded: Sequence[Constraint], keep: KeepConstraints
 ) -> AuditedArch:
     """As `resolve_audited`, for one architecture."""
     problem = prepared.problem
@@ -129,18 +143,18 @@ def resolve_audited_arch(
         with context.reporter.step(f"resolving {name} for {arch} (pass {rounds})"):
             chosen = solve.choose_packages(prepared, recorded, excluded.append)
             resolution = solve.lock_answer(prepared, chosen)
-        terms = terms_of(prepared, resolution, recorded)
+        terms = audit_terms(prepared, resolution, recorded)
         if (report := _clean_report(prepared, resolution, terms)) is not None:
             _report(prepared, chosen, resolution, excluded)
             return _audited_arch(prepared, resolution, report, recorded, rounds)
         # One library for each round: its data is then kept only on disk.
-        with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
+        with Library(context.store, BlockCache(_ranges(prepared, resolution))) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
             with (
                 context.reporter.step(f"auditing (pass {rounds})"),
                 library.progress("auditing", len(resolution.versions), context.reporter),
             ):
-                report = audit_of(
+                report = audit_resolution(
                     resolution,
                     release_catalogue,
                     terms,
@@ -148,31 +162,35 @@ def resolve_audited_arch(
                 )
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
             if not errors:
-                context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
+                context.store.put_fact(
+                    CLEAN_FACT, _key(prepared, resolution, terms), pack_value(report)
+                )
                 _report(prepared, chosen, resolution, excluded)
                 return _audited_arch(prepared, resolution, report, recorded, rounds)
-            number = count(len(errors), "error")
+            number = format_count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):
                 learned = learn_all(errors, release_catalogue, problem.target.pins.keys(), recorded)
                 for entry in learned:
                     context.reporter.info(f"learned: {entry}")
                 now = keep(learned)
-            report = _without_unused(report, now)
+            report = _relax_unused(report, now)
             if not any(finding.severity is Severity.ERROR for finding in report.findings):
-                terms = terms_of(prepared, resolution, now)
-                context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
+                terms = audit_terms(prepared, resolution, now)
+                context.store.put_fact(
+                    CLEAN_FACT, _key(prepared, resolution, terms), pack_value(report)
+                )
                 _report(prepared, chosen, resolution, excluded)
                 return _audited_arch(prepared, resolution, report, now, rounds)
         if now == recorded:
-            kept = kept_releases.suggestion(prepared, resolution.versions)
-            raise not_learned(name, arch, errors, kept)
+            kept = kept_releases.keep_releases_command(prepared, resolution.versions)
+            raise nothing_learned_error(name, arch, errors, kept)
         recorded = now
 
 
-def _without_unused(report: Report, learned: Iterable[Constraint]) -> Report:
+def _relax_unused(report: Report, learned: Iterable[Constraint]) -> Report:
     """`report`, in which errors in code that has never run are warnings."""
     entries = tuple(learned)
-    findings = ordered(unused(finding, entries) for finding in report.findings)
+    findings = sort_findings(relax_learned_finding(finding, entries) for finding in report.findings)
     return msgspec.structs.replace(report, findings=tuple(findings))
 
 
@@ -187,13 +205,13 @@ def _report(
         prepared.problem.context.reporter.warn(warning)
     solve.report_age(prepared, tuple(chosen))
     problem = prepared.problem
-    moved = kept_releases.moves(problem, resolution.versions)
+    moved = kept_releases.later_releases(problem, resolution.versions)
     row = problem.row
     if row is None or not moved:
         return
     shown = ", ".join(map(str, moved))
     line = f"{problem.name} has later releases than the tested target {row.row.like}: {shown}"
-    kept = kept_releases.suggestion(prepared, resolution.versions)
+    kept = kept_releases.keep_releases_command(prepared, resolution.versions)
     problem.context.reporter.warn(f"{line}; {kept}" if kept else line)
 
 
@@ -214,25 +232,27 @@ def _audited_arch(
     )
 
 
-def _clean_report(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> Report | None:
+def _clean_report(
+    prepared: PreparedTarget, resolution: Resolution, terms: AuditTerms
+) -> Report | None:
     """The report of an earlier audit of the same packages; None without one or with errors."""
-    stored = prepared.problem.context.store.fact(CLEAN, _key(prepared, resolution, terms))
-    return unpack(stored, Report) if stored is not None else None
+    stored = prepared.problem.context.store.fact(CLEAN_FACT, _key(prepared, resolution, terms))
+    return unpack_value(stored, Report) if stored is not None else None
 
 
-def _key(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> str:
-    code = code_digest(*JUDGING, alone=__name__)
+def _key(prepared: PreparedTarget, resolution: Resolution, terms: AuditTerms) -> str:
+    code = code_digest(*JUDGING_MODULES, alone=__name__)
     tags, published = prepared.catalogue.rules.tags, sorted(_published_packages(prepared))
     wheels = installed_wheels(resolution)
     return sha256(
-        codec.compact([code, tags.python, tags.arch, tags.glibc, wheels, terms, published])
+        codec.encode_compact([code, tags.python, tags.arch, tags.glibc, wheels, terms, published])
     )
 
 
 def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
     """The constraints from audit errors in files that had to be downloaded completely."""
     store, http = problem.context.store, problem.context.http
-    with solve.opened(problem) as prepared, Library(store, http) as library:
+    with solve.open_target(problem) as prepared, Library(store, http) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, store)
         learned = learn_all(errors, release_catalogue, problem.target.pins.keys(), problem.known)
     for entry in learned:
@@ -240,32 +260,34 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
     return learned
 
 
-def terms_of(
+def audit_terms(
     prepared: PreparedTarget, resolution: Resolution, recorded: Iterable[Constraint] = ()
-) -> Terms:
+) -> AuditTerms:
     """The inputs of a target's audit in addition to its packages.
 
     They include only the constraints on unused code, because the resolution meets all others.
     """
     target = prepared.problem.target
     required = prepared.problem.requirements
-    direct = required.named.union(item.package for item in prepared.backend.requirements)
+    direct = required.direct_packages.union(item.package for item in prepared.backend.requirements)
     named = {*target.pins, *direct & resolution.versions.keys()}
-    terms = Terms(
+    terms = AuditTerms(
         target=prepared.problem.name,
         cuda=target.cuda,
         gpu=target.gpu,
         constraints=tuple(entry for entry in recorded if entry.unused),
         waivers=target.waive,
         named=tuple(sorted(named)),
-        extras=extras_of(prepared.requirements, prepared.catalogue.rules.tags.markers),
+        extras=requested_extras(
+            prepared.requirements, prepared.catalogue.rules.tags.environment_markers
+        ),
         exempt=required.exempt,
         alone=required.no_deps,
     )
     if prepared.published is None:
         return terms
-    requested = {solve.package_of(line) for line in prepared.requirements}
-    return of_additions(
+    requested = {solve.requirement_package(line) for line in prepared.requirements}
+    return terms_for_additions(
         terms, requested, resolution.versions.keys() - _published_packages(prepared)
     )
 
@@ -274,10 +296,10 @@ def _published_packages(prepared: PreparedTarget) -> set[str]:
     return set(prepared.published.versions) if prepared.published is not None else set()
 
 
-def audit_of(
+def audit_resolution(
     resolution: Resolution,
     release_catalogue: ReleaseCatalogue,
-    terms: Terms,
+    terms: AuditTerms,
     *,
     published: Collection[str] = (),
 ) -> Report:
@@ -287,19 +309,26 @@ def audit_of(
     cannot affect that audit, only the code that they run is audited; other warnings and notes about
     the published packages are then omitted.
     """
-    package_set = package_set_of(resolution, release_catalogue)
+    package_set = resolution_package_set(resolution, release_catalogue)
 
-    def _past(path: MainPath) -> list[Finding]:
-        return removed_attributes.check(
+    def _removed_attributes(path: MainPath) -> list[Finding]:
+        return removed_attributes.check_removed_attributes(
             package_set, path, lambda: release_catalogue, published=published
         )
 
     known = release_catalogue.library.published
-    path = path_of_additions(package_set, terms.named, terms.added, published, known)
-    return audit(package_set, terms, checks=READABLE, path=path, past=_past, published=published)
+    path = main_path_of_additions(package_set, terms.named, terms.added, published, known)
+    return audit_package_set(
+        package_set,
+        terms,
+        checks=READABLE_CHECKS,
+        path=path,
+        past=_removed_attributes,
+        published=published,
+    )
 
 
-def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
+def _ranges(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddresses:
     """The sources of the published wheels of a resolution; indexes are queried on demand."""
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
@@ -307,22 +336,24 @@ def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
     def _address(sha256: Sha256) -> str:
         if sha256 in built and prepared.published_wheels is not None:
             return prepared.published_wheels.path(wheels[sha256].package).as_uri()
-        return address_of(prepared.catalogue.indexes, wheels, sha256)
+        return wheel_address(prepared.catalogue.indexes, wheels, sha256)
 
-    return LookedUp(prepared.problem.context.http, _address)
+    return ResolvedAddresses(prepared.problem.context.http, _address)
 
 
-def package_set_of(resolution: Resolution, release_catalogue: ReleaseCatalogue) -> PackageSet:
+def resolution_package_set(
+    resolution: Resolution, release_catalogue: ReleaseCatalogue
+) -> PackageSet:
     """The package set of a resolution; files missing from the store are read from their index."""
     catalogue = release_catalogue.catalogue
     rules = catalogue.rules
 
-    def _locate(wheel: Wheel) -> Path | str:
+    def _locate_wheel(wheel: Wheel) -> Path | str:
         path = release_catalogue.store.file(wheel.sha256)
         if path is not None:
             return path
         if wheel.package in catalogue.locked:
-            return f"{LATER}{wheel.sha256}"
+            return f"{LOCKED_PREFIX}{wheel.sha256}"
         files = catalogue.indexes.files(wheel.package)
         return next(file.url for file in files if file.name == wheel.file)
 
@@ -332,7 +363,7 @@ def package_set_of(resolution: Resolution, release_catalogue: ReleaseCatalogue) 
         python=rules.tags.python,
         arch=rules.tags.arch,
         glibc=rules.tags.glibc,
-        locate=_locate,
+        locate=_locate_wheel,
     )
 
 
@@ -352,24 +383,24 @@ def learn_all(
             continue
         key = (evidence.relation, evidence.package, evidence.other, evidence.subject)
         pair = (evidence.package, evidence.other)
-        if key in seen or pairs[pair] >= EACH:
+        if key in seen or pairs[pair] >= ERRORS_PER_ROUND:
             continue
         seen.add(key)
-        entry = learn(finding, release_catalogue, pinned)
+        entry = learn_constraint(finding, release_catalogue, pinned)
         if entry is not None:
             pairs[pair] += 1
-            entry = joined(entry, (*recorded, *learned), release_catalogue)
+            entry = join_constraint(entry, (*recorded, *learned), release_catalogue)
             learned.append(entry)
-    return constraints.merge((), learned)
+    return constraints.merge_constraints((), learned)
 
 
-def not_learned(
+def nothing_learned_error(
     name: str, arch: Arch, errors: Sequence[Finding], suggestion: str = ""
 ) -> NoSolution:
     """The error for a package set whose errors yield no new constraint."""
-    shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
-    if len(errors) > SHOWN:
-        shown.append(f"and {len(errors) - SHOWN} more; run imgbuild audit to show all")
+    shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN_ERRORS]]
+    if len(errors) > SHOWN_ERRORS:
+        shown.append(f"and {len(errors) - SHOWN_ERRORS} more; run imgbuild audit to show all")
     message = f"{name} on {arch}: the packages are incompatible, and no other package set was found"
     hint = "change a pin, or, if the finding is wrong, waive it in matrix.yaml with a reason"
     nearest = (suggestion,) if suggestion else ()
@@ -380,7 +411,9 @@ def add_constraints(
     images: Path, learned: Iterable[Constraint], store: Store
 ) -> tuple[Constraint, ...]:
     """Write `learned` to the file and return all entries. Safe for concurrent processes."""
-    with store.exclusive(f"constraints-{sha256(str(images).encode())}"):
-        entries = merge(read(images), learned)
-        codec.write_bytes(constraints_path(images), encode(entries), below=images.parent)
+    with store.hold_lock(f"constraints-{sha256(str(images).encode())}"):
+        entries = merge_constraints(read_constraints(images), learned)
+        codec.write_bytes(
+            constraints_path(images), encode_constraints(entries), below=images.parent
+        )
     return entries

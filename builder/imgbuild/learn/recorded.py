@@ -18,10 +18,14 @@ from imgbuild.audit.checks import rules
 from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
-from imgbuild.system.syntax import parse_version, within
+from imgbuild.system.syntax import is_within, parse_version
 
 SHORT_REASON = 600  # characters
-NAMED = ("python", "transformers", "flash-attn")  # in notes, in addition to the pinned packages
+NAMED_SUBJECTS = (
+    "python",
+    "transformers",
+    "flash-attn",
+)  # in notes, in addition to the pinned packages
 Source = Literal[
     "refused update", "learned constraint", "known incompatibility", "accepted finding", "matrix"
 ]
@@ -57,9 +61,12 @@ class TargetNote(msgspec.Struct, frozen=True, kw_only=True):
     stated: tuple[str, ...] = ()
 
 
-def notes(matrix: Matrix) -> tuple[TargetNote, ...]:
+def target_notes(matrix: Matrix) -> tuple[TargetNote, ...]:
     """The sentences in the notes of all targets that name a package, except those on test runs."""
-    named = {*NAMED, *(package for target in matrix.targets.values() for package in target.pins)}
+    named = {
+        *NAMED_SUBJECTS,
+        *(package for target in matrix.targets.values() for package in target.pins),
+    }
     names = "|".join(sorted(map(re.escape, named), key=len, reverse=True))
     pattern = re.compile(
         rf"(?<![\w./-])({names})(?![\w/-]|\.\w)(?:(?:\s*==\s*|\s+)(\d[\w.]*\w))?", re.IGNORECASE
@@ -93,25 +100,25 @@ def _note(
     return TargetNote(target=name, text=text, packages=packages, stated=tuple(stated))
 
 
-def notes_on(
+def notes_on_requests(
     every: Iterable[TargetNote], requests: Mapping[str, SpecifierSet]
 ) -> tuple[TargetNote, ...]:
     """The notes that name two requested packages, or the only requested package with a version.
 
     One of the packages has a requested version.
     """
-    return tuple(note for note in every if _concerns(note, requests))
+    return tuple(note for note in every if _note_concerns(note, requests))
 
 
-def _concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bool:
+def _note_concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bool:
     named = [name for name in requests if name in note.packages]
-    alike = [name for name in named if _allows(requests[name], note.packages[name])]
+    alike = [name for name in named if _spec_allows(requests[name], note.packages[name])]
     if len(requests) > 1:
         return bool(alike) and len(named) > 1
     return any(name in note.stated for name in alike)
 
 
-def _allows(spec: SpecifierSet, version: str) -> bool:
+def _spec_allows(spec: SpecifierSet, version: str) -> bool:
     """Whether `spec` contains a version or a patch release of it, such as 0.27.1 of 0.27."""
     if not version or not parse_version(version):
         return False
@@ -120,29 +127,32 @@ def _allows(spec: SpecifierSet, version: str) -> bool:
     )
 
 
-def refusals(
+def recorded_refusals(
     images: Path, matrix: Matrix, learned: Sequence[Constraint]
 ) -> tuple[RecordedRefusal, ...]:
     """All refusals, in the order in which a page lists them."""
     return tuple(
         RecordedRefusal(
-            what=item.what, reason=_shortened(item.reason), source=item.source, target=item.target
+            what=item.what,
+            reason=_shorten_text(item.reason),
+            source=item.source,
+            target=item.target,
         )
         for item in _refusals(images, matrix, learned)
     )
 
 
-def incompatible(versions: Mapping[str, str], python: str) -> tuple[str, ...]:
+def recorded_incompatibilities(versions: Mapping[str, str], python: str) -> tuple[str, ...]:
     """The known incompatibilities of the packages of an image: package → version."""
     return tuple(
         f"{rule.package} {versions[rule.package]} with {rule.other} {versions[rule.other]}:"
         f" {' '.join(rule.why.split())}; {' '.join(rule.cure.split())}"
-        for rule in rules.load()
+        for rule in rules.load_rules()
         if rule.other in versions
         and rule.package in versions
-        and within(versions[rule.package], rule.versions)
-        and within(versions[rule.other], rule.clash)
-        and within(python, rule.python)
+        and is_within(versions[rule.package], rule.versions)
+        and is_within(versions[rule.other], rule.clash)
+        and is_within(python, rule.python)
     )
 
 
@@ -157,7 +167,7 @@ def _refusals(
             reason=str(entry).partition(" (")[2].removesuffix(")") or "learned by the audit",
             source="learned constraint",
         )
-    for rule in rules.load():
+    for rule in rules.load_rules():
         clash = (
             f"with {rule.other}{rule.clash}"
             if rule.other
@@ -188,7 +198,7 @@ def _refusals(
 
 def _refused_updates(images: Path) -> Iterator[RecordedRefusal]:
     """The versions that `imgbuild update` refused; InputError for a damaged file."""
-    for row, refused in tried_updates.read(images).refused.items():
+    for row, refused in tried_updates.read_updates(images).refused.items():
         for item in refused:
             yield RecordedRefusal(
                 what=f"{item.package} {item.version} in {row}",
@@ -198,6 +208,6 @@ def _refused_updates(images: Path) -> Iterator[RecordedRefusal]:
             )
 
 
-def _shortened(text: str) -> str:
+def _shorten_text(text: str) -> str:
     plain = " ".join(text.split())
     return plain if len(plain) <= SHORT_REASON else f"{plain[:SHORT_REASON]}…"

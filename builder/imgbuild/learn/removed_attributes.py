@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
-from imgbuild.audit.checks.findings import finding, place_of
+from imgbuild.audit.checks.findings import create_finding, finding_place
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import Level, MainPath
-from imgbuild.audit.main_path.guards import ATTRIBUTE, judge
+from imgbuild.audit.main_path.guards import ATTRIBUTE, judge_guards
 from imgbuild.audit.names import classes
 from imgbuild.audit.names.model import LookupResult
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.audit.source.facts import Assigned, Attribute, Class, ModuleFacts
-from imgbuild.learn.boundaries import ReleaseCatalogue, at_time, lacks, never_mentions
-from imgbuild.report import Evidence, Finding, Relation
+from imgbuild.audit.source.facts import AssignedName, Attribute, Class, ModuleFacts
+from imgbuild.learn.boundaries import ReleaseCatalogue, lacks_item, never_mentions, newest_at_time
+from imgbuild.report import ConflictRelation, Evidence, Finding
 
 CHECK = "calls"
 _UNION = re.compile(r"(?:typing\.)?(?:Union|Optional)\[(.*)\]")
@@ -39,7 +39,7 @@ class AttributeRead(msgspec.Struct, frozen=True):
     subject: str
 
 
-def check(
+def check_removed_attributes(
     package_set: PackageSet,
     path: MainPath,
     open_releases: Callable[[], ReleaseCatalogue],
@@ -53,20 +53,20 @@ def check(
     """
     release_catalogue: ReleaseCatalogue | None = None
     findings: dict[tuple[str, int, str], Finding] = {}
-    for read in _reads(package_set, path, published):
+    for read in _attribute_reads(package_set, path, published):
         # One finding suffices for a union of classes that lack the same attribute.
         key = (read.facts.module, read.line, read.subject.rpartition(".")[2])
         if key in findings:
             continue
         release_catalogue = release_catalogue or open_releases()
         if _had_attribute(package_set, release_catalogue, read):
-            place = place_of(package_set, read.facts, read.line, read.entry)
+            place = finding_place(package_set, read.facts, read.line, read.entry)
             if place is not None:
-                findings[key] = finding(
+                findings[key] = create_finding(
                     package_set,
                     CHECK,
                     place,
-                    relation=Relation.ATTRIBUTE,
+                    relation=ConflictRelation.ATTRIBUTE,
                     other=read.other,
                     subject=read.subject,
                     text=f"reads {read.subject}, which {read.other} "
@@ -81,65 +81,74 @@ def _had_attribute(
 ) -> bool:
     """Whether the other package had the attribute when the reader's release was uploaded."""
     release = release_catalogue.release(read.own, package_set.version(read.own) or "0")
-    then = at_time(
-        release_catalogue.releases(read.other),
-        release.uploaded if release is not None else None,
+    then = newest_at_time(
+        release_catalogue.package_releases(read.other),
+        release.upload_time if release is not None else None,
     )
     if release is None or then is None:
         return False
     evidence = Evidence(
-        relation=Relation.ATTRIBUTE,
+        relation=ConflictRelation.ATTRIBUTE,
         package=read.own,
         version=str(release.version),
         other=read.other,
         subject=read.subject,
     )
-    return lacks(release_catalogue, evidence, then) is False
+    return lacks_item(release_catalogue, evidence, then) is False
 
 
-def _reads(
+def _attribute_reads(
     package_set: PackageSet, path: MainPath, published: Collection[str]
 ) -> Iterator[AttributeRead]:
-    for facts in path.facts(package_set):
+    for facts in path.module_facts(package_set):
         for fact in facts.attributes:
-            yield from _read(package_set, path, facts, fact, published)
+            yield from _resolve_read(package_set, path, facts, fact, published)
 
 
-def _read(
+def _resolve_read(
     package_set: PackageSet,
     path: MainPath,
     facts: ModuleFacts,
     fact: Attribute,
     published: Collection[str],
 ) -> Iterator[AttributeRead]:
-    how = path.reached(facts.module, scopes(facts).runner(fact.scope)) if fact.receiver else None
+    how = (
+        path.reached(facts.module, module_scopes(facts).scope_runner(fact.scope))
+        if fact.receiver
+        else None
+    )
     if how is None or how.level >= Level.REMOTE:
         return
-    course = judge(package_set, fact.guards)
+    course = judge_guards(package_set, fact.guards)
     if (
         not course.runs
         or not course.clear
-        or course.catches(*ATTRIBUTE)
+        or course.catches_error(*ATTRIBUTE)
         or fact.expression in course.asked
     ):
         return
     package, name = package_set.owner(facts.module), fact.expression.rpartition(".")[2]
     for path_to, holder in _classes(package_set, facts, fact.receiver, fact.scope):
         other = package_set.owner(holder.home.module) if holder.home is not None else None
-        if package is None or other is None or other == package or other not in policy.load().walk:
+        if (
+            package is None
+            or other is None
+            or other == package
+            or other not in policy.load_policy().walk
+        ):
             continue
         if package in published and other in published:
             continue
-        open_ended = classes.member(package_set, holder, name).state == "unknown"
+        open_ended = classes.find_member(package_set, holder, name).state == "unknown"
         if (
             open_ended
             and never_mentions(package_set, holder, name)
-            and not _defines(package_set, other, name)
+            and not _defines_attribute(package_set, other, name)
         ):
             yield AttributeRead(facts, fact.line, how.entry, package, other, f"{path_to}.{name}")
 
 
-def _defines(package_set: PackageSet, package: str, name: str) -> bool:
+def _defines_attribute(package_set: PackageSet, package: str, name: str) -> bool:
     """Whether any class of the package, such as a subclass, defines this name."""
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
     return any(
@@ -168,21 +177,21 @@ def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
     """The possible classes of a receiver (several for a union), by display path."""
-    lookup_result = classes.class_of(package_set, facts, receiver, scope=scope)
+    lookup_result = classes.receiver_class(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
-    named = classes.resolve(package_set, facts, receiver.removesuffix("()"), scope=scope)
+    named = classes.resolve_expression(package_set, facts, receiver.removesuffix("()"), scope=scope)
     if isinstance(lookup_result.definition, Class):
         if named.trace:
             yield named.trace[0].lstrip("*").replace(":", "."), lookup_result
         return
-    if isinstance(named.definition, Assigned) and named.home is not None:
+    if isinstance(named.definition, AssignedName) and named.home is not None:
         text, home, scope = named.definition.value, named.home, ""
-    for part in parts(text):
+    for part in union_parts(text):
         if part != receiver:
             yield from _classes(package_set, home, part, scope)
 
 
-def parts(text: str) -> list[str]:
+def union_parts(text: str) -> list[str]:
     """The members of a union annotation: "Union[A, B[C]]", "A | None", in quotes or not."""
     text = text.strip().strip("\"'")
     union = _UNION.fullmatch(text)

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 
 from packaging.version import Version
 
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.audit.source.facts import Attribute, Call, Import, ModuleFacts, Window
+from imgbuild.audit.source.facts import Attribute, Call, Import, ModuleFacts, VersionWindow
 from imgbuild.errors import IntegrityError
-from imgbuild.learn.boundaries import NAMED, PackageRelease, ReleaseCatalogue
-from imgbuild.report import Evidence, Relation
+from imgbuild.learn.boundaries import NAMED_TESTS, PackageRelease, ReleaseCatalogue
+from imgbuild.report import ConflictRelation, Evidence
 
-Use = Import | Call | Attribute | Window
+ItemUse = Import | Call | Attribute | VersionWindow
 # The arguments of a call: positional, keywords, and whether it uses * or **.
-Shape = tuple[int, tuple[str, ...], bool, bool]
+CallShape = tuple[int, tuple[str, ...], bool, bool]
 
 
 def same_use(
@@ -27,14 +27,14 @@ def same_use(
     other package, is not the same, nor is a use in a function instead of on import. Always False
     for evidence that cannot be checked in one file.
     """
-    if evidence.relation not in (*NAMED, Relation.PACKAGE, Relation.WINDOW):
+    if evidence.relation not in (*NAMED_TESTS, ConflictRelation.PACKAGE, ConflictRelation.WINDOW):
         return lambda _: False
     package, subject, file = evidence.package, evidence.subject, evidence.file
     modules = _modules_of_evidence(release_catalogue, evidence)
     shapes = _shapes(modules, evidence)
     uses = _uses_of_evidence(modules, evidence, shapes)
     guards = tuple(dict.fromkeys(use.guards for _, use in uses))
-    on_import = any(_on_import(facts, use) for facts, use in uses)
+    on_import = any(_runs_on_import(facts, use) for facts, use in uses)
 
     def _uses_item(release: PackageRelease) -> bool:
         try:
@@ -42,19 +42,19 @@ def same_use(
         except IntegrityError:
             return False  # an sdist that cannot be read
 
-        def _compute() -> bool:
-            package_set = release_catalogue.package_set({package: release})
+        def _compute_use() -> bool:
+            package_set = release_catalogue.create_package_set({package: release})
             return any(
                 set(use.guards) <= {*same}
                 for facts in _files(package_set, package, file)
                 for use in _uses(facts, evidence, shapes)
-                if _on_import(facts, use) or not on_import
+                if _runs_on_import(facts, use) or not on_import
                 for same in guards
             )
 
         item = (evidence.relation, subject, file, shapes)
         key = ("uses", *item, guards, on_import, wheel.sha256)
-        return release_catalogue.cached(key, _compute, bool)
+        return release_catalogue.compute_cached(key, _compute_use, bool)
 
     return _uses_item
 
@@ -64,45 +64,47 @@ def _modules_of_evidence(
 ) -> tuple[ModuleFacts, ...]:
     """The modules of the file and version in the evidence."""
     package, version = evidence.package, Version(evidence.version)
-    releases = release_catalogue.readable(package)
+    releases = release_catalogue.readable_releases(package)
     release = next((each for each in releases if each.version == version), None)
     if release is None:
         return ()
-    return tuple(_files(release_catalogue.package_set({package: release}), package, evidence.file))
+    return tuple(
+        _files(release_catalogue.create_package_set({package: release}), package, evidence.file)
+    )
 
 
 def runs_on_import(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> bool:
     """Whether the use in the evidence runs when its module is imported; True if it is not found."""
     modules = _modules_of_evidence(release_catalogue, evidence)
     uses = _uses_of_evidence(modules, evidence, _shapes(modules, evidence))
-    return not uses or any(_on_import(facts, use) for facts, use in uses)
+    return not uses or any(_runs_on_import(facts, use) for facts, use in uses)
 
 
-def _on_import(facts: ModuleFacts, use: Use) -> bool:
-    return not scopes(facts).runner(use.scope)
+def _runs_on_import(facts: ModuleFacts, use: ItemUse) -> bool:
+    return not module_scopes(facts).scope_runner(use.scope)
 
 
 def _uses_of_evidence(
-    modules: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[Shape]
-) -> tuple[tuple[ModuleFacts, Use], ...]:
+    modules: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[CallShape]
+) -> tuple[tuple[ModuleFacts, ItemUse], ...]:
     """The use in the evidence with its module; all uses if the line is not found."""
     uses = [(facts, use) for facts in modules for use in _uses(facts, evidence, shapes)]
     at_line = [(facts, use) for facts, use in uses if use.line == evidence.line]
     return tuple(at_line or uses)
 
 
-def _shapes(modules: Iterable[ModuleFacts], evidence: Evidence) -> tuple[Shape, ...]:
+def _shapes(modules: Iterable[ModuleFacts], evidence: Evidence) -> tuple[CallShape, ...]:
     """The arguments of the calls in the evidence; empty if the calls are not found."""
     return tuple(
         _shape(call)
         for facts in modules
         for call in facts.calls
-        if evidence.relation is Relation.ARGUMENT
+        if evidence.relation is ConflictRelation.ARGUMENT
         if call.line == evidence.line and _calls(call, evidence.subject)
     )
 
 
-def _shape(call: Call) -> Shape:
+def _shape(call: Call) -> CallShape:
     return (call.positional, tuple(sorted(call.keywords)), call.star, call.double_star)
 
 
@@ -125,28 +127,28 @@ def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleF
             yield facts
 
 
-def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Iterable[Shape]) -> Iterable[Use]:
+def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Iterable[CallShape]) -> Iterable[ItemUse]:
     """The places where a module imports, calls, reads or checks the item in the evidence."""
     subject, calls = evidence.subject, facts.calls
     in_brackets = subject.removesuffix(")").rpartition("(")[2]
     match evidence.relation:
-        case Relation.MODULE | Relation.PACKAGE:
+        case ConflictRelation.MODULE | ConflictRelation.PACKAGE:
             return (line for line in facts.imports if _imports(line, subject))
-        case Relation.NAME:
+        case ConflictRelation.NAME:
             module, _, name = subject.partition(":")
             named = (each for each in facts.imports if (each.module, each.name) == (module, name))
-            return (*named, *_reads(facts, name))
-        case Relation.KEYWORD:
+            return (*named, *_attribute_reads(facts, name))
+        case ConflictRelation.KEYWORD:
             keyed = (each for each in calls if in_brackets in each.keywords)
             return (each for each in keyed if _calls(each, subject))
-        case Relation.ARGUMENT:
+        case ConflictRelation.ARGUMENT:
             return (each for each in calls if _shape(each) in shapes and _calls(each, subject))
-        case Relation.REGISTERED:
+        case ConflictRelation.REGISTERED:
             return (each for each in calls if in_brackets in each.literals[:1])
-        case Relation.WINDOW:
+        case ConflictRelation.WINDOW:
             return facts.windows
         case _:
-            return _reads(facts, subject)
+            return _attribute_reads(facts, subject)
 
 
 def _imports(line: Import, module: str) -> bool:
@@ -155,7 +157,7 @@ def _imports(line: Import, module: str) -> bool:
     return below or f"{line.module}.{line.name}" == module
 
 
-def _reads(facts: ModuleFacts, path: str) -> tuple[Use, ...]:
+def _attribute_reads(facts: ModuleFacts, path: str) -> tuple[ItemUse, ...]:
     """The attributes and calls of the last name in a path."""
     name = path.rpartition(".")[2]
     read = (each for each in facts.attributes if each.expression.rpartition(".")[2] == name)

@@ -69,27 +69,31 @@ def is_commit(text: str) -> bool:
     return COMMIT.fullmatch(text) is not None
 
 
-def without_secrets(text: str) -> str:
+def strip_secrets(text: str) -> str:
     """`text` without credentials, query and fragment."""
     return re.sub(r"[?#].*", "", re.sub(r"://[^/]*@", "://", text))
 
 
-def read(text: str) -> Address:
+def parse_address(text: str) -> Address:
     """Parse `text` as a URL; ValueError, without credentials in its message, if it is invalid."""
     if re.search(rf"[{CONTROLS}\\]", text):
         message = "a URL cannot contain control characters or backslashes"
         raise ValueError(message)
-    return _git(text.removeprefix(GIT)) if text.startswith(GIT) else wheel(text)
+    return (
+        _parse_git_address(text.removeprefix(GIT))
+        if text.startswith(GIT)
+        else parse_wheel_address(text)
+    )
 
 
-def wheel(text: str) -> WheelAddress:
-    """Parse the URL or path of a wheel; ValueError as for `read`."""
+def parse_wheel_address(text: str) -> WheelAddress:
+    """Parse the URL or path of a wheel; ValueError as for `parse_address`."""
     parts = urlsplit(text)
     if not parts.scheme:
         if not text.endswith(".whl"):
             message = "the path does not end in .whl"
             raise ValueError(message)
-        return WheelAddress(place=_relative(text))
+        return WheelAddress(place=_check_relative_path(text))
     _refuse_secrets(text)
     if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
         message = "http does not protect against changes in transit; use https"
@@ -109,7 +113,7 @@ def wheel(text: str) -> WheelAddress:
     return address
 
 
-def _git(text: str) -> GitAddress:
+def _parse_git_address(text: str) -> GitAddress:
     parts = urlsplit(text)
     _refuse_secrets(text)
     if parts.scheme not in GIT_SCHEMES:
@@ -133,12 +137,12 @@ def _git(text: str) -> GitAddress:
         message = f"{rev!r} is not the name of a branch, a tag or a commit"
         raise ValueError(message)
     folder = dict(parse_qsl(parts.fragment)).get("subdirectory", "").strip("/")
-    subdirectory = _relative(folder) if folder not in ("", ".") else ""
+    subdirectory = _check_relative_path(folder) if folder not in ("", ".") else ""
     url = urlunsplit(parts._replace(path=path, fragment=""))
     return GitAddress(url=url, rev=rev, subdirectory=subdirectory)
 
 
-def _relative(path: str) -> str:
+def _check_relative_path(path: str) -> str:
     """`path`, if it is inside its base folder; ValueError otherwise."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:

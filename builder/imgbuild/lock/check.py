@@ -15,15 +15,15 @@ from imgbuild.errors import InputError
 from imgbuild.lock import addresses
 from imgbuild.lock.model import Extends, Lock, LockedProject
 from imgbuild.matrix import flashinfer, settings
-from imgbuild.matrix.fields import SDIST, STANDALONE, WHEEL
-from imgbuild.matrix.notes import Notes, Path
+from imgbuild.matrix.fields import SDIST, STANDALONE_PREFIX, WHEEL
+from imgbuild.matrix.notes import ProblemNotes, ValuePath
 
 TAG = 128  # characters of a tag, which a target's name is
 
 
-def refuse(lock: Lock, file: str, *, hint: str) -> None:
+def refuse_invalid_lock(lock: Lock, file: str, *, hint: str) -> None:
     """Raise InputError, with `hint` and all problems, if `lock`, read from `file`, is invalid."""
-    notes = Notes(file)
+    notes = ProblemNotes(file)
     if len(lock.target) > TAG:
         expected = f"at most {TAG} characters"
         notes.note(("target",), "the name is too long for a tag", expected=expected)
@@ -38,20 +38,22 @@ def refuse(lock: Lock, file: str, *, hint: str) -> None:
     _settings(notes, lock)
     for number, drop in enumerate(lock.drop):
         for place, pattern in enumerate(drop.paths):
-            settings.relative(notes, ("drop", number, "paths", place), pattern)
+            settings.check_relative(notes, ("drop", number, "paths", place), pattern)
     for arch, resolution in lock.arch.items():
         for number, built in enumerate(resolution.built):
             here = ("arch", arch, "built", number)
-            notes.form(
+            notes.check_form(
                 (*here, "sdist", "file"),
                 built.sdist.file,
                 SDIST,
                 "file name of an sdist: .tar.gz or .zip",
             )
-            notes.form((*here, "wheel", "file"), built.wheel.file, WHEEL, "file name of a wheel")
+            notes.check_form(
+                (*here, "wheel", "file"), built.wheel.file, WHEEL, "file name of a wheel"
+            )
     _python(notes, lock)
     if lock.extends is not None:
-        _extends(notes, lock.extends)
+        _check_extends(notes, lock.extends)
     if lock.project is not None:
         _project(notes, lock.project)
     if notes.problems:
@@ -59,16 +61,16 @@ def refuse(lock: Lock, file: str, *, hint: str) -> None:
         raise InputError(message, problems=tuple(notes.problems), hint=hint)
 
 
-def _python(notes: Notes, lock: Lock) -> None:
+def _python(notes: ProblemNotes, lock: Lock) -> None:
     """Note an interpreter that contradicts the base, and an archive without a URL or vice versa."""
     base = lock.base
     urls = base.standalone or {}
-    if urls and base.interpreter != f"{STANDALONE}/bin/python{base.python}":
-        expected = f"{STANDALONE}/bin/python{base.python}"
+    if urls and base.interpreter != f"{STANDALONE_PREFIX}/bin/python{base.python}":
+        expected = f"{STANDALONE_PREFIX}/bin/python{base.python}"
         message = "the base has a standalone build of Python"
         notes.note(("base", "interpreter"), message, value=base.interpreter, expected=expected)
     for arch, resolution in lock.arch.items():
-        here: Path = ("arch", arch, "python")
+        here: ValuePath = ("arch", arch, "python")
         archive = resolution.python or None
         if (archive is not None) != (arch in urls):
             message = "the Python archive and its URL must be set together"
@@ -78,7 +80,7 @@ def _python(notes: Notes, lock: Lock) -> None:
             notes.note((*here, "version"), message, value=archive.version, expected=base.python)
 
 
-def _day(notes: Notes, path: Path, day: str | msgspec.UnsetType) -> None:
+def _day(notes: ProblemNotes, path: ValuePath, day: str | msgspec.UnsetType) -> None:
     if isinstance(day, str):
         try:
             datetime.date.fromisoformat(day)
@@ -86,14 +88,14 @@ def _day(notes: Notes, path: Path, day: str | msgspec.UnsetType) -> None:
             notes.note(path, "no such day", value=day, expected="a date as YYYY-MM-DD")
 
 
-def _settings(notes: Notes, lock: Lock) -> None:
+def _settings(notes: ProblemNotes, lock: Lock) -> None:
     image = lock.settings
-    here: Path = ("settings",)
-    settings.folder(notes, (*here, "user", "home"), image.user.home)
-    settings.environment(notes, (*here, "env"), image.env)
+    here: ValuePath = ("settings",)
+    settings.check_folder(notes, (*here, "user", "home"), image.user.home)
+    settings.check_environment(notes, (*here, "env"), image.env)
     settings.environment_first(notes, (*here, "env"), image.prefix, image.env)
-    _equal(notes, (*here, "env"), image.env, {flashinfer.VARIABLE: lock.flashinfer})
-    _equal(notes, (*here, "labels"), image.labels, {
+    _check_equal(notes, (*here, "env"), image.env, {flashinfer.VARIABLE: lock.flashinfer})
+    _check_equal(notes, (*here, "labels"), image.labels, {
         "org.opencontainers.image.title": lock.target,
         "dev.imgbuild.target": lock.target,
         "dev.imgbuild.base": lock.base.name,
@@ -108,13 +110,13 @@ def _settings(notes: Notes, lock: Lock) -> None:
         path = (*here, "labels", "dev.imgbuild.gpu")
         notes.note(path, "the text does not have the expected format", value=gpu, expected=expected)
     for number, word in enumerate(image.entrypoint[:1]):
-        settings.folder(notes, (*here, "entrypoint", number), word)
+        settings.check_folder(notes, (*here, "entrypoint", number), word)
     for link, to in image.links.items():
         settings.link_text(notes, (*here, "links", link), link, to)
 
 
-def _equal(
-    notes: Notes, path: Path, values: Mapping[str, str], expected: Mapping[str, str]
+def _check_equal(
+    notes: ProblemNotes, path: ValuePath, values: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:
     """Note values, by name, that are set and contradict the rest of the lock."""
     for name, text in expected.items():
@@ -123,27 +125,27 @@ def _equal(
             notes.note((*path, name), message, value=values[name], expected=text)
 
 
-def _extends(notes: Notes, extends: Extends) -> None:
+def _check_extends(notes: ProblemNotes, extends: Extends) -> None:
     for path, file in extends.files.items():
-        here: Path = ("extends", "files", path)
-        settings.place(notes, here, path)
+        here: ValuePath = ("extends", "files", path)
+        settings.check_place(notes, here, path)
         if settings.is_outside(file.file):
             message = "the file is outside the repository"
             expected = "a path below the folder of matrix.yaml"
             notes.note((*here, "file"), message, value=file.file, expected=expected)
     for path, to in extends.links.items():
-        settings.place(notes, ("extends", "links", path), path)
+        settings.check_place(notes, ("extends", "links", path), path)
         settings.link_text(notes, ("extends", "links", path), path, to)
 
 
-def _project(notes: Notes, project: LockedProject) -> None:
+def _project(notes: ProblemNotes, project: LockedProject) -> None:
     for package, text in project.sources.items():
-        here: Path = ("project", "sources", package)
+        here: ValuePath = ("project", "sources", package)
         expected = "a URL as `imgbuild lock` writes it"
         try:
-            source = addresses.read(text)
+            source = addresses.parse_address(text)
         except ValueError as error:
-            notes.note(here, str(error), value=addresses.without_secrets(text), expected=expected)
+            notes.note(here, str(error), value=addresses.strip_secrets(text), expected=expected)
             continue
         if isinstance(source, addresses.GitAddress):
             if not addresses.is_commit(source.rev):

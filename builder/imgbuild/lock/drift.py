@@ -9,10 +9,10 @@ from imgbuild import codec
 
 LINES = 8  # differences of one field; further ones are counted
 WIDTH = 100  # characters of a value that are shown
-BEFORE = 20  # of them before the first difference, where a value is cut
+CONTEXT_BEFORE = 20  # of them before the first difference, where a value is cut
 
 
-def lines(field: str, expected: object, locked: object) -> list[str]:
+def difference_lines(field: str, expected: object, locked: object) -> list[str]:
     """The keys of `field` whose `expected` value, in the matrix, differs from the `locked` one."""
     differences = list(_differences(field, codec.to_builtins(expected), codec.to_builtins(locked)))
     if len(differences) <= LINES:
@@ -34,7 +34,7 @@ def _differences(path: str, expected: Any, locked: Any) -> Iterator[str]:
             else:
                 yield from _differences(place, expected[key], locked[key])
         return
-    ours, theirs = codec.compact(expected).decode(), codec.compact(locked).decode()
+    ours, theirs = codec.encode_compact(expected).decode(), codec.encode_compact(locked).decode()
     if (
         isinstance(expected, list)
         and isinstance(locked, list)
@@ -42,8 +42,11 @@ def _differences(path: str, expected: Any, locked: Any) -> Iterator[str]:
     ):
         yield from _items(path, expected, locked)
         return
-    start = _common(ours, theirs)
-    yield f"{path}: the matrix has {_cut(ours, start)}, but the lock has {_cut(theirs, start)}"
+    start = _common_prefix(ours, theirs)
+    yield (
+        f"{path}: the matrix has {_cut_text(ours, start)}, but the lock has"
+        f" {_cut_text(theirs, start)}"
+    )
 
 
 def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:
@@ -51,21 +54,23 @@ def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:
     less = [item for item in locked if item not in expected]
     for owner, items in (("matrix", more), ("lock", less)):
         for item in items:
-            yield f"{path}: only the {owner} has {_cut(codec.compact(item).decode(), 0)}"
+            yield (
+                f"{path}: only the {owner} has {_cut_text(codec.encode_compact(item).decode(), 0)}"
+            )
     if not more and not less:
         yield f"{path}: the same items, but in another order or repeated"
 
 
-def _common(text: str, other: str) -> int:
+def _common_prefix(text: str, other: str) -> int:
     """The length of the common prefix."""
     pairs = zip(text, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))
 
 
-def _cut(text: str, start: int) -> str:
+def _cut_text(text: str, start: int) -> str:
     """`text`, or the part around `start` if it is long."""
     if len(text) <= WIDTH:
         return text
-    first = max(0, min(start - BEFORE, len(text) - WIDTH))
+    first = max(0, min(start - CONTEXT_BEFORE, len(text) - WIDTH))
     part = text[first : first + WIDTH]
     return f"{'…' if first else ''}{part}{'…' if first + WIDTH < len(text) else ''}"

@@ -14,16 +14,16 @@ import msgspec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import lock_file, same_files
 from imgbuild.lock.lock_file import AddedFile, AddedInputs, Extends, Lock
-from imgbuild.lock.locked_matrix import versions_of
+from imgbuild.lock.locked_matrix import locked_versions
 from imgbuild.lock.model import LockedProject
 from imgbuild.lock.project_requirements import editable_packages
-from imgbuild.lock.published import LOCK, Overlay, PublishedTarget, overlay, project_row
+from imgbuild.lock.published import LOCK, PublishedTarget, TargetOverlay, find_overlay, project_row
 from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.extension import FileToAdd as AddedRow
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.settings import is_outside
-from imgbuild.system.boundary import regular
+from imgbuild.system.boundary import open_regular
 from imgbuild.values import Arch, sha256
 
 NO_SOURCES = LockedProject()
@@ -46,19 +46,19 @@ def make_lock(
         return lock_file.make_lock(matrix, name, dict(resolutions))
     lock = _extension(matrix, row, name, resolutions) if row.row.extends else None
     if lock is None:
-        lock = _without_kernels(lock_file.make_lock(matrix, name, dict(resolutions)))
-    drop = (*lock.drop, *same_files.drops(lock))
+        lock = _drop_kernels(lock_file.make_lock(matrix, name, dict(resolutions)))
+    drop = (*lock.drop, *same_files.duplicate_file_drops(lock))
     return msgspec.structs.replace(lock, drop=drop, project=_project(row, sources))
 
 
-def _project(item: Overlay, sources: LockedProject) -> LockedProject | None:
+def _project(item: TargetOverlay, sources: LockedProject) -> LockedProject | None:
     """The project requirements of `item`; None for a row without files and requirements."""
     if not (item.row.requirements or item.row.add or item.row.like):
         return None
     return msgspec.structs.replace(
         sources,
         files=item.row.requirements,
-        requirements=item.requirements.recorded,
+        requirements=item.requirements.recorded_lines,
         packages=editable_packages(
             item.requirements,
             item.published.lock.settings.workdir,
@@ -68,10 +68,10 @@ def _project(item: Overlay, sources: LockedProject) -> LockedProject | None:
     )
 
 
-def _without_kernels(lock: Lock) -> Lock:
+def _drop_kernels(lock: Lock) -> Lock:
     """`lock` without a FlashInfer mode whose package no architecture has."""
     versions = {name for resolution in lock.arch.values() for name in resolution.versions}
-    if not flashinfer.contradicted(lock.flashinfer, versions):
+    if not flashinfer.is_contradicted(lock.flashinfer, versions):
         return lock
     labels = {**lock.settings.labels, "dev.imgbuild.flashinfer": "off"}
     env = {**lock.settings.env, flashinfer.VARIABLE: "off"}
@@ -80,12 +80,12 @@ def _without_kernels(lock: Lock) -> Lock:
 
 
 def _extension(
-    matrix: Matrix, item: Overlay, name: str, resolutions: Mapping[Arch, Resolution]
+    matrix: Matrix, item: TargetOverlay, name: str, resolutions: Mapping[Arch, Resolution]
 ) -> Lock:
     """The lock of a row with `extends`: the published lock and the additions."""
     row, extended, target = item.row, item.published, matrix.targets[name]
     published_lock = extended.lock
-    present = versions_of(published_lock)
+    present = locked_versions(published_lock)
     specs = {
         package: spec
         for package, spec in item.requirements.versions.items()
@@ -93,7 +93,7 @@ def _extension(
     }
     specs |= {package: wanted.spec for package, wanted in row.requires.items()}
     specs |= {package: f"=={version}" for package, version in row.pins.items()}
-    added = {arch: _added(extended, arch, resolutions[arch]) for arch in sorted(resolutions)}
+    added = {arch: _added_inputs(extended, arch, resolutions[arch]) for arch in sorted(resolutions)}
     return msgspec.structs.replace(
         published_lock,
         target=name,
@@ -108,7 +108,7 @@ def _extension(
             lock=extended.hash,
             digest=extended.digest,
             packages=item.requirements.debian,
-            files={path: _locked(item, file) for path, file in sorted(row.files.items())},
+            files={path: _locked_file(item, file) for path, file in sorted(row.files.items())},
             links={path: link.to for path, link in sorted(row.links.items())},
             arch=added,
             constraints=(
@@ -120,7 +120,7 @@ def _extension(
     )
 
 
-def _added(extended: PublishedTarget, arch: Arch, resolution: Resolution) -> AddedInputs:
+def _added_inputs(extended: PublishedTarget, arch: Arch, resolution: Resolution) -> AddedInputs:
     old = extended.lock.arch.get(arch, Resolution(wheels=()))
     debs = {deb.package for deb in old.debs}
     return AddedInputs(
@@ -130,14 +130,14 @@ def _added(extended: PublishedTarget, arch: Arch, resolution: Resolution) -> Add
     )
 
 
-def _settings(item: Overlay, name: str, target: Target) -> lock_file.ImageSettings:
+def _settings(item: TargetOverlay, name: str, target: Target) -> lock_file.ImageSettings:
     row, extended = item.row, item.published
     settings = extended.lock.settings
     env = settings.env | {key: variable.value for key, variable in row.env.items()}
     labels = {
         **settings.labels,
         **row.labels,
-        **lock_file.labels_of(name, target, {**item.requirements.pins, **row.pins}),
+        **lock_file.image_labels(name, target, {**item.requirements.pins, **row.pins}),
         BASE_DIGEST: extended.digest,
         "dev.imgbuild.extends": extended.name,
     }
@@ -150,7 +150,7 @@ def _settings(item: Overlay, name: str, target: Target) -> lock_file.ImageSettin
     )
 
 
-def _locked(item: Overlay, file: AddedRow) -> AddedFile:
+def _locked_file(item: TargetOverlay, file: AddedRow) -> AddedFile:
     data = read_file(item.folder, file.source)
     return AddedFile(file=file.source, size=len(data), sha256=sha256(data), mode=file.mode)
 
@@ -166,19 +166,19 @@ def read_file(folder: Path, source: str) -> bytes:
         message = f"{folder / source} is outside the repository, so it cannot be added to an image"
         raise InputError(message, hint=f"copy the file into {folder} and run `imgbuild lock`")
     try:
-        with open(path, "rb", opener=regular) as file:
+        with open(path, "rb", opener=open_regular) as file:
             return file.read()
     except OSError as error:
         message = f"{folder / source}: {error.strerror}, but matrix.yaml adds it to an image"
         raise InputError(message, hint="add the file, or remove it from `files`") from error
 
 
-def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
+def added_contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
     """The bytes of each added file of `lock`, by its path in the image.
 
     IntegrityError if a file has changed since it was locked, InputError if it is unreadable.
     """
-    item = overlay(matrix, lock.target)
+    item = find_overlay(matrix, lock.target)
     if lock.extends is None or item is None:
         return {}
     file_contents = {}
@@ -191,11 +191,11 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
     return file_contents
 
 
-def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
+def extension_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """The differences of `lock` from `matrix`, the user's files and published locks."""
     row = project_row(matrix, lock.target)
     if row is None:
-        return lock_file.stale(lock, matrix)
+        return lock_file.matrix_differences(lock, matrix)
     try:
         expected = make_lock(matrix, lock.target, lock.arch, lock.project or NO_SOURCES)
     except InputError as error:
@@ -203,11 +203,11 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     if changes := _project_changes(lock.project or NO_SOURCES, expected.project or NO_SOURCES):
         return changes
     if lock.extends is None or expected.extends is None:
-        return lock_file.differences(lock, expected, matrix.targets[lock.target].arch)
+        return lock_file.lock_differences(lock, expected, matrix.targets[lock.target].arch)
     extended = row.published
-    expected = _with_folders(expected, lock.extends)
+    expected = _add_recorded_folders(expected, lock.extends)
     reasons = [
-        *_other_published(lock.extends, extended),
+        *_published_differences(lock.extends, extended),
         *_other_files(lock.extends, expected.extends),
     ]
     if reasons:
@@ -221,7 +221,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
                 for item in getattr(old, field)
                 if locked.get(_word(item)) != item
             ]
-    return (*reasons, *lock_file.differences(lock, expected, matrix.targets[lock.target].arch))
+    return (*reasons, *lock_file.lock_differences(lock, expected, matrix.targets[lock.target].arch))
 
 
 def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[st
     return tuple(lines)
 
 
-def _with_folders(expected: Lock, locked: Extends) -> Lock:
+def _add_recorded_folders(expected: Lock, locked: Extends) -> Lock:
     """`expected` with the base folders in `locked`; without constraints if `locked` has none."""
     if expected.extends is None:
         return expected
@@ -258,7 +258,7 @@ def _with_folders(expected: Lock, locked: Extends) -> Lock:
     )
 
 
-def _other_published(locked: Extends, extended: PublishedTarget) -> list[str]:
+def _published_differences(locked: Extends, extended: PublishedTarget) -> list[str]:
     if (locked.target, locked.lock, locked.digest) == (
         extended.name,
         extended.hash,

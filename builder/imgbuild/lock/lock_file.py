@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.errors import InputError, LockStale, Problem
+from imgbuild.errors import InputError, InputProblem, LockStale
 from imgbuild.lock import check, drift
 from imgbuild.lock.model import (
     AddedFile,
@@ -23,7 +23,7 @@ from imgbuild.lock.model import (
 )
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL, LockedVersion, Package
+from imgbuild.matrix.fields import STANDALONE_PREFIX, VERSION_LABEL, LockedVersion, Package
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.matrix.project_paths import CATALOGUE
 from imgbuild.system import boundary
@@ -46,7 +46,7 @@ __all__ = (
 )
 
 
-def published_part(lock: Lock, arch: Arch) -> Lock:
+def published_lock(lock: Lock, arch: Arch) -> Lock:
     """The values of an extension's published target on `arch` that determine the layers."""
     if lock.extends is None:
         return lock
@@ -69,7 +69,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
         cuda=target.cuda,
         as_of=target.as_of.isoformat(),
         flashinfer=target.flashinfer.mode,
-        requirements=requirements(matrix, name),
+        requirements=required_specifiers(matrix, name),
         indexes=dict(sorted(target.indexes.items())),
         base=_locked_base(matrix, target),
         settings=_settings(matrix, name, target),
@@ -82,19 +82,19 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
         ),
         drop=(
             *matrix.drop,
-            *flashinfer.drops(target, matrix.bases[target.base]),
+            *flashinfer.toolkit_drops(target, matrix.bases[target.base]),
             *target.drop,
         ),
         arch=dict(sorted(resolutions.items())),
     )
 
 
-def requirements(matrix: Matrix, name: str) -> dict[str, str]:
+def required_specifiers(matrix: Matrix, name: str) -> dict[str, str]:
     """The specifiers of pins and additional requirements of target `name`, by package."""
     target = matrix.targets[name]
     beside = {
         **matrix.requires,
-        **flashinfer.requires(target),
+        **flashinfer.mode_requirements(target),
         **matrix.requirements_of(target),
     }
     specs = {package: requirement.spec for package, requirement in beside.items()}
@@ -129,9 +129,9 @@ def read_lock(images: Path, target: str) -> Lock:
     if not path.exists():
         message = f"{path}: no lock for target {target}"
         raise LockStale(message, hint=_remedy(images, target))
-    data = boundary.content(path, codec.LIMIT)
+    data = boundary.read_regular_file(path, codec.LIMIT)
     try:
-        lock = decode_lock(data, str(path), hint=damaged(target), remedy="")
+        lock = decode_lock(data, str(path), hint=damaged_lock_remedy(target), remedy="")
     except LockStale as error:
         raise LockStale(error.message, hint=_remedy(images, target)) from None
     _require_target(lock.target, target, path)
@@ -147,8 +147,10 @@ def locked_versions(images: Path, target: str) -> dict[Arch, dict[str, str]]:
     path = lock_path(images, target)
     if not path.exists():
         return {}
-    data = boundary.content(path, codec.LIMIT)
-    lock = codec.decode(data, _LockedVersions, file=str(path), what="lock", hint=damaged(target))
+    data = boundary.read_regular_file(path, codec.LIMIT)
+    lock = codec.decode(
+        data, _LockedVersions, file=str(path), what="lock", hint=damaged_lock_remedy(target)
+    )
     _require_format(lock.format, str(path), _remedy(images, target))
     _require_target(lock.target, target, path)
     return {
@@ -160,7 +162,7 @@ def locked_versions(images: Path, target: str) -> dict[Arch, dict[str, str]]:
 def _require_target(lock_target: str, target: str, path: Path) -> None:
     if lock_target == target:
         return
-    other = Problem(
+    other = InputProblem(
         file=str(path),
         path="target",
         message="the file is the lock of another target",
@@ -168,7 +170,7 @@ def _require_target(lock_target: str, target: str, path: Path) -> None:
         expected=target,
     )  # fmt: skip
     message = f"{path} is the lock of another target"
-    raise InputError(message, problems=(other,), hint=damaged(target))
+    raise InputError(message, problems=(other,), hint=damaged_lock_remedy(target))
 
 
 def _remedy(images: Path, target: str) -> str:
@@ -191,11 +193,11 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
     try:
         lock = codec.decode(data, Lock, file=file, what="lock", hint=hint)
     except InputError:
-        versioned = codec.decode(data, _Versioned, file=file, what="lock", hint=hint)
+        versioned = codec.decode(data, _VersionField, file=file, what="lock", hint=hint)
         _require_format(versioned.format, file, remedy)
         raise
     _require_format(lock.format, file, remedy)
-    check.refuse(lock, file, hint=hint)
+    check.refuse_invalid_lock(lock, file, hint=hint)
     return lock
 
 
@@ -208,12 +210,12 @@ def _require_format(lock_format: int, file: str, remedy: str) -> None:
         raise LockStale(message, hint=remedy)
 
 
-def damaged(target: str) -> str:
+def damaged_lock_remedy(target: str) -> str:
     """The remedy for an unreadable lock or digests of `target`."""
     return f"restore it from git, or create it again with: imgbuild lock {target}"
 
 
-def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
+def matrix_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Differences of `lock` from `matrix`; empty if it is current.
 
     Nothing is resolved: a lock is current if it has the values of the matrix, and its files satisfy
@@ -224,12 +226,12 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     expected = make_lock(matrix, lock.target, lock.arch)
     target = matrix.targets[lock.target]
     return (
-        *differences(lock, expected, target.arch),
+        *lock_differences(lock, expected, target.arch),
         *_other_python(lock, matrix.bases[target.base]),
     )
 
 
-def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
+def lock_differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
     """The differences of `lock` from `expected`, computed from the matrix with `arches`.
 
     The text of the image's README is not compared; it changes with the next lock.
@@ -240,7 +242,7 @@ def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[s
         line
         for field in lock.__struct_fields__
         if field not in ("arch", "format")
-        for line in drift.lines(field, getattr(expected, field), getattr(lock, field))
+        for line in drift.difference_lines(field, getattr(expected, field), getattr(lock, field))
     ]
     if set(lock.arch) != set(arches):
         reasons.append(
@@ -248,11 +250,13 @@ def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[s
             f" {', '.join(sorted(lock.arch))}"
         )
     for arch, resolution in lock.arch.items():
-        reasons.extend(f"{arch}: {text}" for text in _unsatisfied(expected, resolution))
+        reasons.extend(
+            f"{arch}: {text}" for text in _unsatisfied_requirements(expected, resolution)
+        )
     return tuple(reasons)
 
 
-def _unsatisfied(expected: Lock, resolution: Resolution) -> list[str]:
+def _unsatisfied_requirements(expected: Lock, resolution: Resolution) -> list[str]:
     from packaging.specifiers import SpecifierSet
 
     versions = {wheel.package: wheel.version for wheel in resolution.wheels}
@@ -280,7 +284,7 @@ def _unsatisfied(expected: Lock, resolution: Resolution) -> list[str]:
 
 def _other_python(lock: Lock, base: Base) -> Iterator[str]:
     """The differences of the locked Python archives from the matrix."""
-    standalone = base.standalone if isinstance(base, DebianBase) else None
+    standalone = base.standalone_python if isinstance(base, DebianBase) else None
     sha256 = standalone.sha256 if standalone is not None else {}
     for arch, resolution in lock.arch.items():
         archive = resolution.python or None
@@ -296,8 +300,8 @@ def _other_python(lock: Lock, base: Base) -> Iterator[str]:
 def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
     base = matrix.bases[target.base]
     if isinstance(base, DebianBase):
-        source = base.standalone
-        folder = "/usr" if source is None else STANDALONE
+        source = base.standalone_python
+        folder = "/usr" if source is None else STANDALONE_PREFIX
         return LockedBase(
             name=target.base,
             kind="debian",
@@ -321,7 +325,7 @@ def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
     )
 
 
-def labels_of(name: str, target: Target, pins: Mapping[str, str]) -> dict[str, str]:
+def image_labels(name: str, target: Target, pins: Mapping[str, str]) -> dict[str, str]:
     """Labels with the name, date and pinned versions of a target."""
     return {
         "org.opencontainers.image.title": name,
@@ -333,14 +337,14 @@ def labels_of(name: str, target: Target, pins: Mapping[str, str]) -> dict[str, s
 
 def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
     image, base = matrix.image, matrix.bases[target.base]
-    variables = image.env | flashinfer.environment(target, image, base) | target.env
+    variables = image.env | flashinfer.mode_environment(target, image, base) | target.env
     if target.user_packages:  # these come from a folder of the image, not from ~/.local
         variables.pop(NO_USER_SITE, None)
-    links = flashinfer.links(target, image, base) | target.links
+    links = flashinfer.toolkit_links(target, image, base) | target.links
     labels = {
         **image.labels,
         **target.labels,
-        **labels_of(name, target, target.pins),
+        **image_labels(name, target, target.pins),
         "dev.imgbuild.base": target.base,
         "dev.imgbuild.cuda": target.cuda,
         "dev.imgbuild.python": base.python,
@@ -384,7 +388,7 @@ class _LockedVersions(msgspec.Struct, frozen=True):
     arch: dict[Arch, _LockedPackages] = {}
 
 
-class _Versioned(msgspec.Struct, frozen=True):
+class _VersionField(msgspec.Struct, frozen=True):
     """The format version, which every lock has."""
 
     format: int

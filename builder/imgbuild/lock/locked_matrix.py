@@ -28,7 +28,7 @@ from imgbuild.matrix.model import (
 )
 
 
-def matrix_of(
+def matrix_from_locks(
     locks: Mapping[str, Lock],
     *,
     indexes: Mapping[str, PackageIndex],
@@ -41,7 +41,7 @@ def matrix_of(
     targets: dict[str, Target] = {}
     sdists: dict[str, Sdist] = {}
     for name, lock in locks.items():
-        base, base_name = base_of(lock, mirrors), lock.base.name
+        base, base_name = base_from_lock(lock, mirrors), lock.base.name
         if bases.setdefault(base_name, base) != base:  # two publishers, one name
             base_name = f"{base_name} of {lock.target}"
             bases[base_name] = base
@@ -61,7 +61,7 @@ def matrix_of(
     )
 
 
-def default_index_of(lock: Lock) -> str:
+def default_index_name(lock: Lock) -> str:
     """The name of the default index in `lock`."""
     project = lock.project or LockedProject()
     other = {*lock.indexes, *project.sources, *project.packages}
@@ -69,12 +69,12 @@ def default_index_of(lock: Lock) -> str:
     return next((item.index for item in wheels if item.package not in other), "default")
 
 
-def versions_of(lock: Lock) -> dict[str, str]:
+def locked_versions(lock: Lock) -> dict[str, str]:
     """The versions of all packages in `lock`, on all architectures."""
     return {key: version for item in lock.arch.values() for key, version in item.versions.items()}
 
 
-def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
+def base_from_lock(lock: Lock, mirrors: tuple[str, ...]) -> Base:
     """The base of `lock`; `mirrors` are Debian archives in addition to the machine's."""
     base = lock.base
     if base.kind == "debian":
@@ -122,7 +122,7 @@ def _target(lock: Lock, base: str) -> Target:
         cuda=lock.cuda,
         arch=tuple(lock.arch),
         as_of=datetime.date.fromisoformat(lock.as_of),
-        pins=versions_of(lock),
+        pins=locked_versions(lock),
         flashinfer=msgspec.convert({"mode": lock.flashinfer, "reason": _reason(lock)}, Flashinfer),
         gpu=tuple(lock.settings.labels.get("dev.imgbuild.gpu", "").split()),
         indexes=lock.indexes,

@@ -28,11 +28,11 @@ from imgbuild.matrix.fields import (
     Specifier,
     VariableName,
 )
-from imgbuild.matrix.model import Drop, User
+from imgbuild.matrix.model import DroppedFiles, User
 from imgbuild.values import Arch, Digest, Sha256
 
-Mode = Annotated[str, Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
-Id = Annotated[int, Meta(ge=0, lt=1 << 31, description="of a user or group")]
+FileMode = Annotated[str, Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
+NumericId = Annotated[int, Meta(ge=0, lt=1 << 31, description="of a user or group")]
 Suite = Annotated[
     str, Meta(pattern=rf"^({NAME})?\Z", description="code name; empty for a registry base")
 ]
@@ -99,15 +99,15 @@ class AddedFile(LockedFile, frozen=True, kw_only=True):
     """A file of the user's repository; `file` is its path in the repository, `mode` is octal."""
 
     file: Line
-    mode: Mode
+    mode: FileMode
 
 
 class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The mode (octal) and owner of a folder."""
 
-    mode: Mode
-    uid: Id = 0
-    gid: Id = 0
+    mode: FileMode
+    uid: NumericId = 0
+    gid: NumericId = 0
 
 
 class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -188,7 +188,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     base: LockedBase
     settings: ImageSettings
     layers: LayerRules
-    drop: tuple[Drop, ...]
+    drop: tuple[DroppedFiles, ...]
     arch: dict[Arch, Resolution]
     extends: Extends | None = None
     project: LockedProject | None = None

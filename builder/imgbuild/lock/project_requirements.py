@@ -15,25 +15,25 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.errors import InputError, Problem
+from imgbuild.errors import InputError, InputProblem
 from imgbuild.lock.model import EditablePackage
 from imgbuild.matrix.extension import Extension
 from imgbuild.project.model import (
-    Declared,
+    Declarations,
     DeclaredRequirement,
+    FilePlace,
     LocalPackage,
-    Place,
     exact_version,
-    holds,
+    marker_holds,
 )
 from imgbuild.system import boundary
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Sha256, normalize, sha256
+from imgbuild.values import Sha256, normalize_package, sha256
 
 MATRIX = "matrix.yaml"
-NEVER = "python_version < '0'"  # the marker of an override that excludes a package
+NEVER_MARKER = "python_version < '0'"  # the marker of an override that excludes a package
 PYTHON = "python"  # in `relax`
-NOTHING: Mapping[str, EditablePackage] = {}
+NO_VERSIONS: Mapping[str, EditablePackage] = {}
 UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend knows
 
 
@@ -41,9 +41,9 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """The input of the resolver. Requirements are PEP 508 lines, as uv reads them.
 
     `versions` maps packages to the specifiers of requirements without a URL that apply on this
-    Python, from all files. `named` are the directly required packages, `direct` the requirements
-    with a URL. `hashes` are the hashes in files ("sha256:…"), `python` the accepted versions of
-    Python. `places` has the first location of each package.
+    Python, from all files. `direct_packages` are the directly required packages, `direct` the
+    requirements with a URL. `hashes` are the hashes in files ("sha256:…"), `python` the accepted
+    versions of Python. `places` has the first location of each package.
     """
 
     lines: tuple[str, ...] = ()
@@ -54,15 +54,15 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     direct: tuple[DeclaredRequirement, ...] = ()
     hashes: dict[str, frozenset[str]] = {}
     debian: tuple[str, ...] = ()
-    python: tuple[tuple[str, Place], ...] = ()
-    places: dict[str, Place] = {}
+    python: tuple[tuple[str, FilePlace], ...] = ()
+    places: dict[str, FilePlace] = {}
     exempt: dict[str, str] = {}
-    declared: Declared = Declared()
+    declared: Declarations = Declarations()
 
     @property
-    def named(self) -> frozenset[str]:
+    def direct_packages(self) -> frozenset[str]:
         """The directly required packages."""
-        lines = (normalize(parse_requirement(line).name) for line in self.lines)
+        lines = (normalize_package(parse_requirement(line).name) for line in self.lines)
         return frozenset((*lines, *(item.package for item in self.direct)))
 
     @property
@@ -73,7 +73,7 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
         return {package: str(Version(version)) for package, version in exact.items() if version}
 
     @property
-    def recorded(self) -> tuple[str, ...]:
+    def recorded_lines(self) -> tuple[str, ...]:
         """All fields in one sorted form, for comparison with a lock."""
         texts = [
             *self.lines,
@@ -90,7 +90,7 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
 def editable_packages(
     required: ProjectRequirements,
     workdir: str,
-    described: Mapping[str, EditablePackage] = NOTHING,
+    described: Mapping[str, EditablePackage] = NO_VERSIONS,
     folder: Path | None = None,
 ) -> dict[str, EditablePackage]:
     """The installable packages of the project; `workdir` is its mount point.
@@ -104,7 +104,7 @@ def editable_packages(
             continue
         roots = image_roots(item, workdir)
         same = (name for name, other in described.items() if other.roots == roots)
-        name = normalize(item.name) if item.name else next(same, "")
+        name = normalize_package(item.name) if item.name else next(same, "")
         if not name:
             continue
         backend = described.get(name) if item.dynamic else None
@@ -117,15 +117,17 @@ def editable_packages(
             if backend is not None and "dependencies" in item.dynamic
             else item.requires,
             python=item.requires_python or (backend.python if backend is not None else ""),
-            setup=_setup(folder / item.folder) if folder is not None and item.dynamic else None,
+            setup=_setup_hash(folder / item.folder)
+            if folder is not None and item.dynamic
+            else None,
         )
     return dict(sorted(packages.items()))
 
 
-def _setup(folder: Path) -> Sha256 | None:
+def _setup_hash(folder: Path) -> Sha256 | None:
     """The hash of a folder's setup.py; None if it has none."""
     path = folder / "setup.py"
-    return sha256(boundary.content(path)) if path.is_file() else None
+    return sha256(boundary.read_regular_file(path)) if path.is_file() else None
 
 
 def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:
@@ -133,21 +135,21 @@ def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:
     return tuple(posixpath.normpath(f"{workdir}/{item.folder}/{root}") for root in item.roots)
 
 
-def requirements_of(
+def row_requirements(
     row: Extension, folder: Path, markers: Mapping[str, str]
 ) -> ProjectRequirements:
     """The requirements of `row` of the matrix in `folder` for `markers` (PEP 508).
 
     InputError, with all problems, if a file is unreadable.
     """
-    declared = declared_by(row, folder)
-    left_out = (each.name for each in declared.excluded if holds(each.marker, markers))
-    excluded = {normalize(package) for package in (*row.exclude, *left_out)}
-    relaxed = {normalize(package): item.spec for package, item in row.relax.items()}
+    declared = read_declared(row, folder)
+    left_out = (each.name for each in declared.excluded if marker_holds(each.marker, markers))
+    excluded = {normalize_package(package) for package in (*row.exclude, *left_out)}
+    relaxed = {normalize_package(package): item.spec for package, item in row.relax.items()}
     applying = [
         item
         for item in declared.requirements
-        if item.applies(markers) and item.package not in excluded
+        if item.applies_to(markers) and item.package not in excluded
         if not item.path or has_address(item)  # a folder is in `declared.packages`
     ]
     direct = [
@@ -158,16 +160,22 @@ def requirements_of(
     overrides = [item for item in applying if item.kind == "override"]
     bounds = [item for item in applying if item.kind == "constraint" or item.locked]
     bounds = [item for item in bounds if item.package not in relaxed]
-    overridden = {item.package: str(item.requirement.specifier) for item in overrides} | relaxed
+    overridden = {
+        item.package: str(item.parsed_requirement.specifier) for item in overrides
+    } | relaxed
     return ProjectRequirements(
-        lines=_unique(_line(item, relaxed) for item in direct if not item.requirement.url),
-        constraints=_unique(_bound(item) for item in bounds if not item.requirement.url),
+        lines=_unique_texts(
+            _line(item, relaxed) for item in direct if not item.parsed_requirement.url
+        ),
+        constraints=_unique_texts(
+            _requirement_bound(item) for item in bounds if not item.parsed_requirement.url
+        ),
         overrides=_overrides(overrides, relaxed, excluded),
         no_deps=frozenset(
             (
                 *(item.package for item in applying if item.no_deps),
                 # Their requirements are already included, with their places.
-                *(normalize(item.name) for item in declared.packages),
+                *(normalize_package(item.name) for item in declared.packages),
             )
         ),
         versions=_versions(direct, bounds, overridden),
@@ -175,20 +183,20 @@ def requirements_of(
         hashes=_hashes(applying),
         debian=_debian(row, declared),
         python=(
-            ((relaxed[PYTHON], Place(file=MATRIX)),)
+            ((relaxed[PYTHON], FilePlace(file=MATRIX)),)
             if PYTHON in relaxed
             else tuple((item.spec, item.place) for item in declared.required_python)
         ),
         places={item.package: item.place for item in reversed(direct)},
         exempt={
             **{item.package: f"overridden in {item.place}" for item in overrides},
-            **{normalize(name): f"excluded: {why}" for name, why in row.exclude.items()},
+            **{normalize_package(name): f"excluded: {why}" for name, why in row.exclude.items()},
         },
         declared=declared,
     )
 
 
-def _debian(row: Extension, declared: Declared) -> tuple[str, ...]:
+def _debian(row: Extension, declared: Declarations) -> tuple[str, ...]:
     """The Debian packages required by the row and the files."""
     of_files = {item.name for item in declared.debian} - row.exclude.keys()
     return tuple(sorted({*row.packages, *of_files}))
@@ -198,47 +206,47 @@ def _overrides(
     overrides: Sequence[DeclaredRequirement], relaxed: Mapping[str, str], excluded: Iterable[str]
 ) -> tuple[str, ...]:
     """The overrides of METADATA; excluded packages get a requirement that never applies."""
-    return _unique(
+    return _unique_texts(
         (
             *(
                 f"{item.package}{relaxed[item.package]}" if item.package in relaxed else item.text
                 for item in overrides
             ),
-            *(f"{package} ; {NEVER}" for package in sorted(excluded)),
+            *(f"{package} ; {NEVER_MARKER}" for package in sorted(excluded)),
         )
     )
 
 
-def declared_by(row: Extension, folder: Path) -> Declared:
+def read_declared(row: Extension, folder: Path) -> Declarations:
     """The declarations of `row` and its files.
 
     Files are read again only if a file has changed.
     """
     added = [
-        DeclaredRequirement(text=str(parse_requirement(line)), place=Place(file=MATRIX))
+        DeclaredRequirement(text=str(parse_requirement(line)), place=FilePlace(file=MATRIX))
         for line in row.add
     ]
     if not row.requirements:
-        return Declared(requirements=tuple(added))
+        return Declarations(requirements=tuple(added))
     states = tuple(_state(folder / name) for name in row.requirements)
     names = tuple(sorted(row.names.items()))
-    declared = _read(folder, row.requirements, row.extras, row.groups, names, states)
+    declared = _read_files(folder, row.requirements, row.extras, row.groups, names, states)
     return msgspec.structs.replace(declared, requirements=(*declared.requirements, *added))
 
 
 @lru_cache(maxsize=64)
-def _read(
+def _read_files(
     folder: Path,
     files: tuple[str, ...],
     extras: tuple[str, ...],
     groups: tuple[str, ...],
     names: tuple[tuple[str, str], ...],
     states: tuple[tuple[int, int, int], ...],
-) -> Declared:
+) -> Declarations:
     from imgbuild.project import read  # many modules, which a row without files does not need
 
     del states  # only a key
-    return read.read(folder, files, extras=extras, groups=groups, names=dict(names))
+    return read.read_declared(folder, files, extras=extras, groups=groups, names=dict(names))
 
 
 def _state(path: Path) -> tuple[int, int, int]:
@@ -262,11 +270,11 @@ def has_address(item: DeclaredRequirement) -> bool:
     """Whether `item` is installed from a URL, a path, or a git repository."""
     if item.kind != "requirement" or item.locked:
         return False
-    return item.requirement.url is not None or item.path.endswith(".whl")
+    return item.parsed_requirement.url is not None or item.path.endswith(".whl")
 
 
-def _bound(item: DeclaredRequirement) -> str:
-    return f"{item.package}{item.requirement.specifier}"
+def _requirement_bound(item: DeclaredRequirement) -> str:
+    return f"{item.package}{item.parsed_requirement.specifier}"
 
 
 def _versions(
@@ -275,13 +283,13 @@ def _versions(
     overridden: Mapping[str, str],
 ) -> dict[str, str]:
     """Specifiers of the direct requirements with additional bounds, by package."""
-    specs = {item.package: SpecifierSet() for item in direct if not item.requirement.url}
+    specs = {item.package: SpecifierSet() for item in direct if not item.parsed_requirement.url}
     for item in (*direct, *bounds):
         if item.package in specs:
-            specs[item.package] &= item.requirement.specifier
+            specs[item.package] &= item.parsed_requirement.specifier
     # A lock file takes precedence over ranges of other files.
     locked = {
-        item.package: item.requirement.specifier
+        item.package: item.parsed_requirement.specifier
         for item in bounds
         if item.locked and item.package in specs
     }
@@ -298,13 +306,13 @@ def _hashes(items: Iterable[DeclaredRequirement]) -> dict[str, frozenset[str]]:
     return hashes
 
 
-def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+def _unique_texts(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
-def contradicted(
+def contradicted_versions(
     required: ProjectRequirements, versions: Mapping[str, str]
-) -> tuple[tuple[str, str, Place], ...]:
+) -> tuple[tuple[str, str, FilePlace], ...]:
     """Packages of `versions` that a requirement excludes: package, specifier, place."""
     return tuple(
         (package, spec, required.places[package])
@@ -319,7 +327,7 @@ def refuse_contradictions(
 ) -> None:
     """Raise InputError if packages of a published target contradict `required`."""
     problems = tuple(
-        Problem(
+        InputProblem(
             file=place.file,
             line=place.line or None,
             path=package,
@@ -327,7 +335,7 @@ def refuse_contradictions(
             value=f"{package}{spec}",
             expected=f"the version in {published}, or `like: {published}`",
         )
-        for package, spec, place in contradicted(required, versions)
+        for package, spec, place in contradicted_versions(required, versions)
     )
     if problems:
         message = f"the project's requirements are not satisfied by the versions in {published}"

@@ -1,8 +1,8 @@
 """Builds a user's targets from published ones and added packages, system packages and files.
 
-A `matrix.yaml` with `published:` and the referenced locks yield an `Extended` matrix of complete
-targets. Values that a row does not set come from the published lock. All commands work on these
-targets as on any other.
+A `matrix.yaml` with `published:` and the referenced locks yield an `ExtendedMatrix` matrix of
+complete targets. Values that a row does not set come from the published lock. All commands work on
+these targets as on any other.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.locked_matrix import default_index_of, matrix_of, versions_of
+from imgbuild.lock.locked_matrix import default_index_name, locked_versions, matrix_from_locks
 from imgbuild.lock.project_requirements import (
     ProjectRequirements,
     refuse_contradictions,
-    requirements_of,
+    row_requirements,
 )
 from imgbuild.matrix import constraints, flashinfer
 from imgbuild.matrix import load as matrices
 from imgbuild.matrix.check import check_matrix, check_sdist_packages, row_packages
 from imgbuild.matrix.check_extensions import check_extensions
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.convert import converted, refusal
+from imgbuild.matrix.convert import convert_document, refusal_error
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource
-from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL
+from imgbuild.matrix.fields import STANDALONE_PREFIX, VERSION_LABEL
 from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,
     Link,
     Matrix,
     PackageIndex,
+    RequiredPackage,
     Target,
     Variable,
-    Wanted,
 )
-from imgbuild.matrix.notes import Notes
+from imgbuild.matrix.notes import ProblemNotes
 from imgbuild.matrix.project_paths import CATALOGUE, MATRIX
 from imgbuild.matrix.select import Selected
 from imgbuild.matrix.settings import environment_first
-from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
+from imgbuild.matrix.yaml_nodes import YamlDocument, parse_yaml, read_content
 from imgbuild.system import boundary
-from imgbuild.values import Arch, Digest, Sha256, markers, sha256
+from imgbuild.values import Arch, Digest, Sha256, environment_markers, sha256
 
 LOCK, DIGESTS_FILE = "lock.json", "digests.json"
 # Packages that provide FlashInfer kernels in an image.
@@ -72,7 +72,7 @@ class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
     image: str
 
 
-class Overlay(msgspec.Struct, frozen=True, kw_only=True):
+class TargetOverlay(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the matrix in `folder`, its published target, and the project's requirements.
 
     With `extends` the published packages are kept; with `like` only its settings are used.
@@ -83,106 +83,112 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     requirements: ProjectRequirements = ProjectRequirements()
 
-    def requirements_on(self, arch: Arch) -> ProjectRequirements:
+    def requirements_for(self, arch: Arch) -> ProjectRequirements:
         """The requirements on `arch`; InputError, with all problems of the files."""
-        return requirements_of(
-            self.row, self.folder, markers(self.published.lock.base.python, arch)
+        return row_requirements(
+            self.row, self.folder, environment_markers(self.published.lock.base.python, arch)
         )
 
     @property
-    def layout(self) -> Path | None:
+    def published_layout(self) -> Path | None:
         """The layout with the published image; None if the matrix has none."""
         image = self.published.image
         return self.folder / image.removeprefix(LAYOUT) if image.startswith(LAYOUT) else None
 
 
-class Extended(Matrix, frozen=True, kw_only=True):
+class ExtendedMatrix(Matrix, frozen=True, kw_only=True):
     """A matrix of targets that extend published ones, with their overlays."""
 
-    overlays: dict[str, Overlay]
+    overlays: dict[str, TargetOverlay]
 
 
-class _Manifest(msgspec.Struct, frozen=True):
+class _ManifestFields(msgspec.Struct, frozen=True):
     manifest: Digest
 
 
-class _Digests(msgspec.Struct, frozen=True):
+class _DigestFields(msgspec.Struct, frozen=True):
     digest: Digest
-    arch: dict[Arch, _Manifest]
+    arch: dict[Arch, _ManifestFields]
 
 
-def load(path: Path) -> Matrix:
+def load_matrix(path: Path) -> Matrix:
     """Read the matrix at `path`, of either type; InputError with all its problems."""
-    if path == CATALOGUE / MATRIX and (matrix := matrices.compiled(path)) is not None:
-        return matrices.located(matrix, path.parent)
+    if path == CATALOGUE / MATRIX and (matrix := matrices.load_compiled_matrix(path)) is not None:
+        return matrices.locate_indexes(matrix, path.parent)
     try:
-        document = parse(content(path), str(path))
+        document = parse_yaml(read_content(path), str(path))
     except OSError:
-        return matrices.load(path)  # raises the error
-    if document.root is None or not _has(document.root, "published"):
-        matrix = converted(document, Matrix, check_matrix)
-        return matrices.located(matrix, path.resolve().parent)
-    return _extended(document, path)
+        return matrices.load_matrix(path)  # raises the error
+    if document.root is None or not _document_has(document.root, "published"):
+        matrix = convert_document(document, Matrix, check_matrix)
+        return matrices.locate_indexes(matrix, path.resolve().parent)
+    return _extend_matrix(document, path)
 
 
-def published(path: Path) -> Mapping[str, PublishedSource]:
+def published_sources(path: Path) -> Mapping[str, PublishedSource]:
     """The published targets of the matrix at `path`; InputError if it has none."""
-    return extensions(path, content(path)).published
+    return decode_extensions(path, read_content(path)).published
 
 
 def is_extension(path: Path) -> bool:
     """Whether the matrix at `path` extends published targets."""
-    document = parse(content(path), str(path))
-    return document.root is not None and _has(document.root, "published")
+    document = parse_yaml(read_content(path), str(path))
+    return document.root is not None and _document_has(document.root, "published")
 
 
-def extensions(path: Path, data: bytes) -> Extensions:
+def decode_extensions(path: Path, data: bytes) -> Extensions:
     """Decode the matrix `data` for `path`; InputError with all its problems."""
-    document = parse(data, str(path))
-    if document.root is None or not _has(document.root, "published"):
+    document = parse_yaml(data, str(path))
+    if document.root is None or not _document_has(document.root, "published"):
         message = f"{path} extends no published target"
         raise InputError(
             message, hint="to create a matrix that does, run `imgbuild init` in another folder"
         )
-    return converted(document, Extensions, check_extensions)
+    return convert_document(document, Extensions, check_extensions)
 
 
-def planned(path: Path, data: bytes, edit: Callable[[Extensions], Extensions]) -> Extended:
+def plan_matrix(
+    path: Path, data: bytes, edit: Callable[[Extensions], Extensions]
+) -> ExtendedMatrix:
     """The matrix `data` for `path` with `edit` applied. Writes nothing.
 
     InputError with all its problems.
     """
-    return _extended(parse(data, str(path)), path, edit)
+    return _extend_matrix(parse_yaml(data, str(path)), path, edit)
 
 
-def overlay(matrix: Matrix, name: str) -> Overlay | None:
+def find_overlay(matrix: Matrix, name: str) -> TargetOverlay | None:
     """The additions of target `name` to a published target; None without a published target."""
     item = project_row(matrix, name)
     return item if item is not None and item.row.extends is not None else None
 
 
-def project_row(matrix: Matrix, name: str) -> Overlay | None:
+def project_row(matrix: Matrix, name: str) -> TargetOverlay | None:
     """The row of target `name` with `extends` or `like`; None in other matrices."""
-    return matrix.overlays.get(name) if isinstance(matrix, Extended) else None
+    return matrix.overlays.get(name) if isinstance(matrix, ExtendedMatrix) else None
 
 
 def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
     """The learned constraints in `images`; for rows of a project also the catalogue's."""
-    recorded = constraints.read(images)
-    if not isinstance(matrix, Extended):
+    recorded = constraints.read_constraints(images)
+    if not isinstance(matrix, ExtendedMatrix):
         return recorded
-    return constraints.merge(constraints.read(CATALOGUE / "images"), recorded)
+    return constraints.merge_constraints(
+        constraints.read_constraints(CATALOGUE / "images"), recorded
+    )
 
 
 def shown_targets(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
     """`selected` for a table, with only the pinned ones of the published packages."""
     return [
-        msgspec.structs.replace(item, target=_named(overlay(matrix, item.name), item.target))
+        msgspec.structs.replace(
+            item, target=_published_row(find_overlay(matrix, item.name), item.target)
+        )
         for item in selected
     ]
 
 
-def _named(item: Overlay | None, target: Target) -> Target:
+def _published_row(item: TargetOverlay | None, target: Target) -> Target:
     if item is None:
         return target
     labels = item.published.lock.settings.labels
@@ -195,44 +201,47 @@ def _named(item: Overlay | None, target: Target) -> Target:
 # -- reading
 
 
-def _has(root: yaml.Node, key: str) -> bool:
+def _document_has(root: yaml.Node, key: str) -> bool:
     pairs = root.value if isinstance(root, yaml.MappingNode) else ()
     return any(name.value == key for name, _ in pairs)
 
 
-def _extended(
+def _extend_matrix(
     document: YamlDocument, path: Path, edit: Callable[[Extensions], Extensions] | None = None
-) -> Extended:
-    value = converted(document, Extensions, check_extensions)
+) -> ExtendedMatrix:
+    value = convert_document(document, Extensions, check_extensions)
     value = edit(value) if edit is not None else value
     folder = path.resolve().parent
     published_targets = {
-        name: read(folder / item.lock, name, item.image) for name, item in value.published.items()
+        name: read_published_target(folder / item.lock, name, item.image)
+        for name, item in value.published.items()
     }
-    notes = Notes(document.file, document.place)
-    versions = {key for each in published_targets.values() for key in versions_of(each.lock)}
+    notes = ProblemNotes(document.file, document.place)
+    versions = {key for each in published_targets.values() for key in locked_versions(each.lock)}
     names = [*value.sdists, *row_packages(value.targets.values()), *sorted(versions)]
     check_sdist_packages(notes, value.sdists, dict.fromkeys(names))
     for each in published_targets.values():
         _check_published(notes, value, each)
     for name, row in value.targets.items():
-        _check_row(notes, ("targets", name), row, published_targets[row.below])
+        _check_row(notes, ("targets", name), row, published_targets[row.published_name])
         _check_sources(notes, ("targets", name, "files"), row, folder)
     if notes.problems:
-        raise refusal(document, tuple(notes.problems))
-    return matrices.located(_matrix(value, published_targets, folder), folder)
+        raise refusal_error(document, tuple(notes.problems))
+    return matrices.locate_indexes(_matrix(value, published_targets, folder), folder)
 
 
-def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
+def read_published_target(folder: Path, name: str, image: str = "") -> PublishedTarget:
     """The published target `name` in `folder`; InputError if the folder has another target."""
     hint = "to copy both files again, run: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
             message = f"{folder / file}: no such file, although matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
-    data = boundary.content(folder / LOCK, codec.LIMIT)
+    data = boundary.read_regular_file(folder / LOCK, codec.LIMIT)
     lock = lock_file.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
-    target_digests = codec.read(folder / DIGESTS_FILE, _Digests, what="digests", hint=hint)
+    target_digests = codec.read_document(
+        folder / DIGESTS_FILE, _DigestFields, what="digests", hint=hint
+    )
     if lock.target != name or lock.extends is not None:
         what = f"the lock of {lock.target}"
         what = f"{what}, itself an extension" if lock.extends is not None else what
@@ -249,10 +258,10 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     )
 
 
-def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget) -> None:
+def _check_published(notes: ProblemNotes, value: Extensions, extended: PublishedTarget) -> None:
     """Note indexes and a digest that contradict the published target."""
     here = ("published", extended.name)
-    default = default_index_of(extended.lock)
+    default = default_index_name(extended.lock)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
     for index, package in used.items():
         if index not in value.indexes:
@@ -265,16 +274,18 @@ def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget)
 
 
 def _check_row(
-    notes: Notes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
+    notes: ProblemNotes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
     """Note requirements of a row that contradict the published target."""
     lock = extended.lock
     for number, arch in enumerate(row.arch):
-        notes.choice((*path, "arch", number), arch, lock.arch, f"architecture of {extended.name}")
+        notes.check_choice(
+            (*path, "arch", number), arch, lock.arch, f"architecture of {extended.name}"
+        )
     if row.extends is not None and row.as_of is not None and row.as_of.isoformat() < lock.as_of:
         message = f"the packages of {extended.name} were uploaded until {lock.as_of}"
         notes.note((*path, "as_of"), message, value=row.as_of, expected="that day or later")
-    versions = versions_of(lock) if row.extends is not None else {}
+    versions = locked_versions(lock) if row.extends is not None else {}
     pinned = {package: f"=={version}" for package, version in row.pins.items()}
     for field, specs in (
         ("pins", pinned),
@@ -299,13 +310,15 @@ def _check_row(
 
 
 def _check_places(
-    notes: Notes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
+    notes: ProblemNotes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
     """Note files and links of a row that would replace required files."""
     lock = extended.lock
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
-        if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/", f"{STANDALONE}/")):
+        if place.startswith(
+            (f"{lock.settings.prefix}/", "/opt/imgbuild/", f"{STANDALONE_PREFIX}/")
+        ):
             message = "this folder is reserved for packages"
             notes.note((*path, field, place), message, key=True, expected="another folder")
         elif any(f"{protected}/".startswith(f"{place}/") for protected in _protected_paths(lock)):
@@ -313,7 +326,9 @@ def _check_places(
             notes.note((*path, field, place), message, key=True, expected="another path")
 
 
-def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: Path) -> None:
+def _check_sources(
+    notes: ProblemNotes, path: tuple[str, ...], row: Extension, folder: Path
+) -> None:
     """Note files of a row that are outside the repository, through a link."""
     for place, file in row.files.items():
         # Reading the file reports circular links.
@@ -333,49 +348,54 @@ def _protected_paths(lock: Lock) -> tuple[str, ...]:
         settings.cache,
         settings.user.home,
         "/opt/imgbuild",
-        STANDALONE,
+        STANDALONE_PREFIX,
     )
     base = ("/etc/passwd", "/etc/group", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/local/bin")
     top = ("bin", "lib", "lib64", "sbin", "dev", "proc", "run", "sys", "tmp", "var/lib")
     return (*image_paths, lock.base.interpreter, *base, *(f"/{name}" for name in top))
 
 
-def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder: Path) -> Extended:
+def _matrix(
+    value: Extensions, published: Mapping[str, PublishedTarget], folder: Path
+) -> ExtendedMatrix:
     locks = [target.lock for target in published.values()]
-    defaults = {default_index_of(lock): PackageIndex() for lock in locks}
+    defaults = {default_index_name(lock): PackageIndex() for lock in locks}
     catalogue = _catalogue(value)
-    below = matrix_of(
+    below = matrix_from_locks(
         # The settings of all images are those of the first published target.
         {target.name: target.lock for target in published.values()},
         indexes={**defaults, **catalogue.indexes, **value.indexes},
-        default_index=default_index_of(locks[0]),
+        default_index=default_index_name(locks[0]),
         mirrors=value.mirrors,
     )
     overlays = {
-        name: _overlay(row, published[row.below], folder) for name, row in value.targets.items()
+        name: _overlay(row, published[row.published_name], folder)
+        for name, row in value.targets.items()
     }
     bases = dict(below.bases)
     targets = {}
     for name, item in overlays.items():
         if item.row.extends is not None:
-            target = _extending(item, below)
+            target = _extended_target(item, below)
         else:
             everywhere = {
                 name: wanted
                 for name, wanted in catalogue.requires.items()
                 if name in item.published.lock.requirements
             }
-            target = _like(item, below, everywhere)
+            target = _similar_target(item, below, everywhere)
         base = bases[target.base]
         if item.row.like is not None and item.requirements.debian and isinstance(base, DebianBase):
             packages = tuple(sorted({*base.packages, *item.requirements.debian}))
             bases[name] = msgspec.structs.replace(base, packages=packages)
             target = msgspec.structs.replace(target, base=name)
         waived = (
-            catalogue.targets[item.row.below].waive if item.row.below in catalogue.targets else ()
+            catalogue.targets[item.row.published_name].waive
+            if item.row.published_name in catalogue.targets
+            else ()
         )
         targets[name] = msgspec.structs.replace(target, waive=(*item.row.waive, *waived))
-    return Extended(
+    return ExtendedMatrix(
         **{
             **msgspec.structs.asdict(below),
             "bases": bases,
@@ -392,27 +412,27 @@ def _catalogue(value: Extensions) -> Matrix:
 
     Only settings of targets that `value` extends are included.
     """
-    matrix = load(CATALOGUE / MATRIX)
+    matrix = load_matrix(CATALOGUE / MATRIX)
     copied = {name for name, item in value.published.items() if item.origin == "catalogue"}
     targets = {name: target for name, target in matrix.targets.items() if name in copied}
     return msgspec.structs.replace(matrix, targets=targets)
 
 
-def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> Overlay:
+def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> TargetOverlay:
     """The overlay of a row, with the requirements of files on its first architecture."""
-    item = Overlay(row=row, published=target, folder=folder)
-    required = item.requirements_on(next(iter(row.arch or target.lock.arch)))
+    item = TargetOverlay(row=row, published=target, folder=folder)
+    required = item.requirements_for(next(iter(row.arch or target.lock.arch)))
     if row.extends is not None:
-        refuse_contradictions(required, versions_of(target.lock), target.name)
+        refuse_contradictions(required, locked_versions(target.lock), target.name)
     return msgspec.structs.replace(item, requirements=required)
 
 
-def _extending(item: Overlay, below: Matrix) -> Target:
+def _extended_target(item: TargetOverlay, below: Matrix) -> Target:
     """The published target with the row's additions and settings."""
     row, target, required = item.row, below.targets[item.published.name], item.requirements
     added = {name: pin for name, pin in required.pins.items() if name not in target.pins}
     pins = {**target.pins, **added, **row.pins}
-    requires = {**_requirements_of(required), **row.requires}
+    requires = {**_required_packages(required), **row.requires}
     return msgspec.structs.replace(
         target,
         summary=row.summary,
@@ -430,14 +450,16 @@ def _extending(item: Overlay, below: Matrix) -> Target:
     )
 
 
-def _requirements_of(required: ProjectRequirements) -> dict[str, Wanted]:
+def _required_packages(required: ProjectRequirements) -> dict[str, RequiredPackage]:
     return {
-        package: Wanted(spec=spec, reason=f"required by {required.places[package]}")
+        package: RequiredPackage(spec=spec, reason=f"required by {required.places[package]}")
         for package, spec in required.versions.items()
     }
 
 
-def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
+def _similar_target(
+    item: TargetOverlay, below: Matrix, of_all: Mapping[str, RequiredPackage]
+) -> Target:
     """A target with base and settings of the published one, whose packages are resolved.
 
     `of_all` are the requirements of every image.
@@ -445,18 +467,18 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
     row, required, lock = item.row, item.requirements, item.published.lock
     target = below.targets[item.published.name]
     settings, base = lock.settings, below.bases[target.base]
-    mode = lock.flashinfer if required.named & KERNEL_USERS else "off"
+    mode = lock.flashinfer if required.direct_packages & KERNEL_USERS else "off"
     env, links = dict(settings.env), dict(settings.links)
     if mode != lock.flashinfer:  # without the settings of the published target's mode
-        for name in flashinfer.environment(target, below.image, base).keys() & env.keys():
+        for name in flashinfer.mode_environment(target, below.image, base).keys() & env.keys():
             del env[name]
-        for path in flashinfer.links(target, below.image, base).keys() & links.keys():
+        for path in flashinfer.toolkit_links(target, below.image, base).keys() & links.keys():
             del links[path]
-        toolkit = flashinfer.toolkit(target, below.image, base)
+        toolkit = flashinfer.toolkit_folder(target, below.image, base)
         env |= {"PATH": env["PATH"].removesuffix(f":{toolkit}/bin")} if "PATH" in env else {}
     reason = f"as in the lock of {lock.target}"
     pins = {**required.pins, **row.pins}
-    requires = {**of_all, **_requirements_of(required), **row.requires}
+    requires = {**of_all, **_required_packages(required), **row.requires}
     return msgspec.structs.replace(
         target,
         summary=row.summary,
@@ -474,13 +496,13 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
             **{name: Variable(value=text, reason=reason) for name, text in env.items()},
             **row.env,
         },
-        labels={**_inherited(settings.labels), **row.labels},
+        labels={**_inherited_labels(settings.labels), **row.labels},
         accept_cves=row.accept_cves,
         tested=row.tested,
     )
 
 
-def _inherited(labels: Mapping[str, str]) -> dict[str, str]:
+def _inherited_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """The labels of a published image that are independent of its packages."""
     prefixes = ("dev.imgbuild.", "org.opencontainers.image.title", "org.opencontainers.image.base")
     return {name: text for name, text in labels.items() if not name.startswith(prefixes)}

@@ -71,7 +71,7 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
     media_type: MediaType = "application/vnd.oci.image.layer.v1.tar+gzip"
 
     @property
-    def locked(self) -> LockedFile:
+    def as_locked_file(self) -> LockedFile:
         """The layer as a file."""
         key = self.digest.removeprefix("sha256:")
         return LockedFile(file=f"layers/{key}", size=self.size, sha256=key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from imgbuild.lock.lock_file import Lock
-from imgbuild.matrix.model import Drop
+from imgbuild.matrix.model import DroppedFiles
 
 # Module → packages by preference: with the modules of opencv-contrib, and without a display.
 # Source: "Choose the correct package" of opencv-python, "Build and install" of ONNX Runtime.
@@ -23,7 +23,7 @@ FAMILIES = {
 }
 
 
-def drops(lock: Lock) -> tuple[Drop, ...]:
+def duplicate_file_drops(lock: Lock) -> tuple[DroppedFiles, ...]:
     """The files to omit from packages of `lock` that another package replaces.
 
     Files of a published target are preferred, so its layers do not change.
@@ -40,10 +40,12 @@ def drops(lock: Lock) -> tuple[Drop, ...]:
     )
 
 
-def _family_drops(module: str, packages: list[str], published: Collection[str]) -> list[Drop]:
+def _family_drops(
+    module: str, packages: list[str], published: Collection[str]
+) -> list[DroppedFiles]:
     preferred = next((name for name in packages if name in published), next(iter(packages), ""))
     return [
-        Drop(
+        DroppedFiles(
             package=name,
             beside=preferred,
             paths=(f"lib/python*/site-packages/{module}/*",),

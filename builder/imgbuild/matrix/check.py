@@ -10,13 +10,19 @@ from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import urlsplit
 
 from imgbuild.matrix import settings
-from imgbuild.matrix.check_targets import check_drops, check_target, environment, labels, specifier
+from imgbuild.matrix.check_targets import (
+    check_drops,
+    check_environment,
+    check_labels,
+    check_specifier,
+    check_target,
+)
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.fields import (
     ARCHIVE_URL,
     DEBIAN_PACKAGE,
     LIST_URL,
-    STANDALONE,
+    STANDALONE_PREFIX,
     STANDALONE_RELEASES,
 )
 from imgbuild.matrix.model import (
@@ -30,16 +36,16 @@ from imgbuild.matrix.model import (
     StandalonePython,
     Target,
 )
-from imgbuild.matrix.notes import Notes, Path, nearest
-from imgbuild.matrix.settings import folder
+from imgbuild.matrix.notes import ProblemNotes, ValuePath, nearest_choice
+from imgbuild.matrix.settings import check_folder
 
 PLACEHOLDERS = ("cuda_tag", "torch")
 
 
-def check_matrix(notes: Notes, matrix: Matrix) -> None:
+def check_matrix(notes: ProblemNotes, matrix: Matrix) -> None:
     """Check the whole matrix."""
     indexes, default = matrix.indexes, matrix.default_index
-    notes.choice(("default_index",), default, indexes, "index", of=("indexes",))
+    notes.check_choice(("default_index",), default, indexes, "index", of=("indexes",))
     for name, index in indexes.items():
         # An index without a URL is uv's default on this machine, so only one can have none. If the
         # default is unknown, the index without a URL may be intended.
@@ -50,7 +56,9 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
     for name, base in matrix.bases.items():
         _base(notes, ("bases", name), base)
     _image(notes, matrix.image)
-    if any(isinstance(base, DebianBase) and base.standalone for base in matrix.bases.values()):
+    if any(
+        isinstance(base, DebianBase) and base.standalone_python for base in matrix.bases.values()
+    ):
         _outside_python(notes, matrix.image)
     extras = [package for group in matrix.extras.values() for package in group]
     rows = row_packages(matrix.targets.values())
@@ -66,10 +74,10 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
         check_target(notes, ("targets", name), target, matrix)
     check_drops(notes, (), matrix.drop)
     for package, requirement in matrix.requires.items():
-        specifier(notes, ("requires", package, "spec"), requirement.spec)
+        check_specifier(notes, ("requires", package, "spec"), requirement.spec)
     for name, group in matrix.extras.items():
         for package, requirement in group.items():
-            specifier(notes, ("extras", name, package, "spec"), requirement.spec)
+            check_specifier(notes, ("extras", name, package, "spec"), requirement.spec)
 
 
 def row_packages(rows: Iterable[Target | Extension]) -> list[str]:
@@ -77,29 +85,29 @@ def row_packages(rows: Iterable[Target | Extension]) -> list[str]:
     return [package for row in rows for package in (*row.pins, *row.requires, *row.indexes)]
 
 
-def check_sdists(notes: Notes, sdists: Mapping[str, Sdist]) -> None:
+def check_sdists(notes: ProblemNotes, sdists: Mapping[str, Sdist]) -> None:
     """Check the variables of builds of sdists."""
     for name, sdist in sdists.items():
-        environment(notes, ("sdists", name, "env"), sdist.env)
+        check_environment(notes, ("sdists", name, "env"), sdist.env)
 
 
 def check_sdist_packages(
-    notes: Notes, sdists: Mapping[str, Sdist], packages: Collection[str]
+    notes: ProblemNotes, sdists: Mapping[str, Sdist], packages: Collection[str]
 ) -> None:
     """Check that builds of sdists require only `packages`."""
     for name, sdist in sdists.items():
         for number, package in enumerate(sdist.requires):
-            notes.choice(("sdists", name, "requires", number), package, packages, "package")
+            notes.check_choice(("sdists", name, "requires", number), package, packages, "package")
 
 
-def check_index(notes: Notes, path: Path, index: PackageIndex) -> None:
+def check_index(notes: ProblemNotes, path: ValuePath, index: PackageIndex) -> None:
     """Check the URL of an index, if it has one."""
     if index.url is None:
         return
     here, url = (*path, "url"), index.url
     for placeholder in re.findall(r"\{([^}]*)\}", url):
         if placeholder not in PLACEHOLDERS:
-            value, near = f"{{{placeholder}}}", nearest(placeholder, PLACEHOLDERS)
+            value, near = f"{{{placeholder}}}", nearest_choice(placeholder, PLACEHOLDERS)
             expected = ", ".join(f"{{{option}}}" for option in PLACEHOLDERS)
             notes.note(here, "unknown placeholder", value=value, expected=expected, near=near)
     try:
@@ -109,17 +117,17 @@ def check_index(notes: Notes, path: Path, index: PackageIndex) -> None:
         )
     except ValueError:
         right = False
-    if _without_login(notes, here, url) and not right:
+    if _check_login(notes, here, url) and not right:
         notes.note(here, "not a URL", value=url, expected="https://host/path")
 
 
-def check_mirrors(notes: Notes, path: Path, addresses: Iterable[str]) -> None:
+def check_mirrors(notes: ProblemNotes, path: ValuePath, addresses: Iterable[str]) -> None:
     """Note URLs with credentials, which would be published with the images."""
     for number, url in enumerate(addresses):
-        _without_login(notes, (*path, number), url)
+        _check_login(notes, (*path, number), url)
 
 
-def _without_login(notes: Notes, path: Path, url: str) -> bool:
+def _check_login(notes: ProblemNotes, path: ValuePath, url: str) -> bool:
     """Note a URL with a user name or password; False if it has one."""
     try:
         parts = urlsplit(url)
@@ -135,27 +143,29 @@ def _without_login(notes: Notes, path: Path, url: str) -> bool:
     return False
 
 
-def debian_packages(notes: Notes, path: Path, packages: tuple[str, ...], *, example: str) -> None:
+def debian_packages(
+    notes: ProblemNotes, path: ValuePath, packages: tuple[str, ...], *, example: str
+) -> None:
     """Check names of Debian packages; the message shows the valid name `example`."""
-    notes.once(path, packages)
+    notes.check_duplicates(path, packages)
     expected = f"a Debian package name, such as {example}"
     for number, package in enumerate(packages):
-        notes.form((*path, number), package, DEBIAN_PACKAGE, expected)
+        notes.check_form((*path, number), package, DEBIAN_PACKAGE, expected)
 
 
-def _base(notes: Notes, path: Path, base: Base) -> None:
+def _base(notes: ProblemNotes, path: ValuePath, base: Base) -> None:
     if isinstance(base, DebianBase):
         debian_packages(notes, (*path, "packages"), base.packages, example="libc6-dev")
         debian_packages(notes, (*path, "tools"), base.tools, example="htop")
         check_mirrors(notes, (*path, "mirrors"), base.mirrors)
         check_mirrors(notes, (*path, "security"), base.security or ())
-        if base.standalone is not None:
-            _standalone(notes, (*path, "python"), base.standalone)
+        if base.standalone_python is not None:
+            _check_standalone(notes, (*path, "python"), base.standalone_python)
     else:
-        folder(notes, (*path, "interpreter"), base.interpreter)
+        check_folder(notes, (*path, "interpreter"), base.interpreter)
 
 
-def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
+def _check_standalone(notes: ProblemNotes, path: ValuePath, source: StandalonePython) -> None:
     """Check the release and URLs of a standalone Python, and that each checksum has a URL."""
     if source.version not in STANDALONE_RELEASES:
         message = f"a standalone Python {source.version} is not supported"
@@ -166,12 +176,14 @@ def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
         notes.note((*path, "archives"), "no archive is listed", expected=expected)
     for arch, url in source.archives.items():
         here = (*path, "archives", arch)
-        if _without_login(notes, here, url):
-            notes.form(here, url, ARCHIVE_URL, "https://host/path/NAME.tar.gz, without a query")
+        if _check_login(notes, here, url):
+            notes.check_form(
+                here, url, ARCHIVE_URL, "https://host/path/NAME.tar.gz, without a query"
+            )
     if source.releases is not None:
         here = (*path, "releases")
-        if _without_login(notes, here, source.releases):
-            notes.form(here, source.releases, LIST_URL, "https://host/path/NAME")
+        if _check_login(notes, here, source.releases):
+            notes.check_form(here, source.releases, LIST_URL, "https://host/path/NAME")
     for arch in source.sha256:
         if arch not in source.archives:
             message = f"there is no archive for {arch}"
@@ -179,37 +191,37 @@ def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
             notes.note((*path, "sha256", arch), message, key=True, expected=expected)
 
 
-def _outside_python(notes: Notes, image: Image) -> None:
+def _outside_python(notes: ProblemNotes, image: Image) -> None:
     """Note a folder of the image that overlaps the folder of the standalone Python."""
     for field, folder_path in (
         ("prefix", image.prefix),
         ("workdir", image.workdir),
         ("cache", image.cache),
     ):
-        both = (f"{folder_path}/", f"{STANDALONE}/")
+        both = (f"{folder_path}/", f"{STANDALONE_PREFIX}/")
         if both[0].startswith(both[1]) or both[1].startswith(both[0]):
-            message = f"{STANDALONE} is the folder of the standalone Python of a base"
+            message = f"{STANDALONE_PREFIX} is the folder of the standalone Python of a base"
             notes.note(("image", field), message, value=folder_path, expected="another folder")
 
 
-def _image(notes: Notes, image: Image) -> None:
-    folder(notes, ("image", "prefix"), image.prefix)
-    folder(notes, ("image", "workdir"), image.workdir)
-    folder(notes, ("image", "cache"), image.cache)
-    folder(notes, ("image", "user", "home"), image.user.home)
-    environment(notes, ("image", "env"), image.env)
-    labels(notes, ("image", "labels"), image.labels)
+def _image(notes: ProblemNotes, image: Image) -> None:
+    check_folder(notes, ("image", "prefix"), image.prefix)
+    check_folder(notes, ("image", "workdir"), image.workdir)
+    check_folder(notes, ("image", "cache"), image.cache)
+    check_folder(notes, ("image", "user", "home"), image.user.home)
+    check_environment(notes, ("image", "env"), image.env)
+    check_labels(notes, ("image", "labels"), image.labels)
     for number, word in enumerate(image.entrypoint[:1]):
-        folder(notes, ("image", "entrypoint", number), word)
+        check_folder(notes, ("image", "entrypoint", number), word)
     values = {name: variable.value for name, variable in image.env.items()}
     settings.environment_first(notes, ("image", "env"), image.prefix, values, "value")
 
 
-def _layers(notes: Notes, layers: Layers, packages: Collection[str]) -> None:
-    notes.once(("layers", "named"), layers.named)
-    notes.once(("layers", "order"), layers.order)
+def _layers(notes: ProblemNotes, layers: Layers, packages: Collection[str]) -> None:
+    notes.check_duplicates(("layers", "named"), layers.named)
+    notes.check_duplicates(("layers", "order"), layers.order)
     for number, package in enumerate(layers.named):
-        notes.choice(("layers", "named", number), package, packages, "package")
+        notes.check_choice(("layers", "named", number), package, packages, "package")
     named, groups, limit = len(layers.named), layers.groups, layers.limit
     least = groups + named + 3
     if least > limit:

@@ -9,19 +9,19 @@ from packaging.requirements import InvalidRequirement
 from imgbuild.matrix.check import check_index, check_mirrors, check_sdists, debian_packages
 from imgbuild.matrix.check_targets import check_gpus, check_row
 from imgbuild.matrix.extension import Extension, Extensions
-from imgbuild.matrix.notes import Notes, Path
-from imgbuild.matrix.settings import folder, is_outside, place
+from imgbuild.matrix.notes import ProblemNotes, ValuePath
+from imgbuild.matrix.settings import check_folder, check_place, is_outside
 from imgbuild.system.syntax import parse_requirement
 
 
-def check_extensions(notes: Notes, matrix: Extensions) -> None:
+def check_extensions(notes: ProblemNotes, matrix: Extensions) -> None:
     """Check everything that does not need the lock of a published target."""
     if not matrix.published:
         message = "no published target is listed"
         notes.note(("published",), message, expected="at least one published target")
     for name, published in matrix.published.items():
         _image(notes, ("published", name, "image"), published.image)
-        _inside(notes, ("published", name, "lock"), published.lock, "folder")
+        _check_inside(notes, ("published", name, "lock"), published.lock, "folder")
     for name, index in matrix.indexes.items():
         if index.url is None:
             message = "url is missing (only the default index can omit it)"
@@ -35,7 +35,7 @@ def check_extensions(notes: Notes, matrix: Extensions) -> None:
         _row(notes, ("targets", name), row, matrix)
 
 
-def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
+def _row(notes: ProblemNotes, path: ValuePath, row: Extension, matrix: Extensions) -> None:
     if path[-1] in matrix.published:
         message = "a published target already has this name"
         notes.note(path, message, key=True, expected="another name")
@@ -43,7 +43,7 @@ def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
     for key, name in forms.items():
         if name is not None:
             here = (*path, key)
-            notes.choice(here, name, matrix.published, "published target", of=("published",))
+            notes.check_choice(here, name, matrix.published, "published target", of=("published",))
     if (row.extends is None) == (row.like is None):
         message = "a row must have exactly one of `extends` and `like`"
         notes.note(path, message, key=True, expected="extends: TARGET, or like: TARGET")
@@ -57,18 +57,18 @@ def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
     _requirements(notes, path, row)
     for package, index in row.indexes.items():
         here = (*path, "indexes", package)
-        notes.choice(here, index, matrix.indexes, "index", of=("indexes",))
+        notes.check_choice(here, index, matrix.indexes, "index", of=("indexes",))
     check_row(notes, path, row)
     debian_packages(notes, (*path, "packages"), row.packages, example="rsync")
     _places(notes, path, row)
     for number, word in enumerate((row.entrypoint or ())[:1]):
-        folder(notes, (*path, "entrypoint", number), word)
+        check_folder(notes, (*path, "entrypoint", number), word)
 
 
-def _requirements(notes: Notes, path: Path, row: Extension) -> None:
+def _requirements(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
     """Note files outside the project, invalid requirements, and extras without a file."""
     for number, file in enumerate(row.requirements):
-        _inside(notes, (*path, "requirements", number), file, "file")
+        _check_inside(notes, (*path, "requirements", number), file, "file")
     for number, line in enumerate(row.add):
         try:
             parse_requirement(line)
@@ -82,14 +82,14 @@ def _requirements(notes: Notes, path: Path, row: Extension) -> None:
             notes.note((*path, key), message, expected="requirements: [pyproject.toml]")
 
 
-def _places(notes: Notes, path: Path, row: Extension) -> None:
+def _places(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
     """Note invalid and conflicting paths of the image, and invalid sources of files."""
     files, links = row.files, row.links
     for added in (*files, *links):
         here = (*path, "links" if added in links else "files", added)
         if added not in links:
-            folder(notes, here, added)
-        place(notes, here, added)
+            check_folder(notes, here, added)
+        check_place(notes, here, added)
         for other in (*files, *links):
             if added.startswith(f"{other}/"):
                 what = "link" if other in links else "file"
@@ -99,10 +99,10 @@ def _places(notes: Notes, path: Path, row: Extension) -> None:
         if added in links:
             message = "a link has the same path"
             notes.note((*path, "files", added), message, key=True, expected="only one of them")
-        _inside(notes, (*path, "files", added, "from"), file.source, "file")
+        _check_inside(notes, (*path, "files", added, "from"), file.source, "file")
 
 
-def _inside(notes: Notes, path: Path, source: str, what: str) -> None:
+def _check_inside(notes: ProblemNotes, path: ValuePath, source: str, what: str) -> None:
     """Note a path outside the folder of the matrix."""
     if is_outside(source):
         message = f"the {what} is outside the repository"
@@ -112,7 +112,7 @@ def _inside(notes: Notes, path: Path, source: str, what: str) -> None:
         notes.note(path, message, value=source, expected=expected)
 
 
-def _image(notes: Notes, path: Path, image: str) -> None:
+def _image(notes: ProblemNotes, path: ValuePath, image: str) -> None:
     if not image or image.startswith("oci:"):
         return
     expected = "HOST/REPOSITORY, without a tag, or oci:FOLDER"
@@ -121,4 +121,4 @@ def _image(notes: Notes, path: Path, image: str) -> None:
         notes.note(path, message, value=image, expected=expected)
     else:
         form = r"[a-z0-9.\[\]:-]+(/[a-z0-9._-]+)+(@sha256:[0-9a-f]{64})?"
-        notes.form(path, image, form, expected)
+        notes.check_form(path, image, form, expected)

@@ -11,9 +11,9 @@ from packaging.version import InvalidVersion, Version
 from imgbuild.matrix import flashinfer, settings
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.fields import VERSION_LABEL
-from imgbuild.matrix.model import DebianBase, Drop, Matrix, RegistryBase, Target
-from imgbuild.matrix.notes import Notes, Path
-from imgbuild.matrix.settings import folder, link_text, relative
+from imgbuild.matrix.model import DebianBase, DroppedFiles, Matrix, RegistryBase, Target
+from imgbuild.matrix.notes import ProblemNotes, ValuePath
+from imgbuild.matrix.settings import check_folder, check_relative, link_text
 
 OWN_LABELS = (
     "org.opencontainers.image.title",
@@ -31,11 +31,11 @@ RELEASED_WITH_CUDA = frozenset(
     )
 )  # fmt: skip
 # Packages with compiled kernels: up to 0.2 the package itself, later a cache of compiled kernels.
-COMPILED = (flashinfer.PACKAGE, "flashinfer-jit-cache")
-FLASHINFER = (*COMPILED, "flashinfer-cubin")
+COMPILED_PACKAGES = (flashinfer.PACKAGE, "flashinfer-jit-cache")
+FLASHINFER = (*COMPILED_PACKAGES, "flashinfer-cubin")
 
 
-def check_target(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
+def check_target(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
     """Check the target at `path` against itself and the rest of `matrix`."""
     _references(notes, path, target, matrix)
     _architectures(notes, path, target)
@@ -49,40 +49,40 @@ def check_target(notes: Notes, path: Path, target: Target, matrix: Matrix) -> No
     settings.environment_first(notes, (*path, "env"), matrix.image.prefix, values, "value")
 
 
-def check_row(notes: Notes, path: Path, row: Target | Extension) -> None:
+def check_row(notes: ProblemNotes, path: ValuePath, row: Target | Extension) -> None:
     """Check the keys that rows of both types of matrix have."""
     if len(str(path[-1])) > 128:
         expected = "at most 128 characters"
         notes.note(path, "the name is too long for a tag", key=True, expected=expected)
-    notes.once((*path, "arch"), row.arch)
+    notes.check_duplicates((*path, "arch"), row.arch)
     _versions(notes, path, row)
-    environment(notes, (*path, "env"), row.env)
-    labels(notes, (*path, "labels"), row.labels)
+    check_environment(notes, (*path, "env"), row.env)
+    check_labels(notes, (*path, "labels"), row.labels)
     check_drops(notes, path, row.drop)
     for link, entry in row.links.items():
         here = (*path, "links", link)
-        folder(notes, here, link)
+        check_folder(notes, here, link)
         link_text(notes, (*here, "to"), link, entry.to)
 
 
-def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
-    notes.choice((*path, "base"), target.base, matrix.bases, "base", of=("bases",))
+def _references(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
+    notes.check_choice((*path, "base"), target.base, matrix.bases, "base", of=("bases",))
     base = matrix.bases.get(target.base)
-    source = base.standalone if isinstance(base, DebianBase) else None
+    source = base.standalone_python if isinstance(base, DebianBase) else None
     for number, arch in enumerate(target.arch if source is not None else ()):
         # A base without any archive is an error of its own.
         if source is not None and source.archives and arch not in source.archives:
             message = f"the base {target.base} has no archive of Python for {arch}"
             have = f"one of {', '.join(source.archives)}"
             notes.note((*path, "arch", number), message, value=arch.value, expected=have)
-    notes.once((*path, "extras"), target.extras)
+    notes.check_duplicates((*path, "extras"), target.extras)
     for number, name in enumerate(target.extras):
-        here: Path = (*path, "extras", number)
-        notes.choice(here, name, matrix.extras, "set of extras", of=("extras",))
+        here: ValuePath = (*path, "extras", number)
+        notes.check_choice(here, name, matrix.extras, "set of extras", of=("extras",))
     tag = "cu" + target.cuda.replace(".", "")
     for package, name in target.indexes.items():
         here = (*path, "indexes", package)
-        notes.choice(here, name, matrix.indexes, "index", of=("indexes",))
+        notes.check_choice(here, name, matrix.indexes, "index", of=("indexes",))
         index = matrix.indexes.get(name)
         url = index.url or "" if index else ""
         if "{torch}" in url and "torch" not in target.pins:
@@ -97,9 +97,9 @@ def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> Non
             notes.note(here, message, value=name, expected=f"an index for {tag}", of=cuda)
 
 
-def _user_packages(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
+def _user_packages(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
     """Check what `user_packages` needs: a Python with a known package folder, pip and uv."""
-    here: Path = (*path, "user_packages")
+    here: ValuePath = (*path, "user_packages")
     if isinstance(matrix.bases.get(target.base), RegistryBase):
         message = f"the base {target.base} comes from a registry"
         notes.note(here, message, value=True, expected="a base of Debian packages")
@@ -109,7 +109,7 @@ def _user_packages(notes: Notes, path: Path, target: Target, matrix: Matrix) -> 
         notes.note(here, message, value=True, expected=f"{' and '.join(missing)} under requires")
 
 
-def _architectures(notes: Notes, path: Path, target: Target) -> None:
+def _architectures(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
     for arch in target.exclude:
         if arch in target.arch:
             message = f"{arch} is excluded and also listed in arch"
@@ -117,15 +117,15 @@ def _architectures(notes: Notes, path: Path, target: Target) -> None:
     check_gpus(notes, (*path, "gpu"), target.gpu)
 
 
-def check_gpus(notes: Notes, path: Path, capabilities: Sequence[str]) -> None:
+def check_gpus(notes: ProblemNotes, path: ValuePath, capabilities: Sequence[str]) -> None:
     """Check a list of compute capabilities at `path`."""
-    notes.once(path, capabilities)
+    notes.check_duplicates(path, capabilities)
     for number, capability in enumerate(capabilities):
         here = (*path, number)
-        notes.form(here, capability, r"[0-9]+\.[0-9]", 'a compute capability, such as "9.0"')
+        notes.check_form(here, capability, r"[0-9]+\.[0-9]", 'a compute capability, such as "9.0"')
 
 
-def _versions(notes: Notes, path: Path, row: Target | Extension) -> None:
+def _versions(notes: ProblemNotes, path: ValuePath, row: Target | Extension) -> None:
     """Check the pinned and required versions of a row."""
     for package, version in row.pins.items():
         here = (*path, "pins", package)
@@ -144,10 +144,10 @@ def _versions(notes: Notes, path: Path, row: Target | Extension) -> None:
             line, _ = notes.place_of((*path, "pins", package), True) or ("?", 0)
             message = f"{package} is pinned in line {line} and required here"
             notes.note(here, message, key=True, expected="only one of them")
-        specifier(notes, (*here, "spec"), requirement.spec)
+        check_specifier(notes, (*here, "spec"), requirement.spec)
 
 
-def specifier(notes: Notes, path: Path, spec: str) -> None:
+def check_specifier(notes: ProblemNotes, path: ValuePath, spec: str) -> None:
     """Note an invalid version specifier `spec`."""
     try:
         SpecifierSet(spec)
@@ -157,7 +157,7 @@ def specifier(notes: Notes, path: Path, spec: str) -> None:
         notes.note(path, "not a version specifier", value=spec, expected=expected, near=near)
 
 
-def _cuda(notes: Notes, path: Path, target: Target) -> None:
+def _cuda(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
     """Note packages and versions for another CUDA release than the target's."""
     cuda = target.cuda
     major, tag = cuda.split(".")[0], "cu" + cuda.replace(".", "")
@@ -184,7 +184,7 @@ def _cuda(notes: Notes, path: Path, target: Target) -> None:
             notes.note(here, of_release, key=True, value=spec, expected=f'"=={cuda}.*"')
 
 
-def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
+def _flashinfer(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
     mode, pins, package = target.flashinfer.mode, target.pins, flashinfer.PACKAGE
     here = (*path, "flashinfer", "mode")
     if mode == "off":
@@ -192,15 +192,15 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
             if name in pins or name in target.requires:
                 message = f"FlashInfer is off, but the target requires {name}"
                 notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {name}")
-        _sampler(notes, (*path, "env", flashinfer.SAMPLER), target)
+        _check_sampler(notes, (*path, "env", flashinfer.SAMPLER), target)
     elif mode == "prebuilt":
-        if not any(name in pins and name in target.indexes for name in COMPILED):
+        if not any(name in pins and name in target.indexes for name in COMPILED_PACKAGES):
             message = f"prebuilt kernels require {package} to be pinned and assigned to an index"
-            expected = f"{' or '.join(COMPILED)} in pins and in indexes"
+            expected = f"{' or '.join(COMPILED_PACKAGES)} in pins and in indexes"
             notes.note(here, message, value=mode, expected=expected)
     elif mode == "jit":
         first = flashinfer.FIRST_WITH_NVCC
-        if target.cuda and flashinfer.major(target) < first:
+        if target.cuda and flashinfer.cuda_major(target) < first:
             cuda = target.cuda
             message = (
                 f"nothing can be compiled, because no index has a wheel with nvcc for CUDA {cuda}"
@@ -219,7 +219,7 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
         notes.note((*path, "pins", next(iter(pinned))), message, value=value, expected=expected)
 
 
-def _sampler(notes: Notes, path: Path, target: Target) -> None:
+def _check_sampler(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
     """Note the variable at `path` if it contradicts the mode `off`."""
     variable = target.env.get(flashinfer.SAMPLER)
     if variable is not None and variable.value != "0":
@@ -228,25 +228,25 @@ def _sampler(notes: Notes, path: Path, target: Target) -> None:
         notes.note(path, message, value=value, expected="0, or no entry", of=of)
 
 
-def environment(notes: Notes, path: Path, names: Collection[str]) -> None:
+def check_environment(notes: ProblemNotes, path: ValuePath, names: Collection[str]) -> None:
     """Check the names of environment variables, and reject names that imgbuild sets."""
-    settings.environment(notes, path, names)
+    settings.check_environment(notes, path, names)
     if flashinfer.VARIABLE in names:
         message = "imgbuild sets this variable from the target's mode"
         here = (*path, flashinfer.VARIABLE)
         notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
 
 
-def labels(notes: Notes, path: Path, names: Collection[str]) -> None:
+def check_labels(notes: ProblemNotes, path: ValuePath, names: Collection[str]) -> None:
     """Check the names of labels, and reject labels that imgbuild sets."""
-    settings.labels(notes, path, names)
+    settings.check_labels(notes, path, names)
     for name in names:
         if name in OWN_LABELS or name.startswith(VERSION_LABEL):
             message = "imgbuild sets this label from the target"
             notes.note((*path, name), message, key=True, expected="another name")
 
 
-def check_drops(notes: Notes, path: Path, drops: tuple[Drop, ...]) -> None:
+def check_drops(notes: ProblemNotes, path: ValuePath, drops: tuple[DroppedFiles, ...]) -> None:
     """Check the files excluded by a target or the matrix."""
     packages: set[str] = set()
     for number, drop in enumerate(drops):
@@ -255,8 +255,8 @@ def check_drops(notes: Notes, path: Path, drops: tuple[Drop, ...]) -> None:
             message = f"{drop.package} is listed twice"
             notes.note((*here, "package"), message, expected="one entry with all paths")
         packages.add(drop.package)
-        specifier(notes, (*here, "versions"), drop.versions)
+        check_specifier(notes, (*here, "versions"), drop.versions)
         if not drop.paths:
             notes.note((*here, "paths"), "no path is dropped", expected="at least one path")
         for place, item in enumerate(drop.paths):
-            relative(notes, (*here, "paths", place), item)
+            check_relative(notes, (*here, "paths", place), item)

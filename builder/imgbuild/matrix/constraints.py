@@ -21,10 +21,10 @@ from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.matrix.notes import Notes
+from imgbuild.matrix.notes import ProblemNotes
 from imgbuild.system import boundary
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 HEAD = """\
 # Learned by the audit: `package` in `versions` works only with `needs`. Written by `imgbuild lock`
@@ -36,7 +36,7 @@ HEAD = """\
 # `unused: true`: no version of the other package has the name, which only a function body uses.
 # Such code has never run: the entry excludes no version, and the audit reports a warning.
 """
-_BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+_BARE_SCALAR = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 
 
@@ -60,31 +60,31 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def other(self) -> str:
         """The normalized name of the required package."""
-        return normalize(parse_requirement(self.needs).name)
+        return normalize_package(parse_requirement(self.needs).name)
 
     @property
     def spec(self) -> SpecifierSet:
         """The allowed versions of the required package."""
         return parse_requirement(self.needs).specifier
 
-    def covers(self, version: str) -> bool:
+    def restricts_other_for(self, version: str) -> bool:
         """Whether the entry restricts the other package for this version of `package`."""
-        return not self.unused and self.describes(version)
+        return not self.unused and self.contains_version(version)
 
-    def describes(self, version: str) -> bool:
+    def contains_version(self, version: str) -> bool:
         """Whether `versions` contains this version of `package`."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
-    def concerns(self, versions: Mapping[str, str]) -> bool:
+    def applies_to(self, versions: Mapping[str, str]) -> bool:
         """Whether the entry applies to a package set (normalized name → version)."""
         version = versions.get(self.package)
         if version is None or not (self.missing or self.other in versions):
             return False
-        return self.covers(version)
+        return self.restricts_other_for(version)
 
-    def violated(self, versions: Mapping[str, str]) -> bool:
+    def is_violated(self, versions: Mapping[str, str]) -> bool:
         """Whether a package set (normalized name → version) violates the entry."""
-        if not self.concerns(versions):
+        if not self.applies_to(versions):
             return False
         other = versions.get(self.other)
         return other is None or not self.spec.contains(other, prereleases=True)
@@ -105,14 +105,14 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.package}{self.versions} needs {self.needs}" + (f" ({why})" if why else "")
 
 
-def violations(
+def violated_constraints(
     entries: Iterable[Constraint], versions: Mapping[str, str]
 ) -> tuple[Constraint, ...]:
     """The entries that a package set (normalized name → version) violates."""
-    return tuple(entry for entry in entries if entry.violated(versions))
+    return tuple(entry for entry in entries if entry.is_violated(versions))
 
 
-def required(
+def added_requirements(
     entries: Iterable[Constraint], package: str, version: str, present: Container[str]
 ) -> tuple[str, ...]:
     """The requirements to add to `package` at `version` for the other packages in `present`.
@@ -125,7 +125,7 @@ def required(
             for entry in entries
             if entry.package == package
             and (entry.missing or entry.other in present)
-            and entry.covers(version)
+            and entry.restricts_other_for(version)
         )
     )
 
@@ -133,24 +133,26 @@ def required(
 # -- together
 
 
-def merge(existing: Iterable[Constraint], learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+def merge_constraints(
+    existing: Iterable[Constraint], learned: Iterable[Constraint]
+) -> tuple[Constraint, ...]:
     """Merge entries, sorted, without duplicates; equal entries for adjacent versions are joined."""
     entries: list[Constraint] = []
     for entry in (*existing, *learned):
-        _add(entries, entry)
+        _add_constraint(entries, entry)
     return tuple(sorted(entries, key=_order))
 
 
-def _add(entries: list[Constraint], new: Constraint) -> None:
+def _add_constraint(entries: list[Constraint], new: Constraint) -> None:
     alike = [old for old in entries if _subject(old) == _subject(new)]
-    if any(_implies(old, new) for old in alike):
+    if any(_covers_entry(old, new) for old in alike):
         return
-    entries[:] = [old for old in entries if old not in alike or not _implies(new, old)]
+    entries[:] = [old for old in entries if old not in alike or not _covers_entry(new, old)]
     for old in alike:
         wider = _union(old.versions, new.versions) if old.spec == new.spec else None
         if wider is not None and old in entries:
             entries.remove(old)
-            _add(entries, msgspec.structs.replace(old, versions=wider))
+            _add_constraint(entries, msgspec.structs.replace(old, versions=wider))
             return
     entries.append(new)
 
@@ -161,12 +163,12 @@ def _subject(entry: Constraint) -> tuple[object, ...]:
     return (entry.package, entry.other, entry.missing, entry.unused, *code)
 
 
-def _implies(entry: Constraint, other: Constraint) -> bool:
+def _covers_entry(entry: Constraint, other: Constraint) -> bool:
     """Whether `entry` applies to all versions of `other` and is at least as strict."""
-    return within(other.versions, entry.versions) and within(str(entry.spec), str(other.spec))
+    return is_within(other.versions, entry.versions) and is_within(str(entry.spec), str(other.spec))
 
 
-class _Span(msgspec.Struct, frozen=True):
+class _VersionSpan(msgspec.Struct, frozen=True):
     """A specifier as an interval. None means unbounded; `closed`: the bound is included."""
 
     low: Version | None = None
@@ -175,9 +177,9 @@ class _Span(msgspec.Struct, frozen=True):
     high_closed: bool = True
 
 
-def _span(text: str) -> _Span | None:
+def _span(text: str) -> _VersionSpan | None:
     """Parse `text` as an interval; None if it is not one (`!=`, `~=`, a wildcard)."""
-    span = _Span()
+    span = _VersionSpan()
     for part in SpecifierSet(text):
         if part.operator not in ("==", ">=", ">", "<", "<=") or part.version.endswith(".*"):
             return None
@@ -189,7 +191,7 @@ def _span(text: str) -> _Span | None:
     return span
 
 
-def within(inner: str, outer: str) -> bool:
+def is_within(inner: str, outer: str) -> bool:
     """Whether `outer` allows all versions that `inner` allows, as far as can be determined."""
     if SpecifierSet(inner) == SpecifierSet(outer):
         return True
@@ -217,7 +219,11 @@ def within(inner: str, outer: str) -> bool:
 def _union(spec: str, other: str) -> str | None:
     """The union of two specifiers; None if there is a gap between them."""
     first, second = _span(spec), _span(other)
-    if first is None or second is None or not (_reaches(first, second) and _reaches(second, first)):
+    if (
+        first is None
+        or second is None
+        or not (_spans_touch(first, second) and _spans_touch(second, first))
+    ):
         return None
     lows = [(span.low, not span.low_closed) for span in (first, second) if span.low is not None]
     highs = [(span.high, span.high_closed) for span in (first, second) if span.high is not None]
@@ -232,7 +238,7 @@ def _union(spec: str, other: str) -> str | None:
     return ",".join(part for part in parts if part) or None
 
 
-def _reaches(first: _Span, second: _Span) -> bool:
+def _spans_touch(first: _VersionSpan, second: _VersionSpan) -> bool:
     """Whether `first` begins at or before the end of `second`."""
     if first.low is None or second.high is None or first.low < second.high:
         return True
@@ -248,7 +254,7 @@ def _order(entry: Constraint) -> tuple[str, str, Version, str, str, int, str]:
 # -- the file
 
 
-class _File(msgspec.Struct, frozen=True):
+class _ConstraintsFile(msgspec.Struct, frozen=True):
     version: Literal[1]
     constraints: tuple[Constraint, ...] = ()
 
@@ -258,30 +264,32 @@ def constraints_path(images: Path) -> Path:
     return images / "constraints.yaml"
 
 
-def read(images: Path) -> tuple[Constraint, ...]:
+def read_constraints(images: Path) -> tuple[Constraint, ...]:
     """Read the entries in `images`; empty without a file, InputError with all problems."""
     path = constraints_path(images)
     try:
-        data = boundary.content(path, codec.LIMIT)
+        data = boundary.read_regular_file(path, codec.LIMIT)
     except FileNotFoundError:
         return ()
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
-    return loads(data, str(path))
+    return parse_constraints(data, str(path))
 
 
 @functools.lru_cache(maxsize=4)  # the same file is read for each target
-def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
+def parse_constraints(data: bytes, file: str) -> tuple[Constraint, ...]:
     """Parse entries from `data`; `file` is its name in error messages."""
-    from imgbuild.matrix.convert import converted
-    from imgbuild.matrix.yaml_nodes import parse
+    from imgbuild.matrix.convert import convert_document
+    from imgbuild.matrix.yaml_nodes import parse_yaml
 
     hint = "restore the file from git, or remove these lines; valid entries are learned again"
-    return converted(parse(data, file), _File, _check, hint=hint).constraints
+    return convert_document(
+        parse_yaml(data, file), _ConstraintsFile, _check_entries, hint=hint
+    ).constraints
 
 
-def _check(notes: Notes, value: _File) -> None:
+def _check_entries(notes: ProblemNotes, value: _ConstraintsFile) -> None:
     for number, entry in enumerate(value.constraints):
         for field, fault in _faults(entry):
             notes.note(("constraints", number, field), fault, value=getattr(entry, field))
@@ -289,7 +297,7 @@ def _check(notes: Notes, value: _File) -> None:
 
 def _faults(entry: Constraint) -> list[tuple[str, str]]:
     faults = []
-    if normalize(entry.package) != entry.package or not entry.package:
+    if normalize_package(entry.package) != entry.package or not entry.package:
         faults.append(("package", "is not a normalized package name"))
     try:
         if not SpecifierSet(entry.versions):
@@ -309,9 +317,9 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
     return faults
 
 
-def encode(entries: Iterable[Constraint]) -> bytes:
+def encode_constraints(entries: Iterable[Constraint]) -> bytes:
     """Encode `entries` canonically."""
-    rows = [f"  - {{{_row(entry)}}}\n" for entry in merge((), entries)]
+    rows = [f"  - {{{_row(entry)}}}\n" for entry in merge_constraints((), entries)]
     body = "constraints:\n" + "".join(rows) if rows else "constraints: []\n"
     return f"{HEAD}version: 1\n{body}".encode()
 
@@ -322,6 +330,6 @@ def _row(entry: Constraint) -> str:
 
 
 def _scalar(value: str | int | bool) -> str:
-    if isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _WORDS:
+    if isinstance(value, str) and _BARE_SCALAR.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return json.dumps(value, ensure_ascii=False)

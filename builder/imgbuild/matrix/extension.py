@@ -17,7 +17,7 @@ from imgbuild.matrix.accepted import AcceptedCves, Waivers
 from imgbuild.matrix.fields import (
     CudaVersion,
     DebianPackage,
-    Form,
+    FormVersion,
     Line,
     Name,
     Package,
@@ -26,15 +26,15 @@ from imgbuild.matrix.fields import (
     Version,
 )
 from imgbuild.matrix.model import (
-    Drops,
+    DroppedFileList,
     Labels,
     Link,
     PackageIndex,
     Registry,
+    RequiredPackage,
     Sdists,
     Tested,
     Variable,
-    Wanted,
 )
 from imgbuild.values import Arch
 
@@ -129,7 +129,7 @@ class Extension(_Strict, frozen=True):
         ),
     ] = {}
     relax: Annotated[
-        dict[Package, Wanted],
+        dict[Package, RequiredPackage],
         Meta(
             description="versions that replace the versions in the files; `python` replaces the"
             " required Python"
@@ -163,7 +163,7 @@ class Extension(_Strict, frozen=True):
         dict[Package, Version], Meta(description="exact versions of added packages")
     ] = {}
     requires: Annotated[
-        dict[Package, Wanted], Meta(description="added packages, with the reason")
+        dict[Package, RequiredPackage], Meta(description="added packages, with the reason")
     ] = {}
     packages: Annotated[
         tuple[str, ...], Meta(description="added Debian packages; dependencies are included")
@@ -178,7 +178,7 @@ class Extension(_Strict, frozen=True):
         dict[Package, Name],
         Meta(description="indexes of added packages that are not from the default one"),
     ] = {}
-    drop: Drops = ()
+    drop: DroppedFileList = ()
     env: Annotated[
         dict[str, Variable], Meta(description="added and changed environment variables")
     ] = {}
@@ -194,7 +194,7 @@ class Extension(_Strict, frozen=True):
     tested: Tested = ""
 
     @property
-    def below(self) -> str:
+    def published_name(self) -> str:
         """The published target of the row."""
         return self.extends or self.like or ""
 
@@ -202,7 +202,7 @@ class Extension(_Strict, frozen=True):
 class Extensions(_Strict, frozen=True):
     """The content of a `matrix.yaml` that extends published targets."""
 
-    version: Form
+    version: FormVersion
     published: Annotated[dict[Name, PublishedSource], Meta(description="the published targets")]
     targets: Annotated[dict[Name, Extension], Meta(description="one row for each image")]
     indexes: Annotated[

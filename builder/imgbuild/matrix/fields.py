@@ -31,7 +31,7 @@ WHEEL = (
 SDIST_ENDINGS = (".tar.gz", ".zip")  # PEP 625, and what was usual before it
 SDIST = rf"[A-Za-z0-9][A-Za-z0-9._!+-]*({'|'.join(map(re.escape, SDIST_ENDINGS))})"
 _PART = r"(?!\.{1,2}(/|\Z))[A-Za-z0-9._+~%:!=@-]+"
-STANDALONE = "/opt/python"  # the folder of a standalone build of Python in an image
+STANDALONE_PREFIX = "/opt/python"  # the folder of a standalone build of Python in an image
 # Its releases: those whose standard library the audit has names of (data/audit/stdlib.yaml).
 STANDALONE_RELEASES = ("3.10", "3.11", "3.12", "3.13", "3.14")
 VERSION_LABEL = "dev.imgbuild.version."  # begins the label with a pinned package's version
@@ -164,5 +164,5 @@ FlashinferMode = Annotated[
     Meta(description="kernels from a wheel, compiled at first use, or not used at all"),
 ]
 
-Form = Annotated[Literal[1], Meta(description="the format version of this file")]
+FormVersion = Annotated[Literal[1], Meta(description="the format version of this file")]
 Check = Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from imgbuild.matrix.model import Base, Drop, Image, Link, Target, Variable, Wanted
+from imgbuild.matrix.model import Base, DroppedFiles, Image, Link, RequiredPackage, Target, Variable
 
 PACKAGE = "flashinfer-python"
 VARIABLE = "IMGBUILD_FLASHINFER"
@@ -31,30 +31,30 @@ LINKER = (
 FIRST_WITH_NVCC = 13  # up to CUDA 12 NVIDIA's wheel of that name holds ptxas only
 
 
-def requires(target: Target) -> dict[str, Wanted]:
+def mode_requirements(target: Target) -> dict[str, RequiredPackage]:
     """The requirements of the mode in addition to the target's pins and requirements."""
     if target.flashinfer.mode != "jit":
         return {}
     spec = f"=={target.cuda}.*"
     return {
-        NVCC: Wanted(
+        NVCC: RequiredPackage(
             spec=spec,
             reason="kernels are compiled at first use; PTX of a newer CUDA than the driver's would"
             " not load",
         ),
-        CCCL: Wanted(
+        CCCL: RequiredPackage(
             spec=spec,
             reason="headers that the kernels include; they belong to the compiler's CUDA release",
         ),
     }
 
 
-def contradicted(mode: str, packages: Collection[str]) -> bool:
+def is_contradicted(mode: str, packages: Collection[str]) -> bool:
     """Whether `mode` implies kernels but none of `packages` would use them."""
     return mode != "off" and PACKAGE not in packages
 
 
-def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
+def mode_environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
     """The variables that the mode requires, and one that records the mode of the image."""
     mode = target.flashinfer.mode
     variables = {
@@ -80,7 +80,7 @@ def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]
             ),
         )
     if mode == "jit":
-        home = toolkit(target, image, base)
+        home = toolkit_folder(target, image, base)
         variables["CUDA_HOME"] = Variable(
             value=home,
             reason="FlashInfer and torch look for bin/nvcc, include and lib64 here",
@@ -104,29 +104,29 @@ def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]
     return variables
 
 
-def links(target: Target, image: Image, base: Base) -> dict[str, Link]:
+def toolkit_links(target: Target, image: Image, base: Base) -> dict[str, Link]:
     """The links that make NVIDIA's wheels look like the toolkit that compilers expect."""
     if target.flashinfer.mode != "jit":
         return {}
-    root = toolkit(target, image, base)
+    root = toolkit_folder(target, image, base)
     return {
         f"{root}/lib64": Link(
             to="lib",
             reason="FlashInfer and torch link with -L CUDA_HOME/lib64; the wheels name it lib",
         ),
         f"{root}/lib/libcudart.so": Link(
-            to=f"libcudart.so.{major(target)}",
+            to=f"libcudart.so.{cuda_major(target)}",
             reason="FlashInfer and torch link with -lcudart; the wheel has the versioned name only",
         ),
     }
 
 
-def drops(target: Target, base: Base) -> tuple[Drop, ...]:
+def toolkit_drops(target: Target, base: Base) -> tuple[DroppedFiles, ...]:
     """The excluded files, which would make vLLM detect FlashInfer's kernels."""
     if target.flashinfer.mode != "off":
         return ()
     return (
-        Drop(
+        DroppedFiles(
             package="flashinfer-cubin",
             paths=(f"lib/python{base.python}/site-packages/flashinfer_cubin/*",),
             reason="seeing cubins, vLLM uses FlashInfer for more than cubins, and what it then"
@@ -135,11 +135,11 @@ def drops(target: Target, base: Base) -> tuple[Drop, ...]:
     )
 
 
-def toolkit(target: Target, image: Image, base: Base) -> str:
+def toolkit_folder(target: Target, image: Image, base: Base) -> str:
     """The folder into which NVIDIA's wheels of the target's CUDA are installed."""
-    return f"{image.prefix}/lib/python{base.python}/site-packages/nvidia/cu{major(target)}"
+    return f"{image.prefix}/lib/python{base.python}/site-packages/nvidia/cu{cuda_major(target)}"
 
 
-def major(target: Target) -> int:
+def cuda_major(target: Target) -> int:
     """The target's CUDA major version."""
     return int(target.cuda.split(".")[0])

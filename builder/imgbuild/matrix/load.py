@@ -15,32 +15,32 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.matrix.check import check_matrix
-from imgbuild.matrix.convert import converted
+from imgbuild.matrix.convert import convert_document
 from imgbuild.matrix.model import Matrix, PackageIndex
-from imgbuild.matrix.yaml_nodes import content, parse
+from imgbuild.matrix.yaml_nodes import parse_yaml, read_content
 from imgbuild.values import Sha256, sha256
 
 AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
 
 
-def load(path: Path) -> Matrix:
+def load_matrix(path: Path) -> Matrix:
     """Read the matrix at `path`; InputError with all problems, in the order of the file."""
     try:
-        data = content(path)
+        data = read_content(path)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         hint = "run imgbuild in the folder of matrix.yaml, or pass the file with --matrix"
         raise InputError(message, hint=hint) from error
-    return located(loads(data, str(path)), path.resolve().parent)
+    return locate_indexes(parse_matrix(data, str(path)), path.resolve().parent)
 
 
-def located(matrix: AnyMatrix, folder: Path) -> AnyMatrix:
+def locate_indexes(matrix: AnyMatrix, folder: Path) -> AnyMatrix:
     """The matrix with its relative folders of wheels (`file:wheels`) resolved."""
-    indexes = {name: _resolved_index(index, folder) for name, index in matrix.indexes.items()}
+    indexes = {name: _resolve_index(index, folder) for name, index in matrix.indexes.items()}
     return msgspec.structs.replace(matrix, indexes=indexes)
 
 
-def _resolved_index(index: PackageIndex, folder: Path) -> PackageIndex:
+def _resolve_index(index: PackageIndex, folder: Path) -> PackageIndex:
     kind, _, rest = (index.url or "").partition(":")
     if kind != "file" or rest.startswith("/"):
         return index
@@ -48,9 +48,9 @@ def _resolved_index(index: PackageIndex, folder: Path) -> PackageIndex:
     return msgspec.structs.replace(index, url=f"file://{path}/")
 
 
-def loads(data: bytes, file: str) -> Matrix:
+def parse_matrix(data: bytes, file: str) -> Matrix:
     """Parse a matrix from `data`; `file` is its name in error messages."""
-    return converted(parse(data, file), Matrix, check_matrix)
+    return convert_document(parse_yaml(data, file), Matrix, check_matrix)
 
 
 class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
     matrix: Matrix
 
 
-def compiled(path: Path) -> Matrix | None:
+def load_compiled_matrix(path: Path) -> Matrix | None:
     """The matrix in the JSON file next to `path`; None if the file is missing or outdated.
 
     The wheel contains such a file for the catalogue, which setup.py writes: JSON is parsed faster

@@ -12,7 +12,7 @@ from imgbuild.matrix.accepted import AcceptedCves, Waivers
 from imgbuild.matrix.fields import (
     CudaVersion,
     FlashinferMode,
-    Form,
+    FormVersion,
     GlibcVersion,
     Line,
     Name,
@@ -29,11 +29,11 @@ from imgbuild.matrix.fields import (
 from imgbuild.values import CONTROLS, Arch, Bytes, Sha256
 
 
-class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StrictStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The base class of all matrix values: keyword-only, unknown keys are errors."""
 
 
-class PackageIndex(Strict, frozen=True):
+class PackageIndex(StrictStruct, frozen=True):
     """An index of wheels; without a `url`, the default index of uv on this machine."""
 
     url: Annotated[
@@ -58,14 +58,14 @@ class PackageIndex(Strict, frozen=True):
     ] = False
 
 
-class Wanted(Strict, frozen=True):
+class RequiredPackage(StrictStruct, frozen=True):
     """A requirement in addition to the pins."""
 
     reason: Reason
     spec: Specifier = ""
 
 
-class Extra(Wanted, frozen=True, kw_only=True):
+class ExtraPackage(RequiredPackage, frozen=True, kw_only=True):
     """A package of a set in `extras`, which tutorials import but no wheel requires."""
 
     source: Annotated[
@@ -73,7 +73,7 @@ class Extra(Wanted, frozen=True, kw_only=True):
     ]
 
 
-class StandalonePython(Strict, frozen=True, kw_only=True):
+class StandalonePython(StrictStruct, frozen=True, kw_only=True):
     """A standalone build of CPython, in the layout of python-build-standalone's archives."""
 
     version: Annotated[PythonVersion, Meta(description='release of Python: "3.12"')]
@@ -100,7 +100,7 @@ class StandalonePython(Strict, frozen=True, kw_only=True):
     ] = None
 
 
-class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
+class DebianBase(StrictStruct, frozen=True, tag_field="kind", tag="debian"):
     """A base made of locked Debian packages."""
 
     suite: Annotated[Line, Meta(description="code name: bookworm")]
@@ -145,12 +145,12 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
         return source.version if isinstance(source, StandalonePython) else source
 
     @property
-    def standalone(self) -> StandalonePython | None:
+    def standalone_python(self) -> StandalonePython | None:
         """The standalone build of Python, if the base uses one."""
         return self.python_source if isinstance(self.python_source, StandalonePython) else None
 
 
-class RegistryBase(Strict, frozen=True, tag_field="kind", tag="registry"):
+class RegistryBase(StrictStruct, frozen=True, tag_field="kind", tag="registry"):
     """A base consisting of the layers of a registry image."""
 
     image: RegistryImage
@@ -162,7 +162,7 @@ class RegistryBase(Strict, frozen=True, tag_field="kind", tag="registry"):
 Base = DebianBase | RegistryBase
 
 
-class User(Strict, frozen=True):
+class User(StrictStruct, frozen=True):
     """The user of the image's processes."""
 
     name: Annotated[
@@ -173,7 +173,7 @@ class User(Strict, frozen=True):
     home: Annotated[str, Meta(pattern=r"^/[^ ]+\Z", description="home folder")]
 
 
-class Variable(Strict, frozen=True):
+class Variable(StrictStruct, frozen=True):
     """An environment variable of the image, with its reason."""
 
     value: Annotated[Line, Meta(description="used literally; nothing is substituted")]
@@ -187,7 +187,7 @@ Variables = Annotated[dict[str, Variable], Meta(description="environment variabl
 Labels = Annotated[dict[str, Line], Meta(description="labels of the image by name")]
 
 
-class Image(Strict, frozen=True):
+class Image(StrictStruct, frozen=True):
     """The part of the image configuration that all targets share."""
 
     prefix: Annotated[str, Meta(description="the virtual environment")]
@@ -204,7 +204,7 @@ class Image(Strict, frozen=True):
     cmd: Annotated[tuple[Line, ...], Meta(description="the default command")]
 
 
-class Layers(Strict, frozen=True):
+class Layers(StrictStruct, frozen=True):
     """How wheels are distributed over layers."""
 
     own_from: Annotated[
@@ -227,7 +227,7 @@ class Layers(Strict, frozen=True):
     ] = 40
 
 
-class Sdist(Strict, frozen=True):
+class Sdist(StrictStruct, frozen=True):
     """A package that may be built from its sdist into a pure wheel."""
 
     reason: Reason
@@ -242,14 +242,14 @@ Sdists = Annotated[
 ]
 
 
-class Flashinfer(Strict, frozen=True):
+class Flashinfer(StrictStruct, frozen=True):
     """The source of FlashInfer's kernels in a target."""
 
     mode: FlashinferMode
     reason: Reason
 
 
-class Drop(Strict, frozen=True):
+class DroppedFiles(StrictStruct, frozen=True):
     """Files of a package that are excluded because another package ships the same path."""
 
     package: Package
@@ -270,10 +270,12 @@ class Drop(Strict, frozen=True):
     ] = ""
 
 
-Drops = Annotated[tuple[Drop, ...], Meta(description="files excluded from this target only")]
+DroppedFileList = Annotated[
+    tuple[DroppedFiles, ...], Meta(description="files excluded from this target only")
+]
 
 
-class Link(Strict, frozen=True):
+class Link(StrictStruct, frozen=True):
     """A symbolic link in the image, in addition to the files of its packages."""
 
     to: Annotated[
@@ -294,7 +296,7 @@ Registry = Annotated[
 ]
 
 
-class Target(Strict, frozen=True):
+class Target(StrictStruct, frozen=True):
     """One row of the matrix: one image, on one or more architectures."""
 
     summary: Annotated[Prose, Meta(description="one-line description for tables")]
@@ -315,7 +317,7 @@ class Target(Strict, frozen=True):
     flashinfer: Flashinfer
     gpu: Annotated[tuple[str, ...], Meta(description='supported compute capabilities: "9.0"')] = ()
     requires: Annotated[
-        dict[Package, Wanted], Meta(description="requirements in addition to the pins")
+        dict[Package, RequiredPackage], Meta(description="requirements in addition to the pins")
     ] = {}
     extras: Annotated[
         tuple[Name, ...], Meta(description="sets of `extras` that the image includes")
@@ -327,7 +329,7 @@ class Target(Strict, frozen=True):
     exclude: Annotated[
         dict[Arch, Reason], Meta(description="architectures without a solution, with the reason")
     ] = {}
-    drop: Drops = ()
+    drop: DroppedFileList = ()
     links: Annotated[
         dict[str, Link], Meta(description="symbolic links added to the image, by absolute path")
     ] = {}
@@ -364,10 +366,10 @@ class Target(Strict, frozen=True):
     ] = ""
 
 
-class Matrix(Strict, frozen=True):
+class Matrix(StrictStruct, frozen=True):
     """The content of `matrix.yaml`."""
 
-    version: Form
+    version: FormVersion
     indexes: Annotated[dict[Name, PackageIndex], Meta(description="indexes of wheels")]
     default_index: Annotated[
         Name, Meta(description="the index of every package without another one")
@@ -376,24 +378,27 @@ class Matrix(Strict, frozen=True):
     image: Image
     layers: Layers
     requires: Annotated[
-        dict[Package, Wanted], Meta(description="requirements of every image, such as pip and uv")
+        dict[Package, RequiredPackage],
+        Meta(description="requirements of every image, such as pip and uv"),
     ]
     targets: Annotated[dict[Name, Target], Meta(description="a row for each image")]
     extras: Annotated[
-        dict[Name, dict[Package, Extra]],
+        dict[Name, dict[Package, ExtraPackage]],
         Meta(description="sets of packages required by tutorials, used by targets"),
     ] = {}
     sdists: Sdists = {}
-    drop: Annotated[tuple[Drop, ...], Meta(description="files excluded from every target")] = ()
+    drop: Annotated[
+        tuple[DroppedFiles, ...], Meta(description="files excluded from every target")
+    ] = ()
     registry: Registry = None
     accept_cves: AcceptedCves = ()
 
-    def requirements_of(self, target: Target) -> dict[str, Wanted]:
+    def requirements_of(self, target: Target) -> dict[str, RequiredPackage]:
         """The requirements of `target` by package, from its sets of `extras` and its `requires`.
 
         An entry in `requires` takes precedence over `extras`, and a pin over both.
         """
-        required: dict[str, Wanted] = {}
+        required: dict[str, RequiredPackage] = {}
         for name in target.extras:
             required |= self.extras[name]
         return {**required, **target.requires}

@@ -10,10 +10,10 @@ from packaging.specifiers import SpecifierSet
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch
 
-SHOWN = 8  # versions in the description of a target: an extension pins all that it extends
+SHOWN_PINS = 8  # versions in the description of a target: an extension pins all that it extends
 
 
-class _Score(msgspec.Struct, frozen=True, order=True):
+class _TargetScore(msgspec.Struct, frozen=True, order=True):
     """The sort key: satisfied requests, recommendation, few indexes, number of packages."""
 
     missed: float
@@ -23,7 +23,7 @@ class _Score(msgspec.Struct, frozen=True, order=True):
     name: str
 
 
-def ranked(
+def rank_targets(
     matrix: Matrix,
     requests: Mapping[str, str],
     cuda: str | None,
@@ -47,13 +47,15 @@ def ranked(
     return [score.name for score in scores]
 
 
-def _score(name: str, target: Target, requests: Mapping[str, str], cuda: str | None) -> _Score:
+def _score(
+    name: str, target: Target, requests: Mapping[str, str], cuda: str | None
+) -> _TargetScore:
     matched = 1.0 if cuda == target.cuda else 0.0
     for package, spec in requests.items():
         version = target.pins.get(package)
         if version is not None:
-            matched += _closeness(spec, version)
-    return _Score(
+            matched += _version_distance(spec, version)
+    return _TargetScore(
         missed=-matched,
         other=not target.recommended,
         indexes=len(target.indexes),
@@ -62,7 +64,7 @@ def _score(name: str, target: Target, requests: Mapping[str, str], cuda: str | N
     )
 
 
-def _closeness(spec: str, version: str) -> float:
+def _version_distance(spec: str, version: str) -> float:
     """1 for a version that a specifier allows, more for a patch release of `==X.Y`."""
     if SpecifierSet(spec).contains(version, prereleases=True):
         return 1.0
@@ -70,21 +72,21 @@ def _closeness(spec: str, version: str) -> float:
     return 0.75 if patch else 0.5
 
 
-def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
+def similar_target_lines(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
     """Describe the target on `arch` that is most similar to `name`; empty if there is none."""
     target = matrix.targets[name]
     requests = {
         package: requirement.spec for package, requirement in matrix.requirements_of(target).items()
     }
     requests |= {package: f"=={version}" for package, version in target.pins.items()}
-    names = ranked(matrix, requests, target.cuda, arch, excluded=name)
-    return tuple(words(matrix, other, arch) for other in names[:1])
+    names = rank_targets(matrix, requests, target.cuda, arch, excluded=name)
+    return tuple(describe_target(matrix, other, arch) for other in names[:1])
 
 
-def words(matrix: Matrix, name: str, arch: Arch) -> str:
+def describe_target(matrix: Matrix, name: str, arch: Arch) -> str:
     """Describe target `name`."""
     target = matrix.targets[name]
     pins = [f"{package} {version}" for package, version in target.pins.items()]
-    more = [f"{len(pins) - SHOWN} more"] if len(pins) > SHOWN else []
-    listed = ", ".join([*pins[:SHOWN], *more])
+    more = [f"{len(pins) - SHOWN_PINS} more"] if len(pins) > SHOWN_PINS else []
+    listed = ", ".join([*pins[:SHOWN_PINS], *more])
     return f"the target {name} on {arch}: CUDA {target.cuda}, {listed}"

@@ -10,14 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from imgbuild.codec import dotted
-from imgbuild.errors import Problem
+from imgbuild.codec import dotted_path
+from imgbuild.errors import InputProblem
 
-Path = tuple[str | int, ...]
-PlaceOf = Callable[[Path, bool], tuple[int, int] | None]
+ValuePath = tuple[str | int, ...]
+PlaceLookup = Callable[[ValuePath, bool], tuple[int, int] | None]
 
 
-class Notes:
+class ProblemNotes:
     """The problems of a file.
 
     `place_of` returns line and column of the value at a path or, with True, of its key. `refused`
@@ -25,58 +25,58 @@ class Notes:
     are already reported, so no others are recorded for the values and the values below them.
     """
 
-    def __init__(self, file: str, place_of: PlaceOf | None = None) -> None:
+    def __init__(self, file: str, place_of: PlaceLookup | None = None) -> None:
         self.file = file
         self.place_of = place_of or (lambda path, key: None)
-        self.problems: list[Problem] = []
-        self.refused: set[Path] = set()
+        self.problems: list[InputProblem] = []
+        self.refused: set[ValuePath] = set()
 
     def note(
         self,
-        path: Path,
+        path: ValuePath,
         message: str,
         *,
         key: bool = False,
         value: object = None,
         expected: str | None = None,
         near: str | None = None,
-        of: Path = (),
+        of: ValuePath = (),
     ) -> None:
         """Record a problem with the value at `path`, or with its key.
 
         A problem that depends on the value at `of` is recorded only if this value matches its type.
         """
-        if self._refused(path) or self._refused(of):
+        if self._is_refused(path) or self._is_refused(of):
             return
         line, column = self.place_of(path, key) or (None, None)
         self.problems.append(
-            Problem(
+            InputProblem(
                 file=self.file,
                 message=message,
                 line=line,
                 column=column,
-                path=dotted(path) or None,
+                path=dotted_path(path) or None,
                 value=None if value is None else str(value),
                 expected=expected,
                 nearest=near,
             )
         )
 
-    def _refused(self, path: Path) -> bool:
+    def _is_refused(self, path: ValuePath) -> bool:
         return any(path[:end] in self.refused for end in range(len(path) + 1))
 
-    def choice(
-        self, path: Path, name: str, names: Iterable[str], what: str, *, of: Path = ()
+    def check_choice(
+        self, path: ValuePath, name: str, names: Iterable[str], what: str, *, of: ValuePath = ()
     ) -> None:
         """Record a problem if `name` is not one of `names`, the names of each `what` at `of`."""
         choices = list(names)
         if name not in choices:
             expected = f"one of {', '.join(choices)}" if choices else f"{what}, but none is defined"
-            near = nearest(name, choices)
+            near = nearest_choice(name, choices)
             self.note(path, f"unknown {what}", value=name, expected=expected, near=near, of=of)
 
-    def form(
-        self, path: Path, text: str, pattern: str, expected: str, *, key: bool = False
+    def check_form(
+        self, path: ValuePath, text: str, pattern: str, expected: str, *, key: bool = False
     ) -> None:
         """Record a problem if `text` does not match `pattern`."""
         if not re.fullmatch(pattern, text):
@@ -87,14 +87,14 @@ class Notes:
             )
             self.note(path, message, key=key, value=text, expected=expected)
 
-    def once(self, path: Path, items: Sequence[str]) -> None:
+    def check_duplicates(self, path: ValuePath, items: Sequence[str]) -> None:
         """Record duplicate items of a list."""
         for item in [item for item, count in Counter(items).items() if count > 1]:
             last = max(number for number, other in enumerate(items) if other == item)
             self.note((*path, last), f"{item} is listed twice", expected="each item once")
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
+def nearest_choice(word: str, choices: Iterable[str]) -> str | None:
     """The choice most similar to `word`; None if none is similar."""
     best, match = 0.6, None
     matcher = difflib.SequenceMatcher()

@@ -65,10 +65,10 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return _folder(self.work)
 
     def output(self, target: str) -> Path:
-        """The default folder for the OCI layout of `target`; InputError as for `below`."""
-        return self.below(f"build/{target}")
+        """The default folder for the OCI layout of `target`; InputError as for `output_path`."""
+        return self.output_path(f"build/{target}")
 
-    def below(self, name: str) -> Path:
+    def output_path(self, name: str) -> Path:
         """The path `name` in the folder for outputs, or in `.imgbuild` of this folder if it exists.
 
         InputError if the path contains a link: a checkout could otherwise redirect a build to
@@ -77,7 +77,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return require_below(self.work, self.outputs / name)
 
     @property
-    def half_updated(self) -> bool:
+    def is_half_updated(self) -> bool:
         """Whether an update was interrupted while it wrote files."""
         return (self.folder / UPDATE / JOURNAL).exists()
 
@@ -104,12 +104,12 @@ def _folder(root: Path) -> Path:
     return inner if inner.is_dir() else root
 
 
-def catalogue() -> Project:
+def catalogue_project() -> Project:
     """The catalogue that is installed with imgbuild."""
     return Project(matrix=CATALOGUE / MATRIX, writable=False)
 
 
-def find(named: Path | None) -> Project:
+def find_project(named: Path | None) -> Project:
     """The project of the matrix at `named`, else the nearest one in this folder and its parents.
 
     Returns the catalogue if there is no project; InputError if `named` does not exist.
@@ -120,7 +120,7 @@ def find(named: Path | None) -> Project:
             message = f"{path}: no such file"
             raise InputError(message, hint="pass the path of a matrix.yaml with --matrix FILE")
         if path.absolute() == CATALOGUE / MATRIX:  # as processes that imgbuild starts name it
-            return catalogue()
+            return catalogue_project()
         return Project(matrix=path.resolve())
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -130,4 +130,4 @@ def find(named: Path | None) -> Project:
         if os.path.lexists(path):
             message = f"{path} is not a file, or is a link to a missing file"
             raise InputError(message, hint="remove it, or pass another file with --matrix")
-    return catalogue()
+    return catalogue_project()

@@ -21,9 +21,9 @@ FILE = "matrix.schema.json"
 EXTENSION_FILE = "extension.schema.json"
 
 
-def schema() -> dict[str, Any]:
+def matrix_schema() -> dict[str, Any]:
     """The schema as JSON types, with definitions sorted by name."""
-    json_schema = _of(Matrix, ID, "imgbuild matrix")
+    json_schema = _schema_of(Matrix, ID, "imgbuild matrix")
     # msgspec does not describe the keys of a mapping whose keys are an enumeration.
     exclude = json_schema["$defs"]["Target"]["properties"]["exclude"]
     exclude["propertyNames"] = {"$ref": "#/$defs/Arch"}
@@ -32,15 +32,15 @@ def schema() -> dict[str, Any]:
 
 def extension_schema() -> dict[str, Any]:
     """The schema of a matrix that extends published targets."""
-    return _of(Extensions, EXTENSION_ID, "imgbuild extension")
+    return _schema_of(Extensions, EXTENSION_ID, "imgbuild extension")
 
 
-def published() -> bytes:
+def matrix_schema_bytes() -> bytes:
     """The content of `matrix.schema.json`."""
-    return _bytes(schema())
+    return _bytes(matrix_schema())
 
 
-def published_extension() -> bytes:
+def extension_schema_bytes() -> bytes:
     """The content of `extension.schema.json`."""
     return _bytes(extension_schema())
 
@@ -49,21 +49,21 @@ def _bytes(json_schema: dict[str, Any]) -> bytes:
     return (json.dumps(json_schema, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _of(kind: type[msgspec.Struct], name: str, title: str) -> dict[str, Any]:
+def _schema_of(kind: type[msgspec.Struct], name: str, title: str) -> dict[str, Any]:
     (root,), definitions = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
-    named = {key: _tidy(definitions[key]) for key in sorted(definitions)}
+    named = {key: _tidy_node(definitions[key]) for key in sorted(definitions)}
     # The root is inlined, because editors display the top level best.
     top = named.pop(root["$ref"].rsplit("/", 1)[1])
     return {"$schema": DIALECT, "$id": name, **top, "title": title, "$defs": named}
 
 
-def _tidy(node: Any) -> Any:
+def _tidy_node(node: Any) -> Any:
     if isinstance(node, list):
-        return [_tidy(item) for item in node]
+        return [_tidy_node(item) for item in node]
     if not isinstance(node, dict):
         return node
     # `discriminator` is an OpenAPI keyword; the constant in each choice suffices in JSON Schema.
-    tidy = {key: _tidy(value) for key, value in node.items() if key != "discriminator"}
+    tidy = {key: _tidy_node(value) for key, value in node.items() if key != "discriminator"}
     if isinstance(tidy.get("pattern"), str):
         tidy["pattern"] = tidy["pattern"].replace(r"\Z", "$")  # the same in ECMA-262
     choices = tidy.get("enum")

@@ -10,10 +10,10 @@ import msgspec
 
 from imgbuild.errors import InputError, NoSolution, NothingSelected
 from imgbuild.matrix.model import Matrix, Target
-from imgbuild.matrix.near import like
+from imgbuild.matrix.near import similar_target_lines
 from imgbuild.values import Arch
 
-LISTED = 8  # targets of a hint
+LISTED_NAMES = 8  # targets of a hint
 
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True):
     arches: tuple[Arch, ...]
 
 
-def select(
+def select_targets(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[Selected]:
     """The targets selected by `patterns` (or `everything`), in the order of the matrix.
@@ -32,7 +32,7 @@ def select(
     Without `arches`, all architectures of a target are selected; without `patterns`, the only
     target of a matrix. NothingSelected if a pattern matches nothing. NoSolution if a target
     selected by name lacks one of `arches`; a target matched by a wildcard is omitted (see
-    `left_out`).
+    `excluded_arches`).
     """
     chosen = _names(matrix, patterns, everything=everything)
     selected = []
@@ -42,23 +42,23 @@ def select(
             continue
         absent = [arch for arch in arches if arch not in target.arch]
         if absent and name in patterns:
-            raise _impossible(matrix, [(name, absent[0])])
+            raise _no_target_error(matrix, [(name, absent[0])])
         selected_arches = tuple(arch for arch in target.arch if not arches or arch in arches)
         passed.extend((name, arch) for arch in absent)
         if selected_arches:
             selected.append(Selected(name=name, target=target, arches=selected_arches))
     if not selected:
-        raise _impossible(matrix, passed)
+        raise _no_target_error(matrix, passed)
     return selected
 
 
-def left_out(
+def excluded_arches(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> tuple[str, ...]:
-    """A message with the reason for each architecture of a target that `select` omits."""
+    """A message with the reason for each architecture of a target that `select_targets` omits."""
     chosen = _names(matrix, patterns, everything=everything)
     return tuple(
-        f"skipping {name} on {arch}: {_why(target, arch)}"
+        f"skipping {name} on {arch}: {_exclusion_reason(target, arch)}"
         for name, target in matrix.targets.items()
         for arch in arches
         if name in chosen and arch not in target.arch
@@ -76,7 +76,7 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
         return set(names)
     if not patterns:
         message = "no target was selected"
-        listed = f" ({', '.join(names)})" if len(names) <= LISTED else ""
+        listed = f" ({', '.join(names)})" if len(names) <= LISTED_NAMES else ""
         hint = f"specify a target{listed}, or pass --all; `imgbuild list` shows all targets"
         raise NothingSelected(message, hint=hint)
     chosen: set[str] = set()
@@ -91,20 +91,23 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
     return chosen
 
 
-def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> NoSolution:
+def _no_target_error(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> NoSolution:
     requested = {arch for _, arch in absent}
     have = [name for name, target in matrix.targets.items() if requested & set(target.arch)]
     message = "; ".join(f"{name} is not available on {arch}" for name, arch in absent)
     reasons = tuple(
-        f"{name} on {arch}: {_why(matrix.targets[name], arch)}" for name, arch in absent
+        f"{name} on {arch}: {_exclusion_reason(matrix.targets[name], arch)}"
+        for name, arch in absent
     )
     arches = " or ".join(sorted(requested))
     hint = f"targets on {arches}: {', '.join(have)}" if have else f"no target supports {arches}"
     first = absent[0]
-    return NoSolution(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)
+    return NoSolution(
+        message, reasons=reasons, nearest=similar_target_lines(matrix, *first), hint=hint
+    )
 
 
-def _why(target: Target, arch: Arch) -> str:
+def _exclusion_reason(target: Target, arch: Arch) -> str:
     return target.exclude.get(
         arch, f"the matrix lists only {', '.join(target.arch)} for this target"
     )

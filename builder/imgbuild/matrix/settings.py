@@ -6,21 +6,21 @@ import posixpath
 from collections.abc import Iterable, Mapping
 
 from imgbuild.matrix.fields import FOLDER, LABEL, VARIABLE
-from imgbuild.matrix.notes import Notes, Path, nearest
+from imgbuild.matrix.notes import ProblemNotes, ValuePath, nearest_choice
 
 # Folders that are links in a Debian root, have a special mode, or are mount points at run time.
-TAKEN = (
+RESERVED_FOLDERS = (
     *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/var/run", "/var/lock"),
     *("/tmp", "/var/tmp", "/run", "/dev", "/proc", "/sys"),  # noqa: S108  (nothing is written there)
     *("/root", "/var/mail", "/var/spool"),
 )
 
 
-def environment(notes: Notes, path: Path, names: Iterable[str]) -> None:
+def check_environment(notes: ProblemNotes, path: ValuePath, names: Iterable[str]) -> None:
     """Check the names of environment variables."""
     for name in names:
         here = (*path, name)
-        notes.form(here, name, VARIABLE, "letters, digits and _, as in a shell", key=True)
+        notes.check_form(here, name, VARIABLE, "letters, digits and _, as in a shell", key=True)
         if name == "LD_LIBRARY_PATH":
             message = (
                 "LD_LIBRARY_PATH would hide the driver libraries that the container runtime"
@@ -30,7 +30,7 @@ def environment(notes: Notes, path: Path, names: Iterable[str]) -> None:
 
 
 def environment_first(
-    notes: Notes, path: Path, prefix: str, variables: Mapping[str, str], *more: str
+    notes: ProblemNotes, path: ValuePath, prefix: str, variables: Mapping[str, str], *more: str
 ) -> None:
     """Check variables that must agree with the environment's folder `prefix`, if they are set.
 
@@ -45,20 +45,22 @@ def environment_first(
         notes.note((*path, "VIRTUAL_ENV", *more), message, value=venv, expected=prefix)
 
 
-def labels(notes: Notes, path: Path, names: Iterable[str]) -> None:
+def check_labels(notes: ProblemNotes, path: ValuePath, names: Iterable[str]) -> None:
     """Check the names of labels."""
     for name in names:
         here = (*path, name)
-        notes.form(here, name, LABEL, "a reversed domain name, such as org.example.team", key=True)
+        notes.check_form(
+            here, name, LABEL, "a reversed domain name, such as org.example.team", key=True
+        )
 
 
-def folder(notes: Notes, path: Path, text: str) -> None:
+def check_folder(notes: ProblemNotes, path: ValuePath, text: str) -> None:
     """Check that `text` is an absolute path of plain names."""
     expected = "an absolute path without . or .., such as /opt/venv"
     if {".", ".."} & set(text.split("/")):
         notes.note(path, "the path is not normalized", value=text, expected=expected)
     else:
-        notes.form(path, text, FOLDER, expected)
+        notes.check_form(path, text, FOLDER, expected)
 
 
 def is_outside(source: str) -> bool:
@@ -66,9 +68,9 @@ def is_outside(source: str) -> bool:
     return source.startswith("/") or posixpath.normpath(source).split("/")[0] == ".."
 
 
-def place(notes: Notes, path: Path, text: str) -> None:
+def check_place(notes: ProblemNotes, path: ValuePath, text: str) -> None:
     """Note a path of the image at which an added layer would damage existing files."""
-    for taken in TAKEN:
+    for taken in RESERVED_FOLDERS:
         if text == taken or text.startswith(f"{taken}/"):
             near = f"/usr{text}" if taken.startswith(("/bin", "/sbin", "/lib")) else None
             message = f"{taken} is not a plain folder of the image"
@@ -76,16 +78,16 @@ def place(notes: Notes, path: Path, text: str) -> None:
             notes.note(path, message, key=True, value=text, expected=expected, near=near)
 
 
-def relative(notes: Notes, path: Path, text: str) -> None:
+def check_relative(notes: ProblemNotes, path: ValuePath, text: str) -> None:
     """Check a pattern of paths in a package."""
     if text.startswith(("/", "..")) or text != posixpath.normpath(text):
         expected = "a path below the prefix, without a leading /, . or .."
         normal = posixpath.normpath(text).lstrip("/")
-        near = None if normal.startswith("..") else nearest(text, [normal])
+        near = None if normal.startswith("..") else nearest_choice(text, [normal])
         notes.note(path, "not a path in the package", value=text, expected=expected, near=near)
 
 
-def link_text(notes: Notes, path: Path, link: str, to: str) -> None:
+def link_text(notes: ProblemNotes, path: ValuePath, link: str, to: str) -> None:
     """Check the target of the symbolic link at `link`."""
     if posixpath.normpath(posixpath.join(posixpath.dirname(link), to)) == link:
         notes.note(path, "the link refers to itself", value=to, expected="another path")

@@ -14,16 +14,16 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild import codec
-from imgbuild.matrix.fields import Form, Name
+from imgbuild.matrix.fields import FormVersion, Name
 from imgbuild.matrix.fields import Version as VersionText
 from imgbuild.system.syntax import parse_version
 
 FILE = "updates.json"
-WHAT = "list of updates"
+FILE_KIND = "list of updates"
 HINT = "restore the file from git, or remove it to try the versions again"
 
-Text = Annotated[str, msgspec.Meta(max_length=4000)]
-Kind = Literal["solve", "audit"]
+ShortText = Annotated[str, msgspec.Meta(max_length=4000)]
+RefusalKind = Literal["solve", "audit"]
 
 
 class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,16 +34,16 @@ class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     usable versions of these packages, `files` the hash of the names of the version's files.
     """
 
-    package: Text
-    version: Text
-    reasons: tuple[Text, ...]
-    kind: Kind = "solve"
+    package: ShortText
+    version: ShortText
+    reasons: tuple[ShortText, ...]
+    kind: RefusalKind = "solve"
     tried: datetime.date
-    row: Text = ""
-    files: Text = ""
+    row: ShortText = ""
+    files: ShortText = ""
     has: dict[str, str] = {}
     newest: dict[str, str] = {}
-    imgbuild: Text = ""
+    imgbuild: ShortText = ""
 
 
 class DerivedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,14 +54,14 @@ class DerivedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     moved: dict[str, VersionText] = {}
 
 
-class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of `updates.json`; the keys of `refused` are the original rows."""
 
-    version: Form = 1
+    version: FormVersion = 1
     rows: dict[Name, DerivedRow] = {}
     refused: dict[Name, tuple[RefusedVersion, ...]] = {}
 
-    def origin(self, name: str) -> str:
+    def origin_of_row(self, name: str) -> str:
         """The row from which `name` was created, directly or indirectly; else `name`."""
         passed = {name}
         while (row := self.rows.get(name)) is not None and row.of not in passed:
@@ -69,7 +69,7 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             passed.add(name)
         return name
 
-    def newest(self, name: str, present: Iterable[str]) -> str:
+    def newest_descendant(self, name: str, present: Iterable[str]) -> str:
         """The last of the rows `present` in the matrix that was created from `name`."""
         existing = set(present)
         made = {row.of: new for new, row in self.rows.items() if new in existing}
@@ -83,23 +83,23 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The refusals of a row and its descendants, by package and version."""
         return {(item.package, item.version): item for item in self.refused.get(origin, ())}
 
-    def refusing(self, origin: str, refusal: RefusedVersion) -> Updates:
+    def add_refusal(self, origin: str, refusal: RefusedVersion) -> TriedUpdates:
         """A copy with one more refusal, which replaces an older refusal of the same version."""
         items = {**self.of(origin), (refusal.package, refusal.version): refusal}
-        return msgspec.structs.replace(self, refused=self._refused(origin, items))
+        return msgspec.structs.replace(self, refused=self._all_refusals(origin, items))
 
-    def making(self, name: str, row: DerivedRow, current: Mapping[str, str]) -> Updates:
+    def add_row(self, name: str, row: DerivedRow, current: Mapping[str, str]) -> TriedUpdates:
         """A copy with one more row, without the refusals of versions older than the row's."""
-        origin = self.origin(row.of)
+        origin = self.origin_of_row(row.of)
         items = {
             key: item
             for key, item in self.of(origin).items()
-            if not _passed(item.version, current.get(item.package))
+            if not _is_passed(item.version, current.get(item.package))
         }
         rows = dict(sorted({**self.rows, name: row}.items()))
-        return msgspec.structs.replace(self, rows=rows, refused=self._refused(origin, items))
+        return msgspec.structs.replace(self, rows=rows, refused=self._all_refusals(origin, items))
 
-    def _refused(
+    def _all_refusals(
         self, origin: str, items: Mapping[tuple[str, str], RefusedVersion]
     ) -> dict[str, tuple[RefusedVersion, ...]]:
         """The refusals of all rows, with `items` as the refusals of `origin`, sorted."""
@@ -113,17 +113,17 @@ def updates_path(images: Path) -> Path:
     return images / FILE
 
 
-def read(images: Path) -> Updates:
+def read_updates(images: Path) -> TriedUpdates:
     """Read the updates that were tried; InputError if the file is damaged or a link."""
     path = updates_path(images)
     if not path.exists() and not path.is_symlink():
-        return Updates()
-    return codec.read(path, Updates, what=WHAT, hint=HINT)
+        return TriedUpdates()
+    return codec.read_document(path, TriedUpdates, what=FILE_KIND, hint=HINT)
 
 
-def write(images: Path, updates: Updates, below: Path) -> None:
+def write_updates(images: Path, updates: TriedUpdates, below: Path) -> None:
     """Write the file with an atomic rename; no link between `below` and the file is followed."""
-    codec.write(updates_path(images), updates, below=below)
+    codec.write_document(updates_path(images), updates, below=below)
 
 
 def _key(key: tuple[str, str]) -> tuple[str, Version | None, str]:
@@ -131,6 +131,6 @@ def _key(key: tuple[str, str]) -> tuple[str, Version | None, str]:
     return package, parse_version(version) or Version("0"), version
 
 
-def _passed(version: str, current: str | None) -> bool:
+def _is_passed(version: str, current: str | None) -> bool:
     refused, has = parse_version(version), parse_version(current)
     return refused is not None and has is not None and refused <= has

@@ -14,15 +14,15 @@ import msgspec
 import yaml
 from yaml.composer import Composer
 
-from imgbuild.errors import Problem
-from imgbuild.matrix.notes import Path as ValuePath
-from imgbuild.system.boundary import regular
+from imgbuild.errors import InputProblem
+from imgbuild.matrix.notes import ValuePath
+from imgbuild.system.boundary import open_regular
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 # Constructs on which the parsers differ: tabs, control characters, line breaks other than \n, `? `,
 # and a comment directly after the header of a block scalar.
-UNUSUAL = re.compile(
+UNUSUAL_CHARACTERS = re.compile(
     r"[^\n -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
     r"|\?(?=[\s,\[\]{}]|$)"
     r"|[|>][-+0-9]*#"
@@ -47,7 +47,7 @@ class YamlDocument(msgspec.Struct, frozen=True):
 
     file: str
     root: yaml.Node | None
-    problems: tuple[Problem, ...]
+    problems: tuple[InputProblem, ...]
     text: str = ""
 
     def place(self, path: ValuePath, key: bool) -> tuple[int, int] | None:
@@ -65,46 +65,48 @@ class YamlDocument(msgspec.Struct, frozen=True):
             else:
                 return None
         node = name if key else node
-        return None if node is None else _start(node.start_mark)
+        return None if node is None else _mark_position(node.start_mark)
 
 
-def content(path: Path) -> bytes:
-    """The bytes of the file at `path`; reads at most one byte more than `parse` accepts.
+def read_content(path: Path) -> bytes:
+    """The bytes of the file at `path`; reads at most one byte more than `parse_yaml` accepts.
 
     IntegrityError for a pipe, a device or a folder; OSError if it cannot be opened.
     """
-    with open(path, "rb", opener=regular) as file:
+    with open(path, "rb", opener=open_regular) as file:
         return file.read(MAX_BYTES + 1)
 
 
-def parse(data: bytes, file: str) -> YamlDocument:
+def parse_yaml(data: bytes, file: str) -> YamlDocument:
     """Parse `data` as one YAML document; problems are returned, not raised."""
     if len(data) > MAX_BYTES:
         size, limit = f"{len(data)} bytes", f"at most {MAX_BYTES} bytes"
-        return _unreadable(file, "the file is too large", None, size, limit)
+        return _unreadable_document(file, "the file is too large", None, size, limit)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         before, byte = data[: error.start].decode("utf-8"), f"0x{data[error.start]:02x}"
-        return _unreadable(file, "this byte is not UTF-8", _end(before), byte, "a file in UTF-8")
+        return _unreadable_document(
+            file, "this byte is not UTF-8", _end_position(before), byte, "a file in UTF-8"
+        )
     if (root := _read_by_libyaml(text)) is not None:
         return YamlDocument(file, root, (), text)
     try:
-        loader = _Loader(text)
+        loader = _StrictLoader(text)
         root = loader.get_single_node()
     except yaml.reader.ReaderError as error:
-        place, character = _end(text[: error.position]), f"U+{int(error.character):04X}"
-        return _unreadable(file, "this character is not allowed in YAML", place, character)
+        place, character = _end_position(text[: error.position]), f"U+{int(error.character):04X}"
+        return _unreadable_document(file, "this character is not allowed in YAML", place, character)
     except yaml.MarkedYAMLError as error:
         return YamlDocument(file, None, (_syntax(error, text, file),), text)
     if root is None:
         expected = "a mapping that starts with version: 1"
-        return _unreadable(file, "the file is empty", (1, 1), expected=expected)
+        return _unreadable_document(file, "the file is empty", (1, 1), expected=expected)
     problems = (msgspec.structs.replace(problem, file=file) for problem in loader.problems)
     return YamlDocument(file, root, tuple(problems), text)
 
 
-def kind(node: yaml.Node) -> str:
+def node_kind(node: yaml.Node) -> str:
     """The YAML type of the node: str, int, float, bool, null, timestamp, map or seq."""
     return str(node.tag).removeprefix(PREFIX)
 
@@ -113,16 +115,16 @@ def shown_value(node: yaml.Node) -> str:
     """The node's value for an error: the text as written, or the type of collection."""
     if isinstance(node, yaml.ScalarNode):
         text = node.value if len(node.value) <= 60 else f"{node.value[:57]}…"
-        if kind(node) == "null" and not text:
+        if node_kind(node) == "null" and not text:
             return "nothing"
         return f'"{text}"' if node.style in ("'", '"') else str(text)
     return "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
 
 
-class _Composer(Composer):
+class _StrictComposer(Composer):
     """Composes nodes, and records disallowed ones without stopping."""
 
-    problems: list[Problem]
+    problems: list[InputProblem]
     check_event: Any  # of the parser, by which events are read
     get_event: Any
     peek_event: Any
@@ -168,14 +170,14 @@ class _Composer(Composer):
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._note(key.start_mark, "a key must be text", shown_value(key), "text")
-            elif kind(key) == "merge":
+            elif node_kind(key) == "merge":
                 self._note(
                     key.start_mark, "merge keys are not supported", "<<", "the keys themselves"
                 )
-            elif kind(key) == "alias":
+            elif node_kind(key) == "alias":
                 continue
-            elif kind(key) != "str":
-                message = f"a key must be text, but YAML reads this as {KINDS[kind(key)]}"
+            elif node_kind(key) != "str":
+                message = f"a key must be text, but YAML reads this as {KINDS[node_kind(key)]}"
                 self._note(
                     key.start_mark, message, shown_value(key), f'text, in quotes: "{key.value}"'
                 )
@@ -188,10 +190,10 @@ class _Composer(Composer):
         node.value = kept
 
     def _note(self, mark: yaml.Mark, message: str, value: str | None, expected: str) -> None:
-        self.problems.append(_problem("", message, _start(mark), value, expected))
+        self.problems.append(_problem("", message, _mark_position(mark), value, expected))
 
 
-class _Loader(_Composer, yaml.SafeLoader):
+class _StrictLoader(_StrictComposer, yaml.SafeLoader):
     """Parses YAML in Python, with cause and position of errors."""
 
     def __init__(self, text: str) -> None:
@@ -200,15 +202,15 @@ class _Loader(_Composer, yaml.SafeLoader):
 
 
 def _read_by_libyaml(text: str) -> yaml.Node | None:
-    """Parse `text` with libyaml to the nodes of `_Loader`, ten times as fast as in Python.
+    """Parse `text` with libyaml to the nodes of `_StrictLoader`, ten times as fast as in Python.
 
     Returns None if PyYAML was built without libyaml, if the text has a problem, or if the parsers
     could differ.
     """
-    if not yaml.__with_libyaml__ or UNUSUAL.search(text):
+    if not yaml.__with_libyaml__ or UNUSUAL_CHARACTERS.search(text):
         return None
 
-    class _LibyamlLoader(_Composer, yaml.CSafeLoader):
+    class _LibyamlLoader(_StrictComposer, yaml.CSafeLoader):
         def __init__(self, text: str) -> None:
             yaml.CSafeLoader.__init__(self, text)
             Composer.__init__(self)
@@ -229,9 +231,9 @@ def _read_by_libyaml(text: str) -> yaml.Node | None:
     return None if loader.problems else root
 
 
-def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
+def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> InputProblem:
     mark = error.problem_mark or error.context_mark
-    line, column = _start(mark) if mark else (1, 1)
+    line, column = _mark_position(mark) if mark else (1, 1)
     message, expected = error.problem or "the file is not valid YAML", None
     lines = text.splitlines()
     value = lines[line - 1].strip()[:60] if line <= len(lines) else ""
@@ -245,7 +247,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     return _problem(file, message, (line, column), value or None, expected)
 
 
-def _unreadable(
+def _unreadable_document(
     file: str,
     message: str,
     place: tuple[int, int] | None,
@@ -257,16 +259,16 @@ def _unreadable(
 
 def _problem(
     file: str, message: str, place: tuple[int, int] | None, value: str | None, expected: str | None
-) -> Problem:
+) -> InputProblem:
     line, column = place or (None, None)
-    return Problem(
+    return InputProblem(
         file=file, message=message, line=line, column=column, value=value, expected=expected
     )
 
 
-def _start(mark: yaml.Mark) -> tuple[int, int]:
+def _mark_position(mark: yaml.Mark) -> tuple[int, int]:
     return mark.line + 1, mark.column + 1
 
 
-def _end(text: str) -> tuple[int, int]:
+def _end_position(text: str) -> tuple[int, int]:
     return text.count("\n") + 1, len(text) - (text.rfind("\n") + 1) + 1

@@ -17,11 +17,11 @@ from typing import Literal, get_args
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.layout import MARKER, MARKER_TEXT, REF_NAME, Layout, index_file, read
+from imgbuild.oci.layout import MARKER, MARKER_TEXT, REF_NAME, Layout, index_file, read_layout
 from imgbuild.oci.storage import BLOBS, CHUNK, INDEX_FILE
-from imgbuild.oci.tar import END, Member, MemberKind, header, padding
+from imgbuild.oci.tar import END, LayerMember, MemberKind, member_header, padding_size
 from imgbuild.system import files
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Bytes, Digest
 
 Format = Literal["oci-archive", "docker-archive"]
@@ -29,7 +29,7 @@ CONTAINERD_NAME = "io.containerd.image.name"
 HUB = "docker.io"
 
 
-def chunks(
+def archive_chunks(
     layout: Layout,
     arch: Arch | None,
     form: Format,
@@ -49,7 +49,7 @@ def chunks(
             _file(MARKER, MARKER_TEXT),
             *(_file(name, data) for name, data in documents.items()),
             *(
-                header(Member(path=path, kind=MemberKind.FOLDER, mode=0o755))
+                member_header(LayerMember(path=path, kind=MemberKind.FOLDER, mode=0o755))
                 for path in ("blobs", BLOBS)
             ),
         ]
@@ -57,24 +57,24 @@ def chunks(
     for digest, size in sorted(blobs.items()):
         if digest in without:
             continue
-        yield header(Member(path=_path(digest), size=size))
+        yield member_header(LayerMember(path=_path(digest), size=size))
         yield from _pieces(layout.blob(digest), size)
-        yield bytes(padding(size))
+        yield bytes(padding_size(size))
     yield END
 
 
-def size(layout: Layout, arch: Arch | None, form: Format) -> Bytes:
+def archive_size(layout: Layout, arch: Arch | None, form: Format) -> Bytes:
     """The size of all blobs in the archive."""
     return sum(_contents(layout, arch, form, layout.name)[1].values())
 
 
-def write(
+def write_archive(
     folder: Path,
     out: Path,
     form: str,
     tag: str,
     *,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> None:
     """Write the archive of the layout `folder` to the file `out`, with an atomic rename.
 
@@ -84,20 +84,22 @@ def write(
         message = f"invalid archive format: {form!r} (expected {' or '.join(get_args(Format))})"
         raise InputError(message)
     kind: Format = "oci-archive" if form == "oci-archive" else "docker-archive"
-    layout = read(folder)
+    layout = read_layout(folder)
     try:
         with (
-            files.replacing(out) as file,
-            reporter.progress(f"writing {out.name}", size(layout, None, kind)) as bar,
+            files.replace_file(out) as file,
+            reporter.progress(f"writing {out.name}", archive_size(layout, None, kind)) as bar,
         ):
-            for chunk in chunks(layout, None, kind, tag=tag):
+            for chunk in archive_chunks(layout, None, kind, tag=tag):
                 file.write(chunk)
                 bar.advance(len(chunk))
     except OSError as error:
-        raise files.described(error, out, hint="choose another file with --output") from error
+        raise files.convert_os_error(
+            error, out, hint="choose another file with --output"
+        ) from error
 
 
-def reference(tag: str) -> str:
+def complete_reference(tag: str) -> str:
     """`tag`, NAME or NAME:TAG, with `:latest` added if it has no tag."""
     name = tag.rpartition("/")[2]
     return tag if ":" in name else f"{tag}:latest"
@@ -105,7 +107,7 @@ def reference(tag: str) -> str:
 
 def full_reference(tag: str) -> str:
     """`tag` with host and namespace: the full form of Docker and containerd."""
-    named = reference(tag)
+    named = complete_reference(tag)
     host, slash, _ = named.partition("/")
     if slash and ("." in host or ":" in host or host == "localhost"):
         return named
@@ -131,16 +133,16 @@ def _contents(
         return {INDEX_FILE: index_file(top, {REF_NAME: tag})}, blobs
     listing = {
         "Config": _path(stored.config.digest),
-        "RepoTags": [reference(tag)],
+        "RepoTags": [complete_reference(tag)],
         "Layers": [_path(layer.digest) for layer in stored.layers],
     }
     annotations = {
         CONTAINERD_NAME: full_reference(tag),
-        REF_NAME: reference(tag).rpartition(":")[2],
+        REF_NAME: complete_reference(tag).rpartition(":")[2],
     }
     return {
         INDEX_FILE: index_file(top, annotations),
-        "manifest.json": codec.compact([listing]),
+        "manifest.json": codec.encode_compact([listing]),
     }, blobs
 
 
@@ -149,7 +151,11 @@ def _path(digest: Digest) -> str:
 
 
 def _file(path: str, data: bytes) -> bytes:
-    return header(Member(path=path, size=len(data))) + data + bytes(padding(len(data)))
+    return (
+        member_header(LayerMember(path=path, size=len(data)))
+        + data
+        + bytes(padding_size(len(data)))
+    )
 
 
 def _pieces(path: Path, size: Bytes) -> Iterator[bytes]:

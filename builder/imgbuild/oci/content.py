@@ -10,16 +10,16 @@ from typing import Self, cast
 from isal import isal_zlib
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import Slice
-from imgbuild.system.boundary import regular
+from imgbuild.oci.tar import FileSlice
+from imgbuild.system.boundary import open_regular
 
 CHUNK = 1 << 20
-BROKEN = cast("type[Exception]", isal_zlib.IsalError)  # its type stub declares an instance
+INFLATE_ERROR = cast("type[Exception]", isal_zlib.IsalError)  # its type stub declares an instance
 OPEN_FILES = 64
 REMEDY = "the file is damaged or malicious; download it again, or use another version"
 
 
-class Files:
+class FileReader:
     """Reads from files at given offsets, with at most `OPEN_FILES` of them open."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Files:
             raise IntegrityError(message, hint=REMEDY)
         return data
 
-    def chunks(self, part: Slice) -> Iterator[bytes]:
+    def chunks(self, part: FileSlice) -> Iterator[bytes]:
         """The bytes of `part` in the file, without inflating them, in pieces of `CHUNK`."""
         for start in range(0, part.length, CHUNK):
             yield self.read(part.path, part.offset + start, min(CHUNK, part.length - start))
@@ -55,11 +55,11 @@ class Files:
         if descriptor is None:
             if len(self._open) >= OPEN_FILES:
                 os.close(self._open.pop(next(iter(self._open))))
-            descriptor = self._open[path] = regular(path)
+            descriptor = self._open[path] = open_regular(path)
         return descriptor
 
 
-class Checker:
+class ContentChecker:
     """Checks size and CRC of content while it is read; IntegrityError if they differ."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
@@ -69,7 +69,7 @@ class Checker:
         self._seen = 0
         self._sum = 0
 
-    def feed(self, piece: bytes) -> bytes:
+    def add_piece(self, piece: bytes) -> bytes:
         """Add and return `piece`; IntegrityError as soon as the size is exceeded."""
         self._seen += len(piece)
         if self._seen > self._size:
@@ -88,15 +88,15 @@ class Checker:
             raise IntegrityError(message, hint=REMEDY)
 
 
-class Inflater:
+class DeflateInflater:
     """Inflates a raw deflate stream; checks its end, and size and CRC of the inflated bytes."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
         self._where = where
-        self._checker = Checker(where, size, crc)
+        self._checker = ContentChecker(where, size, crc)
         self._stream = isal_zlib.decompressobj(-15)
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def inflate(self, data: bytes) -> Iterator[bytes]:
         """Inflate the next `data` of the stream, in pieces of at most `CHUNK`."""
         while True:
             if self._stream.eof:
@@ -104,17 +104,17 @@ class Inflater:
                 raise IntegrityError(message, hint=REMEDY)
             try:
                 piece = self._stream.decompress(data, CHUNK)
-            except BROKEN as error:
+            except INFLATE_ERROR as error:
                 message = f"{self._where} is not a valid deflate stream ({error})"
                 raise IntegrityError(message, hint=REMEDY) from error
             if piece:
-                yield self._checker.feed(piece)
+                yield self._checker.add_piece(piece)
             data = self._stream.unconsumed_tail
             # After a full piece the decoder may hold more output, though all input is consumed.
-            if self._ended() or (not data and len(piece) < CHUNK):
+            if self._has_ended() or (not data and len(piece) < CHUNK):
                 return
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._stream.eof
 
     def finish(self) -> None:
@@ -128,7 +128,9 @@ class Inflater:
         self._checker.finish()
 
 
-def pieces(content: bytes | Slice, size: int, where: str, files: Files) -> Iterator[bytes]:
+def content_pieces(
+    content: bytes | FileSlice, size: int, where: str, files: FileReader
+) -> Iterator[bytes]:
     """The content, inflated if necessary, and checked against its size and CRC.
 
     `where` names the member in errors (IntegrityError).
@@ -140,12 +142,12 @@ def pieces(content: bytes | Slice, size: int, where: str, files: Files) -> Itera
         yield content
         return
     if content.deflated:
-        inflater = Inflater(where, size, content.crc)
+        inflater = DeflateInflater(where, size, content.crc)
         for chunk in files.chunks(content):
-            yield from inflater.feed(chunk)
+            yield from inflater.inflate(chunk)
         inflater.finish()
         return
-    checker = Checker(where, size, content.crc)
+    checker = ContentChecker(where, size, content.crc)
     for chunk in files.chunks(content):
-        yield checker.feed(chunk)
+        yield checker.add_piece(chunk)
     checker.finish()

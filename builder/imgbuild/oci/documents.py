@@ -32,7 +32,7 @@ LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": LAYER_GZIP,
 }
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
-EMPTY = b"{}"  # the configuration of artifacts that need none
+EMPTY_CONFIG = b"{}"  # the configuration of artifacts that need none
 TITLE = "org.opencontainers.image.title"  # the file name that `oras pull` uses for a layer
 
 
@@ -71,10 +71,10 @@ class Document(msgspec.Struct, frozen=True):
     @property
     def descriptor(self) -> Descriptor:
         """The descriptor of the document, without a platform."""
-        return descriptor(self.media_type, self.data)
+        return create_descriptor(self.media_type, self.data)
 
 
-class _Shape(msgspec.Struct, frozen=True, rename="camel"):
+class _DocumentShape(msgspec.Struct, frozen=True, rename="camel"):
     """The fields by which an index and an image differ."""
 
     media_type: str = ""
@@ -88,7 +88,7 @@ def stated_type(data: bytes, name: object) -> str:
     IntegrityError, with `name`, if it is both an index and an image.
     """
     try:
-        shape = msgspec.json.decode(data, type=_Shape)
+        shape = msgspec.json.decode(data, type=_DocumentShape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     if shape.manifests and shape.layers:
@@ -142,7 +142,7 @@ class Configuration(msgspec.Struct, frozen=True):
         return {key: str(text) for key, text in labels.items()} if isinstance(labels, dict) else {}
 
     @property
-    def fault(self) -> str | None:
+    def start_fault(self) -> str | None:
         """A setting with which no process can start: a NUL, or a variable without a value."""
         settings = self.config or {}
         for key in ("Env", "Entrypoint", "Cmd", "WorkingDir", "User"):
@@ -155,7 +155,7 @@ class Configuration(msgspec.Struct, frozen=True):
         return None
 
 
-def manifest(
+def docker_manifest(
     config: bytes,
     layers: Sequence[LayerRecord],
     *,
@@ -174,10 +174,10 @@ def manifest(
         )
         for layer in layers
     ]
-    return manifest_of(descriptor(CONFIG, config), listed, annotations=annotations)
+    return create_manifest(create_descriptor(CONFIG, config), listed, annotations=annotations)
 
 
-def manifest_of(
+def create_manifest(
     config: Descriptor,
     layers: Sequence[Descriptor],
     *,
@@ -200,23 +200,24 @@ def manifest_of(
         )
     if annotations:
         document["annotations"] = annotations
-    return codec.compact(document)
+    return codec.encode_compact(document)
 
 
-def index(manifests: Mapping[Arch, bytes]) -> bytes:
+def create_index(manifests: Mapping[Arch, bytes]) -> bytes:
     """The index of one image on several architectures, sorted by their names."""
-    return codec.compact(
+    return codec.encode_compact(
         {
             "schemaVersion": 2,
             "mediaType": INDEX,
             "manifests": [
-                descriptor(MANIFEST, data, arch=arch) for arch, data in sorted(manifests.items())
+                create_descriptor(MANIFEST, data, arch=arch)
+                for arch, data in sorted(manifests.items())
             ],
         }
     )
 
 
-def descriptor(
+def create_descriptor(
     media_type: str,
     data: bytes,
     annotations: Mapping[str, str] | None = None,
@@ -228,12 +229,12 @@ def descriptor(
         media_type=media_type,
         digest=digest_of(data),
         size=len(data),
-        platform=platform(arch) if arch is not None else {},
+        platform=platform_of_arch(arch) if arch is not None else {},
         annotations=dict(annotations or {}),
     )
 
 
-def platform(arch: Arch) -> dict[str, str | list[str]]:
+def platform_of_arch(arch: Arch) -> dict[str, str | list[str]]:
     """The platform of `arch`; arm64 has the variant v8, as Docker writes it."""
     fields: dict[str, str | list[str]] = {"architecture": arch.oci, "os": "linux"}
     if arch is Arch.ARM64:

@@ -18,21 +18,23 @@ from imgbuild.oci import documents
 from imgbuild.oci.documents import CONFIG, INDEX, Configuration, Descriptor, Index, Manifest
 from imgbuild.oci.reader import LayerFile
 from imgbuild.oci.storage import (
-    AGAIN,
+    BUILD_AGAIN_REMEDY,
     HINT,
     INDEX_FILE,
-    Archive,
-    Blob,
-    Folder,
+    BlobLocation,
+    ImageArchive,
     ImageStorage,
+    LayoutFolder,
     blob_name,
-    decode,
+    decode_document,
 )
 from imgbuild.values import Arch, Digest, digest_of
 
 IMPLIED_VARIANTS = {"amd64": "v1", "arm64": "v8"}  # as containerd normalizes platforms
-NO_PLATFORM = "unknown"  # BuildKit's annotation of statements in an index
-LISTING = "manifest.json"  # the description of an image by `docker save` before it wrote layouts
+UNKNOWN_PLATFORM = "unknown"  # BuildKit's annotation of statements in an index
+LISTING_FILE = (
+    "manifest.json"  # the description of an image by `docker save` before it wrote layouts
+)
 LISTS = (INDEX, documents.DOCKER_INDEX)
 CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json")
 
@@ -48,7 +50,7 @@ class ImageSource(Protocol):
     def top(self) -> Descriptor:
         """The top document of the image: an index, or its only manifest."""
 
-    def document(self, descriptor: Descriptor) -> bytes:
+    def read_document(self, descriptor: Descriptor) -> bytes:
         """Read a small document; IntegrityError if its digest differs."""
 
     def size(self, layer: Descriptor) -> int | None:
@@ -93,11 +95,11 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.blobs.values())
 
 
-def manifests(source: ImageSource) -> tuple[Descriptor, ...]:
+def list_manifests(source: ImageSource) -> tuple[Descriptor, ...]:
     """The manifests of an image: one for each architecture, or a single one."""
     if source.top.media_type != INDEX:
         return (source.top,)
-    data = _typed(source, source.top, (INDEX,), "image index")
+    data = _read_typed_document(source, source.top, (INDEX,), "image index")
     entries = codec.decode(data, Index, file=source.top.digest, what="image index").manifests
     _refuse_ambiguous(entries, source)
     return tuple(msgspec.structs.replace(entry, annotations={}) for entry in entries)
@@ -107,9 +109,9 @@ def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> Non
     """Raise IntegrityError if two entries of an index have one platform: engines would differ."""
     by_platform: dict[tuple[tuple[str, str], ...], Descriptor] = {}
     for entry in entries:
-        if not entry.platform or entry.platform.get("os") == NO_PLATFORM:
+        if not entry.platform or entry.platform.get("os") == UNKNOWN_PLATFORM:
             continue
-        platform = _normalized(entry.platform)
+        platform = _normalize_platform(entry.platform)
         other = by_platform.setdefault(tuple(sorted(platform.items())), entry)
         if other is not entry:
             parts = ("os", "architecture", "variant")
@@ -120,7 +122,7 @@ def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> Non
             raise IntegrityError(message, hint="an index can have only one image per platform")
 
 
-def _normalized(platform: Mapping[str, str | list[str]]) -> dict[str, str]:
+def _normalize_platform(platform: Mapping[str, str | list[str]]) -> dict[str, str]:
     """A platform without empty values and without the variant that its architecture implies."""
     values = {key: str(value) for key, value in platform.items() if value}
     if values.get("variant") == IMPLIED_VARIANTS.get(values.get("architecture", "")):
@@ -128,13 +130,13 @@ def _normalized(platform: Mapping[str, str | list[str]]) -> dict[str, str]:
     return values
 
 
-def manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
+def read_manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
     """The manifest of `descriptor`."""
-    data = _typed(source, descriptor, documents.MANIFESTS, "image manifest")
+    data = _read_typed_document(source, descriptor, documents.MANIFESTS, "image manifest")
     return codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
 
 
-def by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, PlatformImage]:
+def images_by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, PlatformImage]:
     """The images of the index `name` by architecture; InputError if two have the same one."""
     result: dict[Arch, PlatformImage] = {}
     for each in images:
@@ -148,14 +150,16 @@ def by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, Platfor
 
 def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
     """The document of `descriptor`; IntegrityError if its digest or size differs."""
-    data = source.document(descriptor)
+    data = source.read_document(descriptor)
     if len(data) != descriptor.size:
         message = f"{descriptor.digest} has {len(data)} bytes, not {descriptor.size}"
-        raise IntegrityError(message, hint=AGAIN)
+        raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY)
     return data
 
 
-def _typed(source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], what: str) -> bytes:
+def _read_typed_document(
+    source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], what: str
+) -> bytes:
     """The document of `descriptor`, which has one of `types`; `what` is their name for errors.
 
     InputError if it has another type, IntegrityError if its type differs from the descriptor's.
@@ -164,7 +168,7 @@ def _typed(source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], 
     stated = documents.stated_type(data, descriptor.digest)
     if stated not in ("", descriptor.media_type):
         message = f"{descriptor.digest} has the type {stated}, not {descriptor.media_type}"
-        raise IntegrityError(message, hint=AGAIN)
+        raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY)
     if descriptor.media_type not in types:
         kind = descriptor.media_type or "not stated"
         message = f"{descriptor.digest} is not a valid {what}: its media type is {kind}"
@@ -179,7 +183,7 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
     architecture; IntegrityError if the digest of a document differs, or manifest and configuration
     contradict each other.
     """
-    data = _typed(source, descriptor, documents.MANIFESTS, "image manifest")
+    data = _read_typed_document(source, descriptor, documents.MANIFESTS, "image manifest")
     manifest = codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
     config, configuration = image_configuration(source, descriptor, manifest)
     name = manifest.config.digest
@@ -188,9 +192,9 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
     except ValueError as error:
         message = f"{name} is for {configuration.architecture!r}, which imgbuild does not support"
         raise InputError(message, hint="select another architecture with --arch") from error
-    if (fault := configuration.fault) is not None:
+    if (fault := configuration.start_fault) is not None:
         message = f"{name}: the image configuration has {fault}"
-        raise IntegrityError(message, hint=AGAIN)
+        raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY)
     return PlatformImage(
         arch=arch, manifest=descriptor, manifest_data=data, config=manifest.config,
         config_data=config, configuration=configuration, layers=manifest.layers,
@@ -226,7 +230,7 @@ def image_configuration(
             message = (
                 f"{descriptor.digest} is listed for {part} {listed[part]}, but is for {actual}"
             )
-            raise IntegrityError(message, hint=AGAIN)
+            raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY)
     _diff_ids(configuration, len(manifest.layers), descriptor.digest)
     return config, configuration
 
@@ -236,7 +240,7 @@ def _diff_ids(configuration: Configuration, layers: int, name: str) -> tuple[Dig
     diff_ids = configuration.rootfs.diff_ids
     if len(diff_ids) != layers:
         message = f"{name}: {layers} layers, but {len(diff_ids)} diff IDs in its configuration"
-        raise IntegrityError(message, hint=AGAIN)
+        raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY)
     return diff_ids
 
 
@@ -249,26 +253,28 @@ class ImageSummary(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[LayerFile, ...]
 
 
-class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
+class _ListedImage(msgspec.Struct, frozen=True, rename="pascal"):
     config: str
     layers: tuple[str, ...]
 
 
-def read(path: Path, arch: Arch | None = None) -> ImageSummary:
+def read_image(path: Path, arch: Arch | None = None) -> ImageSummary:
     """Read the image at `path`; `arch` is needed if it has several architectures.
 
     InputError if it is not an image, IntegrityError if a document does not match its digest.
     """
-    holder = Folder(path) if path.is_dir() else Archive(path)
+    holder = LayoutFolder(path) if path.is_dir() else ImageArchive(path)
     if not holder.has(INDEX_FILE):
-        return _listed(holder, arch)
-    entries = decode(holder, holder.data(INDEX_FILE), Index, INDEX_FILE).manifests
-    descriptors = {item.digest: item for entry in entries for item in _manifests(holder, entry)}
+        return _docker_save_image(holder, arch)
+    entries = decode_document(holder, holder.data(INDEX_FILE), Index, INDEX_FILE).manifests
+    descriptors = {
+        item.digest: item for entry in entries for item in _nested_manifests(holder, entry)
+    }
     summaries = [_summary(holder, item) for item in descriptors.values()]
-    return _chosen(path, summaries, arch)
+    return _choose_summary(path, summaries, arch)
 
 
-def _chosen(path: Path, summaries: list[ImageSummary], arch: Arch | None) -> ImageSummary:
+def _choose_summary(path: Path, summaries: list[ImageSummary], arch: Arch | None) -> ImageSummary:
     if arch is not None:
         fitting = [
             summary for summary in summaries if summary.configuration.architecture == arch.oci
@@ -287,17 +293,17 @@ def _arches(summaries: list[ImageSummary]) -> str:
     return ", ".join(sorted(summary.configuration.architecture for summary in summaries)) or "none"
 
 
-def _manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
+def _nested_manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
     """The images of `entry`, without BuildKit's attestations."""
     if "vnd.docker.reference.type" in entry.annotations:
         return
     if entry.media_type not in LISTS:
         yield entry
         return
-    for inner in decode(
-        holder, _typed(holder, entry, LISTS, "image index"), Index, entry.digest
+    for inner in decode_document(
+        holder, _read_typed_document(holder, entry, LISTS, "image index"), Index, entry.digest
     ).manifests:
-        yield from _manifests(holder, inner)
+        yield from _nested_manifests(holder, inner)
 
 
 def _summary(holder: ImageStorage, entry: Descriptor) -> ImageSummary:
@@ -313,23 +319,25 @@ def _summary(holder: ImageStorage, entry: Descriptor) -> ImageSummary:
     )
 
 
-def _layers(blobs: Iterable[Blob], diff_ids: Iterable[Digest]) -> tuple[LayerFile, ...]:
+def _layers(blobs: Iterable[BlobLocation], diff_ids: Iterable[Digest]) -> tuple[LayerFile, ...]:
     return tuple(
         LayerFile(path=blob.path, part=blob.part, diff_id=diff_id)
         for blob, diff_id in zip(blobs, diff_ids, strict=True)
     )
 
 
-def _listed(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
+def _docker_save_image(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
     """The image in an archive of an older `docker save`, whose file names are not digests."""
-    if not holder.has(LISTING):
-        message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING}"
+    if not holder.has(LISTING_FILE):
+        message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING_FILE}"
         raise InputError(message, hint=HINT)
-    listed = decode(holder, holder.data(LISTING), tuple[_Listed, ...], LISTING)
+    listed = decode_document(
+        holder, holder.data(LISTING_FILE), tuple[_ListedImage, ...], LISTING_FILE
+    )
     summaries = []
     for item in listed:
         config = holder.data(item.config)
-        configuration = decode(holder, config, Configuration, item.config)
+        configuration = decode_document(holder, config, Configuration, item.config)
         diff_ids = _diff_ids(configuration, len(item.layers), f"{holder.path}: {item.config}")
         summaries.append(
             ImageSummary(
@@ -339,4 +347,4 @@ def _listed(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
                 layers=_layers(map(holder.place, item.layers), diff_ids),
             )
         )
-    return _chosen(holder.path, summaries, arch)
+    return _choose_summary(holder.path, summaries, arch)

@@ -24,8 +24,16 @@ import msgspec
 from isal import isal_zlib
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.content import CHUNK, Files, Inflater, pieces
-from imgbuild.oci.tar import END, Member, MemberKind, Slice, header, padding, sort_key
+from imgbuild.oci.content import CHUNK, DeflateInflater, FileReader, content_pieces
+from imgbuild.oci.tar import (
+    END,
+    FileSlice,
+    LayerMember,
+    MemberKind,
+    member_header,
+    padding_size,
+    sort_key,
+)
 from imgbuild.values import Bytes, Digest
 
 GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255))  # no name, no time, unknown system
@@ -47,7 +55,7 @@ class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_layer(
-    members: Iterable[Member],
+    members: Iterable[LayerMember],
     sink: BinaryIO | None,
     *,
     diff_id: str | None = None,
@@ -60,42 +68,42 @@ def write_layer(
     `diff_id`, they are inflated and checked. `advance` is called with the size of each piece of the
     blob. IntegrityError for conflicting paths and for contents with a wrong size or CRC.
     """
-    with Files() as files:
-        blob = _Blob(sink, hashing=diff_id is None, advance=advance)
-        for member in _ordered(members):
-            blob.add(header(member), pack=_packs(member))
+    with FileReader() as files:
+        blob = _LayerWriter(sink, hashing=diff_id is None, advance=advance)
+        for member in _order_members(members):
+            blob.add(member_header(member), pack=_is_packed(member))
             if member.kind is MemberKind.FILE and member.size:
                 _add_content(blob, member, files)
         blob.add(END, pack=None)
         return blob.close(diff_id)
 
 
-def _packs(member: Member) -> bool | None:
+def _is_packed(member: LayerMember) -> bool | None:
     """Whether the member's header goes into a packed run; None: into the open run."""
     return member.pack if member.kind is MemberKind.FILE else None
 
 
-def _add_content(blob: _Blob, member: Member, files: Files) -> None:
+def _add_content(blob: _LayerWriter, member: LayerMember, files: FileReader) -> None:
     content = member.content
     if content is None:
         message = f"{member.path} has a size of {member.size} bytes but no content"
         raise IntegrityError(message, hint="this is a bug in imgbuild; please report it")
-    if isinstance(content, Slice) and _saves_bytes(content, member.size):
-        blob.splice(content, member, files)
+    if isinstance(content, FileSlice) and _saves_bytes(content, member.size):
+        blob.splice_stream(content, member, files)
     else:
-        for piece in pieces(content, member.size, member.path, files):
+        for piece in content_pieces(content, member.size, member.path, files):
             blob.add(piece, pack=member.pack)
-    blob.add(bytes(padding(member.size)), pack=None)
+    blob.add(bytes(padding_size(member.size)), pack=None)
 
 
-def _saves_bytes(content: Slice, size: int) -> bool:
+def _saves_bytes(content: FileSlice, size: int) -> bool:
     """Whether splicing the stream needs fewer bytes than storing its content."""
     return content.deflated and size > content.length + SPLICE_COST
 
 
-def _ordered(members: Iterable[Member]) -> list[Member]:
+def _order_members(members: Iterable[LayerMember]) -> list[LayerMember]:
     """All members and their parent folders, sorted; IntegrityError for conflicting paths."""
-    by_path: dict[str, Member] = {}
+    by_path: dict[str, LayerMember] = {}
     for member in members:
         if member.path in by_path:
             message = f"{member.path} appears twice in the layer"
@@ -108,7 +116,7 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
         while parent:
             there = by_path.get(parent)
             if there is None:
-                by_path[parent] = Member(path=parent, kind=MemberKind.FOLDER, mode=0o755)
+                by_path[parent] = LayerMember(path=parent, kind=MemberKind.FOLDER, mode=0o755)
             elif there.kind is not MemberKind.FOLDER:
                 message = f"{parent} is a {there.kind}, but {path} needs a folder of this name"
                 raise IntegrityError(message, hint="exclude one of these paths, with `drop`")
@@ -120,7 +128,7 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
     return ordered
 
 
-def _check_links(ordered: list[Member]) -> None:
+def _check_links(ordered: list[LayerMember]) -> None:
     seen: set[str] = set()
     for member in ordered:
         if member.kind is MemberKind.FILE:
@@ -130,7 +138,7 @@ def _check_links(ordered: list[Member]) -> None:
             raise IntegrityError(message, hint="this is a bug in imgbuild; please report it")
 
 
-class _Blob:
+class _LayerWriter:
     """A gzip file that is being written, with its hash and the hash of its tar."""
 
     def __init__(
@@ -157,36 +165,36 @@ class _Blob:
         if pack is not None and pack is not self._run_pack:
             self._end_run()
             self._run_pack = pack
-        self._tar(data)
+        self._hash_tar(data)
         self._run += data
         if self._run_pack:
             while len(self._run) >= PACK_RUN:
-                self._pack(self._run[:PACK_RUN])
+                self._pack_data(self._run[:PACK_RUN])
                 del self._run[:PACK_RUN]
         elif len(self._run) > STORED_LIMIT:
-            self._store(final=False)
+            self._store_blocks(final=False)
 
-    def splice(self, content: Slice, member: Member, files: Files) -> None:
+    def splice_stream(self, content: FileSlice, member: LayerMember, files: FileReader) -> None:
         """Add a deflate stream as a gzip member, inflated only if the tar is hashed."""
         self._end_run()
-        self._write(GZIP_HEADER)
+        self._write_bytes(GZIP_HEADER)
         if self._tar_hash is None:
             self._tar_size += member.size
             for chunk in files.chunks(content):
-                self._write(chunk)
+                self._write_bytes(chunk)
         else:
-            inflater = Inflater(member.path, member.size, content.crc)
+            inflater = DeflateInflater(member.path, member.size, content.crc)
             for chunk in files.chunks(content):
-                self._write(chunk)
-                for piece in inflater.feed(chunk):
-                    self._tar(piece)
+                self._write_bytes(chunk)
+                for piece in inflater.inflate(chunk):
+                    self._hash_tar(piece)
             inflater.finish()
-        self._write(struct.pack("<II", content.crc, member.size & 0xFFFFFFFF))
+        self._write_bytes(struct.pack("<II", content.crc, member.size & 0xFFFFFFFF))
 
     def close(self, diff_id: str | None) -> LayerRecord:
         """Write the rest, and return the record of the layer."""
         self._end_run()
-        self._flush()
+        self._flush_runs()
         if self._tar_hash is not None:
             self._tar_hash.update(self._plain)
             diff_id = f"sha256:{self._tar_hash.hexdigest()}"
@@ -197,7 +205,7 @@ class _Blob:
             unpacked=self._tar_size,
         )
 
-    def _tar(self, data: bytes) -> None:
+    def _hash_tar(self, data: bytes) -> None:
         self._tar_size += len(data)
         if self._tar_hash is None:
             return
@@ -211,12 +219,12 @@ class _Blob:
             self._tar_hash.update(self._plain)
             self._plain.clear()
 
-    def _write(self, data: bytes | bytearray | memoryview) -> None:
+    def _write_bytes(self, data: bytes | bytearray | memoryview) -> None:
         self._out += data
         if len(self._out) >= CHUNK:
-            self._flush()
+            self._flush_runs()
 
-    def _flush(self) -> None:
+    def _flush_runs(self) -> None:
         self._blob_hash.update(self._out)
         self._blob_size += len(self._out)
         if self._sink is not None:
@@ -227,37 +235,37 @@ class _Blob:
     def _end_run(self) -> None:
         if self._run_pack:
             if self._run:
-                self._pack(self._run)
+                self._pack_data(self._run)
         elif self._run_open or self._run:
-            self._store(final=True)
+            self._store_blocks(final=True)
         self._run.clear()
 
-    def _pack(self, data: bytearray) -> None:
+    def _pack_data(self, data: bytearray) -> None:
         """Write `data` as one gzip member."""
-        self._write(GZIP_HEADER)
-        self._write(deflate.deflate_compress(bytes(data), PACK_LEVEL))
-        self._write(struct.pack("<II", isal_zlib.crc32(data), len(data)))
+        self._write_bytes(GZIP_HEADER)
+        self._write_bytes(deflate.deflate_compress(bytes(data), PACK_LEVEL))
+        self._write_bytes(struct.pack("<II", isal_zlib.crc32(data), len(data)))
 
-    def _store(self, *, final: bool) -> None:
+    def _store_blocks(self, *, final: bool) -> None:
         """Write the collected bytes as blocks of `STORED_LIMIT`; if `final`, end the member."""
         if not self._run_open:
-            self._write(GZIP_HEADER)
+            self._write_bytes(GZIP_HEADER)
             self._run_open = True
             self._run_size = self._run_crc = 0
         start = 0
         with memoryview(self._run) as run:
             while len(run) - start > STORED_LIMIT:
-                self._write(b"\0\xff\xff\0\0")
-                self._write(run[start : start + STORED_LIMIT])
+                self._write_bytes(b"\0\xff\xff\0\0")
+                self._write_bytes(run[start : start + STORED_LIMIT])
                 start += STORED_LIMIT
             if final:
                 length = len(run) - start
-                self._write(struct.pack("<BHH", 1, length, length ^ 0xFFFF))
-                self._write(run[start:])
+                self._write_bytes(struct.pack("<BHH", 1, length, length ^ 0xFFFF))
+                self._write_bytes(run[start:])
                 start = len(run)
             self._run_crc = isal_zlib.crc32(run[:start], self._run_crc)
         self._run_size += start
         del self._run[:start]
         if final:
-            self._write(struct.pack("<II", self._run_crc, self._run_size & 0xFFFFFFFF))
+            self._write_bytes(struct.pack("<II", self._run_crc, self._run_size & 0xFFFFFFFF))
             self._run_open = False

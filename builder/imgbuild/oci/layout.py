@@ -20,14 +20,14 @@ from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index, Manifest
-from imgbuild.oci.image import PlatformImage, by_arch, manifests, platform_image
+from imgbuild.oci.image import PlatformImage, images_by_arch, list_manifests, platform_image
 from imgbuild.oci.reader import LayerFile
-from imgbuild.oci.storage import BLOBS, INDEX_FILE, Folder
+from imgbuild.oci.storage import BLOBS, INDEX_FILE, LayoutFolder
 from imgbuild.system import files, known_hashes
-from imgbuild.system.boundary import regular
+from imgbuild.system.boundary import open_regular
 from imgbuild.system.folder import OpenFolder, is_private
-from imgbuild.system.placing import place
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.placing import place_file
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Digest, digest_of
 
 MARKER = "oci-layout"
@@ -42,7 +42,7 @@ _REMOVABLE = re.compile(
 )
 
 
-class _Marker(msgspec.Struct, frozen=True, rename="camel"):
+class _LayoutMarker(msgspec.Struct, frozen=True, rename="camel"):
     image_layout_version: str
 
 
@@ -69,7 +69,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     def blob(self, digest: Digest) -> Path:
         """The path of a blob in this layout."""
-        return blob(self.path, digest)
+        return blob_path(self.path, digest)
 
     def layer_files(self, arch: Arch) -> tuple[LayerFile, ...]:
         """The files of the layers of the image on `arch`, bottom first."""
@@ -83,7 +83,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """Raise IntegrityError if a blob has another digest (see `system.known_hashes`)."""
         path, fault = self.blob(digest), ""
         try:
-            if not known_hashes.of_user().matches(path, digest.removeprefix("sha256:")):
+            if not known_hashes.user_known_hashes().matches(path, digest.removeprefix("sha256:")):
                 fault = f"{path} is damaged: its digest differs"
         except OSError as error:
             fault = f"cannot read {path}: {error.strerror}"
@@ -98,12 +98,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.images[arch]
 
 
-def write(
+def write_layout(
     out: Path,
     images: Mapping[Arch, ImageFiles],
     name: str,
     *,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> Digest:
     """Write the layout `out` of `images`, with the tag `name`; returns the digest of the image.
 
@@ -117,10 +117,10 @@ def write(
     data_of = {arch: summary.manifest for arch, summary in images.items()}
     if len(data_of) == 1:
         ((arch, data),) = data_of.items()
-        top = documents.descriptor(documents.MANIFEST, data, arch=arch)
+        top = documents.create_descriptor(documents.MANIFEST, data, arch=arch)
     else:
-        data = documents.index(data_of)
-        top = documents.descriptor(documents.INDEX, data)
+        data = documents.create_index(data_of)
+        top = documents.create_descriptor(documents.INDEX, data)
         texts.append(data)
     named = [
         layer
@@ -128,28 +128,28 @@ def write(
         for layer in codec.decode(manifest, Manifest, file=str(out)).layers
     ]
     placed = [(layer, layers[layer.digest]) for layer in named]
-    keep(out, top, texts, placed, name, reporter=reporter)
+    write_copied_layout(out, top, texts, placed, name, reporter=reporter)
     return top.digest
 
 
-def keep(
+def write_copied_layout(
     out: Path,
     top: Descriptor,
     texts: Iterable[bytes],
     layers: Iterable[tuple[Descriptor, Path]],
     name: str,
     *,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> None:
-    """Write the layout `out` of the image `top`, like `write`, from its existing documents."""
-    with _exclusive(out, name) as folder, files.plain_errors(out, hint=files.OUTPUT_HINT):
+    """Write the layout `out` of the image `top` like `write_layout`, from existing documents."""
+    with _lock_layout(out, name) as folder, files.plain_errors(out, hint=files.OUTPUT_HINT):
         with folder.folder(BLOBS) as blobs:
             for layer, path in layers:
                 _place_file(out, blobs, layer, path, reporter)
             for data in texts:
                 blobs.write(digest_of(data).removeprefix("sha256:"), data)
         folder.write(INDEX_FILE, index_file(top, {REF_NAME: name}))
-        _sweep(folder, _named(out))
+        _remove_unused_blobs(folder, _referenced_blobs(out))
 
 
 def refuse_others(out: Path, name: str) -> None:
@@ -158,7 +158,7 @@ def refuse_others(out: Path, name: str) -> None:
     An image of the same name is an older version, which is replaced, as is an unreadable index.
     """
     try:
-        entries = codec.read(out / INDEX_FILE, Index).manifests
+        entries = codec.read_document(out / INDEX_FILE, Index).manifests
     except ImgbuildError:
         return
     names = [entry.annotations.get(REF_NAME, "") for entry in entries]
@@ -173,40 +173,42 @@ def refuse_others(out: Path, name: str) -> None:
         raise InputError(message, hint=hint)
 
 
-def source(out: Path) -> Folder:
-    """The image in the layout `out` as a source; raises the errors of `read`."""
-    read(out)
-    return Folder(out)
+def layout_source(out: Path) -> LayoutFolder:
+    """The image in the layout `out` as a source; raises the errors of `read_layout`."""
+    read_layout(out)
+    return LayoutFolder(out)
 
 
 def index_file(top: Descriptor, annotations: dict[str, str]) -> bytes:
     """The bytes of `index.json` for an image whose descriptor is `top`."""
     entry = msgspec.structs.replace(top, annotations=annotations)
-    return codec.compact({"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": [entry]})
+    return codec.encode_compact(
+        {"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": [entry]}
+    )
 
 
-def read(out: Path) -> Layout:
+def read_layout(out: Path) -> Layout:
     """Read the layout `out`, and check its documents, but not its layers, against their digests.
 
     InputError if it is not a layout of version 1.0, IntegrityError if a document or the marker is
     damaged.
     """
-    folder = Folder(out)
+    folder = LayoutFolder(out)
     if not folder.has(INDEX_FILE):
         message = f"{out} is not an OCI layout: it has no {INDEX_FILE}"
         hint = "build the target first, or pass the folder of a layout"
         raise InputError(message, hint=hint)
     _check_marker(out / MARKER)
-    images = by_arch((platform_image(folder, each) for each in manifests(folder)), out)
+    images = images_by_arch((platform_image(folder, each) for each in list_manifests(folder)), out)
     name = folder.entry.annotations.get(REF_NAME, "")
     return Layout(path=out, name=name, top=folder.top, images=images)
 
 
 def _check_marker(path: Path) -> None:
     try:
-        with open(path, "rb", opener=regular) as file:
+        with open(path, "rb", opener=open_regular) as file:
             data = file.read(MARKER_LIMIT)
-        version = codec.decode(data, _Marker, file=str(path)).image_layout_version
+        version = codec.decode(data, _LayoutMarker, file=str(path)).image_layout_version
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise IntegrityError(message, hint=REMEDY) from error
@@ -218,40 +220,44 @@ def _check_marker(path: Path) -> None:
         raise InputError(message, hint=REMEDY)
 
 
-def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
+def has_complete_image(out: Path, digest: Digest, reporter: Reporter = SILENT_REPORTER) -> bool:
     """Whether `out` has the complete image `digest`. Layers with a stored hash are not read.
 
     A damaged layer is reported as a warning.
     """
     try:
-        layout = read(out)
+        layout = read_layout(out)
     except ImgbuildError:
         return False
     layers = [layer for stored in layout.images.values() for layer in stored.layers]
-    if layout.digest != digest or not all(has(out, layer.digest, layer.size) for layer in layers):
+    if layout.digest != digest or not all(
+        has_blob(out, layer.digest, layer.size) for layer in layers
+    ):
         return False
-    damaged = [layout.blob(layer.digest) for layer in layers if not intact(out, layer)]
+    damaged = [layout.blob(layer.digest) for layer in layers if not has_intact_blob(out, layer)]
     for path in damaged:
         reporter.warn(f"replacing {path}, which is damaged")
     return not damaged
 
 
-def intact(out: Path, layer: Descriptor) -> bool:
+def has_intact_blob(out: Path, layer: Descriptor) -> bool:
     """Whether `out` has the blob of `layer` with its digest (see `system.known_hashes`).
 
     False if another user, who could change it later, owns the blob.
     """
     try:
-        with open(blob(out, layer.digest), "rb", opener=regular) as file:
+        with open(blob_path(out, layer.digest), "rb", opener=open_regular) as file:
             status = os.fstat(file.fileno())
-            right = known_hashes.of_user().matches_file(file, layer.digest.removeprefix("sha256:"))
+            right = known_hashes.user_known_hashes().matches_file(
+                file, layer.digest.removeprefix("sha256:")
+            )
     except (OSError, ImgbuildError):
         return False
     return right and status.st_uid == os.geteuid() and status.st_size == layer.size
 
 
 @contextlib.contextmanager
-def _exclusive(out: Path, name: str) -> Iterator[OpenFolder]:
+def _lock_layout(out: Path, name: str) -> Iterator[OpenFolder]:
     """Lock `out` against other writers; the kernel releases the lock when this process ends.
 
     Links below `out` are not followed. If writing the image `name` fails, the previous image
@@ -262,7 +268,7 @@ def _exclusive(out: Path, name: str) -> Iterator[OpenFolder]:
         message = f"{out} is not empty and not an OCI layout"
         raise InputError(message, hint="choose another folder with --output, or empty this folder")
     with contextlib.ExitStack() as stack:
-        folder, lock = _lock(out)
+        folder, lock = _open_and_lock(out)
         stack.enter_context(folder)
         stack.callback(os.close, lock)
         folder.require_file(INDEX_FILE)
@@ -273,11 +279,11 @@ def _exclusive(out: Path, name: str) -> Iterator[OpenFolder]:
                 os.pwrite(lock, MARKER_TEXT, 0)
             yield folder
         except BaseException:
-            _drop(folder, existed=existed)
+            _remove_leftovers(folder, existed=existed)
             raise
 
 
-def _lock(out: Path) -> tuple[OpenFolder, int]:
+def _open_and_lock(out: Path) -> tuple[OpenFolder, int]:
     """Open the folder `out`, created if missing, and lock its marker."""
     while True:
         try:
@@ -287,8 +293,8 @@ def _lock(out: Path) -> tuple[OpenFolder, int]:
                 lock = folder.file(MARKER, os.O_RDWR | os.O_CREAT)
                 stack.pop_all()
         except OSError as error:
-            if error.errno in files.FULL:
-                raise files.described(error, out, hint=files.OUTPUT_HINT) from error
+            if error.errno in files.DISK_FULL_ERRORS:
+                raise files.convert_os_error(error, out, hint=files.OUTPUT_HINT) from error
             message = f"cannot write {error.filename or out}: {error.strerror}"
             raise InputError(message, hint="choose another folder with --output") from error
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -298,13 +304,13 @@ def _lock(out: Path) -> tuple[OpenFolder, int]:
         os.close(lock)  # the earlier writer failed, and removed it
 
 
-def _drop(folder: OpenFolder, *, existed: bool) -> None:
+def _remove_leftovers(folder: OpenFolder, *, existed: bool) -> None:
     """Remove the leftovers of an interrupted write in `folder`; errors are suppressed."""
     with contextlib.suppress(OSError, ImgbuildError):
         if folder.status(INDEX_FILE) is not None:
-            _sweep(folder, _named(folder.path))
+            _remove_unused_blobs(folder, _referenced_blobs(folder.path))
             return
-        _sweep(folder, frozenset())
+        _remove_unused_blobs(folder, frozenset())
         for name in (BLOBS, str(Path(BLOBS).parent)):
             folder.remove_folder(name)
         folder.remove(MARKER)
@@ -325,14 +331,14 @@ def _place_file(
     if present is not None and is_private(present):
         if os.path.samestat(present, origin):
             return
-        if present.st_dev != origin.st_dev and intact(out, layer):  # an earlier copy
+        if present.st_dev != origin.st_dev and has_intact_blob(out, layer):  # an earlier copy
             return
-    place(blobs, name, source, name, reporter, prefix=TEMPORARY)
+    place_file(blobs, name, source, name, reporter, prefix=TEMPORARY)
 
 
-def _named(out: Path) -> frozenset[Digest]:
+def _referenced_blobs(out: Path) -> frozenset[Digest]:
     """The blobs of the image in the layout `out`."""
-    layout = read(out)
+    layout = read_layout(out)
     named = {layout.digest}
     for stored in layout.images.values():
         named |= {stored.manifest.digest, stored.config.digest}
@@ -340,7 +346,7 @@ def _named(out: Path) -> frozenset[Digest]:
     return frozenset(named)
 
 
-def _sweep(folder: OpenFolder, used: frozenset[Digest]) -> None:
+def _remove_unused_blobs(folder: OpenFolder, used: frozenset[Digest]) -> None:
     """Remove blobs that are not in `used`, of an older image or of killed processes.
 
     Other files, which imgbuild has not created, are kept.
@@ -348,18 +354,20 @@ def _sweep(folder: OpenFolder, used: frozenset[Digest]) -> None:
     with folder.folder(BLOBS) as blobs:
         for name in filter(_REMOVABLE.fullmatch, blobs.names()):
             if f"sha256:{name}" not in used:
-                with known_hashes.of_user().relinked(blobs.path / name):  # the cache has it too
+                with known_hashes.user_known_hashes().relinking(
+                    blobs.path / name
+                ):  # the cache has it too
                     blobs.remove(name)
 
 
-def has(out: Path, digest: Digest, size: int) -> bool:
+def has_blob(out: Path, digest: Digest, size: int) -> bool:
     """Whether `out` has a blob with this digest and size. The blob is not hashed."""
     try:
-        return blob(out, digest).stat().st_size == size
+        return blob_path(out, digest).stat().st_size == size
     except OSError:
         return False
 
 
-def blob(out: Path, digest: Digest) -> Path:
+def blob_path(out: Path, digest: Digest) -> Path:
     """The path of the blob `digest` in the layout `out`."""
     return out / BLOBS / digest.removeprefix("sha256:")

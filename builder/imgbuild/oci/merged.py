@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.reader import Entry, Reader, hidden_by
+from imgbuild.oci.reader import TarEntry, TarReader, paths_hidden_by
 from imgbuild.oci.tar import MTIME
 from imgbuild.oci.tree import FOLDER_MODE, LINK_LIMIT
 
@@ -35,7 +35,7 @@ REMEDY = "the image is damaged or malicious"
 NODE_LIMIT = 1 << 21
 
 
-class Node:
+class TreeNode:
     """One file, folder or link. A file with several names is one node under all its names."""
 
     __slots__ = (
@@ -43,7 +43,9 @@ class Node:
         "layer", "mode", "mtime", "names", "size", "source", "target", "uid",
     )  # fmt: skip
 
-    def __init__(self, kind: str, layer: int, entry: Entry | None = None, member: int = 0) -> None:
+    def __init__(
+        self, kind: str, layer: int, entry: TarEntry | None = None, member: int = 0
+    ) -> None:
         self.kind = kind
         self.layer = layer  # the last layer that wrote it, or something below it
         self.source = (layer, member)  # of the layer and of the member, both counted from 1
@@ -57,23 +59,23 @@ class Node:
         self.attributes = entry.xattrs if entry and entry.xattrs else None
         self.digest = b""
         self.names = 1
-        self.children: dict[str, Node] | None = {} if kind == "folder" else None
+        self.children: dict[str, TreeNode] | None = {} if kind == "folder" else None
 
 
-class Merged:
+class MergedTree:
     """The tree below `root`; `add` puts a layer on top of it."""
 
     def __init__(self) -> None:
-        self.root = Node("folder", 0)
+        self.root = TreeNode("folder", 0)
         self._layers = 0
         self._member = 0
         self._nodes = 0
         # Names that the current layer wrote, by the folder's children: two names may share a node.
-        self._own: dict[int, tuple[dict[str, Node], set[str]]] = {}
+        self._own: dict[int, tuple[dict[str, TreeNode], set[str]]] = {}
 
     def add(
         self,
-        reader: Reader,
+        reader: TarReader,
         *,
         advance: Callable[[int], object] = lambda _: None,
         also: Callable[[str], Callable[[bytes], object] | None] = lambda _: None,
@@ -83,26 +85,26 @@ class Merged:
         `advance` is called with the number of content bytes read. `also` gets the path of each file
         ("/etc/passwd") and returns None or a function that is called with the content.
         """
-        self._begin()
+        self._begin_layer()
         for entry in reader:
-            node = self._apply(entry)
+            node = self._apply_entry(entry)
             if node is not None and node.kind == "file" and entry.type != tarfile.LNKTYPE:
                 path = "/".join(_parts(entry.path))
-                _feed(node, reader, advance, also(f"/{path}"))
+                _feed_content(node, reader, advance, also(f"/{path}"))
 
-    def add_headers(self, entries: Iterable[Entry]) -> None:
+    def add_headers(self, entries: Iterable[TarEntry]) -> None:
         """Apply only the headers of one layer's members, without digests."""
-        self._begin()
+        self._begin_layer()
         for entry in entries:
-            self._apply(entry)
+            self._apply_entry(entry)
 
-    def find(self, path: str) -> Node | None:
+    def find_node(self, path: str) -> TreeNode | None:
         """The node at `path`; links are followed in its folders, but not in its last part."""
         *above, last = _parts(path) or ("",)
-        folder = self._walk(tuple(above), make=False)
+        folder = self._resolve_folders(tuple(above), make=False)
         return (folder[-1].children or {}).get(last) if folder else None
 
-    def walk(self) -> Iterator[tuple[str, Node]]:
+    def iterate_paths(self) -> Iterator[tuple[str, TreeNode]]:
         """Yield every path except the root, in order: folders before their content."""
         todo = [("", self.root)]
         while todo:
@@ -114,18 +116,18 @@ class Merged:
 
     # -- one member
 
-    def _begin(self) -> None:
+    def _begin_layer(self) -> None:
         self._layers += 1
         self._member = 0
         self._own.clear()
 
-    def _apply(self, entry: Entry) -> Node | None:
+    def _apply_entry(self, entry: TarEntry) -> TreeNode | None:
         """Apply one member: its node, unless it is a folder or a whiteout."""
         self._member += 1
         parts = _parts(entry.path)
-        hidden = hidden_by(parts, self._names)
+        hidden = paths_hidden_by(parts, self._names)
         if hidden is not None:
-            self._white_out(hidden)
+            self._apply_whiteout(hidden)
         elif KINDS.get(entry.type) == "folder":
             self._folder(parts, entry)
         elif parts:
@@ -135,10 +137,10 @@ class Merged:
             return node
         return None
 
-    def _node(self, entry: Entry) -> Node:
+    def _node(self, entry: TarEntry) -> TreeNode:
         if entry.type == tarfile.LNKTYPE:
             *above, last = _parts(entry.target) or ("",)
-            folder = self._walk(tuple(above), make=False)
+            folder = self._resolve_folders(tuple(above), make=False)
             node = folder[-1].children.get(last) if folder and folder[-1].children else None
             if node is None or node.kind == "folder":
                 message = f"{entry.path!r} is a hard link to {entry.target!r}, which is not a file"
@@ -149,10 +151,10 @@ class Merged:
         if kind is None:
             message = f"{entry.path!r} has the unknown type {entry.type!r}"
             raise IntegrityError(message, hint="the layer is not for Linux")
-        return Node(kind, self._layers, entry, self._member)
+        return TreeNode(kind, self._layers, entry, self._member)
 
-    def _folder(self, parts: tuple[str, ...], entry: Entry) -> None:
-        node = Node("folder", self._layers, entry, self._member)
+    def _folder(self, parts: tuple[str, ...], entry: TarEntry) -> None:
+        node = TreeNode("folder", self._layers, entry, self._member)
         if not parts:
             node.children, self.root = self.root.children, node
             return
@@ -162,12 +164,12 @@ class Merged:
             node.children = old.children
         self._place(parent, parts[-1], node)
 
-    def _place(self, parent: Node, name: str, node: Node) -> None:
+    def _place(self, parent: TreeNode, name: str, node: TreeNode) -> None:
         node.layer = self._layers
         children = parent.children if parent.children is not None else {}
         self._nodes += 1
         if self._nodes > NODE_LIMIT:
-            _refuse((name,), f"is one of more than {NODE_LIMIT} paths")
+            _refuse_entry((name,), f"is one of more than {NODE_LIMIT} paths")
         self._own.setdefault(id(children), (children, set()))[1].add(name)
         old = children.get(name)
         if old is not None and old is not node:
@@ -178,21 +180,21 @@ class Merged:
 
     def _names(self, parts: tuple[str, ...]) -> list[str]:
         """The names in the folder at `parts`; empty if there is no folder."""
-        folder = self._walk(parts, make=False)
+        folder = self._resolve_folders(parts, make=False)
         return list(folder[-1].children or ()) if folder else []
 
-    def _white_out(self, hidden: Iterable[tuple[str, ...]]) -> None:
+    def _apply_whiteout(self, hidden: Iterable[tuple[str, ...]]) -> None:
         for *above, name in hidden:
-            folder = self._walk(tuple(above), make=False)
+            folder = self._resolve_folders(tuple(above), make=False)
             below = (folder[-1].children if folder else None) or {}
             if name in below:
-                self._hide(below, name)
+                self._hide_entries(below, name)
 
-    def _hide(self, siblings: dict[str, Node], name: str) -> None:
+    def _hide_entries(self, siblings: dict[str, TreeNode], name: str) -> None:
         """Remove entries of lower layers under `name`, and keep entries of this layer."""
         node = siblings[name]
         for child in list(node.children or ()):
-            self._hide(node.children or {}, child)
+            self._hide_entries(node.children or {}, child)
         if node.kind == "folder":
             mine = node.layer == self._layers
         else:
@@ -203,14 +205,14 @@ class Merged:
 
     # -- folders
 
-    def _parent(self, parts: tuple[str, ...]) -> Node:
+    def _parent(self, parts: tuple[str, ...]) -> TreeNode:
         """The folder at `parts`, created (0755) if missing, and marked as part of this layer."""
-        walked = self._walk(parts, make=True)
+        walked = self._resolve_folders(parts, make=True)
         for node in walked:
             node.layer = self._layers
         return walked[-1]
 
-    def _walk(self, parts: tuple[str, ...], *, make: bool) -> list[Node]:
+    def _resolve_folders(self, parts: tuple[str, ...], *, make: bool) -> list[TreeNode]:
         """The folders from the root to `parts`, links resolved inside; empty if one is missing."""
         stack = [self.root]
         todo = collections.deque(parts)
@@ -224,16 +226,16 @@ class Merged:
             if node is None:
                 if not make:
                     return []
-                node = Node("folder", self._layers)
+                node = TreeNode("folder", self._layers)
                 self._place(stack[-1], part, node)
             if node.kind == "folder":
                 stack.append(node)
                 continue
             if node.kind != "symlink":
-                _refuse(parts, f"has the parent {part}, which is a {node.kind}")
+                _refuse_entry(parts, f"has the parent {part}, which is a {node.kind}")
             links += 1
             if links > LINK_LIMIT:
-                _refuse(parts, "follows too many links")
+                _refuse_entry(parts, "follows too many links")
             if node.target.startswith("/"):
                 del stack[1:]
             todo.extendleft(
@@ -247,9 +249,9 @@ def shown_path(text: str) -> str:
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
-def _feed(
-    node: Node,
-    reader: Reader,
+def _feed_content(
+    node: TreeNode,
+    reader: TarReader,
     advance: Callable[[int], object],
     also: Callable[[bytes], object] | None,
 ) -> None:
@@ -265,10 +267,10 @@ def _feed(
 def _parts(path: str) -> tuple[str, ...]:
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts or "\0" in path:
-        _refuse(parts, "points outside the image")
+        _refuse_entry(parts, "points outside the image")
     return parts
 
 
-def _refuse(parts: tuple[str, ...], text: str) -> NoReturn:
+def _refuse_entry(parts: tuple[str, ...], text: str) -> NoReturn:
     message = f"{'/'.join(parts)!r} {text}"
     raise IntegrityError(message, hint=REMEDY)

@@ -18,15 +18,15 @@ import msgspec
 from isal import igzip, isal_zlib
 
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.tar import BLOCK, padding
-from imgbuild.system.boundary import reading, regular
+from imgbuild.oci.tar import BLOCK, padding_size
+from imgbuild.system.boundary import convert_read_errors, open_regular
 from imgbuild.values import Digest
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 WHITEOUT = ".wh."
-OPAQUE = ".wh..wh..opq"
+OPAQUE_NAME = ".wh..wh..opq"
 CHUNK = 1 << 20
 HEADER_LIMIT = 1 << 20  # bytes of one member's extended headers: paths and a few attributes
 MEMBER_LIMIT = 1 << 20  # of one layer
@@ -39,11 +39,11 @@ REMEDY = "the layer is damaged; run `imgbuild cache verify`, then build or pull 
 TIME_LIMIT = 1 << 33  # seconds: the range of every file system
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # isal's type stub declares its error class as an instance.
-DAMAGED = (EOFError, zlib.error, cast("type[Exception]", isal_zlib.error))
+DAMAGE_ERRORS = (EOFError, zlib.error, cast("type[Exception]", isal_zlib.error))
 FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 DEVICES = (tarfile.CHRTYPE, tarfile.BLKTYPE)
 
-Parts = tuple[str, ...]
+PathParts = tuple[str, ...]
 
 
 class LayerFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class LayerFile(msgspec.Struct, frozen=True, kw_only=True):
     part: tuple[int, int] | None = None
 
 
-class Entry(msgspec.Struct, frozen=True):
+class TarEntry(msgspec.Struct, frozen=True):
     """One member of a layer with its extended headers applied. `mtime` is in whole seconds."""
 
     path: str
@@ -72,7 +72,9 @@ class Entry(msgspec.Struct, frozen=True):
     xattrs: dict[str, str]
 
 
-def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Parts] | None:
+def paths_hidden_by(
+    parts: PathParts, names: Callable[[PathParts], Iterable[str]]
+) -> list[PathParts] | None:
     """The paths of lower layers hidden by the member at `parts`; None if it is not a whiteout.
 
     IntegrityError if a path would be outside of the image. `names` returns the names in a folder,
@@ -81,7 +83,7 @@ def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Par
     if not parts or not parts[-1].startswith(WHITEOUT):
         return None
     folder, name = parts[:-1], parts[-1]
-    if name == OPAQUE:
+    if name == OPAQUE_NAME:
         return [(*folder, child) for child in names(folder)]
     hidden = name.removeprefix(WHITEOUT)
     if hidden == "..":
@@ -92,7 +94,7 @@ def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Par
     return [(*folder, hidden)]
 
 
-class Reader:
+class TarReader:
     """The members of a tar stream with ustar, GNU and PAX headers; rejects sparse files."""
 
     def __init__(self, stream: BinaryIO, label: str, *, hint: str = REMEDY) -> None:
@@ -105,11 +107,11 @@ class Reader:
         self._members = 0
         self._names = 0
 
-    def __iter__(self) -> Iterator[Entry]:
-        with reading(self._label, hint=self._hint):
+    def __iter__(self) -> Iterator[TarEntry]:
+        with convert_read_errors(self._label, hint=self._hint):
             yield from self._entries()
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[TarEntry]:
         fixed: dict[str, str] = {}
         fixed_size = 0
         while True:
@@ -133,33 +135,35 @@ class Reader:
             if info is None:
                 return
             entry = self._entry(info, extended)
-            self._count(entry)
+            self._count_entry(entry)
             yield entry
 
-    def _count(self, entry: Entry) -> None:
+    def _count_entry(self, entry: TarEntry) -> None:
         self._members += 1
         self._names += len(entry.path) + len(entry.target)
         self._names += sum(len(key) + len(value) for key, value in entry.xattrs.items())
         if self._members > MEMBER_LIMIT or self._names > NAMES_LIMIT:
-            self._refuse(f"more than {MEMBER_LIMIT} members, or {NAMES_LIMIT} bytes of names")
+            self._refuse_archive(
+                f"more than {MEMBER_LIMIT} members, or {NAMES_LIMIT} bytes of names"
+            )
 
     def content(self) -> Iterator[bytes]:
         """The rest of the content of the current member."""
         while self._left:
-            chunk = self._read(min(CHUNK, self._left))
+            chunk = self._read_exactly(min(CHUNK, self._left))
             self._left -= len(chunk)
             yield chunk
         if self._pad:
-            self._read(self._pad)
+            self._read_exactly(self._pad)
             self._pad = 0
 
-    def _entry(self, info: tarfile.TarInfo, extended: dict[str, str]) -> Entry:
+    def _entry(self, info: tarfile.TarInfo, extended: dict[str, str]) -> TarEntry:
         if info.type == tarfile.GNUTYPE_SPARSE or any("GNU.sparse" in key for key in extended):
             name = extended.get("GNU.sparse.name", extended.get("path", info.name))
-            self._refuse(f"{name!r} is sparse")
+            self._refuse_archive(f"{name!r} is sparse")
         try:
             size = int(extended.get("size", info.size))
-            entry = Entry(
+            entry = TarEntry(
                 path=extended.get("path", info.name),
                 type=info.type,
                 mode=info.mode & 0o7777,
@@ -176,21 +180,21 @@ class Reader:
                 },
             )
         except (ValueError, OverflowError) as error:
-            self._refuse(f"{info.name!r} has a bad header: {error}")
+            self._refuse_archive(f"{info.name!r} has a bad header: {error}")
         names = "".join((entry.target, *entry.xattrs))
         if not 0 <= min(entry.uid, entry.gid) <= max(entry.uid, entry.gid) < ID_LIMIT:
-            self._refuse(f"{entry.path!r} has the owner {entry.uid}:{entry.gid}")
+            self._refuse_archive(f"{entry.path!r} has the owner {entry.uid}:{entry.gid}")
         if not 0 <= min(entry.device) <= max(entry.device) < DEVICE_LIMIT:
-            self._refuse(f"{entry.path!r} has the device numbers {entry.device}")
+            self._refuse_archive(f"{entry.path!r} has the device numbers {entry.device}")
         if entry.size < 0 or "\0" in names or "" in entry.xattrs:
-            self._refuse(f"{entry.path!r} has a bad header")
+            self._refuse_archive(f"{entry.path!r} has a bad header")
         if entry.type in FILES and entry.path.endswith("/"):  # the mark of a folder in old tars
             entry = msgspec.structs.replace(entry, type=tarfile.DIRTYPE)
-        self._left, self._pad = entry.size, padding(entry.size)
+        self._left, self._pad = entry.size, padding_size(entry.size)
         return entry
 
     def _header(self) -> tarfile.TarInfo | None:
-        block = self._read(BLOCK)
+        block = self._read_exactly(BLOCK)
         if not any(block):
             while self._stream.read(CHUNK):  # what a builder's record size left behind the end
                 pass
@@ -198,14 +202,14 @@ class Reader:
         try:
             return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            self._refuse(f"a tar header is damaged ({error})")
+            self._refuse_archive(f"a tar header is damaged ({error})")
 
     def _text(self, info: tarfile.TarInfo) -> bytes:
         self._headers += max(0, info.size)
         if info.size < 0 or self._headers > HEADER_LIMIT:
-            self._refuse(f"an extended header of {info.size} bytes (limit {HEADER_LIMIT})")
-        text = self._read(info.size)
-        self._read(padding(info.size))
+            self._refuse_archive(f"an extended header of {info.size} bytes (limit {HEADER_LIMIT})")
+        text = self._read_exactly(info.size)
+        self._read_exactly(padding_size(info.size))
         return text
 
     def _records(self, data: bytes) -> dict[str, str]:
@@ -216,31 +220,31 @@ class Reader:
             length = int(digits) if digits.isdigit() and len(digits) <= LENGTH_DIGITS else 0
             key, equals, value = data[len(digits) + 1 : length - 1].partition(b"=")
             if not equals or data[length - 1 : length] != b"\n":
-                self._refuse("a PAX header is damaged")
+                self._refuse_archive("a PAX header is damaged")
             records[os.fsdecode(key)] = os.fsdecode(value)
             data = data[length:]
         return records
 
-    def _read(self, length: int) -> bytes:
+    def _read_exactly(self, length: int) -> bytes:
         try:
             data = self._stream.read(length)
-        except DAMAGED as error:
-            self._refuse(str(error))
+        except DAMAGE_ERRORS as error:
+            self._refuse_archive(str(error))
         except OSError as error:
             if error.errno is not None:
                 raise
-            self._refuse(str(error))  # gzip.BadGzipFile has no number
+            self._refuse_archive(str(error))  # gzip.BadGzipFile has no number
         if len(data) != length:
-            self._refuse("the archive is truncated")
+            self._refuse_archive("the archive is truncated")
         return data
 
-    def _refuse(self, text: str) -> NoReturn:
+    def _refuse_archive(self, text: str) -> NoReturn:
         message = f"{self._label}: {text}"
         raise IntegrityError(message, hint=self._hint)
 
 
 @contextlib.contextmanager
-def decompressed(
+def open_decompressed(
     path: Path,
     part: tuple[int, int] | None = None,
     advance: Callable[[int], None] = lambda _: None,
@@ -251,9 +255,9 @@ def decompressed(
     read from the file. InputError if it is compressed with zstd.
     """
     with contextlib.ExitStack() as opened:
-        raw = opened.enter_context(io.FileIO(path, opener=regular))
+        raw = opened.enter_context(io.FileIO(path, opener=open_regular))
         offset, length = part or (0, os.fstat(raw.fileno()).st_size)
-        file = io.BufferedReader(_Part(raw, offset, length, advance), CHUNK)
+        file = io.BufferedReader(_FilePart(raw, offset, length, advance), CHUNK)
         magic = file.peek(len(ZSTD))
         if magic.startswith(ZSTD):
             message = f"{path} is compressed with zstd, which is unsupported"
@@ -265,20 +269,20 @@ def decompressed(
 
 
 @contextlib.contextmanager
-def inflated(
+def open_inflated(
     layer: LayerFile, advance: Callable[[int], None] = lambda _: None
 ) -> Iterator[BinaryIO]:
     """The tar in a layer file, inflated and hashed by a separate thread.
 
-    `advance` and errors are as for `decompressed`. IntegrityError, at the end, if the digest of the
-    tar is not `layer.diff_id`.
+    `advance` and errors are as for `open_decompressed`. IntegrityError, at the end, if the digest
+    of the tar is not `layer.diff_id`.
     """
     with contextlib.ExitStack() as opened:
-        plain = opened.enter_context(decompressed(layer.path, layer.part, advance))
+        plain = opened.enter_context(open_decompressed(layer.path, layer.part, advance))
         ahead = opened.enter_context(_ReadAhead(plain))
         tar = io.BufferedReader(ahead, CHUNK)
         yield cast("BinaryIO", tar)
-        with reading(str(layer.path), hint=REMEDY):
+        with convert_read_errors(str(layer.path), hint=REMEDY):
             while tar.read(CHUNK):
                 pass
         if ahead.digest != layer.diff_id:
@@ -289,12 +293,12 @@ def inflated(
             raise IntegrityError(message, hint=REMEDY)
 
 
-def check(
+def check_digests(
     layer: LayerFile, digest: Digest, advance: Callable[[int], None] = lambda _: None
 ) -> None:
     """Raise IntegrityError, with the layer's `digest`, if its tar does not match its diff id."""
     try:
-        with inflated(layer, advance):
+        with open_inflated(layer, advance):
             pass
     except IntegrityError as error:
         message = f"layer {digest}: {error.message}"
@@ -312,7 +316,7 @@ class _ReadAhead(io.RawIOBase):
         self._piece = memoryview(b"")
         self._ended = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread = threading.Thread(target=self._read_in_thread, daemon=True)
         self._thread.start()
 
     @property
@@ -320,7 +324,7 @@ class _ReadAhead(io.RawIOBase):
         """The digest of all bytes, available at the end."""
         return f"sha256:{self._hash.hexdigest()}"
 
-    def _read(self) -> None:
+    def _read_in_thread(self) -> None:
         piece: bytes | Exception = b"-"
         while piece and not isinstance(piece, Exception):
             try:
@@ -357,7 +361,7 @@ class _ReadAhead(io.RawIOBase):
         super().close()
 
 
-class _Part(io.RawIOBase):
+class _FilePart(io.RawIOBase):
     """The `length` bytes of `file` from `offset`."""
 
     def __init__(

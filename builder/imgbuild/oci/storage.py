@@ -15,8 +15,8 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import Descriptor, Index
-from imgbuild.oci.reader import LayerFile, check
-from imgbuild.system.boundary import reads, regular
+from imgbuild.oci.reader import LayerFile, check_digests
+from imgbuild.system.boundary import open_regular, reads_untrusted
 from imgbuild.values import Digest, digest_of
 
 INDEX_FILE = "index.json"
@@ -25,12 +25,12 @@ MEMBER_LIMIT = 10_000  # files of an archive; an image has some hundred blobs
 DOCUMENT_LIMIT = 16 << 20  # bytes; a configuration has some kilobytes
 CHUNK = 1 << 20
 HINT = "pass an OCI layout, an archive of one, or the output of `docker save` or `podman save`"
-AGAIN = "build or save the image again"
+BUILD_AGAIN_REMEDY = "build or save the image again"
 
 T = TypeVar("T")
 
 
-class Blob(msgspec.Struct, frozen=True, kw_only=True):
+class BlobLocation(msgspec.Struct, frozen=True, kw_only=True):
     """The location of a blob: a file, or a `part` (offset, length) of an archive."""
 
     path: Path
@@ -53,13 +53,13 @@ class ImageStorage:
     @cached_property
     def entry(self) -> Descriptor:
         """The only entry of `index.json`, with its annotations."""
-        entries = decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
+        entries = decode_document(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
         if len(entries) != 1:
             message = f"{self.path}: {INDEX_FILE} has {len(entries)} images"
             raise InputError(message, hint="only layouts with one image are supported")
         return entries[0]
 
-    def place(self, name: str) -> Blob:
+    def place(self, name: str) -> BlobLocation:
         """The location of the file `name`; IntegrityError if it is missing."""
         raise NotImplementedError
 
@@ -85,12 +85,12 @@ class ImageStorage:
                 return file.read(blob.size)
         except OSError as error:
             message = f"cannot read {blob.path}: {error.strerror}"
-            raise IntegrityError(message, hint=AGAIN) from error
+            raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY) from error
 
-    def document(self, descriptor: Descriptor) -> bytes:
+    def read_document(self, descriptor: Descriptor) -> bytes:
         """See `ImageSource`."""
         data = self.data(blob_name(descriptor.digest))
-        self._expect(descriptor.digest, digest_of(data))
+        self._check_equal(descriptor.digest, digest_of(data))
         return data
 
     def size(self, layer: Descriptor) -> int | None:
@@ -115,21 +115,21 @@ class ImageStorage:
                     advance(len(chunk))
         except OSError as error:
             message = f"cannot read {error.filename}: {error.strerror}"
-            raise IntegrityError(message, hint=AGAIN) from error
-        self._expect(layer.digest, f"sha256:{hashed.hexdigest()}")
+            raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY) from error
+        self._check_equal(layer.digest, f"sha256:{hashed.hexdigest()}")
         if diff_id is not None:
-            check(LayerFile(path=blob.path, part=blob.part, diff_id=diff_id), layer.digest)
+            check_digests(LayerFile(path=blob.path, part=blob.part, diff_id=diff_id), layer.digest)
 
-    def _expect(self, named: Digest, actual: Digest) -> None:
+    def _check_equal(self, named: Digest, actual: Digest) -> None:
         if named != actual:
             message = f"{self.path}: {named} has the digest {actual}"
-            raise IntegrityError(message, hint=AGAIN)
+            raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY)
 
 
-class Folder(ImageStorage):
+class LayoutFolder(ImageStorage):
     """An OCI layout."""
 
-    def place(self, name: str) -> Blob:
+    def place(self, name: str) -> BlobLocation:
         """See `ImageStorage`."""
         path = self.path / name
         try:
@@ -140,20 +140,20 @@ class Folder(ImageStorage):
         if not stat.S_ISREG(status.st_mode):
             message = f"{path} is not a regular file"
             raise IntegrityError(message, hint="build the image again")
-        return Blob(path=path, size=status.st_size)
+        return BlobLocation(path=path, size=status.st_size)
 
 
-class Archive(ImageStorage):
+class ImageArchive(ImageStorage):
     """An archive of an OCI layout, or the output of `docker save`."""
 
-    @reads("path", hint=HINT)
+    @reads_untrusted("path", hint=HINT)
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._members: dict[str, Blob] = {}
+        self._members: dict[str, BlobLocation] = {}
         self._links: dict[str, str] = {}
         try:
             with (
-                open(path, "rb", opener=regular) as file,
+                open(path, "rb", opener=open_regular) as file,
                 tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar,
             ):
                 for number, member in enumerate(tar):
@@ -165,7 +165,7 @@ class Archive(ImageStorage):
                         self._links[name] = member.linkname.removeprefix("./").removeprefix("../")
                     elif member.isfile():
                         part = (member.offset_data, member.size)
-                        self._members[name] = Blob(path=path, size=member.size, part=part)
+                        self._members[name] = BlobLocation(path=path, size=member.size, part=part)
         except OSError as error:
             message = f"cannot read {path}: {error.strerror}"
             raise InputError(message, hint=HINT) from error
@@ -175,7 +175,7 @@ class Archive(ImageStorage):
                 message, hint=f"{HINT}; decompress it first if it is compressed"
             ) from error
 
-    def place(self, name: str) -> Blob:
+    def place(self, name: str) -> BlobLocation:
         """See `ImageStorage`."""
         blob = self._members.get(self._links.get(name, name))
         if blob is None:
@@ -184,7 +184,7 @@ class Archive(ImageStorage):
         return blob
 
 
-def decode(holder: ImageStorage, data: bytes, kind: type[T], name: str) -> T:
+def decode_document(holder: ImageStorage, data: bytes, kind: type[T], name: str) -> T:
     """The document `data`, which is the file `name` of `holder`."""
     return codec.decode(data, kind, file=f"{holder.path}: {name}", what="image", hint=HINT)
 

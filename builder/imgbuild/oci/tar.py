@@ -40,7 +40,7 @@ TYPES = {
 }
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True):
+class FileSlice(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a file on disk: `length` bytes at `offset`, plain or a raw deflate stream.
 
     `crc` is the CRC-32 of the content.
@@ -53,7 +53,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     crc: int
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class LayerMember(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of a layer. `path` has no slash at its start or end.
 
     `size` is the number of bytes of the uncompressed content. `content` is None except for files.
@@ -68,26 +68,26 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     mtime: int = MTIME
     size: int = 0
     target: str = ""
-    content: bytes | Slice | None = None
+    content: bytes | FileSlice | None = None
     pack: bool = False
 
 
-def sort_key(member: Member) -> bytes:
+def sort_key(member: LayerMember) -> bytes:
     """The sort key of members in a layer: the bytes of the path."""
     return member.path.encode()
 
 
-def padding(size: int) -> int:
+def padding_size(size: int) -> int:
     """The number of zero bytes after a content of `size` bytes."""
     return -size % BLOCK
 
 
-def header(member: Member) -> bytes:
+def member_header(member: LayerMember) -> bytes:
     """The header blocks of `member`: ustar, after a PAX header if a field needs one."""
     path = member.path + "/" if member.kind is MemberKind.FOLDER else member.path
     size = member.size if member.kind is MemberKind.FILE else 0
     extended: dict[str, str] = {}
-    prefix, name = _split(path)
+    prefix, name = _split_path(path)
     if name is None:
         extended["path"] = path
         prefix, name = b"", _fallback(path)
@@ -104,7 +104,7 @@ def header(member: Member) -> bytes:
     return _pax(extended) + block if extended else block
 
 
-def _split(path: str) -> tuple[bytes, bytes | None]:
+def _split_path(path: str) -> tuple[bytes, bytes | None]:
     """The prefix and name of `path` in ustar; the name is None if it is too long or not ASCII."""
     raw = path.encode()
     if not path.isascii():
@@ -143,7 +143,7 @@ def _pax(fields: dict[str, str]) -> bytes:
     records = b"".join(_record(key, value) for key, value in sorted(fields.items()))
     numbers = {"uid": 0, "gid": 0, "size": len(records), "mtime": MTIME}
     block = _block(PAX_NAME, b"", b"x", 0o644, numbers, b"")
-    return block + records + bytes(padding(len(records)))
+    return block + records + bytes(padding_size(len(records)))
 
 
 def _record(key: str, value: str) -> bytes:

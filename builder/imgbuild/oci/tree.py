@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 from imgbuild.errors import IntegrityError
-from imgbuild.system.folder import remove_all
+from imgbuild.system.folder import remove_folder
 
 LINK_LIMIT = 40  # the same as the kernel's
 OPEN_FOLDERS = 64
@@ -35,14 +35,14 @@ class RootFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._forget()
+        self._close_descriptors()
         os.close(self._root)
 
-    def parts(self, path: str) -> tuple[str, ...]:
+    def path_parts(self, path: str) -> tuple[str, ...]:
         """The components of `path` below the root; IntegrityError if one is `..`."""
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
         if ".." in parts or "\0" in path:
-            self._refuse(path, "points outside the image")
+            self._refuse_path(path, "points outside the image")
         return parts
 
     def folder(self, parts: tuple[str, ...], *, make: bool = True) -> int:
@@ -57,7 +57,7 @@ class RootFolder:
         if cached is not None:
             self._open.move_to_end(parts)
             return cached
-        descriptor = self._walk(parts, make=make)
+        descriptor = self._walk_to_folder(parts, make=make)
         self._open[parts] = descriptor
         if len(self._open) > OPEN_FOLDERS:
             oldest, unused = self._open.popitem(last=False)
@@ -87,11 +87,11 @@ class RootFolder:
         with contextlib.suppress(FileNotFoundError):
             kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if stat.S_ISDIR(kind):
-                remove_all(name, parent)
+                remove_folder(name, parent)
             else:
                 os.unlink(name, dir_fd=parent)
             if stat.S_ISDIR(kind) or stat.S_ISLNK(kind):
-                self._forget()
+                self._close_descriptors()
         return stat.S_ISDIR(kind)
 
     def names(self, parts: tuple[str, ...]) -> list[str]:
@@ -106,7 +106,7 @@ class RootFolder:
         finally:
             os.close(readable)
 
-    def _walk(self, parts: tuple[str, ...], *, make: bool) -> int:
+    def _walk_to_folder(self, parts: tuple[str, ...], *, make: bool) -> int:
         stack = [os.open(".", _WALK, dir_fd=self._root)]
         todo = collections.deque(parts)
         links = 0
@@ -118,12 +118,12 @@ class RootFolder:
                         os.close(stack.pop())
                     continue
                 try:
-                    stack.append(self._enter(part, stack[-1], make=make))
+                    stack.append(self._enter_folder(part, stack[-1], make=make))
                 except NotADirectoryError:
                     links += 1
                     target = self._target(part, stack[-1], parts)
                     if links > LINK_LIMIT:
-                        self._refuse("/".join(parts), "follows too many links")
+                        self._refuse_path("/".join(parts), "follows too many links")
                     if target.startswith("/"):
                         while len(stack) > 1:
                             os.close(stack.pop())
@@ -135,7 +135,7 @@ class RootFolder:
             for descriptor in stack:
                 os.close(descriptor)
 
-    def _enter(self, name: str, parent: int, *, make: bool) -> int:
+    def _enter_folder(self, name: str, parent: int, *, make: bool) -> int:
         try:
             return os.open(name, _WALK, dir_fd=parent)
         except FileNotFoundError:
@@ -149,20 +149,20 @@ class RootFolder:
         try:
             return os.readlink(name, dir_fd=parent)
         except OSError:
-            self._refuse("/".join(parts), f"has the parent {name}, which is a file")
+            self._refuse_path("/".join(parts), f"has the parent {name}, which is a file")
 
-    def _refuse(self, path: str, text: str) -> NoReturn:
+    def _refuse_path(self, path: str, text: str) -> NoReturn:
         message = f"{self.path}: {path!r} {text}"
         raise IntegrityError(message, hint="the image is damaged or malicious")
 
-    def _forget(self) -> None:
+    def _close_descriptors(self) -> None:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
         self._places.clear()
 
 
-def remove(root: Path) -> None:
+def remove_root(root: Path) -> None:
     """Remove an unpacked image, including read-only folders; no error if it is missing."""
     with contextlib.suppress(FileNotFoundError):
-        remove_all(root)
+        remove_folder(root)

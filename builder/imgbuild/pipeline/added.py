@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from packaging.requirements import Requirement
 
 from imgbuild.errors import InputError
-from imgbuild.index.pages import places
+from imgbuild.index.pages import index_addresses
 from imgbuild.lock.published import project_row
 from imgbuild.pipeline import source_packages
 from imgbuild.pipeline.choose_target import unknown_debs
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
-from imgbuild.project.model import Declared, DeclaredRequirement, Place
-from imgbuild.resolve.demands import demands
-from imgbuild.resolve.feasible import IndexPages, obstacles
+from imgbuild.project.model import Declarations, DeclaredRequirement, FilePlace
+from imgbuild.resolve.demands import package_demands
+from imgbuild.resolve.feasible import IndexPages, find_obstacles
 from imgbuild.solve import repository_name, uv
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 
-def row_of(session: Session, names: Sequence[str], verb: str) -> str:
+def find_row(session: Session, names: Sequence[str], verb: str) -> str:
     """Select the row to change: the named row, or the only row of the matrix.
 
     Raises InputError if it extends no published target, or if the project is the catalogue.
@@ -29,7 +29,7 @@ def row_of(session: Session, names: Sequence[str], verb: str) -> str:
     if len(names) > 1:
         message = f"only one target can be specified, not {' and '.join(names)}"
         raise InputError(message, hint="specify one of them")
-    chosen = session.select(names)
+    chosen = session.select_targets(names)
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(item.name for item in chosen)}"
         raise InputError(message, hint="specify one of them with --target")
@@ -40,13 +40,13 @@ def row_of(session: Session, names: Sequence[str], verb: str) -> str:
     return name
 
 
-def with_names(session: Session, requirements: Sequence[str]) -> list[str]:
+def add_names(session: Session, requirements: Sequence[str]) -> list[str]:
     """Add package names to URLs of git repositories in requirements."""
     context = open_inputs(session).context
-    return [repository_name.with_name(text, context) for text in requirements]
+    return [repository_name.add_name(text, context) for text in requirements]
 
 
-def problems(
+def addition_problems(
     session: Session, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
     """The reasons why requirements and Debian packages cannot be added to row `name`.
@@ -59,27 +59,27 @@ def problems(
     target = session.matrix.targets[name]
     base = session.matrix.bases[target.base]
     context = open_inputs(session).context
-    declared = Declared(
+    declared = Declarations(
         requirements=tuple(
-            DeclaredRequirement(text=str(each), place=Place("")) for each in requirements
+            DeclaredRequirement(text=str(each), place=FilePlace("")) for each in requirements
         )
     )
     reasons: list[str] = []
-    addresses = places(session.matrix, target, uv.default_index)
+    addresses = index_addresses(session.matrix, target, uv.default_index)
     pages = IndexPages(session.matrix, context, target.as_of, addresses, item.row.indexes)
     for arch in target.arch:
-        tags = Tags(python=base.python, glibc=base.glibc, arch=arch)
-        asked = demands(declared, tags.markers)
+        tags = WheelTags(python=base.python, glibc=base.glibc, arch=arch)
+        asked = package_demands(declared, tags.environment_markers)
         versions = item.published.lock.arch[arch].versions if item.row.extends else {}
         below = item.row.extends
         reasons += [
             f"{each}: {below} has {each.package} {versions[each.package]}, which cannot be changed"
             for each in asked
-            if each.package in versions and not each.allows(versions[each.package])
+            if each.package in versions and not each.allows_version(versions[each.package])
         ]
         lacking = [each for each in asked if each.package not in versions]
-        blocked = obstacles(lacking, pages, tags)
-        reasons += source_packages.reasons(item, blocked, lacking, pages, tags)
+        blocked = find_obstacles(lacking, pages, tags)
+        reasons += source_packages.obstacle_reasons(item, blocked, lacking, pages, tags)
         for deb, near in unknown_debs(session.matrix, target.base, system, arch, context).items():
             reasons.append(f"Debian has no package {deb}" + (f"; nearest: {near}" if near else ""))
     return list(dict.fromkeys(reasons))

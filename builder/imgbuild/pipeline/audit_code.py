@@ -17,18 +17,18 @@ from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.code import check
 from imgbuild.audit.code.code_files import find_files, fork_texts
-from imgbuild.audit.code.code_set import roots_of
+from imgbuild.audit.code.code_set import possible_roots
 from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import texts_key
 from imgbuild.audit.main_path import policy
-from imgbuild.audit.packages.library import Library, LibraryWheel, pack, unpack
+from imgbuild.audit.packages.library import Library, LibraryWheel, pack_value, unpack_value
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
-from imgbuild.audit.source.facts import ModuleFacts, Opaque
+from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, LockStale
-from imgbuild.index.remote_wheel import LATER, Blocks
+from imgbuild.index.remote_wheel import LOCKED_PREFIX, BlockCache
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel, installed_wheels
@@ -36,26 +36,26 @@ from imgbuild.matrix import project_paths
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
 from imgbuild.pipeline.session import Session
-from imgbuild.plan.plan import omitted
-from imgbuild.report import Severity, Unread
+from imgbuild.plan.plan import omitted_paths
+from imgbuild.report import Severity, UncheckedPart
 from imgbuild.solve import git_tree
-from imgbuild.system.amounts import count
+from imgbuild.system.amounts import format_count
 from imgbuild.system.code_digest import code_digest
-from imgbuild.system.collector import paused
+from imgbuild.system.collector import pause_collector
 from imgbuild.system.console import console
-from imgbuild.values import Arch, normalize, sha256
-from imgbuild.wheel.sdist import members
+from imgbuild.values import Arch, normalize_package, sha256
+from imgbuild.wheel.sdist import read_members
 
 FORM = "git+https://HOST/PATH@REV"
-KEPT = "code-report"
-JUDGING = "imgbuild.audit.code.check"
+REPORT_FACT = "code-report"
+JUDGING_MODULE = "imgbuild.audit.code.check"
 COMMAND_LINE = "command line"
 NO_SOURCES = "options and variables were not checked, because the sources are not in the cache"
-SECONDS = 0.8  # time limit of `findings_of_run`
-SMALL = 400_000  # bytes of code that can be read in that time
+SECONDS = 0.8  # time limit of `find_run_errors`
+SMALL_LIMIT = 400_000  # bytes of code that can be read in that time
 
 
-class Code(msgspec.Struct, frozen=True, kw_only=True):
+class UserCode(msgspec.Struct, frozen=True, kw_only=True):
     """A user's files, which are read once for all package sets. `again` ignores cached reports.
 
     `forks` replace packages of locked targets.
@@ -66,9 +66,11 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     forks: tuple[Fork, ...] = ()
 
 
-def read_code(paths: Iterable[Path], *, again: bool = False, forks: Iterable[Fork] = ()) -> Code:
+def read_code(
+    paths: Iterable[Path], *, again: bool = False, forks: Iterable[Fork] = ()
+) -> UserCode:
     """Read the files at and below `paths`. Raises InputError for a path that does not exist."""
-    return Code(texts=find_files(paths), again=again, forks=tuple(forks))
+    return UserCode(texts=find_files(paths), again=again, forks=tuple(forks))
 
 
 def read_fork(text: str, context: Context) -> Fork:
@@ -78,15 +80,15 @@ def read_fork(text: str, context: Context) -> Fork:
         message = f"--replace {text}: expected NAME=PATH or NAME={FORM}"
         hint = f"specify, for example, --replace verl=../verl or --replace verl={FORM}"
         raise InputError(message, hint=hint)
-    package = normalize(name)
+    package = normalize_package(name)
     if not place.startswith("git+"):
         return Fork(package=package, texts=fork_texts(Path(place), package))
-    address, tree = git_tree.read(
+    address, tree = git_tree.fetch_git_url(
         place, f"--replace {name}", context, form=f"--replace {name}={FORM}"
     )
-    archive = git_tree.archive(tree, context.store, str(address))
+    archive = git_tree.stored_archive(tree, context.store, str(address))
     with context.store.scratch() as folder:
-        for member, content in members(archive, name):
+        for member, content in read_members(archive, name):
             if member.kind == "file" and member.path.endswith(".py"):
                 path = folder / name / Path(*Path(member.path).parts[1:])
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,7 @@ def read_fork(text: str, context: Context) -> Fork:
     return Fork(package=package, texts=tuple(shown))
 
 
-def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeReport:
+def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> CodeReport:
     """The findings in `code` for the packages of `lock` on `arch`.
 
     Raises LockStale if the lock is not for `arch`, and FetchFailed if the code of a package is not
@@ -112,7 +114,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
     store = inputs.store
-    with Library(store, Blocks(ranges)) as library:
+    with Library(store, BlockCache(ranges)) as library:
         # A package that would have to be built first is not read, because a build can take an hour.
         at_hand = Library(store, published=library.published, ahead=False)
         built = {build.wheel.sha256 for build in resolution.built}
@@ -128,7 +130,9 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
         packages = CodePackages(
             installed={wheel.package: wheel.sha256 for wheel in read},
             machine=(lock.base.python, arch, "offline" if inputs.offline else ""),
-            open=lambda: _open(lock, arch, read, library, lambda wheel: _place(store, wheel)),
+            open=lambda: _open_package_set(
+                lock, arch, read, library, lambda wheel: _place(store, wheel)
+            ),
             others=lambda: other_sets(lock.target, library),
             others_key=_others_key(),
             unread=tuple(unread),
@@ -136,7 +140,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
         return audit_code(packages, code, store, target=lock.target)
 
 
-def _forks(lock: Lock, wheels: Iterable[Wheel], code: Code) -> tuple[Fork, ...]:
+def _forks(lock: Lock, wheels: Iterable[Wheel], code: UserCode) -> tuple[Fork, ...]:
     """The forks of `code` with the versions that they replace.
 
     Raises InputError for another package.
@@ -171,7 +175,7 @@ class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()
 
 
-def opened(package_set: PackageSet) -> CodePackages:
+def open_code_packages(package_set: PackageSet) -> CodePackages:
     """An open package set."""
     return CodePackages(
         installed={name: each.wheel.sha256 for name, each in package_set.wheels.items()},
@@ -180,22 +184,22 @@ def opened(package_set: PackageSet) -> CodePackages:
     )
 
 
-def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str) -> CodeReport:
+def audit_code(packages: CodePackages, code: UserCode, store: Store, *, target: str) -> CodeReport:
     """The findings in `code` for `packages`, from the cache or computed and cached."""
     key_parts = [
-        *(code_digest(JUDGING, alone=__name__), packages.machine, packages.installed),
+        *(code_digest(JUDGING_MODULE, alone=__name__), packages.machine, packages.installed),
         *(packages.others_key, packages.unread),
         {fork.package: (fork.version, texts_key(fork.texts)) for fork in code.forks},
     ]
-    set_key = sha256(codec.compact(key_parts))
-    key = sha256(codec.compact([set_key, texts_key(code.texts)]))
-    cached = store.fact(KEPT, key) if not code.again else None
-    report = unpack(cached, CodeReport) if cached is not None else None
+    set_key = sha256(codec.encode_compact(key_parts))
+    key = sha256(codec.encode_compact([set_key, texts_key(code.texts)]))
+    cached = store.fact(REPORT_FACT, key) if not code.again else None
+    report = unpack_value(cached, CodeReport) if cached is not None else None
     if report is None:
         number = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
-        title = f"auditing {count(number, 'file')} of code for {target}"
-        with paused(freeze=True), console.step(title):
-            checked = check.check(
+        title = f"auditing {format_count(number, 'file')} of code for {target}"
+        with pause_collector(freeze=True), console.step(title):
+            checked = check.check_code(
                 packages.open(),
                 code.texts,
                 store,
@@ -211,12 +215,12 @@ def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str)
             findings=checked.findings,
             files=number,
             unread=(
-                *(Unread(what=name, why="it is not built yet") for name in packages.unread),
-                *(Unread(what=name, why=NO_SOURCES) for name in checked.absent),
+                *(UncheckedPart(what=name, why="it is not built yet") for name in packages.unread),
+                *(UncheckedPart(what=name, why=NO_SOURCES) for name in checked.absent),
             ),
         )
         if not checked.absent:
-            store.put_fact(KEPT, key, pack(report))
+            store.put_fact(REPORT_FACT, key, pack_value(report))
     return msgspec.structs.replace(report, target=target)
 
 
@@ -226,10 +230,10 @@ def _place(store: Store, wheel: Wheel) -> Path | str:
 
 def _address(wheel: Wheel) -> str:
     """The URL of a wheel without a lookup of the file, which cached facts do not need."""
-    return f"{LATER}{wheel.sha256}"
+    return f"{LOCKED_PREFIX}{wheel.sha256}"
 
 
-def _open(
+def _open_package_set(
     lock: Lock,
     arch: Arch,
     wheels: Sequence[Wheel],
@@ -247,7 +251,7 @@ def _open(
         glibc=lock.base.glibc,
         locate=place,
         partial=partial_set,
-        omit=omitted(lock.drop, wheels),
+        omit=omitted_paths(lock.drop, wheels),
         kind=kind,
     )
 
@@ -269,7 +273,7 @@ class CachedPackages(PackageSet):
         """The packages with modules that were looked up but have no cached facts."""
         return set()
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         """Look up a module by name, as in `PackageSet`."""
         if time.monotonic() > self.deadline:
             raise TimeoutError
@@ -277,7 +281,7 @@ class CachedPackages(PackageSet):
             return super().module(name)
         except FetchFailed:
             self.lacking.add(self.owner(name) or name)
-            return Opaque(name, "unknown")
+            return OpaqueModule(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
         """Works as in `PackageSet`. Raises NotCachedError if sources would be searched."""
@@ -305,7 +309,7 @@ def cached_findings(
     lock: Lock,
     arch: Arch,
     store: Store,
-    code: Code,
+    code: UserCode,
     deadline: float = math.inf,
     only: Collection[str] | None = None,
 ) -> tuple[list[CodeFinding], list[str]]:
@@ -326,20 +330,20 @@ def cached_findings(
     every: list[CodeFinding] | None = None
     while every is None:
         here = [wheel for wheel in wheels if wheel.package not in unread]
-        package_set = _open(lock, arch, here, library, kind=CachedPackages)
+        package_set = _open_package_set(lock, arch, here, library, kind=CachedPackages)
         if isinstance(package_set, CachedPackages):
             package_set.deadline = deadline
         try:
-            checked = check.check(package_set, code.texts, library.store, (), sorted(unread))
+            checked = check.check_code(package_set, code.texts, library.store, (), sorted(unread))
             every = list(checked.findings)
             lacking = package_set.lacking if isinstance(package_set, CachedPackages) else set()
         except NotCachedError as error:
             unread.add(str(error))
-    imported = check.imported(code.texts, library.store)
-    return every, sorted(lacking | {name for name in unread if roots_of(name) & imported})
+    imported = check.imported_modules(code.texts, library.store)
+    return every, sorted(lacking | {name for name in unread if possible_roots(name) & imported})
 
 
-def findings_of_run(
+def find_run_errors(
     session: Session, name: str, arch: Arch, command: str, *, project: bool
 ) -> list[CodeFinding]:
     """Find errors in a command line and, with `project`, in the project's code.
@@ -354,11 +358,11 @@ def findings_of_run(
         deadline = time.monotonic() + SECONDS
         if project:
             texts = (*texts, *find_files([session.project.root], deadline=deadline))
-        small = sum(len(text.source) for text in texts) <= SMALL
+        small = sum(len(text.source) for text in texts) <= SMALL_LIMIT
         if not small or arch not in lock.arch:
             return []
         only = None if project else check.compared_packages()
-        every, _ = cached_findings(lock, arch, Store.open(), Code(texts=texts), deadline, only)
+        every, _ = cached_findings(lock, arch, Store.open(), UserCode(texts=texts), deadline, only)
     except (ImgbuildError, OSError, TimeoutError):
         return []  # the command reports other errors
     return [
@@ -374,7 +378,7 @@ def findings_of_run(
 
 def _projects() -> list[Project]:
     """The catalogue and the project, which are identical in a checkout of imgbuild."""
-    both = (project_paths.catalogue(), project_paths.find(None))
+    both = (project_paths.catalogue_project(), project_paths.find_project(None))
     return list({project.images.resolve(): project for project in both}.values())
 
 
@@ -398,32 +402,34 @@ def other_sets(target: str, library: Library) -> list[OtherSet]:
     for project in _projects():
         for name in project.locked_targets():
             if name != target:
-                lock = _readable(project, name)
+                lock = _readable_lock(project, name)
                 if lock is not None and Arch.X86_64 in lock.arch:
-                    sets[name] = _other(lock, library)
+                    sets[name] = _other_set(lock, library)
     return list(sets.values())
 
 
-def _readable(project: Project, name: str) -> Lock | None:
+def _readable_lock(project: Project, name: str) -> Lock | None:
     try:
         return lock_file.read_lock(project.images, name)
     except ImgbuildError:
         return None
 
 
-def _other(lock: Lock, library: Library) -> OtherSet:
-    walked = policy.load().walk
+def _other_set(lock: Lock, library: Library) -> OtherSet:
+    walked = policy.load_policy().walk
     wheels = [
         wheel for wheel in installed_wheels(lock.arch[Arch.X86_64]) if wheel.package in walked
     ]
 
     @functools.cache
-    def _opened() -> PackageSet:
+    def _open_cached_set() -> PackageSet:
         """A package set of the wheels with cached facts."""
         here = [wheel for wheel in wheels if _is_cached(library, wheel)]
-        return _open(lock, Arch.X86_64, here, library, partial_set=True)
+        return _open_package_set(lock, Arch.X86_64, here, library, partial_set=True)
 
-    return OtherSet(lock.target, {wheel.package: wheel.version for wheel in wheels}, _opened)
+    return OtherSet(
+        lock.target, {wheel.package: wheel.version for wheel in wheels}, _open_cached_set
+    )
 
 
 def _is_cached(library: Library, wheel: Wheel) -> bool:

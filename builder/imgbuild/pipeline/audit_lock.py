@@ -14,24 +14,24 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.assemble.inputs import Inputs, batches
+from imgbuild.assemble.inputs import Inputs, split_into_batches
 from imgbuild.audit import judge
-from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.judge import CHECKS, AuditTerms
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.packages.base import (
-    linked,
-    loaded_first,
+    libraries_loaded_first,
+    linked_libraries,
     read_base,
     read_standalone,
 )
-from imgbuild.audit.packages.library import Library, pack, unpack
+from imgbuild.audit.packages.library import Library, pack_value, unpack_value
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import FetchFailed, LockStale
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import PROJECT, Indexes
-from imgbuild.index.remote_wheel import LATER, Blocks, LookedUp, Ranges
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import PROJECT, IndexLookup
+from imgbuild.index.remote_wheel import LOCKED_PREFIX, BlockCache, RangeClient, ResolvedAddresses
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock import lock_file, published
@@ -48,17 +48,17 @@ from imgbuild.lock.resolution import (
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
-from imgbuild.plan.plan import omitted
+from imgbuild.plan.plan import omitted_paths
 from imgbuild.report import Finding, Report
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Sha256, sha256
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
-KEPT = "audit-lock"
+REPORT_FACT = "audit-lock"
 # The code that a report depends on: the checks, what reads the base, and what finds removed
 # attributes. Code that only locates and fetches files, which are locked by hash, is excluded.
-JUDGING = (
+JUDGING_MODULES = (
     "imgbuild.audit.judge",
     "imgbuild.audit.packages.base",
     "imgbuild.learn.removed_attributes",
@@ -81,7 +81,7 @@ def audit_target(
     Raises LockStale without a lock.
     """
     lock = lock_file.read_lock(project.images, name)
-    learned = constraints.read(project.images)
+    learned = constraints.read_constraints(project.images)
     return audit_lock(lock, arch, inputs, learned, checks=checks, drop=drop, again=again)
 
 
@@ -105,32 +105,38 @@ def audit_lock(
     if resolution is None:
         message = f"the lock of {lock.target} has no {arch}, only {', '.join(lock.arch)}"
         raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
-    terms = judge.restricted(terms_of(lock, inputs.matrix, learned), resolution.versions)
+    terms = judge.restrict_constraints(
+        audit_terms(lock, inputs.matrix, learned), resolution.versions
+    )
     if lock.project is not None:
-        markers = Tags(python=lock.base.python, glibc=lock.base.glibc, arch=arch).markers
-        extras = judge.extras_of(lock.project.requirements, markers)
+        markers = WheelTags(
+            python=lock.base.python, glibc=lock.base.glibc, arch=arch
+        ).environment_markers
+        extras = judge.requested_extras(lock.project.requirements, markers)
         terms = msgspec.structs.replace(terms, extras=extras)
     if lock.extends is not None:
-        terms = judge.of_additions(terms, lock.requirements, lock.extends.arch[arch].wheels)
-    code = code_digest(*JUDGING, alone=__name__)
+        terms = judge.terms_for_additions(terms, lock.requirements, lock.extends.arch[arch].wheels)
+    code = code_digest(*JUDGING_MODULES, alone=__name__)
     key_parts = [code, arch, lock.base, resolution, lock.drop, _links(lock), terms, tuple(checks)]
-    key = sha256(codec.compact(key_parts))
-    cached = inputs.store.fact(KEPT, key) if not again else None
-    report = unpack(cached, Report) if cached is not None else None
+    key = sha256(codec.encode_compact(key_parts))
+    cached = inputs.store.fact(REPORT_FACT, key) if not again else None
+    report = unpack_value(cached, Report) if cached is not None else None
     if report is None:
         with console.step(f"auditing {lock.target} for {arch}"):
-            report = _Audit(lock, arch, inputs, drop=drop).run(terms, checks)
-        inputs.store.put_fact(KEPT, key, pack(report))
+            report = _LockAudit(lock, arch, inputs, drop=drop).run(terms, checks)
+        inputs.store.put_fact(REPORT_FACT, key, pack_value(report))
     return report
 
 
-def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()) -> Terms:
+def audit_terms(
+    lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()
+) -> AuditTerms:
     """The inputs other than packages: CUDA release, GPUs and waivers."""
     target = matrix.targets.get(lock.target)
     row = published.project_row(matrix, lock.target)
     required = row.requirements if row is not None else ProjectRequirements()
-    pins = {*target.pins, *required.named} if target is not None else set()
-    return Terms(
+    pins = {*target.pins, *required.direct_packages} if target is not None else set()
+    return AuditTerms(
         target=lock.target,
         cuda=lock.cuda,
         gpu=target.gpu if target is not None else (),
@@ -147,7 +153,7 @@ def _links(lock: Lock) -> dict[str, str]:
     return lock.settings.links | (lock.extends.links if lock.extends is not None else {})
 
 
-class _Audit:
+class _LockAudit:
     """An audit of a lock on one architecture."""
 
     def __init__(self, lock: Lock, arch: Arch, inputs: Inputs, *, drop: bool) -> None:
@@ -161,19 +167,19 @@ class _Audit:
         self._supply = LockFiles(lock, inputs)
         self._turn = threading.Lock()  # threads read the base
 
-    def run(self, terms: Terms, checks: Sequence[str]) -> Report:
+    def run(self, terms: AuditTerms, checks: Sequence[str]) -> Report:
         """Fetch missing files, read them and run the checks."""
         try:
-            return self._judged(terms, checks)
+            return self._judge_files(terms, checks)
         finally:
             if self._drop:
-                self._inputs.drop(self._supply.used_up)
+                self._inputs.drop_files(self._supply.used_up)
 
-    def _judged(self, terms: Terms, checks: Sequence[str]) -> Report:
+    def _judge_files(self, terms: AuditTerms, checks: Sequence[str]) -> Report:
         base = self._lock.base
         elsewhere = LockedRanges(self._lock, self._wheels, self._inputs, self._supply)
         with (
-            Library(self._store, Blocks(elsewhere)) as library,
+            Library(self._store, BlockCache(elsewhere)) as library,
             library.progress("auditing", len(self._wheels), console),
         ):
             if "elf" in checks or "cuda" in checks:
@@ -185,18 +191,18 @@ class _Audit:
                 arch=self._arch,
                 glibc=base.glibc,
                 locate=self._place,
-                omit=omitted(self._lock.drop, self._wheels.values()),
+                omit=omitted_paths(self._lock.drop, self._wheels.values()),
             )
-            return judge.audit(
+            return judge.audit_package_set(
                 package_set,
                 terms,
                 libraries=self._libraries,
                 interpreter=self._interpreter,
                 checks=checks,
-                past=self._past(package_set, elsewhere, library),
+                past=self._removed_attributes(package_set, elsewhere, library),
             )
 
-    def _past(
+    def _removed_attributes(
         self, package_set: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
         """Run `removed_attributes_check`, and add the target to fetch errors."""
@@ -208,18 +214,18 @@ class _Audit:
             package_set, elsewhere.indexes, library, http, pins, published=published
         )
 
-        def _past(path: MainPath) -> list[Finding]:
+        def _check_removed_attributes(path: MainPath) -> list[Finding]:
             try:
                 return check(path)
             except FetchFailed as error:
                 message = f"older releases of packages of {self._lock.target}: {error.message}"
                 raise FetchFailed(message, hint=error.hint) from error
 
-        return _past
+        return _check_removed_attributes
 
     def _place(self, wheel: Wheel) -> Path | str:
         """The location of a wheel: a path in the cache, else a URL for range requests."""
-        return self._store.file(wheel.sha256) or f"{LATER}{wheel.sha256}"
+        return self._store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
         """Download wheels without facts on shared objects, and read these objects."""
@@ -228,19 +234,19 @@ class _Audit:
             for wheel in self._wheels.values()
             if library.wheel(wheel, self._place(wheel)).stored_elf_facts() is None
         ]
-        for batch in batches(unread, lambda wheel: wheel.size, bounded=self._drop):
+        for batch in split_into_batches(unread, lambda wheel: wheel.size, bounded=self._drop):
             fetched = self._supply.fetch_missing(batch)
             here = [library.wheel(wheel, self._file(wheel)) for wheel in batch]
             library.prefetch_elf_facts(here)
             if self._drop:
                 for library_wheel in here:
                     _ = library_wheel.files  # read its directory while the file is available
-                self._inputs.drop(fetched)
+                self._inputs.drop_files(fetched)
 
     def _libraries(self) -> Sequence[ElfFacts]:
-        links = linked(_links(self._lock))
+        links = linked_libraries(_links(self._lock))
         debs = read_base(self._resolution.debs, self._file, self._store)
-        return [*links, *debs, *loaded_first(self._interpreter(), self._lock.base.python)]
+        return [*links, *debs, *libraries_loaded_first(self._interpreter(), self._lock.base.python)]
 
     def _interpreter(self) -> Sequence[ElfFacts]:
         """The files of the standalone Python. Empty for Python from Debian."""
@@ -288,18 +294,18 @@ class LockFiles:
 
     def fetch_missing(self, items: Iterable[LockedFile]) -> set[Sha256]:
         """Fetch and build missing `items`. Returns the hashes of fetched files."""
-        missing = self._lacking(item.sha256 for item in items)
+        missing = self._missing_hashes(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(missing)
-        self.used_up |= self._lacking(located.ingredients)
+        self.used_up |= self._missing_hashes(located.ingredients)
         self._inputs.fetch_missing(self._lock, missing)
         return missing - self._built
 
-    def _lacking(self, hashes: Iterable[Sha256]) -> set[Sha256]:
+    def _missing_hashes(self, hashes: Iterable[Sha256]) -> set[Sha256]:
         return {each for each in hashes if self._inputs.store.file(each) is None}
 
 
-class LockedRanges(LookedUp):
-    """`Ranges` of locked wheels, whose URLs are looked up on the first read.
+class LockedRanges(ResolvedAddresses):
+    """`RangeClient` of locked wheels, whose URLs are looked up on the first read.
 
     A wheel that is built from an sdist is built on the first read. A URL of another wheel is used
     unchanged.
@@ -316,7 +322,7 @@ class LockedRanges(LookedUp):
         self._sources = inputs.sources(lock)
         self._opening = threading.Lock()
 
-    def indexes(self) -> Indexes:
+    def indexes(self) -> IndexLookup:
         """The indexes of the lock, opened when first needed."""
         with self._opening:
             return self._sources.indexes
@@ -325,15 +331,15 @@ class LockedRanges(LookedUp):
         wheel = self._wheels[sha256]
         if self._supply.is_built(wheel) or wheel.index == PROJECT:
             return self._supply.path(wheel).as_uri()
-        return self._listed(wheel)
+        return self._listed_url(wheel)
 
-    def _listed(self, wheel: Wheel) -> str:
+    def _listed_url(self, wheel: Wheel) -> str:
         """The URL of a wheel on its index. Raises FetchFailed if it was removed."""
         indexes = self.indexes()
-        if self._inputs.offline and not indexes.place(wheel.package).local:
+        if self._inputs.offline and not indexes.place(wheel.package).is_local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
             raise FetchFailed(message, hint="run once without --offline")
-        addresses = indexes.addresses(wheel.package, wheel)
+        addresses = indexes.file_urls(wheel.package, wheel)
         if not addresses:
             message = f"{wheel.file} is no longer on the index {wheel.index}"
             raise FetchFailed(message, hint=f"run imgbuild lock {self._lock.target}")
@@ -342,9 +348,9 @@ class LockedRanges(LookedUp):
 
 def removed_attributes_check(
     package_set: PackageSet,
-    indexes: Callable[[], Indexes],
+    indexes: Callable[[], IndexLookup],
     library: Library,
-    http: Ranges,
+    http: RangeClient,
     pins: Mapping[str, str],
     *,
     published: Collection[str] = (),
@@ -352,13 +358,15 @@ def removed_attributes_check(
     """Find removed attributes of classes by comparing other releases of packages.
 
     Indexes are opened, and `http` is used, only if an attribute is possibly removed. `published` is
-    used as in `removed_attributes.check`.
+    used as in `removed_attributes.check_removed_attributes`.
     """
 
     def _releases() -> ReleaseCatalogue:
-        rules = Rules(as_of=datetime.date.max, tags=package_set.tags, pins=pins)
+        rules = FileRules(as_of=datetime.date.max, tags=package_set.tags, pins=pins)
         return ReleaseCatalogue(
-            Catalogue(indexes(), rules, http, library.store), library, library.store
+            FileCatalogue(indexes(), rules, http, library.store), library, library.store
         )
 
-    return lambda path: removed_attributes.check(package_set, path, _releases, published=published)
+    return lambda path: removed_attributes.check_removed_attributes(
+        package_set, path, _releases, published=published
+    )

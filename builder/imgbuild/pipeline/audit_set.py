@@ -17,46 +17,46 @@ from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.audit import judge
-from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.judge import CHECKS, AuditTerms
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.packages.environment import InstalledEnvironment
-from imgbuild.audit.packages.library import Library, pack, unpack
+from imgbuild.audit.packages.library import Library, pack_value, unpack_value
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
-from imgbuild.audit.packages.pinned import Pin, PinList, pick
-from imgbuild.audit.packages.reading import required
+from imgbuild.audit.packages.pinned import Pin, PinList, pick_wheels
+from imgbuild.audit.packages.reading import required_packages
 from imgbuild.audit.source import stdlib
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.index import pages
-from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
-from imgbuild.index.remote_wheel import Blocks, lock_file
+from imgbuild.index.pages import IndexAddress, IndexFile, IndexLookup
+from imgbuild.index.remote_wheel import BlockCache, lock_file
 from imgbuild.lock import addresses
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline.sdist_pins import read_sdists
 from imgbuild.project import releases
-from imgbuild.report import Finding, Report, Unread
+from imgbuild.report import Finding, Report, UncheckedPart
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.resolve_request import today
-from imgbuild.system.amounts import first_of
+from imgbuild.resolve.resolve_request import today_utc
+from imgbuild.system.amounts import join_first
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Sha256, sha256
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
-KEPT = "audit-set"
+REPORT_FACT = "audit-set"
 FILE = "audit-file"  # the sha256 of a local wheel, by its path, size and time
 # As of audit_lock, and what lists the files. It is not imported here: a cached report does not need
 # it.
-JUDGING = (
+JUDGING_MODULES = (
     "imgbuild.audit.judge",
     "imgbuild.learn.removed_attributes",
     "imgbuild.audit.packages.environment",
     "imgbuild.audit.packages.pinned",
     "imgbuild.audit.packages.sdist_code",
 )
-LARGEST = 128 << 20  # size limit of a wheel that is downloaded for its shared objects
+LARGEST_DOWNLOAD = 128 << 20  # size limit of a wheel that is downloaded for its shared objects
 _CUDA = re.compile(rb"^cuda(?:: [\w\[\]]+)? = ['\"](\d+\.\d+)", re.MULTILINE)
 
 
@@ -71,7 +71,7 @@ class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
     places: Mapping[Sha256, Path | str]
     known: Mapping[str, str] = {}
     partial: bool = False
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UncheckedPart, ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -86,10 +86,10 @@ class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
     `again` ignores cached reports. `code` creates the report for the opened package set.
     """
 
-    machine: Tags
+    machine: WheelTags
     index: Callable[[], str]
     context: Context
-    terms: Terms
+    terms: AuditTerms
     indexes: ProjectIndexes = ProjectIndexes()
     checks: Sequence[str] = CHECKS
     offline: bool = False
@@ -112,7 +112,9 @@ def audit_pins(
     if not request.terms.cuda and "torch" in listed.pins:
         # The index may lack this build, so that another one is read.
         build = Version(listed.pins["torch"].version).local
-        terms = msgspec.structs.replace(request.terms, cuda=releases.of_local(build) or "")
+        terms = msgspec.structs.replace(
+            request.terms, cuda=releases.cuda_of_local_version(build) or ""
+        )
         request = msgspec.structs.replace(request, terms=terms)
     local = {
         package: _local_wheel(path, package, pin.version, context.store)
@@ -121,14 +123,14 @@ def audit_pins(
     }
     machine = request.machine
     key = [
-        *("pins", today(), machine.python, machine.arch, machine.glibc, request.index()),
+        *("pins", today_utc(), machine.python, machine.arch, machine.glibc, request.index()),
         *(listed, {package: wheel.sha256 for package, (wheel, _) in local.items()}),
         *(partial, matrix.indexes if matrix else None, request.indexes),
     ]
 
     def _new_report() -> tuple[Report, bool]:
         files = _pinned_files(listed, local, request, partial=partial, matrix=matrix)
-        return _audit(files, request, history_may_fail=False)
+        return _audit_files(files, request, history_may_fail=False)
 
     if request.code is not None:
         return _new_report()[0]
@@ -149,8 +151,8 @@ def audit_environment(environment: InstalledEnvironment, request: SetRequest) ->
         *("environment", machine.python, machine.arch, machine.glibc, wheels, files.unread),
     ]
     if request.code is not None:
-        return _audit(files, request, history_may_fail=True)[0]
-    return _cached_report(key, request, lambda: _audit(files, request, history_may_fail=True))
+        return _audit_files(files, request, history_may_fail=True)[0]
+    return _cached_report(key, request, lambda: _audit_files(files, request, history_may_fail=True))
 
 
 def _cached_report(
@@ -162,13 +164,13 @@ def _cached_report(
     """
     store = request.context.store
     terms = msgspec.structs.replace(request.terms, target="")
-    parts = [code_digest(*JUDGING, alone=__name__), terms, tuple(request.checks), *key]
+    parts = [code_digest(*JUDGING_MODULES, alone=__name__), terms, tuple(request.checks), *key]
     complete, offline = (
-        sha256(codec.compact([prefix, *parts])) for prefix in ("complete", "offline")
+        sha256(codec.encode_compact([prefix, *parts])) for prefix in ("complete", "offline")
     )
     for name in () if request.again else (complete, *([offline] if request.offline else [])):
-        data = store.fact(KEPT, name)
-        report = unpack(data, Report) if data is not None else None
+        data = store.fact(REPORT_FACT, name)
+        report = unpack_value(data, Report) if data is not None else None
         if report is not None:
             request.context.reporter.info(
                 "using the cached report; use --again to repeat the audit"
@@ -176,7 +178,7 @@ def _cached_report(
             return msgspec.structs.replace(report, target=request.terms.target)
     report, whole = make()
     if whole or request.offline:
-        store.put_fact(KEPT, complete if whole else offline, pack(report))
+        store.put_fact(REPORT_FACT, complete if whole else offline, pack_value(report))
     return report
 
 
@@ -219,15 +221,15 @@ def _pinned_files(
 ) -> PackageFiles:
     http = request.context.http
     elsewhere = {name: version for name, version in listed.versions.items() if name not in local}
-    by_address, failed = _by_address(listed, local, request)
-    picked = pick(
+    by_address, failed = _wheels_by_address(listed, local, request)
+    picked = pick_wheels(
         elsewhere,
         request.machine,
-        indexes_of(request, by_address),
+        open_indexes(request, by_address),
         http,
         builds=lambda tag: _builds(tag, matrix, request),
     )
-    sdists = read_sdists(picked.lacking, indexes_of(request), request.context)
+    sdists = read_sdists(picked.lacking, open_indexes(request), request.context)
     unread = list(listed.unread)
     for pin in picked.lacking:
         package = pin.partition("==")[0]
@@ -235,17 +237,17 @@ def _pinned_files(
         why = f"no compatible wheel on the index{reason}; only its version was checked"
         if package in sdists.packages:
             why = "read from the sdist, without files added by a build"
-        unread.append(Unread(what=pin, why=why, required=package not in sdists.packages))
+        unread.append(UncheckedPart(what=pin, why=why, required=package not in sdists.packages))
     for pin in picked.public:
         why = f"not on the index; read {pin.partition('+')[0]} instead"
-        unread.append(Unread(what=pin, why=why))
+        unread.append(UncheckedPart(what=pin, why=why))
     for package, pinned in listed.pins.items():
         if package in failed:
             why = f"could not read {pinned.url} ({failed[package]}), but the version on the index"
-            unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
+            unread.append(UncheckedPart(what=f"{package}=={pinned.version}", why=why))
         elif pinned.url and package not in local and package not in by_address:
             why = f"could not read {pinned.url}, but the version on the index"
-            unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
+            unread.append(UncheckedPart(what=f"{package}=={pinned.version}", why=why))
     lacking = {name.partition("==")[0] for name in picked.lacking} - sdists.packages
     here = (*local.values(), *sdists.wheels)
     places: dict[Sha256, Path | str] = {wheel.sha256: path for wheel, path in here}
@@ -258,17 +260,17 @@ def _pinned_files(
     )
 
 
-def indexes_of(
+def open_indexes(
     request: SetRequest, by_address: Mapping[str, tuple[IndexFile, ...]] = pages.NO_FILES
-) -> Indexes:
+) -> IndexLookup:
     """The default index, the other indexes of the request, and the wheels with a URL."""
     place = IndexAddress(name="default index", address=request.index())  # no file's has a space
     others = request.indexes
     places = {place.name: place, **others.addresses}
-    return Indexes(places, others.packages, place.name, request.context.http, by_address)
+    return IndexLookup(places, others.packages, place.name, request.context.http, by_address)
 
 
-def _by_address(
+def _wheels_by_address(
     listed: PinList, local: Mapping[str, object], request: SetRequest
 ) -> tuple[dict[str, tuple[IndexFile, ...]], dict[str, str]]:
     """The wheels of `NAME @ https://….whl` by package, and reasons for failed downloads."""
@@ -278,7 +280,7 @@ def _by_address(
         if package in local or not urlsplit(pin.url).path.endswith(".whl"):
             continue
         try:
-            address = addresses.wheel(pin.url)
+            address = addresses.parse_wheel_address(pin.url)
             hashes = [text.partition(":")[2] for text in address.hashes if "sha256:" in text]
             file = IndexFile(name=address.name, url=address.place, sha256=(*hashes, None)[0])
             locked = lock_file(file, request.context.http)
@@ -292,46 +294,46 @@ def _by_address(
     return files, failed
 
 
-def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[Indexes]:
+def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[IndexLookup]:
     """The indexes of the matrix with builds for the CUDA release of `tag` ("cu130")."""
-    cuda = releases.of_tag(tag)
+    cuda = releases.cuda_of_tag(tag)
     if cuda is None or matrix is None:
         return []
     build_indexes = []
     for name, index in matrix.indexes.items():
         if "{cuda_tag}" in (index.url or "") and "{torch}" not in (index.url or ""):
-            address = pages.fill(index, cuda=cuda, torch=None) or ""
+            address = pages.fill_address(index, cuda=cuda, torch=None) or ""
             place = IndexAddress(name=name, address=address, flat=index.flat, timed=False)
-            build_indexes.append(Indexes({name: place}, {}, name, request.context.http))
+            build_indexes.append(IndexLookup({name: place}, {}, name, request.context.http))
     return build_indexes
 
 
 # -- the audit
 
 
-def _audit(
+def _audit_files(
     files: PackageFiles, request: SetRequest, *, history_may_fail: bool
 ) -> tuple[Report, bool]:
     """The report, and whether it is complete because all queried indexes responded."""
     from imgbuild.pipeline import audit_lock
 
-    http = Blocks(request.context.http)
-    failed: list[Unread] = []
+    http = BlockCache(request.context.http)
+    failed: list[UncheckedPart] = []
     with (
         Library(request.context.store, http) as library,
         library.progress("auditing", len(files.versions), request.context.reporter),
     ):
-        package_set = _open(files, library, request)
+        package_set = _open_package_set(files, library, request)
         if request.code is not None:
             report = request.code(package_set)
             return msgspec.structs.replace(report, unread=(*files.unread, *report.unread)), True
         if not request.offline and "elf" in request.checks:
-            fetched = _fetched(package_set, files, request)
+            fetched = _download_wheels(package_set, files, request)
             if fetched:
                 files = msgspec.structs.replace(files, places={**files.places, **fetched})
-                package_set = _open(files, library, request)
+                package_set = _open_package_set(files, library, request)
         check = audit_lock.removed_attributes_check(
-            package_set, lambda: indexes_of(request), library, http, files.versions
+            package_set, lambda: open_indexes(request), library, http, files.versions
         )
 
         def _past(path: MainPath) -> list[Finding]:
@@ -341,25 +343,27 @@ def _audit(
                 if not history_may_fail:
                     raise
                 why = f"older releases are needed, and {error.message}"
-                failed.append(Unread(what="attributes of objects without a fixed class", why=why))
+                failed.append(
+                    UncheckedPart(what="attributes of objects without a fixed class", why=why)
+                )
                 return []
 
         terms = request.terms
         terms = msgspec.structs.replace(
             terms,
             named=tuple(files.versions),
-            cuda=terms.cuda or cuda_of(package_set),
+            cuda=terms.cuda or torch_cuda(package_set),
         )
-        report = judge.audit(package_set, terms, checks=request.checks, past=_past)
+        report = judge.audit_package_set(package_set, terms, checks=request.checks, past=_past)
         unread = (
             *(*files.unread, *failed, *_unread_binaries(package_set, files, request.checks)),
-            *stdlib.unread(request.machine.python),
+            *stdlib.unread_parts(request.machine.python),
         )
     # The complete requirements on a host can be determined only with all shared objects.
     return msgspec.structs.replace(report, floors=None, unread=unread), not failed
 
 
-def _open(files: PackageFiles, library: Library, request: SetRequest) -> PackageSet:
+def _open_package_set(files: PackageFiles, library: Library, request: SetRequest) -> PackageSet:
     return open_package_set(
         files.wheels,
         library,
@@ -372,7 +376,7 @@ def _open(files: PackageFiles, library: Library, request: SetRequest) -> Package
     )
 
 
-def _fetched(
+def _download_wheels(
     package_set: PackageSet, files: PackageFiles, request: SetRequest
 ) -> dict[Sha256, Path]:
     """Download the wheels whose shared objects are checked.
@@ -387,13 +391,15 @@ def _fetched(
         for wheel in files.wheels
         if wheel.sha256 in urls and any(".so" in file for file in package_set.files(wheel.package))
     }
-    selected = _requiring("torch", remote, package_set)
+    selected = _wheels_requiring("torch", remote, package_set)
     if selected and "torch" in remote:
         selected.append(remote["torch"])
     numpy = package_set.version("numpy")
     if numpy is not None and Version(numpy).major >= 2:
-        compiled = _requiring("numpy", remote, package_set)
-        selected += [wheel for wheel in compiled if wheel.size <= LARGEST and wheel not in selected]
+        compiled = _wheels_requiring("numpy", remote, package_set)
+        selected += [
+            wheel for wheel in compiled if wheel.size <= LARGEST_DOWNLOAD and wheel not in selected
+        ]
     selected = [
         wheel for wheel in selected if package_set.wheels[wheel.package].stored_elf_facts() is None
     ]
@@ -401,19 +407,23 @@ def _fetched(
     return fetch_all(requests, request.context, title="packages compiled against torch or numpy")
 
 
-def _requiring(name: str, wheels: Mapping[str, Wheel], package_set: PackageSet) -> list[Wheel]:
+def _wheels_requiring(
+    name: str, wheels: Mapping[str, Wheel], package_set: PackageSet
+) -> list[Wheel]:
     """The wheels that require a package according to METADATA."""
     return [
-        wheel for wheel in wheels.values() if name in required(package_set.metadata(wheel.package))
+        wheel
+        for wheel in wheels.values()
+        if name in required_packages(package_set.metadata(wheel.package))
     ]
 
 
-def cuda_of(package_set: PackageSet) -> str:
+def torch_cuda(package_set: PackageSet) -> str:
     """The CUDA release that torch is built for ("12.8"); "" if none or unknown."""
     version = package_set.version("torch")
     if version is None:
         return ""
-    if tagged := releases.of_local(Version(version).local):
+    if tagged := releases.cuda_of_local_version(Version(version).local):
         return tagged
     match = _CUDA.search(package_set.read("torch", "torch/version.py") or b"")
     return match[1].decode() if match is not None else ""
@@ -421,7 +431,7 @@ def cuda_of(package_set: PackageSet) -> str:
 
 def _unread_binaries(
     package_set: PackageSet, files: PackageFiles, checks: Sequence[str]
-) -> list[Unread]:
+) -> list[UncheckedPart]:
     """The unread parts of compiled packages: files on an index, or parts that need a lock."""
     if not {"elf", "cuda"} & set(checks):
         return []
@@ -439,8 +449,8 @@ def _unread_binaries(
     unread = []
     if remote:
         why = "their wheels were not downloaded"
-        unread.append(Unread(what=f"shared objects of {first_of(remote, 3)}", why=why))
+        unread.append(UncheckedPart(what=f"shared objects of {join_first(remote, 3)}", why=why))
     if len(remote) < len(compiled):
         what = "GPU code, and libraries outside of the packages"
-        unread.append(Unread(what=what, why="only locked targets have GPUs and a base"))
+        unread.append(UncheckedPart(what=what, why="only locked targets have GPUs and a base"))
     return unread

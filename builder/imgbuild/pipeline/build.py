@@ -18,9 +18,9 @@ from imgbuild.pipeline.session import Session
 from imgbuild.plan import current
 from imgbuild.render import contexts
 from imgbuild.system import files
-from imgbuild.system.amounts import count, size_text
+from imgbuild.system.amounts import format_count, size_text
 from imgbuild.system.console import console
-from imgbuild.values import of_machine
+from imgbuild.values import native_arch
 
 
 def build_all(
@@ -34,7 +34,8 @@ def build_all(
     """Build each target from its lock. Raises LockStale if one is out of date."""
     refuse_one_file(selected, output, form)
     files.require_writable(
-        [session.project.below("build")] if output is None else [output], hint=files.OUTPUT_HINT
+        [session.project.output_path("build")] if output is None else [output],
+        hint=files.OUTPUT_HINT,
     )
     inputs = open_inputs(session)
     made = []
@@ -46,7 +47,7 @@ def build_all(
         place = output_path(own, item.name, output, several=len(selected) > 1, form=form)
         folder = place if form == "oci" else own
         with console.step(f"building {item.name} for {', '.join(item.arches)}"):
-            built = image_layout.build(
+            built = image_layout.build_layout(
                 *locked,
                 item.arches,
                 folder,
@@ -55,14 +56,14 @@ def build_all(
                 verify=session.options.verify,
                 only_base=only_base,
             )
-        made.append(deliver(built, folder, place, form, item.name))
-    prune.trim(inputs.store)
+        made.append(deliver_image(built, folder, place, form, item.name))
+    prune.trim_cache(inputs.store)
     return made
 
 
-def native(item: Selected) -> Selected:
+def restrict_to_native(item: Selected) -> Selected:
     """Restrict a target with several architectures to that of this machine."""
-    arches = of_machine(item.arches)
+    arches = native_arch(item.arches)
     if len(arches) < len(item.arches):
         console.info(
             f"{item.name}: building for {arches[0]}, the architecture of this machine; to build "
@@ -86,10 +87,10 @@ def output_path(own: Path, name: str, output: Path | None, *, several: bool, for
     return output / f"{name}{suffix}" if several else output
 
 
-def deliver(built: BuiltImage, folder: Path, place: Path, form: str, name: str) -> BuiltImage:
+def deliver_image(built: BuiltImage, folder: Path, place: Path, form: str, name: str) -> BuiltImage:
     """Write the layout in `folder` as an archive to `place` if requested, and report the result."""
     if form != "oci":
-        archive.write(folder, place, form, name, reporter=console)
+        archive.write_archive(folder, place, form, name, reporter=console)
         built = msgspec.structs.replace(built, output=place)
     report_built(built)
     return built
@@ -97,5 +98,9 @@ def deliver(built: BuiltImage, folder: Path, place: Path, form: str, name: str) 
 
 def report_built(built: BuiltImage) -> None:
     """Report the result of a build."""
-    work = "nothing to do" if built.unchanged else f"{count(built.assembled, 'layer')} assembled"
+    work = (
+        "nothing to do"
+        if built.unchanged
+        else f"{format_count(built.assembled, 'layer')} assembled"
+    )
     console.info(f"{built.target}: {size_text(built.size)} in {built.output}, {work}")

@@ -24,12 +24,12 @@ from imgbuild.values import Arch
 if TYPE_CHECKING:
     from imgbuild.audit.code.model import CodeFinding
 
-SHOWN = 3  # errors that `warn` prints
+SHOWN_FINDINGS = 3  # errors that `warn_of_command_errors` prints
 # Programs whose command lines are not read, except for `-m`.
 INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
+class CodeFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a user's code is compatible with a target, according to cached facts.
 
     `unread` are packages with facts that the check needs and that are not in the cache.
@@ -44,9 +44,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()
 
 
-def fits(
+def check_code_fits(
     session: Session, names: Sequence[str], arches: Sequence[Arch], paths: Sequence[Path]
-) -> list[Fit]:
+) -> list[CodeFit]:
     """Check the code at `paths` against each locked target of `names`. The best match is first.
 
     Nothing is fetched. Raises NothingSelected if there is no code at `paths`.
@@ -68,7 +68,7 @@ def fits(
         for arch in lock.arch if lock is not None else ():
             if lock is not None and arch in arches:
                 every, unread = audit_code.cached_findings(lock, arch, store, code)
-                results.append(_fit(name, arch, every, unread))
+                results.append(_check_target_fit(name, arch, every, unread))
     order = {"runs": 0, "unknown": 1, "fails": 2}
     return sorted(
         results,
@@ -76,11 +76,13 @@ def fits(
     )
 
 
-def _fit(target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence[str]) -> Fit:
+def _check_target_fit(
+    target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence[str]
+) -> CodeFit:
     findings = tuple(each for each in every if each.severity is not Severity.NOTE)
     errors = sum(each.severity is Severity.ERROR for each in findings)
     state: Literal["runs", "fails", "unknown"] = "unknown" if unread else "runs"
-    return Fit(
+    return CodeFit(
         target=target,
         arch=arch,
         state="fails" if errors else state,
@@ -91,7 +93,7 @@ def _fit(target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence
     )
 
 
-def warn(
+def warn_of_command_errors(
     session: Session,
     name: str,
     arch: Arch,
@@ -110,9 +112,11 @@ def warn(
         return
     from imgbuild.pipeline import audit_code
 
-    errors = audit_code.findings_of_run(session, name, arch, command, project=project)
-    for finding in errors[:SHOWN]:
+    errors = audit_code.find_run_errors(session, name, arch, command, project=project)
+    for finding in errors[:SHOWN_FINDINGS]:
         text = ": ".join(filter(None, (finding.message, finding.remedy)))
         console.warn(f"{finding.where}: {finding.code} {text}")
-    if errors[SHOWN:]:
-        console.warn(f"{len(errors) - SHOWN} more; to list them, run: imgbuild audit {name}")
+    if errors[SHOWN_FINDINGS:]:
+        console.warn(
+            f"{len(errors) - SHOWN_FINDINGS} more; to list them, run: imgbuild audit {name}"
+        )

@@ -18,7 +18,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.cache.context import Context
 from imgbuild.deb import apt
 from imgbuild.doctor.host import Host
-from imgbuild.doctor.targets import judge, offer
+from imgbuild.doctor.targets import judge_target, target_needs
 from imgbuild.errors import InputError, NothingSelected, ToolMissing
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
@@ -27,7 +27,7 @@ from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import source_packages
 from imgbuild.plan import image_digests
-from imgbuild.project.model import Declared
+from imgbuild.project.model import Declarations
 from imgbuild.resolve import (
     choose,
     engine_torch,
@@ -37,24 +37,24 @@ from imgbuild.resolve import (
     source_only,
     url_wheels,
 )
-from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
-from imgbuild.resolve.demands import PackageDemand, demands
+from imgbuild.resolve.choose import LockedFacts, TargetCandidate, TargetChange
+from imgbuild.resolve.demands import PackageDemand, package_demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
-from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
-from imgbuild.resolve.imports import sites
+from imgbuild.resolve.feasible import IndexPages, UnmetDemand, find_obstacles, similar_packages
+from imgbuild.resolve.imports import import_sites
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.range_conflicts import changes_for, contradictions, range_conflicts
-from imgbuild.resolve.source_only import Advice, WheelNeeds, required_sdists
-from imgbuild.resolve.unavailable import unavailable
+from imgbuild.resolve.range_conflicts import find_contradictions, range_conflicts, required_changes
+from imgbuild.resolve.source_only import BuildAdvice, WheelNeeds, required_sdists
+from imgbuild.resolve.unavailable import unavailable_demands
 from imgbuild.show import status
 from imgbuild.smoke import recording
-from imgbuild.solve.solve import python_of
+from imgbuild.solve.solve import base_python
 from imgbuild.system import threads
 from imgbuild.system.console import console
-from imgbuild.values import Arch, normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import Arch, normalize_package
+from imgbuild.wheel.tags import WheelTags
 
-OF_CONDA = "a conda package that is missing on the index"
+CONDA_REASON = "a conda package that is missing on the index"
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 
@@ -87,7 +87,7 @@ class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
     unlocked: tuple[str, ...] = ()
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class TargetChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The target for a project, ordered alternatives, and packages to exclude or build.
 
     `excluded` maps packages to reasons, `missed` says what needs those named by the user; `sdists`
@@ -95,9 +95,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     the project's files. `as_of` is None if the target's cut-off suffices.
     """
 
-    candidates: tuple[Candidate, ...]
-    chosen: Candidate
-    advice: tuple[Advice, ...] = ()
+    candidates: tuple[TargetCandidate, ...]
+    chosen: TargetCandidate
+    advice: tuple[BuildAdvice, ...] = ()
     missed: tuple[str, ...] = ()
     excluded: Mapping[str, str] = {}
     sdists: Mapping[str, str] = {}
@@ -105,11 +105,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str = ""
     as_of: datetime.date | None = None
     wheels: tuple[WheelCount, ...] = ()
-    obstacles: tuple[Obstacle, ...] = ()
+    obstacles: tuple[UnmetDemand, ...] = ()
     indexes: ProjectIndexes = ProjectIndexes()
 
 
-def facts_of(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[LockedFacts]:
+def target_facts(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[LockedFacts]:
     """The facts of each locked target on the requested architecture."""
     facts = []
     for name in project.locked_targets():
@@ -120,7 +120,7 @@ def facts_of(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[L
 
 
 def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest) -> LockedFacts:
-    target, needs = matrix.targets[lock.target], offer(project.images, lock)
+    target, needs = matrix.targets[lock.target], target_needs(project.images, lock)
     floors, resolution = needs.floors[request.arch], lock.arch[request.arch]
     path = image_digests.digests_path(project.images, lock.target)
     size = (
@@ -132,21 +132,21 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest)
         target=lock.target,
         arch=request.arch,
         versions=resolution.versions,
-        python=python_of(matrix.bases[target.base], resolution),
+        python=base_python(matrix.bases[target.base], resolution),
         cuda=lock.cuda,
         as_of=lock.as_of,
-        tested=recording.tested(project, lock, [request.arch]) or "",
+        tested=recording.highest_passed_tier(project, lock, [request.arch]) or "",
         recommended=target.recommended,
         retired=target.retired != "",
         driver=floors.driver,
         gpu=floors.gpu,
         size=size,
-        unfit=judge(request.host, needs).reasons,
-        learned=constraints.read(project.images),
+        unfit=judge_target(request.host, needs).reasons,
+        learned=constraints.read_constraints(project.images),
     )
 
 
-def selected(
+def select_facts(
     facts: Sequence[LockedFacts], request: ChoiceRequest, matrix: Matrix
 ) -> list[LockedFacts]:
     """The eligible targets. Raises NothingSelected, with available targets, if there are none."""
@@ -164,7 +164,7 @@ def selected(
         )
     of_cuda = [each for each in facts if request.cuda in (None, each.cuda)]
     if not of_cuda:
-        have = sorted({each.cuda for each in facts}, key=gpus.numbers)
+        have = sorted({each.cuda for each in facts}, key=gpus.version_numbers)
         message = f"no locked target for {request.arch} has CUDA {request.cuda}"
         raise NothingSelected(message, hint=f"available CUDA versions: {', '.join(have)}")
     fitting = [each for each in of_cuda if not each.unfit]
@@ -174,32 +174,32 @@ def selected(
     return fitting
 
 
-class Chooser:
+class TargetChooser:
     """Compares one project with the targets of a catalogue."""
 
     def __init__(
         self,
         project: Project,
         matrix: Matrix,
-        declared: Declared,
+        declared: Declarations,
         request: ChoiceRequest,
         context: Context,
     ) -> None:
         self._project, self._matrix, self._declared = project, matrix, declared
         self._request, self._context = request, context
         self.as_of = (
-            declared.cut_off.day if declared.cut_off is not None else resolve_request.today()
+            declared.cut_off.day if declared.cut_off is not None else resolve_request.today_utc()
         )
         self.pages = IndexPages(matrix, context, self.as_of)
         self._indexes = ProjectIndexes()
-        self._tags_of: dict[str, Tags] = {}
+        self._tags_of: dict[str, WheelTags] = {}
         self._demands: dict[str, tuple[PackageDemand, ...]] = {}
-        self._advice: list[Advice] = []
+        self._advice: list[BuildAdvice] = []
 
-    def demands(self, python: str) -> tuple[PackageDemand, ...]:
+    def package_demands(self, python: str) -> tuple[PackageDemand, ...]:
         """The requirements for a Python version, without excluded and with relaxed packages."""
         if python not in self._demands:
-            every = demands(self._declared, self._tags(python).markers)
+            every = package_demands(self._declared, self._tags(python).environment_markers)
             excluded = {
                 *self._request.exclude,
                 *(each.package for each in self._advice),
@@ -213,9 +213,9 @@ class Chooser:
                 if demand.package not in excluded
             )
             if "torch" not in self._request.relax:
-                self._demands[python] = engine_torch.with_torch(
+                self._demands[python] = engine_torch.add_engine_torch(
                     self._demands[python],
-                    self._tags(python).markers,
+                    self._tags(python).environment_markers,
                     lambda demand: self._metadata(demand, python),
                 )
         return self._demands[python]
@@ -223,7 +223,11 @@ class Chooser:
     def _metadata(self, demand: PackageDemand, python: str) -> bytes:
         """METADATA of the wheel that satisfies a requirement. Empty if there is none."""
         pages, tags = self.pages, self._tags(python)
-        wheel = pages.pinned(demand, tags) if demand.pin else pages.newest(demand, tags)
+        wheel = (
+            pages.pinned_wheel(demand, tags)
+            if demand.pinned_version
+            else pages.newest_wheel(demand, tags)
+        )
         return pages.metadata(wheel) if wheel is not None else b""
 
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
@@ -233,49 +237,55 @@ class Chooser:
         the target or for a release in the files.
         """
         has = facts.versions.get("torch", "")
-        demand = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
+        demand = next((d for d in self.package_demands(facts.python) if d.package == "torch"), None)
         named = self.cuda() or (facts.cuda,)
-        if demand is None or demand.source or (demand.allows(has or "0") and facts.cuda in named):
+        if (
+            demand is None
+            or demand.source
+            or (demand.allows_version(has or "0") and facts.cuda in named)
+        ):
             return has or "2.0", facts.cuda
         tags = self._tags(facts.python)
         wheels = self.pages.wheels(demand, tags)
-        build = engine_torch.build(wheels, self.pages.metadata, tags.markers, named)
+        build = engine_torch.newest_build(
+            wheels, self.pages.metadata, tags.environment_markers, named
+        )
         if build is None:
-            return demand.pin or has or "2.0", max(named, key=gpus.numbers)
+            return demand.pinned_version or has or "2.0", max(named, key=gpus.version_numbers)
         return build.version.public, build.cuda or facts.cuda
 
     def cuda(self) -> tuple[str, ...]:
         """The CUDA releases implied by the project's files."""
         python = next(iter(self._matrix.bases.values())).python
-        return cuda_named(self._declared, self._tags(python).markers)
+        return cuda_named(self._declared, self._tags(python).environment_markers)
 
-    def _tags(self, python: str) -> Tags:
+    def _tags(self, python: str) -> WheelTags:
         if python not in self._tags_of:
             minor = ".".join(python.split(".")[:2])
             bases = self._matrix.bases.values()
             glibc = next(base.glibc for base in bases if base.python in (python, minor))
-            tags = Tags(python=python, glibc=glibc, arch=self._request.arch)
+            tags = WheelTags(python=python, glibc=glibc, arch=self._request.arch)
             self._tags_of[python] = tags
         return self._tags_of[python]
 
-    def choose(self, folder: Path) -> Choice:
+    def choose_target(self, folder: Path) -> TargetChoice:
         """The nearest target. The imports in the project's `folder` are read."""
-        facts = facts_of(self._project, self._matrix, self._request)
+        facts = target_facts(self._project, self._matrix, self._request)
         self._read_indexes({name for each in facts for name in each.versions}, folder)
-        facts = selected(facts, self._request, self._matrix)
-        facts = url_wheels.nearest(facts, self.demands, self._tags)
+        facts = select_facts(facts, self._request, self._matrix)
+        facts = url_wheels.most_compatible(facts, self.package_demands, self._tags)
         by_name = {each.target: each for each in facts}
-        near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())
+        near = choose.rank_candidates(facts, self._declared, self.package_demands, cuda=self.cuda())
         self._read_pages(near, by_name)
         while True:
-            order = choose.ranked(
-                facts, self._declared, self.demands, self._conflicts, cuda=self.cuda()
+            order = choose.rank_candidates(
+                facts, self._declared, self.package_demands, self._conflicts, cuda=self.cuda()
             )
             nearest = by_name[order[0].target]
             tags = self._tags(nearest.python)
-            asked = self._open(nearest)
-            blocked = self._blocked(order[0], nearest, asked)
-            better = self._without(blocked, nearest, facts)
+            asked = self._open_demands(nearest)
+            blocked = self._find_obstacles(order[0], nearest, asked)
+            better = self._drop_python(blocked, nearest, facts)
             if len(better) < len(facts):  # without the Python of the nearest
                 facts = better
                 continue
@@ -284,17 +294,17 @@ class Chooser:
                 break
             self._advice += advice  # exclusions may make another target the nearest
             self._demands.clear()
-        of_conda = {each.package: OF_CONDA for each in blocked if each.conda}
+        of_conda = {each.package: CONDA_REASON for each in blocked if each.conda}
         decided = {*(each.package for each in self._advice), *sdists, *of_conda}
         chosen = order[0]
         if self._request.extends and not chosen.changed:  # as selected, even if untested
             chosen = msgspec.structs.replace(chosen, form="extends")
-        return Choice(
+        return TargetChoice(
             candidates=(chosen, *order[1:]),
             chosen=chosen,
             advice=tuple(self._advice),
             missed=self._missed(nearest, folder),
-            excluded=self._excluded() | of_conda,
+            excluded=self._excluded_packages() | of_conda,
             sdists=sdists,
             cuda=self._other_cuda(chosen, nearest),
             relaxed={
@@ -306,52 +316,59 @@ class Chooser:
             wheels=() if chosen.python_accepted else self._wheel_counts(),
             indexes=self._indexes,
             obstacles=tuple(
-                self._suggested(each)
-                for each in source_packages.named(blocked, self.pages)
+                self._add_suggestion(each)
+                for each in source_packages.name_obstacles(blocked, self.pages)
                 if each.package not in decided
             ),
         )
 
-    def _blocked(
-        self, chosen: Candidate, facts: LockedFacts, asked: Sequence[PackageDemand]
-    ) -> list[Obstacle]:
+    def _find_obstacles(
+        self, chosen: TargetCandidate, facts: LockedFacts, asked: Sequence[PackageDemand]
+    ) -> list[UnmetDemand]:
         """All problems that prevent an image based on `chosen`, with `facts`."""
         pages, tags = self.pages, self._tags(facts.python)
-        required = self._required(facts, asked)
+        required = self._missing_pins(facts, asked)
         blocked = [
             *self._indexes.obstacles,
-            *obstacles(asked, pages, tags),
-            *url_wheels.unfit(asked, tags),
-            *contradictions(required, self.demands(facts.python), self._declared),
-            *required_sdists(asked, {*facts.versions, *self._excluded()}, pages, tags),
-            *self._without_toolkit(chosen, facts),
+            *find_obstacles(asked, pages, tags),
+            *url_wheels.unfit_wheels(asked, tags),
+            *find_contradictions(required, self.package_demands(facts.python), self._declared),
+            *required_sdists(asked, {*facts.versions, *self._excluded_packages()}, pages, tags),
+            *self._missing_toolkit_obstacles(chosen, facts),
         ]
-        omitted = {*self._excluded(), *self._overridden(), *(each.package for each in blocked)}
+        omitted = {
+            *self._excluded_packages(),
+            *self._overridden_packages(),
+            *(each.package for each in blocked),
+        }
         alone = {each.package for each in self._declared.requirements if each.no_deps}
         examined = [each for each in asked if each.package not in omitted | alone]
-        return [*blocked, *unavailable(examined, facts.versions, omitted, pages, tags)]
+        return [*blocked, *unavailable_demands(examined, facts.versions, omitted, pages, tags)]
 
-    def _without(
-        self, blocked: Sequence[Obstacle], nearest: LockedFacts, facts: list[LockedFacts]
+    def _drop_python(
+        self, blocked: Sequence[UnmetDemand], nearest: LockedFacts, facts: list[LockedFacts]
     ) -> list[LockedFacts]:
         """Omit targets with the Python of `nearest` if another Python has more wheels.
 
         The project must accept the other Python. Only direct requirements are counted.
         """
-        direct = {each.package for each in self.demands(nearest.python)}
+        direct = {each.package for each in self.package_demands(nearest.python)}
         lacks = (each.package for each in blocked if each.cause in ("python", "source"))
         names = direct.intersection(lacks)
-        accepted = choose.python_accepted(self._declared, nearest.python)
+        accepted = choose.accepts_python(self._declared, nearest.python)
         others = {
             each.python
             for each in facts
             if each.python != nearest.python
-            if choose.python_accepted(self._declared, each.python) or not accepted
+            if choose.accepts_python(self._declared, each.python) or not accepted
         }
         for python in others if names else ():
-            asked = [each for each in self.demands(python) if each.package in names]
+            asked = [each for each in self.package_demands(python) if each.package in names]
             tags = self._tags(python)
-            lacking = (*obstacles(asked, self.pages, tags), *url_wheels.unfit(asked, tags))
+            lacking = (
+                *find_obstacles(asked, self.pages, tags),
+                *url_wheels.unfit_wheels(asked, tags),
+            )
             if len(lacking) < len(names):
                 return [each for each in facts if each.python != nearest.python]
         return facts
@@ -363,17 +380,17 @@ class Chooser:
         tags = self._tags(next(iter(self._matrix.bases.values())).python)
         wanted = [
             each
-            for each in demands(self._declared, tags.markers)
+            for each in package_demands(self._declared, tags.environment_markers)
             if each.installed and each.package not in self._request.exclude
         ]
-        self._indexes = project_indexes.find(
+        self._indexes = project_indexes.find_project_indexes(
             self._declared.indexes, wanted, self.pages, tags,
             published=published, folder=folder,
         )  # fmt: skip
         addresses, assigned = self._indexes.addresses, self._indexes.packages
         self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
-    def _other_cuda(self, chosen: Candidate, facts: LockedFacts) -> str:
+    def _other_cuda(self, chosen: TargetCandidate, facts: LockedFacts) -> str:
         """The CUDA release that the files or their torch imply, if it is not the target's.
 
         The build of an exact torch decides if the files name another release of the same major
@@ -381,51 +398,60 @@ class Chooser:
         """
         if chosen.form != "like":
             return ""
-        releases = sorted(() if self._request.cuda else self.cuda(), key=gpus.numbers)
+        releases = sorted(() if self._request.cuda else self.cuda(), key=gpus.version_numbers)
         cuda = self._torch(facts)[1]
-        exact = any(each.package == "torch" and each.pin for each in self.demands(facts.python))
+        exact = any(
+            each.package == "torch" and each.pinned_version
+            for each in self.package_demands(facts.python)
+        )
         majors = {release.partition(".")[0] for release in releases}
         if releases and (not exact or cuda.partition(".")[0] not in majors):
             cuda = chosen.cuda if chosen.cuda in releases else releases[-1]
         return cuda if cuda != chosen.cuda else ""
 
-    def _without_toolkit(self, chosen: Candidate, facts: LockedFacts) -> list[Obstacle]:
+    def _missing_toolkit_obstacles(
+        self, chosen: TargetCandidate, facts: LockedFacts
+    ) -> list[UnmetDemand]:
         """The torch or the CUDA release of the project, if no image can have this release."""
         built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
-        torch = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
-        return engine_torch.without_toolkit(
+        torch = next((d for d in self.package_demands(facts.python) if d.package == "torch"), None)
+        return engine_torch.missing_toolkit_obstacles(
             torch, built, named, self._declared.cuda, self.pages, self._tags(facts.python)
         )
 
-    def _overridden(self) -> set[str]:
+    def _overridden_packages(self) -> set[str]:
         return {r.package for r in self._declared.requirements if r.kind == "override"}
 
-    def _excluded(self) -> dict[str, str]:
+    def _excluded_packages(self) -> dict[str, str]:
         """Packages that the user excluded, or that are available only as CUDA source code."""
         named = sorted(self._request.exclude)
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
         }
 
-    def _open(self, facts: LockedFacts) -> list[PackageDemand]:
+    def _open_demands(self, facts: LockedFacts) -> list[PackageDemand]:
         """The requirements that a target does not satisfy, up to the limit of lookups."""
         demands_left = [
-            each for each in self.demands(facts.python) if not _is_satisfied(each, facts)
+            each for each in self.package_demands(facts.python) if not _is_satisfied(each, facts)
         ]
         return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
 
-    def _read_pages(self, order: Sequence[Candidate], facts: Mapping[str, LockedFacts]) -> None:
+    def _read_pages(
+        self, order: Sequence[TargetCandidate], facts: Mapping[str, LockedFacts]
+    ) -> None:
         """Fetch index pages of open requirements of the nearest target, and of pins in others."""
         nearest = facts[order[0].target]
         names = {
             demand.package
-            for demand in self._open(nearest)
+            for demand in self._open_demands(nearest)
             if demand.installed and not demand.source
         }
-        for each in order[: choose.FIRST]:
-            pinned = (demand for demand in self.demands(each.python) if demand.pin)
+        for each in order[: choose.FIRST_CANDIDATES]:
+            pinned = (
+                demand for demand in self.package_demands(each.python) if demand.pinned_version
+            )
             lacking = {*each.added, *(change.package for change in each.changed)}
             names |= {
                 demand.package
@@ -439,16 +465,18 @@ class Chooser:
     ) -> Sequence[TargetChange]:
         """Conflicts between versions of the target and requirements of packages that it lacks."""
         changes: dict[str, TargetChange] = {}
-        overrides = self._overridden()
-        for demand, requirements in self._required(facts, asked):
+        overrides = self._overridden_packages()
+        for demand, requirements in self._missing_pins(facts, asked):
             is_torch = demand.package == "torch"  # its CUDA packages are those of the target
             needed = [
                 each
                 for each in requirements
-                if not (is_torch and normalize(each.name).startswith("nvidia-"))
+                if not (is_torch and normalize_package(each.name).startswith("nvidia-"))
             ]
-            needed += facts.requirements_of(demand.package, str(demand.pin))
-            for change in changes_for(demand, str(demand.pin), needed, facts.versions):
+            needed += facts.learned_requirements(demand.package, str(demand.pinned_version))
+            for change in required_changes(
+                demand, str(demand.pinned_version), needed, facts.versions
+            ):
                 changes.setdefault(change.package, change)
         added = [d for d in asked if d.installed and d.package not in facts.versions][:PAGES]
         tags = self._tags(facts.python)
@@ -456,7 +484,7 @@ class Chooser:
         every = {each.package: each for each in (*ranges, *changes.values())}
         return [each for each in every.values() if each.package not in overrides]
 
-    def _required(
+    def _missing_pins(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[tuple[PackageDemand, list[Requirement]]]:
         """The pins missing in the target, up to the limit of lookups, with their requirements."""
@@ -465,32 +493,34 @@ class Chooser:
             demand
             for demand in asked
             if demand.installed
-            and demand.pin
+            and demand.pinned_version
             and not demand.source
             and not _is_satisfied(demand, facts)
         ]
         pins = sorted(pins, key=lambda each: _weight(each.package))[:PAGES]
-        texts = threads.each(pins, lambda each, _: self._metadata(each, facts.python), threads=8)
+        texts = threads.run_for_each(
+            pins, lambda each, _: self._metadata(each, facts.python), threads=8
+        )
         return [
-            (demand, engine_torch.required(demand, text, tags.markers))
+            (demand, engine_torch.required_with_extras(demand, text, tags.environment_markers))
             for demand, text in zip(pins, texts, strict=True)
         ]
 
-    def _suggested(self, obstacle: Obstacle) -> Obstacle:
+    def _add_suggestion(self, obstacle: UnmetDemand) -> UnmetDemand:
         """Add a similar name from the catalogue to `obstacle`, if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
             reason = f"{obstacle.reason}, because it is a nightly build; require the wheel by URL"
             return msgspec.structs.replace(obstacle, reason=reason)
         if obstacle.cause != "name":
             return obstacle
-        names = locked.packages(self._project)
-        return msgspec.structs.replace(obstacle, nearest=similar(obstacle.package, names))
+        names = locked.locked_packages(self._project)
+        return msgspec.structs.replace(obstacle, nearest=similar_packages(obstacle.package, names))
 
     def _source_packages(
-        self, blocked: Sequence[Obstacle], facts: LockedFacts, folder: Path
-    ) -> tuple[list[Advice], dict[str, str]]:
+        self, blocked: Sequence[UnmetDemand], facts: LockedFacts, folder: Path
+    ) -> tuple[list[BuildAdvice], dict[str, str]]:
         """The packages with only an sdist that compile CUDA code, and those that can be built."""
-        cuda, sdists = source_packages.split(blocked, self.pages)
+        cuda, sdists = source_packages.split_obstacles(blocked, self.pages)
         torch, release = self._torch(facts)
         needs = WheelNeeds(
             python=".".join(facts.python.split(".")[:2]),
@@ -500,18 +530,22 @@ class Chooser:
         )
 
         requiring = functools.partial(self._requiring, facts)
-        return source_packages.advise(cuda, needs, folder, requiring), sdists
+        return source_packages.advise_on_builds(cuda, needs, folder, requiring), sdists
 
     def _requiring(self, facts: LockedFacts, package: str) -> list[str]:
         """The requirements that a target does not satisfy and whose METADATA needs `package`."""
-        demands_left = (d for d in self.demands(facts.python) if d.package not in facts.versions)
+        demands_left = (
+            d for d in self.package_demands(facts.python) if d.package not in facts.versions
+        )
         added = sorted(demands_left, key=lambda each: _weight(each.package))
-        return source_packages.requiring(package, added, self.pages, self._tags(facts.python))
+        return source_packages.demands_requiring(
+            package, added, self.pages, self._tags(facts.python)
+        )
 
     def _missed(self, facts: LockedFacts, folder: Path) -> tuple[str, ...]:
         """The packages excluded by the user that the project imports or its packages require."""
-        modules = {name: source_only.module_of(name) for name in self._request.exclude}
-        imports = sites(folder, frozenset(modules.values()))
+        modules = {name: source_only.imported_module(name) for name in self._request.exclude}
+        imports = import_sites(folder, frozenset(modules.values()))
         needed = {
             name: [*map(str, imports[module]), *self._requiring(facts, name)]
             for name, module in modules.items()
@@ -524,10 +558,10 @@ class Chooser:
 
     def _day(
         self,
-        chosen: Candidate,
+        chosen: TargetCandidate,
         facts: LockedFacts,
         asked: Sequence[PackageDemand],
-        tags: Tags,
+        tags: WheelTags,
         decided: Collection[str],
     ) -> datetime.date | None:
         """The cut-off of the row. For `extends`, that of the target or the date for additions."""
@@ -553,12 +587,12 @@ class Chooser:
         for python in sorted(targets, key=Version):
             pinned = [
                 demand
-                for demand in self.demands(python)
-                if demand.pin and demand.installed and not demand.source
+                for demand in self.package_demands(python)
+                if demand.pinned_version and demand.installed and not demand.source
             ]
             pinned.sort(key=lambda demand: _weight(demand.package))
             pinned = pinned[:PAGES]
-            missing = obstacles(pinned, self.pages, self._tags(python))
+            missing = find_obstacles(pinned, self.pages, self._tags(python))
             counts.append(
                 WheelCount(
                     python=python,
@@ -578,7 +612,7 @@ def _weight(package: str) -> tuple[bool, int, str]:
 
 def _is_satisfied(demand: PackageDemand, facts: LockedFacts) -> bool:
     has = facts.versions.get(demand.package)
-    return has is not None and not choose.contradicts(demand, has)
+    return has is not None and not choose.contradicts_version(demand, has)
 
 
 def unknown_debs(
@@ -592,7 +626,7 @@ def unknown_debs(
         message = f"Debian packages cannot be added, because the base {base} is a registry image"
         raise InputError(message, hint="omit --system")
     try:
-        return apt.unknown(debian, arch, names, context)
+        return apt.unknown_packages(debian, arch, names, context)
     except ToolMissing as error:
         console.warn(f"could not check Debian packages: {error.message}")
         return {}

@@ -12,32 +12,32 @@ import msgspec
 from packaging.requirements import InvalidRequirement
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError, InputError, Problem
+from imgbuild.errors import ImgbuildError, InputError, InputProblem
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import FOLDER
 from imgbuild.project import fetch, read
 from imgbuild.project.model import (
-    Declared,
+    Declarations,
     DeclaredIndex,
     DeclaredName,
     DeclaredRequirement,
+    FilePlace,
     NotRead,
-    Place,
-    located,
+    locate_indexes,
 )
 from imgbuild.resolve import project_indexes
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.resolve_request import today
+from imgbuild.resolve.resolve_request import today_utc
 from imgbuild.solve import repository_name
-from imgbuild.system.files import expanded
+from imgbuild.system.files import expand_home
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 LISTS = (".txt", ".in")
 COPIES = f"{FOLDER}/read"
-NAMED = 6  # entries of one file that are omitted for one reason; --json has all
+NAMED_PACKAGES = 6  # entries of one file that are omitted for one reason; --json has all
 
 
 class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
     errors of repositories whose package name could not be read.
     """
 
-    declared: Declared
+    declared: Declarations
     folder: Path
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ def read_files(
     files = _read_files(folder, places, scratch / "first", extras, groups, {})
     if not files.declared.unnamed:
         return files
-    names, failures = repository_name.read_all(files.declared.unnamed, context)
+    names, failures = repository_name.read_repository_names(files.declared.unnamed, context)
     files = _read_files(folder, places, scratch / "named", extras, groups, names)
     return msgspec.structs.replace(files, failures=tuple(failures))
 
@@ -96,10 +96,12 @@ def _read_files(
     outside: list[Path] = []
     for place in places:
         if fetch.is_address(place):
-            fetched = fetch.fetch(fetch.parse(place), scratch / f"repository-{len(outside)}")
+            fetched = fetch.clone_repository(
+                fetch.parse_revision_address(place), scratch / f"repository-{len(outside)}"
+            )
             outside.append(fetched.folder.resolve())
             continue
-        path = expanded(place)
+        path = expand_home(place)
         if not path.exists():
             message = f"--from {place}: no such file or folder"
             raise InputError(message, hint="specify a file or a folder of the project")
@@ -110,7 +112,7 @@ def _read_files(
             top = led.relative_to(folder.resolve())
             inside += [
                 (top / file).as_posix()
-                for file in read.read(led, extras=extras, groups=groups).files
+                for file in read.read_declared(led, extras=extras, groups=groups).files
             ]
         else:
             inside.append(led.relative_to(folder.resolve()).as_posix())
@@ -121,9 +123,9 @@ def _read_files(
     for place_ in outside:
         top = place_ if place_.is_dir() else place_.parent
         files = () if place_.is_dir() else (place_.name,)
-    declared = read.read(top, files, extras=extras, groups=groups, names=names)
+    declared = read.read_declared(top, files, extras=extras, groups=groups, names=names)
     if outside:
-        declared = _without_folders(declared)
+        declared = _drop_folder_indexes(declared)
     copies = [(top / file, f"{COPIES}/{top.name}/{file}") for file in declared.files]
     return ReadFiles(
         declared=declared,
@@ -135,18 +137,18 @@ def _read_files(
     )
 
 
-def declares_anything(declared: Declared) -> bool:
+def declares_anything(declared: Declarations) -> bool:
     """Whether the files of a project declare requirements."""
     named = (*declared.requirements, *declared.packages, *declared.debian, *declared.unnamed)
     return bool(named or declared.python or declared.cuda)
 
 
-def require_read(declared: Declared) -> None:
+def require_read(declared: Declarations) -> None:
     """Raise InputError if the project has only files that are not read by default."""
     whole = [each for each in declared.not_read if each.text == each.place.file]
     if not whole:
         return
-    problems = tuple(Problem(file=each.place.file, message=each.reason) for each in whole)
+    problems = tuple(InputProblem(file=each.place.file, message=each.reason) for each in whole)
     message = "no file that declares the requirements of the project was read"
     hint = (
         "to read a file, run imgbuild init --from FILE; to start without requirements, add "
@@ -155,7 +157,7 @@ def require_read(declared: Declared) -> None:
     raise InputError(message, problems=problems, hint=hint)
 
 
-def _without_folders(declared: Declared) -> Declared:
+def _drop_folder_indexes(declared: Declarations) -> Declarations:
     """Omit indexes that are folders outside of the folder of the matrix."""
     folders = [each for each in declared.indexes if each.url.startswith("file:")]
     notes = [
@@ -169,12 +171,12 @@ def _without_folders(declared: Declared) -> Declared:
     )
 
 
-def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
+def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declarations:
     """Read the declarations of files and folders, and add requirement `lines`.
 
     Raises InputError if a place does not exist or a file is invalid.
     """
-    paths = [expanded(place).resolve() for place in places]
+    paths = [expand_home(place).resolve() for place in places]
     for place, path in zip(places, paths, strict=True):
         if not path.exists():
             message = f"{place}: no such file or folder"
@@ -182,7 +184,7 @@ def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
                 message, hint="specify a requirements file, or a file or folder of a project"
             )
     if len(paths) == 1 and paths[0].is_dir():
-        return with_added(_located(read.read(paths[0]), paths[0]), lines)
+        return add_requirements(_locate_indexes(read.read_declared(paths[0]), paths[0]), lines)
     tops = [path if path.is_dir() else path.parent for path in paths]
     here = Path.cwd()
     inside = all(top.is_relative_to(here) for top in tops)
@@ -190,13 +192,15 @@ def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
     files = [
         (top.relative_to(folder) / name).as_posix()
         for path, top in zip(paths, tops, strict=True)
-        for name in (read.read(top).files if path.is_dir() else (path.name,))
+        for name in (read.read_declared(top).files if path.is_dir() else (path.name,))
     ]
-    return with_added(_located(read.read(folder, tuple(dict.fromkeys(files))), folder), lines)
+    return add_requirements(
+        _locate_indexes(read.read_declared(folder, tuple(dict.fromkeys(files))), folder), lines
+    )
 
 
-def _located(declared: Declared, folder: Path) -> Declared:
-    return msgspec.structs.replace(declared, indexes=located(declared.indexes, folder))
+def _locate_indexes(declared: Declarations, folder: Path) -> Declarations:
+    return msgspec.structs.replace(declared, indexes=locate_indexes(declared.indexes, folder))
 
 
 def listed_files(files: ReadFiles) -> tuple[str, ...]:
@@ -220,19 +224,19 @@ def listed_files(files: ReadFiles) -> tuple[str, ...]:
     return tuple(places.get(files.folder / file, file) for file in top)
 
 
-def _read_alone(files: ReadFiles, file: str) -> Declared | None:
+def _read_alone(files: ReadFiles, file: str) -> Declarations | None:
     """The declarations of `file` alone. None if the file is unreadable."""
     try:
-        return read.read(
+        return read.read_declared(
             files.folder, (file,), extras=files.extras, groups=files.groups, names=files.names
         )
     except InputError:  # an extra belongs to another file, or the file is a part of one
         with contextlib.suppress(InputError):
-            return read.read(files.folder, (file,), names=files.names)
+            return read.read_declared(files.folder, (file,), names=files.names)
     return None
 
 
-def copy(files: ReadFiles, folder: Path) -> list[Path]:
+def copy_files(files: ReadFiles, folder: Path) -> list[Path]:
     """Copy external files into the project's `folder`. Returns their paths."""
     paths = []
     for source, name in files.copies:
@@ -243,7 +247,7 @@ def copy(files: ReadFiles, folder: Path) -> list[Path]:
     return paths
 
 
-def with_added(declared: Declared, lines: Sequence[str]) -> Declared:
+def add_requirements(declared: Declarations, lines: Sequence[str]) -> Declarations:
     """Add requirement `lines` to `declared`. Raises InputError for an invalid one."""
     added = []
     for line in lines:
@@ -253,11 +257,11 @@ def with_added(declared: Declared, lines: Sequence[str]) -> Declared:
             message = f"invalid requirement: {line!r}"
             hint = "specify NAME, NAME[EXTRA], 'NAME>=LOW,<HIGH' or 'NAME @ URL'"
             raise InputError(message, hint=hint) from error
-        added.append(DeclaredRequirement(text=text, place=Place("--add")))
+        added.append(DeclaredRequirement(text=text, place=FilePlace("--add")))
     return msgspec.structs.replace(declared, requirements=(*declared.requirements, *added))
 
 
-def summary(declared: Declared) -> list[str]:
+def declared_summary(declared: Declarations) -> list[str]:
     """Summarize the declarations of each file in a line."""
     lines = []
     for file in declared.files:
@@ -281,14 +285,14 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
     return list(dict.fromkeys(item.name for item in items if item.place.file == file))
 
 
-def left_out(declared: Declared) -> list[str]:
+def unread_entries(declared: Declarations) -> list[str]:
     """One line of unread entries for each file and reason."""
     reason = "has no package name; write `NAME @ git+https://…`, or add #egg=NAME"
     groups: dict[tuple[str, str], list[NotRead]] = {}
     for item in declared.not_read:
         groups.setdefault((item.place.file, item.reason), []).append(item)
     return [
-        *map(_left_out, groups.values()),
+        *map(_unread_entry_text, groups.values()),
         *(f"{each.place}: {each.name}: {reason}" for each in declared.unnamed),
     ]
 
@@ -297,7 +301,7 @@ def find_indexes(
     indexes: Sequence[DeclaredIndex],
     demands: Sequence[PackageDemand],
     matrix: Matrix,
-    tags: Tags,
+    tags: WheelTags,
     context: Context,
     *,
     published: Collection[str] = (),
@@ -307,8 +311,8 @@ def find_indexes(
     Packages in `published` use a declared index only if the default index does not satisfy the
     requirement.
     """
-    pages = IndexPages(matrix, context, today())
-    of_files = project_indexes.find(
+    pages = IndexPages(matrix, context, today_utc())
+    of_files = project_indexes.find_project_indexes(
         indexes, demands, pages, tags,
         published=published, folder=Path(), taken=matrix.indexes,
     )  # fmt: skip
@@ -319,11 +323,11 @@ def find_indexes(
     return of_files
 
 
-def _left_out(items: Sequence[NotRead]) -> str:
+def _unread_entry_text(items: Sequence[NotRead]) -> str:
     """Format entries of a file that are omitted for the same reason."""
     first, last = items[0], items[-1]
     lines = f"-{last.place.line}" if last.place.line > first.place.line else ""
     texts = list(dict.fromkeys(each.text for each in items if each.text != each.place.file))
-    more = len(texts) - NAMED
-    named = ", ".join([*texts[:NAMED], f"{more} more"] if more > 0 else texts)
+    more = len(texts) - NAMED_PACKAGES
+    named = ", ".join([*texts[:NAMED_PACKAGES], f"{more} more"] if more > 0 else texts)
     return f"{first.place}{lines}: {named}{': ' if named else ''}{first.reason}"

@@ -40,12 +40,14 @@ def build_all(
     refuse_one_file(selected, output, "oci")
     images = []
     for item in selected:
-        default = session.project.below(f"build/docker/{item.name}")
+        default = session.project.output_path(f"build/docker/{item.name}")
         place = output_path(default, item.name, output, several=len(selected) > 1, form="oci")
         layout.refuse_others(place, item.name)
-        with temporary(session, item, dated=True) as built:
-            digest = layout.write(place, _images(built, item.arches), item.name, reporter=console)
-        images.append(_summary(layout.read(place)))
+        with temporary_layout(session, item, dated=True) as built:
+            digest = layout.write_layout(
+                place, _images(built, item.arches), item.name, reporter=console
+            )
+        images.append(_summary(layout.read_layout(place)))
         console.info(
             f"{item.name}: {images[-1].size / 1e9:.2f} GB in {place}, {digest}; same files as in "
             "imgbuild's image, in other layers (to compare, run: imgbuild diff --builder docker)"
@@ -54,7 +56,7 @@ def build_all(
 
 
 @contextlib.contextmanager
-def temporary(session: Session, item: Selected, *, dated: bool = False) -> Iterator[Layout]:
+def temporary_layout(session: Session, item: Selected, *, dated: bool = False) -> Iterator[Layout]:
     """A temporary layout with the image of a target, built with Docker.
 
     Unless `dated` is set, files have the time of the build, so that BuildKit compresses each layer
@@ -64,10 +66,10 @@ def temporary(session: Session, item: Selected, *, dated: bool = False) -> Itera
     project, target = session.project, item.name
     project.require_writable(COMMAND)
     lock, target_digests = current.read_current(project, session.matrix, target)
-    write.check(project, session.matrix, [lock], console)
+    write.check_committed(project, session.matrix, [lock], console)
     inputs = open_inputs(session)
     place = contexts.base_folder(project, target)
-    base = contexts.base(
+    base = contexts.write_base_context(
         lock, target_digests, item.arches, place, inputs, processes=session.options.jobs
     )
     wheels = contexts.wheels_folder(project, target)
@@ -85,12 +87,12 @@ def temporary(session: Session, item: Selected, *, dated: bool = False) -> Itera
             "contexts.base": bake.base_context(target, base.digest),
             "output": f"{OUTPUT},dest={dest}" + (",rewrite-timestamp=true" if dated else ""),
         }
-        buildx.bake(
-            project.folder, bake.FILE, templates.slug(target), values,
+        buildx.bake_target(
+            project.folder, bake.FILE, templates.target_slug(target), values,
             reporter=console, terminal=console.on_terminal,
         )  # fmt: skip
-        yield layout.read(project.folder / dest)
-    prune.trim(inputs.store)
+        yield layout.read_layout(project.folder / dest)
+    prune.trim_cache(inputs.store)
 
 
 def _images(built: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.ImageFiles]:

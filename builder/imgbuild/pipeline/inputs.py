@@ -16,7 +16,7 @@ def open_inputs(session: Session, *, locking: bool = False) -> Inputs:
 
     Raises InputError if a mirror setting is unreadable.
     """
-    named = mirror.find(
+    named = mirror.find_mirror(
         session.project.root, session.options.mirror, only=session.options.mirror_only
     )
     own = mirror.Mirror.of(named, any_source=locking, plain_http=session.options.plain_http)

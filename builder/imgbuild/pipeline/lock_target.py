@@ -19,14 +19,14 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble import folders
-from imgbuild.assemble.inputs import Inputs, batches
+from imgbuild.assemble.inputs import Inputs, split_into_batches
 from imgbuild.assemble.layer_contents import LayerJob
 from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, FilesDisagree, InputError
-from imgbuild.learn.loop import READABLE, add_constraints, learn_from_errors, resolve_audited
+from imgbuild.learn.loop import READABLE_CHECKS, add_constraints, learn_from_errors, resolve_audited
 from imgbuild.lock import extension, published, same_files
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
@@ -38,8 +38,8 @@ from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.pipeline.source_packages import imports_of_excluded
 from imgbuild.plan import current, image_digests, records
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.plan.plan import DebianRecipe, Layer, plan
-from imgbuild.plan.records import Records
+from imgbuild.plan.plan import DebianRecipe, Layer, create_plan
+from imgbuild.plan.records import RecordedLayers
 from imgbuild.render import readme
 from imgbuild.report import Report, Severity
 from imgbuild.solve.problem import SolveProblem
@@ -59,22 +59,22 @@ def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
     """
     matrix = inputs.matrix
 
-    def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+    def _keep_constraints(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
         add_constraints(project.images, learned, inputs.store)
         return published.known_constraints(matrix, project.images)
 
     recorded = published.known_constraints(matrix, project.images)
     arches = matrix.targets[name].arch
-    audited = resolve_audited(matrix, name, arches, inputs.context, recorded, _keep)
+    audited = resolve_audited(matrix, name, arches, inputs.context, recorded, _keep_constraints)
     row = published.project_row(matrix, name)
     for line in imports_of_excluded(row, audited.reports.values()) if row is not None else ():
         console.warn(line)
     lock = extension.make_lock(matrix, name, audited.resolutions, audited.sources)
     refuse_mode(lock)
-    for drop in same_files.drops(lock) if row is not None else ():
+    for drop in same_files.duplicate_file_drops(lock) if row is not None else ():
         console.info(f"files of {drop.package} are omitted: {drop.reason}")
     if lock.extends is None and lock.settings.user_packages:
-        text = readme.readme(lock, matrix.targets[name], project.images)
+        text = readme.readme_text(lock, matrix.targets[name], project.images)
         settings = msgspec.structs.replace(lock.settings, readme=text)
         lock = msgspec.structs.replace(lock, settings=settings)
     return lock
@@ -92,34 +92,34 @@ def lock_target(
     while True:
         recorded = published.known_constraints(inputs.matrix, project.images)
         if any(
-            constraints.violations(recorded, resolution.versions)
+            constraints.violated_constraints(recorded, resolution.versions)
             for resolution in lock.arch.values()
         ):
             lock = resolve_target(project, name, inputs)
-        lock = folders.completed_lock(lock, inputs)
+        lock = folders.complete_lock(lock, inputs)
         with console.step(f"computing the digests of {name}"):
-            layers = _locked_layers(project, lock, inputs, processes=processes, drop=drop).layers
+            layers = _lock_layers(project, lock, inputs, processes=processes, drop=drop).layers
             refuse_conflicts(lock, inputs)
-        reports = _audited(project, lock, inputs, drop=drop)
+        reports = _audit_lock(project, lock, inputs, drop=drop)
         if reports is not None:
             break
         lock = resolve_target(project, name, inputs)
     floors = {Arch(report.arch): report.floors for report in reports}
-    target_digests = image_digests.digests_of(lock, layers, floors)
+    target_digests = image_digests.compute_digests(lock, layers, floors)
     with console.step(f"reading the metadata of the packages of {name}"):
-        packages.keep(project.images, lock, inputs.store)
+        packages.record_packages(project.images, lock, inputs.store)
     current.write_locked(project, lock, target_digests)
     return lock, target_digests
 
 
-def _audited(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> list[Report] | None:
+def _audit_lock(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> list[Report] | None:
     """The reports of an audit without errors. None if the audit yielded new constraints.
 
     For an extension, only checks that need complete files are run, because other checks are part of
     `resolve_target` or of the published lock. Raises AuditFailed for other errors.
     """
     recorded = published.known_constraints(inputs.matrix, project.images)
-    checks = [check for check in CHECKS if lock.extends is None or check not in READABLE]
+    checks = [check for check in CHECKS if lock.extends is None or check not in READABLE_CHECKS]
     reports = [
         audit_lock(lock, arch, inputs, recorded, checks=checks, drop=drop) for arch in lock.arch
     ]
@@ -140,7 +140,7 @@ def _audited(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> lis
 def refuse_mode(lock: Lock) -> None:
     """Raise InputError if the matrix sets a FlashInfer mode but the package is missing."""
     for arch, resolution in lock.arch.items():
-        if flashinfer.contradicted(lock.flashinfer, resolution.versions):
+        if flashinfer.is_contradicted(lock.flashinfer, resolution.versions):
             message = (
                 f"{lock.target}: the matrix has flashinfer: {lock.flashinfer}, but no package "
                 f"{flashinfer.PACKAGE} on {arch}"
@@ -174,10 +174,10 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
     """Raise FilesDisagree if two wheels of an image have the same path with different contents."""
     for arch in lock.arch:
-        tables = inputs.file_tables(lock, plan(lock, arch).layers)
+        tables = inputs.file_tables(lock, create_plan(lock, arch).layers)
         file_conflicts = [
             conflict
-            for conflict in conflicts.find(tables)
+            for conflict in conflicts.find_conflicts(tables)
             if not _replaces_script(lock, arch, conflict)
         ]
         if file_conflicts:
@@ -222,10 +222,10 @@ def drop_lines(lock: Lock, arch: Arch, file_conflicts: Iterable[PathConflict]) -
         folder = os.path.commonpath([os.path.dirname(file) for file in files])
         whole = len(files) > SHOWN_FILES and not folder.endswith(SITE_PACKAGES)
         shown = [f"{folder}/*"] if whole and folder else files
-        reason = codec.compact(f"{other} has files with the same paths").decode()
+        reason = codec.encode_compact(f"{other} has files with the same paths").decode()
         lines.append(f"    - package: {package}")
         lines.append(f"      beside: {other}")
-        lines.append(f"      paths: {codec.compact(shown).decode()}")
+        lines.append(f"      paths: {codec.encode_compact(shown).decode()}")
         lines.append(f"      reason: {reason}")
     return "\n".join(lines)
 
@@ -234,46 +234,48 @@ def _input_size(layer: Layer) -> int:
     return layer.recipe.input_size
 
 
-def _locked_layers(
+def _lock_layers(
     project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
-) -> Records:
+) -> RecordedLayers:
     # Records are saved after each batch: an interrupted run can be resumed.
-    saved_records = _save(project, downloads.recorded_layers(project, lock, inputs), inputs)
-    given = current.published_records(published.overlay(inputs.matrix, lock.target))
+    saved_records = _save_records(project, downloads.recorded_layers(project, lock, inputs), inputs)
+    given = current.published_records(published.find_overlay(inputs.matrix, lock.target))
     unrecorded, unread = downloads.layers_to_read(project, lock, inputs)
-    for batch in batches(unrecorded, _input_size, bounded=drop):
-        fetched = inputs.fetch(lock, batch)
+    for batch in split_into_batches(unrecorded, _input_size, bounded=drop):
+        fetched = inputs.fetch_inputs(lock, batch)
         # A base takes longest for its size, and builds of all its targets need it.
         jobs = [
             LayerJob(layer=layer, record=None, keep=isinstance(layer.recipe, DebianRecipe))
             for layer in batch
         ]
         batch_layers = assemble_all(jobs, inputs.context, processes=processes)
-        batch_records = Records(
+        batch_records = RecordedLayers(
             layers={item.id: item.record for item in batch_layers},
             wheels={key: fact for item in batch_layers for key, fact in item.wheels.items()},
         )
-        saved_records = _save(project, records.merge(saved_records, [batch_records]), inputs)
+        saved_records = _save_records(
+            project, records.merge_records(saved_records, [batch_records]), inputs
+        )
         inputs.file_tables(lock, batch)  # read while the files are available
         if drop:
             read_whole(batch, inputs)
-            inputs.drop(fetched)
-    for batch in batches(unread, _input_size, bounded=drop):
-        fetched = inputs.fetch(lock, batch)
+            inputs.drop_files(fetched)
+    for batch in split_into_batches(unread, _input_size, bounded=drop):
+        fetched = inputs.fetch_inputs(lock, batch)
         inputs.file_tables(lock, batch)
         if drop:
             read_whole(batch, inputs)
-            inputs.drop(fetched)
-    return records.merge(saved_records, [Records(layers=given)])
+            inputs.drop_files(fetched)
+    return records.merge_records(saved_records, [RecordedLayers(layers=given)])
 
 
-def _save(project: Project, added: Records, inputs: Inputs) -> Records:
+def _save_records(project: Project, added: RecordedLayers, inputs: Inputs) -> RecordedLayers:
     """Add records to those of the project. Other processes can add records at the same time."""
-    with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
+    with inputs.store.hold_lock(f"records-{sha256(str(project.images).encode())}"):
         before = records.read_records(project.images)
-        merged = records.merge(before, [added])
+        merged = records.merge_records(before, [added])
         if merged != before:
-            codec.write(records.records_path(project.images), merged, below=project.root)
+            codec.write_document(records.records_path(project.images), merged, below=project.root)
     return merged
 
 
@@ -281,7 +283,7 @@ def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
     """Read the facts for audit and SBOM that need complete files, while these are available."""
     read_elf_facts(layers, inputs)
     files = [file for layer in layers for file in layer.recipe.contents]
-    packages.look(
+    packages.look_up_packages(
         ((file.sha256, file) for file in files if isinstance(file, Wheel | Deb)), inputs.store
     )
 

@@ -13,20 +13,20 @@ from packaging.version import Version
 
 from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.errors import InputError, NoSolution
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.matrix.model import Matrix
-from imgbuild.pipeline.audit_set import SetRequest, indexes_of
+from imgbuild.pipeline.audit_set import SetRequest, open_indexes
 from imgbuild.pipeline.declared_files import find_indexes
 from imgbuild.project import addresses
-from imgbuild.project.model import Declared, DeclaredIndex
-from imgbuild.report import Unread
-from imgbuild.resolve.declared_requests import split
+from imgbuild.project.model import Declarations, DeclaredIndex
+from imgbuild.report import UncheckedPart
+from imgbuild.resolve.declared_requests import split_demands
 from imgbuild.resolve.demands import PackageDemand, cuda_releases
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.resolve_request import today
+from imgbuild.resolve.resolve_request import today_utc
 from imgbuild.solve import refusal, uv
-from imgbuild.system.amounts import count
+from imgbuild.system.amounts import format_count
 
 
 class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
     exempt: dict[str, str]
 
 
-def with_indexes(listed: PinList, request: SetRequest, matrix: Callable[[], Matrix]) -> SetRequest:
+def add_indexes(listed: PinList, request: SetRequest, matrix: Callable[[], Matrix]) -> SetRequest:
     """Add the declared indexes that have packages missing on the default index to the request.
 
     A local version (`+cu124`) counts as its public version.
@@ -69,45 +69,53 @@ def _file_indexes(
     return find_indexes(indexes, demands, matrix(), machine, context, published=published)
 
 
-def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix]) -> SolvedPins:
+def solve_pins(
+    declared: Declarations, request: SetRequest, matrix: Callable[[], Matrix]
+) -> SolvedPins:
     """Find a version for each package required by `declared`, including dependencies.
 
     URL requirements are not resolved, because the version of a wheel is part of its file name.
     `matrix` is read if files name indexes. Raises NoSolution if no set of versions is possible with
     the wheels of the index.
     """
-    markers = request.machine.markers
-    demands = split(declared, markers)
+    markers = request.machine.environment_markers
+    demands = split_demands(declared, markers)
     if not demands.named and not demands.addressed:
         message = f"{', '.join(declared.files)}: no requirements found"
         raise InputError(message, hint="specify a file that requires packages")
-    day = declared.cut_off.day if declared.cut_off is not None else today()
-    opened = [item for item in demands.named if item.pin is None]
+    day = declared.cut_off.day if declared.cut_off is not None else today_utc()
+    opened = [item for item in demands.named if item.pinned_version is None]
     request.context.reporter.info(
-        f"{len(opened)} of {count(len(demands.named), 'package')} have no exact version; "
+        f"{len(opened)} of {format_count(len(demands.named), 'package')} have no exact version; "
         f"resolving all packages from files uploaded before {day}"
     )
     of_files = _file_indexes(declared.indexes, demands.named, request, matrix)
-    indexes = indexes_of(msgspec.structs.replace(request, indexes=of_files))
-    pins = {item.package: item.pin for item in demands.named if item.pin is not None}
-    rules = Rules(as_of=day, tags=request.machine, pins=pins)
+    indexes = open_indexes(msgspec.structs.replace(request, indexes=of_files))
+    pins = {
+        item.package: item.pinned_version
+        for item in demands.named
+        if item.pinned_version is not None
+    }
+    rules = FileRules(as_of=day, tags=request.machine, pins=pins)
     store = request.context.store
-    catalogue = Catalogue(indexes, rules, request.context.http, store)
+    catalogue = FileCatalogue(indexes, rules, request.context.http, store)
     bounds = uv.ResolverBounds(
         constraints=tuple(f"{item.package}{item.spec}" for item in demands.bounds),
         overrides=tuple(
             item.text
             for item in declared.requirements
-            if item.kind == "override" and not item.requirement.url and not item.path
+            if item.kind == "override" and not item.parsed_requirement.url and not item.path
         ),
     )
     try:
         with request.context.reporter.step("resolving versions"):
-            chosen = uv.resolve(catalogue, [str(item) for item in demands.named], bounds, store)
-    except uv.Unsolvable as error:
+            chosen = uv.run_resolver(
+                catalogue, [str(item) for item in demands.named], bounds, store
+            )
+    except uv.UnsolvableError as error:
         machine = request.machine
         message = f"no versions are compatible with Python {machine.python} on {machine.arch}"
-        reasons = refusal.of_resolver(str(error))
+        reasons = refusal.resolver_lines(str(error))
         hint = (
             "change the requirements, or use another --python; packages without wheels are not "
             "considered"
@@ -118,7 +126,7 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
         item.package: Pin(version=item.version, extras=extras.get(item.package, ()))
         for item in chosen
     }
-    by_address, unread = _addressed(demands.addressed)
+    by_address, unread = _pins_by_url(demands.addressed)
     releases = cuda_releases(declared, markers)
     return SolvedPins(
         listed=PinList(pins={**solved, **by_address}, unread=unread),
@@ -132,7 +140,9 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
     )
 
 
-def _addressed(items: Sequence[PackageDemand]) -> tuple[dict[str, Pin], tuple[Unread, ...]]:
+def _pins_by_url(
+    items: Sequence[PackageDemand],
+) -> tuple[dict[str, Pin], tuple[UncheckedPart, ...]]:
     """Split URL requirements into pins of wheels, and requirements without a known version."""
     pins, unread = {}, []
     for item in items:
@@ -142,7 +152,7 @@ def _addressed(items: Sequence[PackageDemand]) -> tuple[dict[str, Pin], tuple[Un
                 "the version is unknown, because the requirement is neither a wheel nor a "
                 "package on the index"
             )
-            unread.append(Unread(what=str(item), why=why, required=True))
+            unread.append(UncheckedPart(what=str(item), why=why, required=True))
         else:
             pins[item.package] = Pin(version=str(version), url=item.source, extras=item.extras)
     return pins, tuple(unread)

@@ -15,12 +15,12 @@ from imgbuild.system.console import console
 
 
 def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
-    """Find the project of `matrix` as in `project_paths.find`. With -v, the catalogue is reported.
+    """Find the project of `matrix` as in `project_paths.find_project`. With -v, the catalogue is reported.
 
     Returns the catalogue if `matrix` is not a file, a user's project has none of the targets
     `names` (or patterns), and the catalogue has all of them.
     """
-    opened_project = project_paths.find(matrix)
+    opened_project = project_paths.find_project(matrix)
     if matrix is None and names and opened_project.writable:
         opened_project = _project_with_targets(opened_project, names)
     if not opened_project.writable:
@@ -30,23 +30,23 @@ def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
 
 def _project_with_targets(project: Project, names: Sequence[str]) -> Project:
     """The catalogue if `project` has none of `names` and the catalogue has all of them."""
-    catalogue = project_paths.catalogue()
+    catalogue = project_paths.catalogue_project()
     offered = catalogue.locked_targets()
     if not all(fnmatch.filter(offered, name) for name in names):
         return project
     local = project.locked_targets()
     if any(fnmatch.filter(local, name) for name in names):
         return project
-    if any(fnmatch.filter(targets(project), name) for name in names):
+    if any(fnmatch.filter(matrix_targets(project), name) for name in names):
         return project
     return catalogue
 
 
-def targets(project: Project) -> list[str]:
+def matrix_targets(project: Project) -> list[str]:
     """The targets of a project's matrix, including targets without a lock."""
     from imgbuild.lock import published  # reads YAML, which most commands do not need
 
-    return list(published.load(project.matrix).targets)
+    return list(published.load_matrix(project.matrix).targets)
 
 
 def report_templates(project: Project) -> None:

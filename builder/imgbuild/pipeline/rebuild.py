@@ -18,14 +18,14 @@ from imgbuild.attest.bundle import LockBundle
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
-from imgbuild.pipeline.build import deliver, output_path
-from imgbuild.pipeline.session import Options
+from imgbuild.pipeline.build import deliver_image, output_path
+from imgbuild.pipeline.session import SessionOptions
 from imgbuild.registry import artifact_store
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import Reference, parse
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import ImageReference, parse_reference
 from imgbuild.system.console import console
 from imgbuild.system.folder import require_below
-from imgbuild.values import Arch, Digest, of_machine
+from imgbuild.values import Arch, Digest, native_arch
 
 
 class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,9 @@ class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
 
 
-def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> RebuildOrigin:
+def find_rebuild_origin(
+    text: str, *, plain_http: Collection[str] = (), offline: bool = False
+) -> RebuildOrigin:
     """Read the lock in the folder `text`, or the lock attached to the image `text`.
 
     Raises NothingSelected if the lock is missing, and IntegrityError if it belongs to another
@@ -55,18 +57,20 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
     if text.startswith((".", "/")):
         message = f"{text}: no such folder"
         raise InputError(message, hint="specify a folder with a lock.json, or HOST/REPOSITORY:TAG")
-    reference = parse(text)
+    reference = parse_reference(text)
     if not reference.target:
         message = f"{text} has no tag or digest"
         raise InputError(message, hint=f"add a tag or a digest: {text}:TARGET")
-    return _published(reference, Client(plain_http=plain_http, offline=offline, reporter=console))
+    return _published_origin(
+        reference, RegistryClient(plain_http=plain_http, offline=offline, reporter=console)
+    )
 
 
-def build(
+def rebuild_image(
     origin: RebuildOrigin,
     arches: Sequence[Arch] | None,
     output: Path | None,
-    options: Options,
+    options: SessionOptions,
     *,
     form: str = "oci",
 ) -> BuiltImage:
@@ -76,7 +80,7 @@ def build(
     """
     lock_bundle = origin.lock_bundle
     name = lock_bundle.lock.target
-    arches = of_machine(origin.arches) if arches is None else arches
+    arches = native_arch(origin.arches) if arches is None else arches
     absent = [arch for arch in arches if arch not in origin.arches]
     if absent:
         message = f"{origin.place} has no {', '.join(absent)}, only {', '.join(origin.arches)}"
@@ -88,7 +92,7 @@ def build(
     inputs = _inputs(origin, options)
     bundle.store_added_files(lock_bundle, inputs.store)
     with console.step(f"building {name} for {', '.join(chosen)} from {origin.place}"):
-        built = image_layout.build(
+        built = image_layout.build_layout(
             lock_bundle.lock,
             lock_bundle.target_digests,
             chosen,
@@ -97,25 +101,25 @@ def build(
             processes=options.jobs,
             verify=options.verify,
         )
-    built = deliver(built, folder, place, form, name)
-    prune.trim(inputs.store)
+    built = deliver_image(built, folder, place, form, name)
+    prune.trim_cache(inputs.store)
     return built
 
 
-def _published(reference: Reference, client: Client) -> RebuildOrigin:
+def _published_origin(reference: ImageReference, client: RegistryClient) -> RebuildOrigin:
     """Read the lock attached to a published image, and check that it belongs to the image."""
     descriptor = client.resolve(reference)
     if descriptor is None:
         message = f"{reference}: no such image"
         raise FetchFailed(message, hint="to list images, run: imgbuild registry ls HOST/REPOSITORY")
-    artifacts = artifact_store.find(
+    artifacts = artifact_store.find_artifacts(
         client, reference.repository, descriptor.digest, bundle.ARTIFACT_TYPE
     )
     refused: ImgbuildError | None = None
     for artifact in artifacts:
         place = f"{reference.repository}@{artifact.descriptor.digest}"
         try:
-            lock_bundle = bundle.read(
+            lock_bundle = bundle.read_lock_bundle(
                 {name: part.data for name, part in artifact.files.items()}, place
             )
             arches = _arches(lock_bundle, descriptor.digest, place)
@@ -139,7 +143,9 @@ def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, 
     every = tuple(lock_bundle.lock.arch)
     for arches in (every, *((arch,) for arch in every)):
         if (
-            attachments.subjects(lock_bundle.lock, lock_bundle.target_digests, arches)[0].digest
+            attachments.list_subjects(lock_bundle.lock, lock_bundle.target_digests, arches)[
+                0
+            ].digest
             == digest
         ):
             return arches
@@ -150,10 +156,10 @@ def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, 
     )
 
 
-def _inputs(origin: RebuildOrigin, options: Options) -> Inputs:
-    named = mirror.find(Path.cwd(), options.mirror, only=options.mirror_only)
+def _inputs(origin: RebuildOrigin, options: SessionOptions) -> Inputs:
+    named = mirror.find_mirror(Path.cwd(), options.mirror, only=options.mirror_only)
     return Inputs(
-        bundle.matrix(origin.lock_bundle, origin.folder.resolve()),
+        bundle.single_target_matrix(origin.lock_bundle, origin.folder.resolve()),
         Context.open(console, offline=options.offline),
         mirror=mirror.Mirror.of(named, plain_http=options.plain_http),
     )

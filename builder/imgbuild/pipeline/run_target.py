@@ -15,7 +15,7 @@ import msgspec
 from imgbuild.cache.store import Store
 from imgbuild.container import arguments, engine, path_variables, run_in_image
 from imgbuild.container.arguments import EngineCommand
-from imgbuild.container.engine import Kind
+from imgbuild.container.engine import EngineKind
 from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.container.run_in_image import CommandConfig, CommandResult
 from imgbuild.errors import ImgbuildError, InputError
@@ -23,16 +23,16 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
-from imgbuild.pipeline.session import Session, built_layout
+from imgbuild.pipeline.session import Session, find_built_layout
 from imgbuild.plan import image_digests
 from imgbuild.plan.current import read_current
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 
-class Locked(msgspec.Struct, frozen=True):
+class LockAndDigests(msgspec.Struct, frozen=True):
     """A lock and its digests."""
 
     lock: Lock
@@ -52,7 +52,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     place: Path
     layout: Layout | None
-    locked: Locked | None
+    locked: LockAndDigests | None
 
     @property
     def arches(self) -> tuple[Arch, ...]:
@@ -69,8 +69,8 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
         """The configuration for commands in the image for `arch`, even if it is not built."""
         built_layout = self.built(arch)
         if built_layout is not None or self.locked is None:
-            return run_in_image.running(built_layout or layout.read(self.place), arch)
-        planned_config = plan(self.locked.lock, arch).config
+            return run_in_image.command_config(built_layout or layout.read_layout(self.place), arch)
+        planned_config = create_plan(self.locked.lock, arch).config
         return CommandConfig(
             planned_config.env,
             planned_config.entrypoint,
@@ -81,13 +81,13 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def find(session: Session, name: str, folder: Path | None) -> RunTarget:
+def find_run_target(session: Session, name: str, folder: Path | None) -> RunTarget:
     """Find the image of `name` in the layout `folder`, or in the default layout.
 
     An image without a current lock is used unchanged. Raises LockStale without image and lock.
     """
     if folder is not None:
-        built = built_layout(session, name, folder)
+        built = find_built_layout(session, name, folder)
         return RunTarget(name=name, place=folder, layout=built, locked=None)
     place = session.project.output(name)
     try:
@@ -96,22 +96,22 @@ def find(session: Session, name: str, folder: Path | None) -> RunTarget:
         if not place.exists():
             raise
         console.detail(f"{error.message}; using the existing image")
-        return RunTarget(name=name, place=place, layout=layout.read(place), locked=None)
+        return RunTarget(name=name, place=place, layout=layout.read_layout(place), locked=None)
     digests = [target_digests.digest, *(image.manifest for image in target_digests.arch.values())]
-    current = any(layout.check(place, digest) for digest in digests)
+    current = any(layout.has_complete_image(place, digest) for digest in digests)
     return RunTarget(
         name=name,
         place=place,
-        layout=layout.read(place) if current else None,
-        locked=Locked(lock, target_digests),
+        layout=layout.read_layout(place) if current else None,
+        locked=LockAndDigests(lock, target_digests),
     )
 
 
-def built(session: Session, target: RunTarget, arch: Arch) -> Layout:
+def build_if_missing(session: Session, target: RunTarget, arch: Arch) -> Layout:
     """The layout with the image for `arch`. The image is built if missing or out of date."""
     there = target.built(arch)
     if there is not None or target.locked is None:
-        return there or built_layout(session, target.name, target.place)
+        return there or find_built_layout(session, target.name, target.place)
     from imgbuild.pipeline.build import build_all
 
     lock, target_digests = target.locked.lock, target.locked.target_digests
@@ -123,27 +123,27 @@ def built(session: Session, target: RunTarget, arch: Arch) -> Layout:
     )
     item = Selected(name=target.name, target=session.matrix.targets[target.name], arches=(arch,))
     build_all(session, [item], None)
-    return built_layout(session, target.name, None)
+    return find_built_layout(session, target.name, None)
 
 
 def download_size(lock: Lock, target_digests: TargetDigests, arch: Arch, store: Store) -> int:
     """The number of bytes to download for a build on `arch`."""
-    from imgbuild.assemble.mirror_items import inputs, lacking
-    from imgbuild.cache.transfer import begun
+    from imgbuild.assemble.mirror_items import collect_inputs, missing_inputs
+    from imgbuild.cache.transfer import partial_bytes
 
     layer_records = image_digests.layer_records(target_digests)
     needed = {
         file.sha256
-        for layer in plan(lock, arch).layers
+        for layer in create_plan(lock, arch).layers
         if store.blob(layer_records[layer.id].digest) is None
         for file in layer.recipe.inputs
     }
-    items = [item for item in inputs(lock, arch) if item.sha256 in needed]
-    missing = {item.sha256: item.size for item in lacking(items, store)}
-    return max(sum(missing.values()) - begun(store, missing), 0)
+    items = [item for item in collect_inputs(lock, arch) if item.sha256 in needed]
+    missing = {item.sha256: item.size for item in missing_inputs(items, store)}
+    return max(sum(missing.values()) - partial_bytes(store, missing), 0)
 
 
-def run(
+def run_target(
     session: Session,
     target: RunTarget,
     arch: Arch,
@@ -161,19 +161,21 @@ def run(
     if through == "apptainer":
         image = _sif(session, target, arch)
         if kernel_cache:
-            request = _with_kernel_cache(target, arch, request, store, make=True)
+            request = _mount_kernel_cache(target, arch, request, store, make=True)
         _report_ignored(request, through)
         return run_in_image.run_sif(image, request, capture=capture)
-    chosen = run_in_image.choose(through, reporter=console)
-    if chosen is not None and not engine.local(chosen):
+    chosen = run_in_image.choose_engine(through, reporter=console)
+    if chosen is not None and not engine.is_local(chosen):
         console.warn(
             f"{chosen.kind} runs on another machine, so mounts refer to folders on that machine"
         )
-    layout_built = built(session, target, arch)  # before the folder is made: this prunes the cache
-    if kernel_cache and (chosen is None or engine.local(chosen)):
-        request = _with_kernel_cache(target, arch, request, store, make=True)
+    layout_built = build_if_missing(
+        session, target, arch
+    )  # before the folder is made: this prunes the cache
+    if kernel_cache and (chosen is None or engine.is_local(chosen)):
+        request = _mount_kernel_cache(target, arch, request, store, make=True)
     _report_ignored(request, chosen.kind if chosen is not None else "root")
-    return run_in_image.run(
+    return run_in_image.run_in_image(
         layout_built,
         arch,
         target.name,
@@ -185,7 +187,7 @@ def run(
     )
 
 
-def _with_kernel_cache(
+def _mount_kernel_cache(
     target: RunTarget, arch: Arch, request: ContainerRequest, store: Store, *, make: bool
 ) -> ContainerRequest:
     """Add a mount of the kernel cache at the cache path of the image to `request`.
@@ -201,7 +203,7 @@ def _with_kernel_cache(
         place = target.locked.lock.settings.cache
         manifest = target.locked.target_digests.arch[arch].manifest
     elif there is not None:  # of `--layout`, whose environment has a folder below it
-        variables = run_in_image.environment(run_in_image.running(there, arch))
+        variables = run_in_image.image_environment(run_in_image.command_config(there, arch))
         parents = {posixpath.dirname(variables.get(name, "")) for name in BELOW_CACHE}
         place = parents.pop() if len(parents) == 1 else ""
         manifest = there.image(arch).manifest.digest
@@ -210,14 +212,14 @@ def _with_kernel_cache(
     taken = any(mount.target == place for mount in request.mounts)
     if taken or not place.startswith("/") or not place.strip("/"):
         return request
-    folder = store.kernels(manifest, make=make)
+    folder = store.kernel_folder(manifest, make=make)
     if not folder.exists():
         console.info(f"to create the folder for the kernel cache first, run: mkdir -p {folder}")
     mount = Mount(source=folder, target=place)
     return msgspec.structs.replace(request, mounts=(*request.mounts, mount))
 
 
-def command(
+def engine_command(
     target: RunTarget,
     arch: Arch,
     request: ContainerRequest,
@@ -237,16 +239,16 @@ def command(
         hint = "omit --dry-run, or specify --through docker, podman or apptainer"
         raise InputError(message, hint=hint)
     if kernel_cache:
-        request = _with_kernel_cache(target, arch, request, Store.open(), make=False)
+        request = _mount_kernel_cache(target, arch, request, Store.open(), make=False)
     if through == "apptainer":
         _report_ignored(request, through)
         if not _sif_path(target).exists():
             console.info(
                 f"to create the image first, run: imgbuild build {target.name} --format sif"
             )
-        return arguments.apptainer(request, "apptainer", _sif_path(target))
-    chosen = engine.find(through, reporter=console)
-    kind: Kind = (
+        return arguments.apptainer_command(request, "apptainer", _sif_path(target))
+    chosen = engine.find_engine(through, reporter=console)
+    kind: EngineKind = (
         chosen.kind if chosen is not None else "podman" if through == "podman" else "docker"
     )
     if chosen is None and through is None:
@@ -255,8 +257,8 @@ def command(
         )
     _report_ignored(request, kind)
     rootless = chosen is not None and chosen.rootless
-    reference = archive.reference(target.name)
-    if chosen is None or engine.inspect(chosen, reference) is None:
+    reference = archive.complete_reference(target.name)
+    if chosen is None or engine.inspect_image(chosen, reference) is None:
         steps = [*(() if target.layout else ("build",)), "load"]
         first = "; ".join(f"imgbuild {step} {target.name}" for step in steps)
         console.info(f"the image for {kind} is missing; to create it, run: {first}")
@@ -264,10 +266,10 @@ def command(
 
 
 def _report_ignored(request: ContainerRequest, through: str) -> None:
-    lines: Sequence[str] = arguments.ignored(request, through)
+    lines: Sequence[str] = arguments.ignored_options(request, through)
     seen = path_variables.apptainer_folders() if through == "apptainer" else ()
     seen = (*seen, *(mount.target for mount in request.mounts))
-    for line in (*lines, *path_variables.unmounted_paths(request.variables(), seen)):
+    for line in (*lines, *path_variables.unmounted_paths(request.all_variables(), seen)):
         console.warn(line)
 
 
@@ -279,11 +281,13 @@ def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
     """The SIF file next to the layout, created if missing or out of date."""
     from imgbuild.sif import convert, files
 
-    source, path = built(session, target, arch), _sif_path(target)
-    if path.is_file() and files.config_of(path) == source.image(arch).config.digest:
+    source, path = build_if_missing(session, target, arch), _sif_path(target)
+    if path.is_file() and files.config_digest(path) == source.image(arch).config.digest:
         return path
-    lock = convert.lock_of(session.project.images, target.name, source, arch, reporter=console)
+    lock = convert.find_lock_of_target(
+        session.project.images, target.name, source, arch, reporter=console
+    )
     options = convert.ConvertOptions(processors=session.options.jobs)
     with console.step(f"creating {path.name} for Apptainer"):
-        convert.convert(source, arch, path, options, lock=lock, reporter=console)
+        convert.convert_image(source, arch, path, options, lock=lock, reporter=console)
     return path

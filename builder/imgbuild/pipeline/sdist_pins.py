@@ -13,7 +13,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.errors import IntegrityError
 from imgbuild.index.candidates import is_sdist
-from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.index.pages import IndexFile, IndexLookup
 from imgbuild.index.remote_wheel import lock_file
 from imgbuild.lock.resolution import LockedFile, Wheel
 
@@ -30,7 +30,7 @@ class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(wheel.package for wheel, _ in self.wheels)
 
 
-def read_sdists(pins: Iterable[str], indexes: Indexes, context: Context) -> SdistPins:
+def read_sdists(pins: Iterable[str], indexes: IndexLookup, context: Context) -> SdistPins:
     """Read the code of pins (`name==version`) from sdists. Pins without an sdist are skipped."""
     sdists: dict[str, tuple[str, LockedFile, str]] = {}
     for pin in pins:

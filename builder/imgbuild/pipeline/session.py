@@ -12,7 +12,7 @@ from imgbuild.errors import InputError, NothingSelected
 from imgbuild.lock import published
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import CATALOGUE, MATRIX, Project
-from imgbuild.matrix.select import Selected, left_out, select
+from imgbuild.matrix.select import Selected, excluded_arches, select_targets
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline.opened import open_project
@@ -21,7 +21,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a session for processes, network access and repeated checks.
 
     `mirror` is the mirror for this run, and `mirror_only` disables other servers. The defaults are
@@ -36,7 +36,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     plain_http: tuple[str, ...] = ()
 
 
-def select_in(
+def select_in_matrix(
     own: Project,
     matrix: Matrix,
     patterns: Sequence[str],
@@ -44,16 +44,16 @@ def select_in(
     everything: bool = False,
     arches: Sequence[Arch] = (),
 ) -> list[Selected]:
-    """Select targets in the matrix of `own`, as `select` does.
+    """Select targets in the matrix of `own`, as `select_targets` does.
 
     The message of NothingSelected contains the matrix, and matches in the catalogue.
     """
     try:
-        return select(matrix, patterns, everything=everything, arches=arches)
+        return select_targets(matrix, patterns, everything=everything, arches=arches)
     except NothingSelected as error:
         if not own.writable or not patterns:
             raise
-        offered = published.load(CATALOGUE / MATRIX).targets
+        offered = published.load_matrix(CATALOGUE / MATRIX).targets
         for pattern in patterns:
             found = [name for name in offered if fnmatchcase(name, pattern)]
             if found and not any(fnmatchcase(name, pattern) for name in matrix.targets):
@@ -72,9 +72,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     project: Project
     matrix: Matrix
-    options: Options
+    options: SessionOptions
 
-    def select(
+    def select_targets(
         self, patterns: Sequence[str], *, everything: bool = False, arches: Sequence[Arch] = ()
     ) -> list[Selected]:
         """Select targets that match the patterns, with their architectures.
@@ -84,16 +84,16 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises NothingSelected if no target matches.
         """
-        chosen = select_in(
+        chosen = select_in_matrix(
             self.project, self.matrix, patterns, everything=everything, arches=arches
         )
-        for line in left_out(self.matrix, patterns, everything=everything, arches=arches):
+        for line in excluded_arches(self.matrix, patterns, everything=everything, arches=arches):
             console.info(line)
-        return status.within_reach(self.project, self.matrix, chosen, patterns, console)
+        return status.reachable_targets(self.project, self.matrix, chosen, patterns, console)
 
 
 def open_session(
-    named: Path | None, options: Options | None = None, names: Sequence[str] = ()
+    named: Path | None, options: SessionOptions | None = None, names: Sequence[str] = ()
 ) -> Session:
     """Find and read the matrix.
 
@@ -102,19 +102,21 @@ def open_session(
     Raises InputError with all problems in the matrix.
     """
     project = open_project(named, names)
-    if project.writable and project.half_updated:
+    if project.writable and project.is_half_updated:
         console.warn(
             f"an update of {project.root} was interrupted; run imgbuild update to complete it"
         )
     return Session(
-        project=project, matrix=published.load(project.matrix), options=options or Options()
+        project=project,
+        matrix=published.load_matrix(project.matrix),
+        options=options or SessionOptions(),
     )
 
 
-def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
+def find_built_layout(session: Session, name: str, folder: Path | None) -> Layout:
     """The layout with the image of `name`. Raises InputError if there is none."""
     place = folder or session.project.output(name)
     if not place.exists():
         message = f"{place}: {name} is not built"
         raise InputError(message, hint=f"run imgbuild build {name}")
-    return layout.read(place)
+    return layout.read_layout(place)

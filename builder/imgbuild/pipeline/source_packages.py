@@ -13,43 +13,45 @@ import msgspec
 
 from imgbuild.index import cuda_releases
 from imgbuild.lock import lock_file
-from imgbuild.lock.locked_matrix import versions_of
-from imgbuild.lock.published import Overlay
+from imgbuild.lock.locked_matrix import locked_versions
+from imgbuild.lock.published import TargetOverlay
 from imgbuild.matrix import project_paths
-from imgbuild.report import Relation, Report, Severity
+from imgbuild.report import ConflictRelation, Report, Severity
 from imgbuild.resolve import sdist_code, source_only
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle
-from imgbuild.resolve.imports import sites
-from imgbuild.resolve.source_only import Advice, WheelNeeds
+from imgbuild.resolve.feasible import IndexPages, UnmetDemand
+from imgbuild.resolve.imports import import_sites
+from imgbuild.resolve.source_only import BuildAdvice, WheelNeeds
 from imgbuild.system import threads
-from imgbuild.system.syntax import applies
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.system.syntax import marker_applies
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
-LOOKED_UP = 40  # limit of packages whose METADATA is searched for requirements
-LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
+LOOKUP_LIMIT = 40  # limit of packages whose METADATA is searched for requirements
+EXCLUDE_REMEDY = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
-def named(blocked: Sequence[Obstacle], pages: IndexPages) -> list[Obstacle]:
+def name_obstacles(blocked: Sequence[UnmetDemand], pages: IndexPages) -> list[UnmetDemand]:
     """Replace the reasons in `blocked` for packages that are placeholders or need a compiler."""
-    reasons = {"placeholder": sdist_code.PLACEHOLDER, "native": sdist_code.NATIVE}
+    reasons = {"placeholder": sdist_code.PLACEHOLDER, "native": sdist_code.NATIVE_REASON}
     return [
         msgspec.structs.replace(each, reason=reasons[code])
-        if each.cause == "source" and (code := sdist_code.code_of(each, pages)) in reasons
+        if each.cause == "source" and (code := sdist_code.obstacle_code(each, pages)) in reasons
         else each
         for each in blocked
     ]
 
 
-def split(blocked: Sequence[Obstacle], pages: IndexPages) -> tuple[list[Obstacle], dict[str, str]]:
+def split_obstacles(
+    blocked: Sequence[UnmetDemand], pages: IndexPages
+) -> tuple[list[UnmetDemand], dict[str, str]]:
     """Split `blocked` into packages that compile CUDA code, and reasons by pure Python package."""
     cuda, sdists = [], {}
     for each in blocked:
         if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
             cuda.append(each)
         elif each.cause == "source":
-            code = sdist_code.code_of(each, pages)
+            code = sdist_code.obstacle_code(each, pages)
             if code == "cuda":
                 cuda.append(each)
             elif code == "python":
@@ -59,12 +61,12 @@ def split(blocked: Sequence[Obstacle], pages: IndexPages) -> tuple[list[Obstacle
     return cuda, sdists
 
 
-def advise(
-    cuda: Sequence[Obstacle],
+def advise_on_builds(
+    cuda: Sequence[UnmetDemand],
     needs: WheelNeeds,
     folder: Path,
     needed_by: Callable[[str], Sequence[str]],
-) -> list[Advice]:
+) -> list[BuildAdvice]:
     """Advice for each package in `cuda`, which compile CUDA code.
 
     The imports in the project's `folder` are read. `needed_by` maps packages to the packages that
@@ -72,11 +74,13 @@ def advise(
     """
     if not cuda:
         return []
-    imports = sites(folder, frozenset(source_only.module_of(each.package) for each in cuda))
-    catalogue = project_paths.catalogue()
+    imports = import_sites(
+        folder, frozenset(source_only.imported_module(each.package) for each in cuda)
+    )
+    catalogue = project_paths.catalogue_project()
     locks = [lock_file.read_lock(catalogue.images, name) for name in catalogue.locked_targets()]
     return [
-        source_only.advice(
+        source_only.build_advice(
             each.package,
             each.version,
             needs,
@@ -85,7 +89,7 @@ def advise(
                 for lock in locks
                 if any(each.package in locked.versions for locked in lock.arch.values())
             ],
-            imports=imports[source_only.module_of(each.package)],
+            imports=imports[source_only.imported_module(each.package)],
             needed_by=needed_by(each.package),
             unfit=each.reason if each.by_url else "",
         )
@@ -93,39 +97,44 @@ def advise(
     ]
 
 
-def requiring(
-    package: str, demands: Sequence[PackageDemand], pages: IndexPages, tags: Tags
+def demands_requiring(
+    package: str, demands: Sequence[PackageDemand], pages: IndexPages, tags: WheelTags
 ) -> list[str]:
     """The first `demands` whose METADATA requires `package`, with the wheels."""
-    first = [each for each in demands if each.installed and not each.source][:LOOKED_UP]
+    first = [each for each in demands if each.installed and not each.source][:LOOKUP_LIMIT]
     pages.read(each.package for each in first)
     added = [
-        (demand, wheel) for demand in first if (wheel := pages.newest(demand, tags)) is not None
+        (demand, wheel)
+        for demand in first
+        if (wheel := pages.newest_wheel(demand, tags)) is not None
     ]
-    texts = threads.each(added, lambda pair, _: pages.metadata(pair[1]), threads=8)
+    texts = threads.run_for_each(added, lambda pair, _: pages.metadata(pair[1]), threads=8)
     return [
         f"{demand} ({wheel.name})"
         for (demand, wheel), text in zip(added, texts, strict=True)
         if any(
-            normalize(needed.name) == package
-            and applies(needed.marker, tags.markers, ("", *demand.extras))
-            for needed in cuda_releases.requirements(text)
+            normalize_package(needed.name) == package
+            and marker_applies(needed.marker, tags.environment_markers, ("", *demand.extras))
+            for needed in cuda_releases.parse_requirements(text)
         )
     ]
 
 
-def imports_of_excluded(row: Overlay, reports: Iterable[Report]) -> list[str]:
+def imports_of_excluded(row: TargetOverlay, reports: Iterable[Report]) -> list[str]:
     """The excluded packages that unconditional imports need, with places and remedies.
 
     These imports are in the project's files and, according to `reports`, in its packages.
     """
-    modules = {normalize(name): source_only.module_of(normalize(name)) for name in row.row.exclude}
-    own = sites(row.folder, frozenset(modules.values()))
+    modules = {
+        normalize_package(name): source_only.imported_module(normalize_package(name))
+        for name in row.row.exclude
+    }
+    own = import_sites(row.folder, frozenset(modules.values()))
     missing = {
-        (normalize(needed.subject.partition(".")[0]), needed)
+        (normalize_package(needed.subject.partition(".")[0]), needed)
         for report in reports
         for finding in report.findings
-        if (needed := finding.evidence) is not None and needed.relation is Relation.PACKAGE
+        if (needed := finding.evidence) is not None and needed.relation is ConflictRelation.PACKAGE
         if finding.severity is not Severity.NOTE
     }
     lines = []
@@ -134,7 +143,7 @@ def imports_of_excluded(row: Overlay, reports: Iterable[Report]) -> list[str]:
         places += sorted(
             f"{needed.package} {needed.version} ({needed.file}:{needed.line})"
             for name, needed in missing
-            if name in (package, normalize(module))
+            if name in (package, normalize_package(module))
         )
         if places:
             lines.append("\n  ".join((_needed(package, places), *source_only.without(package))))
@@ -148,16 +157,16 @@ def _needed(package: str, places: Sequence[str]) -> str:
     )
 
 
-def reasons(
-    row: Overlay,
-    blocked: Sequence[Obstacle],
+def obstacle_reasons(
+    row: TargetOverlay,
+    blocked: Sequence[UnmetDemand],
     demands: Sequence[PackageDemand],
     pages: IndexPages,
-    tags: Tags,
+    tags: WheelTags,
 ) -> list[str]:
     """The reasons against `demands` of a row, with advice about packages without wheels."""
     lock = row.published.lock
-    pins = {**versions_of(lock), **row.requirements.pins, **row.row.pins}
+    pins = {**locked_versions(lock), **row.requirements.pins, **row.row.pins}
     needs = WheelNeeds(
         python=".".join(tags.python.split(".")[:2]),
         cuda=row.row.cuda or lock.cuda,
@@ -165,17 +174,19 @@ def reasons(
         machine=tags.arch.wheel,
     )
 
-    def _requiring(package: str) -> list[str]:
-        return requiring(package, demands, pages, tags)
+    def _find_requiring(package: str) -> list[str]:
+        return demands_requiring(package, demands, pages, tags)
 
-    cuda, sdists = split(blocked, pages)
-    advice = {each.package: each for each in advise(cuda, needs, row.folder, _requiring)}
+    cuda, sdists = split_obstacles(blocked, pages)
+    advice = {
+        each.package: each for each in advise_on_builds(cuda, needs, row.folder, _find_requiring)
+    }
     lines = []
-    for each in named(blocked, pages):
+    for each in name_obstacles(blocked, pages):
         if each.package in advice:
             item = advice[each.package]
             where = f"{', '.join(map(str, each.places))}: " if any(map(str, each.places)) else ""
-            remedies = (*item.remedies, LEFT_OUT % each.package)
+            remedies = (*item.remedy_lines, EXCLUDE_REMEDY % each.package)
             lines.append("\n    ".join((f"{where}{each.demand}: {item.reason}", *remedies)))
         elif each.package in sdists:
             lines.append(

@@ -22,11 +22,11 @@ from imgbuild.deb import apt
 from imgbuild.errors import ImgbuildError, ImpossibleRequirements, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.locked_matrix import versions_of
+from imgbuild.lock.locked_matrix import locked_versions
 from imgbuild.matrix.model import Base, DebianBase
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import lock_target, source_packages
-from imgbuild.pipeline.downloads import downloads
+from imgbuild.pipeline.downloads import plan_downloads
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.opened import report_templates
 from imgbuild.pipeline.session import Session
@@ -36,16 +36,16 @@ from imgbuild.project import fetch
 from imgbuild.project.model import DeclaredName
 from imgbuild.render import bake, write
 from imgbuild.resolve import repositories
-from imgbuild.resolve.demands import demands
-from imgbuild.resolve.feasible import IndexPages, obstacles
+from imgbuild.resolve.demands import package_demands
+from imgbuild.resolve.feasible import IndexPages, find_obstacles
 from imgbuild.show import image_diff, revisions
 from imgbuild.solve import repository_name
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system import files
-from imgbuild.system.amounts import first_of
+from imgbuild.system.amounts import join_first
 from imgbuild.system.console import console
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 SHOWN_UPDATES = 5
 
@@ -80,25 +80,25 @@ def lock_all(
     failed: dict[str, ImgbuildError] = {}
     locks: dict[str, Lock] = {}
     for number, item in enumerate(selected, start=1):
-        if not again and (current := _current(session, item.name)) is not None:
+        if not again and (current := _current_digests(session, item.name)) is not None:
             console.info(f"{item.name}: locked and current ({number} of {count})")
             done[item.name] = current
             continue
-        with _attempt(session, item.name, inputs, failed, single=count == 1):
+        with _report_failures(session, item.name, inputs, failed, single=count == 1):
             _refuse_impossible(item.name, inputs)
             locks[item.name] = lock_target.resolve_target(project, item.name, inputs)
-    total = downloads(project, list(locks.values()), inputs)
+    total = plan_downloads(project, list(locks.values()), inputs)
     if locks:
-        total.transfer.announce()
+        total.transfer.announce_total()
     for name, lock in locks.items():
-        inputs = inputs.counting(total.transfer, kept_files=total.later[name])
-        with _attempt(session, name, inputs, failed, single=count == 1):
+        inputs = inputs.with_transfer(total.transfer, kept_files=total.later[name])
+        with _report_failures(session, name, inputs, failed, single=count == 1):
             done[name] = lock_target.lock_target(
                 project, lock, inputs, processes=session.options.jobs, drop=drop
             )[1]
             console.info(f"{name}: locked ({len(done) + len(failed)} of {count})")
         if drop:
-            inputs.drop(total.missing)
+            inputs.drop_files(total.missing)
     total.transfer.close()
     bases = [(lock, matrix.bases[matrix.targets[name].base]) for name, lock in locks.items()]
     report_security_updates(bases, inputs.context)
@@ -106,12 +106,12 @@ def lock_all(
     write.keep_new(
         project, matrix, [target_digests.target for target_digests in target_digests], console
     )
-    prune.trim(inputs.store)
+    prune.trim_cache(inputs.store)
     return LockResult(target_digests=tuple(target_digests), failed=failed)
 
 
 @contextlib.contextmanager
-def _attempt(
+def _report_failures(
     session: Session, name: str, inputs: Inputs, failed: dict[str, ImgbuildError], *, single: bool
 ) -> Iterator[None]:
     """Report an error of target `name` and record it in `failed`.
@@ -119,7 +119,7 @@ def _attempt(
     Raise it for a `single` target.
     """
     try:
-        with _explaining(session, name, inputs):
+        with _explain_failures(session, name, inputs):
             yield
     except ImgbuildError as error:
         if single:
@@ -129,24 +129,24 @@ def _attempt(
 
 
 @contextlib.contextmanager
-def _explaining(session: Session, name: str, inputs: Inputs) -> Iterator[None]:
+def _explain_failures(session: Session, name: str, inputs: Inputs) -> Iterator[None]:
     try:
         yield
     except ImpossibleRequirements:
         raise  # the message is complete
     except NoSolution as error:
         with console.step(f"looking for the cause and suggestions for {name}"):
-            raise _explained(error, session, name, inputs) from error
+            raise _explain_error(error, session, name, inputs) from error
 
 
-def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
+def _explain_error(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
     """Add a short conflict and suggestions to `error`, if any are found."""
     from imgbuild.resolve import explain
 
     recorded = published.known_constraints(session.matrix, session.project.images)
     for arch in session.matrix.targets[name].arch:
         problem = SolveProblem(session.matrix, name, arch, inputs.context, recorded)
-        better = explain.explained(error, problem)
+        better = explain.explain_error(error, problem)
         if better is not error:
             return NoSolution(
                 f"{name} for {arch}: {better.message}",
@@ -157,7 +157,7 @@ def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -
     return error
 
 
-def _current(session: Session, name: str) -> TargetDigests | None:
+def _current_digests(session: Session, name: str) -> TargetDigests | None:
     with contextlib.suppress(ImgbuildError):
         return current.read_current(session.project, session.matrix, name)[1]
     return None
@@ -172,10 +172,10 @@ def check_all(session: Session, selected: Iterable[Selected]) -> list[TargetDige
 
 def diff_all(
     session: Session, selected: Iterable[Selected], revision: str
-) -> list[image_diff.Diff]:
+) -> list[image_diff.ImageDiff]:
     """The changes of each target since a git revision."""
     return [
-        image_diff.diff(
+        image_diff.diff_locked_targets(
             revisions.locked_at(session.project, item.name, revision),
             current.read_current(session.project, session.matrix, item.name),
         )
@@ -208,7 +208,7 @@ def report_security_updates(locks: Iterable[tuple[Lock, Base]], context: Context
 def _updates_text(
     lock: Lock, date: str, updates: tuple[apt.SecurityUpdate, ...], total: int
 ) -> str:
-    named = first_of([f"{each.package} {each.fixed}" for each in updates], SHOWN_UPDATES)
+    named = join_first([f"{each.package} {each.fixed}" for each in updates], SHOWN_UPDATES)
     count = "has a security update" if len(updates) == 1 else "have security updates"
     return f"{lock.base.name}: {len(updates)} of {total} packages {count} ({date}): {named}"
 
@@ -225,24 +225,28 @@ def _refuse_impossible(name: str, inputs: Inputs) -> None:
     target, lock = matrix.targets[name], row.published.lock
     declared = row.requirements.declared
     left_out = {
-        *(versions_of(lock) if row.row.extends is not None else ()),
-        *map(normalize, (*row.row.exclude, *row.row.relax)),
+        *(locked_versions(lock) if row.row.extends is not None else ()),
+        *map(normalize_package, (*row.row.exclude, *row.row.relax)),
         *(each.package for each in declared.requirements if each.kind == "override"),
         *target.indexes,
     }
-    tags = Tags(python=lock.base.python, glibc=lock.base.glibc, arch=target.arch[0])
-    asked = [each for each in demands(declared, tags.markers) if each.package not in left_out]
+    tags = WheelTags(python=lock.base.python, glibc=lock.base.glibc, arch=target.arch[0])
+    asked = [
+        each
+        for each in package_demands(declared, tags.environment_markers)
+        if each.package not in left_out
+    ]
     pages = IndexPages(matrix, context, target.as_of)
-    blocked = obstacles(asked, pages, tags)
-    names, failures = repository_name.read_all(declared.unnamed, context)
-    failures += repositories.failures(asked, context)
+    blocked = find_obstacles(asked, pages, tags)
+    names, failures = repository_name.read_repository_names(declared.unnamed, context)
+    failures += repositories.repository_failures(asked, context)
     reasons = [
-        *source_packages.reasons(row, blocked, asked, pages, tags),
-        *_unnamed(declared.unnamed, names),
+        *source_packages.obstacle_reasons(row, blocked, asked, pages, tags),
+        *_unnamed_repositories(declared.unnamed, names),
     ]
     if failures and not reasons:
-        raise repositories.refusal(failures)
-    reasons += repositories.reasons(failures)
+        raise repositories.refusal_error(failures)
+    reasons += repositories.error_lines(failures)
     if not reasons:
         return
     message = f"{name} has requirements that are not on the index for Python {lock.base.python}"
@@ -253,11 +257,11 @@ def _refuse_impossible(name: str, inputs: Inputs) -> None:
     raise ImpossibleRequirements(message, reasons=tuple(reasons), hint=hint)
 
 
-def _unnamed(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
+def _unnamed_repositories(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
     """Lines on repositories that are required without a name, with entries for the row."""
     return [
         f"{each.place}: {address} has no package name; write {names[address]} @ …, or into the row:"
         f' names: {{"{address}": {names[address]}}}'
         for each in declared
-        if (address := fetch.repository(each.name)) in names
+        if (address := fetch.repository_url(each.name)) in names
     ]

@@ -24,19 +24,19 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.layout import ImageFiles, Layout
-from imgbuild.pipeline.build import build_all, deliver, output_path, refuse_one_file
+from imgbuild.pipeline.build import build_all, deliver_image, output_path, refuse_one_file
 from imgbuild.pipeline.session import Session
 from imgbuild.system import files
-from imgbuild.system.amounts import count, first_of
+from imgbuild.system.amounts import format_count, join_first
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, digest_of
 
 SUFFIX = "-with-project"
 REVISION = "org.opencontainers.image.revision"
-SHOWN = 4  # limit of paths in a message
+SHOWN_FILES = 4  # limit of paths in a message
 
 
-def build(
+def build_with_project(
     session: Session, selected: Sequence[Selected], output: Path | None, form: str
 ) -> list[BuiltImage]:
     """Build each target from its lock, and add the committed files of the project to the image.
@@ -55,7 +55,7 @@ def build(
     refuse_one_file(selected, output, form)
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
-    committed = committed_files.find(session.project.root)
+    committed = committed_files.find_committed_folder(session.project.root)
     results = []
     for item, built in zip(selected, build_all(session, selected, None), strict=True):
         name = f"{item.name}{SUFFIX}"
@@ -63,16 +63,16 @@ def build(
         place = output_path(folder, name, output, several=len(selected) > 1, form=form)
         target = place if form == "oci" else folder
         with console.step(f"adding commit {committed.commit[:12]} of {committed.folder}"):
-            result = _with_layer(built, committed, target, name)
-        results.append(deliver(result, target, place, form, name))
+            result = _add_project_layer(built, committed, target, name)
+        results.append(deliver_image(result, target, place, form, name))
     return results
 
 
-def _with_layer(
+def _add_project_layer(
     built: BuiltImage, committed: CommittedFolder, target: Path, name: str
 ) -> BuiltImage:
     """Write the image in `built` with an additional layer to the layout `target`, as `name`."""
-    below = layout.read(built.output)
+    below = layout.read_layout(built.output)
     store = Store.open(reporter=console)
     layout.refuse_others(target, name)
     images: dict[Arch, ImageFiles] = {}
@@ -83,23 +83,23 @@ def _with_layer(
         if workdir not in layers:
             layers[workdir] = _layer(committed, workdir, store, report=not layers)
         record, blob = layers[workdir]
-        images[arch] = _added(below, image, record, blob, committed.commit)
+        images[arch] = _add_layer(below, image, record, blob, committed.commit)
     manifests = {arch: digest_of(image.manifest) for arch, image in images.items()}
     top = (
-        documents.index({arch: image.manifest for arch, image in images.items()})
+        documents.create_index({arch: image.manifest for arch, image in images.items()})
         if len(images) > 1
         else next(iter(images.values())).manifest
     )
-    unchanged = layout.check(target, digest_of(top), console)
+    unchanged = layout.has_complete_image(target, digest_of(top), console)
     if not unchanged:
-        layout.write(target, images, name, reporter=console)
+        layout.write_layout(target, images, name, reporter=console)
     return msgspec.structs.replace(
         built,
         target=name,
         digest=digest_of(top),
         arch=manifests,
         output=target,
-        size=sum(image.size for image in layout.read(target).images.values()),
+        size=sum(image.size for image in layout.read_layout(target).images.values()),
         assembled=len(layers),
         unchanged=unchanged,
     )
@@ -115,7 +115,9 @@ def _layer(
             message, hint="extend a target that sets `workdir`, for example to /workspace"
         )
     with store.scratch() as folder:
-        committed_content = committed_files.files_of(committed, workdir, folder / "contents")
+        committed_content = committed_files.read_committed_files(
+            committed, workdir, folder / "contents"
+        )
         if report:
             _report(committed, committed_content)
         with (folder / "layer").open("xb") as sink:
@@ -123,7 +125,7 @@ def _layer(
         return record, store.add_blob(folder / "layer", record.digest)
 
 
-def _added(
+def _add_layer(
     below: Layout, image: PlatformImage, record: LayerRecord, blob: Path, commit: str
 ) -> ImageFiles:
     """Add a layer, its history and labels with the commit to `image`."""
@@ -134,32 +136,38 @@ def _added(
     )
     labels = {**image.configuration.labels, REVISION: commit, PROJECT_COMMIT: commit}
     config["config"]["Labels"] = dict(sorted(labels.items()))
-    data = codec.compact(config)
+    data = codec.encode_compact(config)
     manifest = msgspec.json.decode(image.manifest_data)
-    manifest["config"] = documents.descriptor(documents.CONFIG, data)
+    manifest["config"] = documents.create_descriptor(documents.CONFIG, data)
     manifest["layers"].append(
         Descriptor(media_type=documents.LAYER_GZIP, digest=record.digest, size=record.size)
     )
     blobs: dict[Digest, Path] = {layer.digest: below.blob(layer.digest) for layer in image.layers}
     return ImageFiles(
-        config=data, manifest=codec.compact(manifest), layers={**blobs, record.digest: blob}
+        config=data, manifest=codec.encode_compact(manifest), layers={**blobs, record.digest: blob}
     )
 
 
 def _report(committed: CommittedFolder, content: CommittedFiles) -> None:
     """Warn about differences between the layer and the folder."""
     commit, folder = committed.commit[:12], committed.folder
-    paths = committed_files.differences(committed, content)
+    paths = committed_files.find_differences(committed, content)
     if paths:
-        differ = f"{count(len(paths), 'file')} of {folder} {'differ' if paths[1:] else 'differs'}"
-        console.warn(f"{differ} from commit {commit} in the image: {first_of(paths, SHOWN)}")
+        differ = (
+            f"{format_count(len(paths), 'file')} of {folder} {'differ' if paths[1:] else 'differs'}"
+        )
+        console.warn(
+            f"{differ} from commit {commit} in the image: {join_first(paths, SHOWN_FILES)}"
+        )
     if content.submodules:
-        console.warn(f"submodules are not in the image: {first_of(content.submodules, SHOWN)}")
+        console.warn(
+            f"submodules are not in the image: {join_first(content.submodules, SHOWN_FILES)}"
+        )
     if content.pointers:
         text = "the image contains only git-lfs pointers for these files"
-        console.warn(f"{text}: {first_of(content.pointers, SHOWN)}")
+        console.warn(f"{text}: {join_first(content.pointers, SHOWN_FILES)}")
     if content.left_out:
-        names = first_of([repr(path) for path in content.left_out], SHOWN)
+        names = join_first([repr(path) for path in content.left_out], SHOWN_FILES)
         console.warn(
             f"files with names or targets that are invalid in an image are excluded: {names}"
         )

@@ -8,7 +8,7 @@ from imgbuild import codec
 from imgbuild.errors import LockStale
 from imgbuild.lock import extension, lock_file, requirements
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.published import DIGESTS_FILE, Overlay
+from imgbuild.lock.published import DIGESTS_FILE, TargetOverlay
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
@@ -24,33 +24,38 @@ def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) ->
     """Write lock, requirements and `digests.json`, which is last to detect interrupted runs."""
     texts, root = requirement_files(lock), project.root
     images = project.images.relative_to(root).as_posix()
-    codec.write(lock_file.lock_path(project.images, lock.target), lock, below=root)
+    codec.write_document(lock_file.lock_path(project.images, lock.target), lock, below=root)
     with OpenFolder.open(root) as top, top.folder(f"{images}/{lock.target}") as folder:
         for name, text in texts.items():
             folder.write(name, text.encode())
         for old in fnmatch.filter(folder.names(), "requirements-*.txt"):
             if old not in texts:
                 folder.remove(old)
-    codec.write(image_digests.digests_path(project.images, lock.target), target_digests, below=root)
+    codec.write_document(
+        image_digests.digests_path(project.images, lock.target), target_digests, below=root
+    )
 
 
 def requirement_files(lock: Lock) -> dict[str, str]:
     """The requirements files of `lock`: file name → text."""
-    return {requirements.file_name(arch): requirements.text(lock, arch) for arch in lock.arch}
+    return {
+        requirements.file_name(arch): requirements.requirements_text(lock, arch)
+        for arch in lock.arch
+    }
 
 
 def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, TargetDigests]:
     """The lock and digests of `name`; LockStale with all reasons if they are missing or stale."""
     lock = lock_file.read_lock(project.images, name)
-    reasons = list(extension.stale(lock, matrix))
-    learned = constraints.read(project.images)
+    reasons = list(extension.extension_differences(lock, matrix))
+    learned = constraints.read_constraints(project.images)
     for arch, resolution in lock.arch.items():
-        for entry in constraints.violations(learned, resolution.versions):
+        for entry in constraints.violated_constraints(learned, resolution.versions):
             has = resolution.versions.get(entry.other, "none")
             reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
     for file, text in requirement_files(lock).items():
         path = project.images / name / file
-        if not path.is_file() or boundary.content(path) != text.encode():
+        if not path.is_file() or boundary.read_regular_file(path) != text.encode():
             reasons.append(f"{path} does not match the lock")
     if reasons:
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
@@ -58,7 +63,7 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Tar
     return lock, image_digests.read_digests(project.images, lock)
 
 
-def published_records(overlay: Overlay | None) -> dict[Digest, LayerRecord]:
+def published_records(overlay: TargetOverlay | None) -> dict[Digest, LayerRecord]:
     """The records of the published layers below an overlay, by layer id; empty for None.
 
     Raises LockStale if the published digests do not match the published lock, or if the plan

@@ -43,7 +43,7 @@ def cut_wheels(
         groups.setdefault(_hash(wheel.package) % rules.groups, []).append(wheel)
     return [
         *((wheel.package, (wheel,)) for wheel in large),
-        *((f"group-{number}", _by_hash(groups[number])) for number in sorted(groups)),
+        *((f"group-{number}", _sort_by_hash(groups[number])) for number in sorted(groups)),
         *((wheel.package, (wheel,)) for wheel in alone),
     ]
 
@@ -61,5 +61,5 @@ def _hash(package: str) -> int:
     return int(sha256(package.encode())[:8], 16)
 
 
-def _by_hash(wheels: Iterable[Wheel]) -> tuple[Wheel, ...]:
+def _sort_by_hash(wheels: Iterable[Wheel]) -> tuple[Wheel, ...]:
     return tuple(sorted(wheels, key=lambda wheel: wheel.sha256))

@@ -18,7 +18,7 @@ from imgbuild.system import git
 from imgbuild.values import Arch, Bytes, Digest
 
 DIGESTS_FILE, LOCK = "digests.json", "lock.json"
-TOGETHER = 80  # digests that are in memory at once, and the locks of those that changed
+COMMITS_TOGETHER = 80  # digests that are in memory at once, and the locks of those that changed
 UNREADABLE = "to fetch the history of the checkout, run: git fetch --unshallow"
 
 
@@ -54,7 +54,7 @@ class DigestCommit(msgspec.Struct, frozen=True, kw_only=True):
     lock_before: bytes | None = None
 
 
-class _Commit(msgspec.Struct, frozen=True):
+class _LoggedCommit(msgspec.Struct, frozen=True):
     id: str
     parent: str
     date: str
@@ -66,44 +66,44 @@ class _Commit(msgspec.Struct, frozen=True):
         return f"{self.id}:./{path}", f"{self.parent}:./{path}" if self.parent else ""
 
 
-def folder_of(project: Project) -> Path:
+def images_parent(project: Project) -> Path:
     """The folder that contains `images`; in an editable installation, a link into a checkout."""
     return project.images.resolve().parent
 
 
-def commits(
+def digest_commits(
     project: Project, target: str | None = None, *, locks: bool = False
 ) -> Iterator[DigestCommit]:
     """The changes of the digests of `target`, by default of all targets; newest first per target.
 
     A digests.json that cannot be read is skipped. InputError without a repository.
     """
-    folder = folder_of(project)
+    folder = images_parent(project)
     listed = [(commit, path) for commit in _log(project, folder, target) for path in commit.paths]
-    for start in range(0, len(listed), TOGETHER):
-        some = listed[start : start + TOGETHER]
+    for start in range(0, len(listed), COMMITS_TOGETHER):
+        some = listed[start : start + COMMITS_TOGETHER]
         digests = _contents(folder, [name for commit, path in some for name in commit.both(path)])
         changed = [
             (commit, path) for commit, path in some if _is_change(digests, *commit.both(path))
         ]
-        places = [name for commit, path in changed for name in commit.both(_lock_of(path))]
+        places = [name for commit, path in changed for name in commit.both(_lock_path(path))]
         contents = digests | (_contents(folder, places) if locks else {})
         yield from (_change(commit, path, contents) for commit, path in changed)
 
 
 def _is_change(contents: Mapping[str, bytes], now: str, then: str) -> bool:
     """Whether a commit changed the digest, as far as its file can be read."""
-    digests = _decoded(contents.get(now))
+    digests = _decode_digests(contents.get(now))
     if digests is None and now in contents:
         return False
-    return _digest(digests) != _digest(_decoded(contents.get(then)))
+    return _digest(digests) != _digest(_decode_digests(contents.get(then)))
 
 
-def _log(project: Project, folder: Path, target: str | None) -> Sequence[_Commit]:
+def _log(project: Project, folder: Path, target: str | None) -> Sequence[_LoggedCommit]:
     """The commits that changed digests.json; merges only if they differ from all parents."""
     place = f"images/{target if target is not None else '*'}/{DIGESTS_FILE}"
     pattern = f":(glob){place}" if target is None else f":(literal){place}"
-    done = git.run(
+    done = git.run_git(
         folder, "log", "-c", "-z", "--topo-order", "--name-only", "--no-renames", "--relative",
         "--format=%x01%H%x00%P%x00%cI%x00%s", "HEAD", "--", pattern,
     )  # fmt: skip
@@ -116,11 +116,11 @@ def _log(project: Project, folder: Path, target: str | None) -> Sequence[_Commit
         commit, parents, date, subject, *paths = entry.split("\x00")
         names = dict.fromkeys(name.strip("\n") for name in paths)
         usable = tuple(name for name in names if name and "\n" not in name)
-        listed.append(_Commit(commit, parents.partition(" ")[0], date, subject, usable))
+        listed.append(_LoggedCommit(commit, parents.partition(" ")[0], date, subject, usable))
     return listed
 
 
-def _lock_of(path: str) -> str:
+def _lock_path(path: str) -> str:
     return f"{path.removesuffix(DIGESTS_FILE)}{LOCK}"
 
 
@@ -129,7 +129,9 @@ def _contents(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
     names = [name for name in names if name]
     if not names:
         return {}
-    answer = git.run(folder, "cat-file", "--batch", stdin="".join(f"{name}\n" for name in names))
+    answer = git.run_git(
+        folder, "cat-file", "--batch", stdin="".join(f"{name}\n" for name in names)
+    )
     data, place, contents = answer.stdout.encode(), 0, {}
     for name in names:
         end = data.find(b"\n", place)
@@ -143,26 +145,26 @@ def _contents(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
     if place == len(data):
         return contents
     # A file is not UTF-8: its bytes were replaced, and the sizes are not those of the text.
-    single = {name: git.run(folder, "cat-file", "blob", name) for name in names}
+    single = {name: git.run_git(folder, "cat-file", "blob", name) for name in names}
     return {name: done.stdout.encode() for name, done in single.items() if done.status == 0}
 
 
-def _change(commit: _Commit, path: str, contents: Mapping[str, bytes]) -> DigestCommit:
+def _change(commit: _LoggedCommit, path: str, contents: Mapping[str, bytes]) -> DigestCommit:
     now, then = commit.both(path)
-    lock, lock_before = commit.both(_lock_of(path))
+    lock, lock_before = commit.both(_lock_path(path))
     return DigestCommit(
         commit=commit.id,
         date=commit.date,
         subject=commit.subject,
         target=path.split("/")[-2],
-        digests=_decoded(contents.get(now)),
-        before=_decoded(contents.get(then)),
+        digests=_decode_digests(contents.get(now)),
+        before=_decode_digests(contents.get(then)),
         lock=contents.get(lock),
         lock_before=contents.get(lock_before),
     )
 
 
-def _decoded(data: bytes | None) -> CommittedDigests | None:
+def _decode_digests(data: bytes | None) -> CommittedDigests | None:
     try:
         return msgspec.json.decode(data, type=CommittedDigests) if data is not None else None
     except msgspec.MsgspecError:

@@ -13,12 +13,12 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import LockStale
-from imgbuild.lock.lock_file import Lock, damaged
+from imgbuild.lock.lock_file import Lock, damaged_lock_remedy
 from imgbuild.matrix.fields import Name
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import image_documents
-from imgbuild.plan.plan import Plan, RegistryRecipe, base_of, plan
+from imgbuild.plan.plan import Plan, RegistryRecipe, base_plan, create_plan
 from imgbuild.report import Floors
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
@@ -72,38 +72,40 @@ class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
         return sum(layer.size for layer in self.layers) + len(self.config) + len(self.manifest)
 
 
-def documents_of(
+def plan_documents(
     lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch], *, only_base: bool = False
 ) -> tuple[dict[Arch, Plan], dict[Arch, ImageDocuments]]:
     """The plans and documents of the image of `lock`, or of only the layers of its base."""
-    plans = {arch: plan(lock, arch) for arch in arches}
+    plans = {arch: create_plan(lock, arch) for arch in arches}
     if only_base:
-        plans = {arch: base_of(planned) for arch, planned in plans.items()}
+        plans = {arch: base_plan(planned) for arch, planned in plans.items()}
     records = layer_records(target_digests)
     return plans, {
-        arch: documents(planned, records, None if only_base else target_digests.arch[arch].floors)
+        arch: create_documents(
+            planned, records, None if only_base else target_digests.arch[arch].floors
+        )
         for arch, planned in plans.items()
     }
 
 
-def documents(
+def create_documents(
     planned: Plan, layer_records: Mapping[Digest, LayerRecord], floors: Floors | None = None
 ) -> ImageDocuments:
     """The documents of a plan. `layer_records`: layer id → record (KeyError if one is missing)."""
     layers = tuple(layer_records[layer.id] for layer in planned.layers)
-    config = image_documents.config(planned, [layer.diff_id for layer in layers])
+    config = image_documents.image_configuration(planned, [layer.diff_id for layer in layers])
     taken = {
         layer.recipe.layer.digest: layer.recipe.layer.media_type
         for layer in planned.layers
         if isinstance(layer.recipe, RegistryRecipe)
     }
-    manifest = oci_documents.manifest(
-        config, layers, media_types=taken, annotations=needs(floors) if floors else {}
+    manifest = oci_documents.docker_manifest(
+        config, layers, media_types=taken, annotations=floor_annotations(floors) if floors else {}
     )
     return ImageDocuments(config=config, manifest=manifest, layers=layers)
 
 
-def needs(floors: Floors) -> dict[str, str]:
+def floor_annotations(floors: Floors) -> dict[str, str]:
     """`floors` as annotations of a manifest; unknown values are omitted."""
     values = {
         "cuda": floors.cuda,
@@ -116,7 +118,7 @@ def needs(floors: Floors) -> dict[str, str]:
     return {f"dev.imgbuild.needs.{name}": value for name, value in values.items() if value}
 
 
-def digests_of(
+def compute_digests(
     lock: Lock,
     layer_records: Mapping[Digest, LayerRecord],
     floors: Mapping[Arch, Floors | None] | None = None,
@@ -126,8 +128,8 @@ def digests_of(
     images: dict[Arch, ImageDigests] = {}
     manifests: dict[Arch, bytes] = {}
     for arch in lock.arch:
-        planned = plan(lock, arch)
-        document = documents(planned, layer_records, floors.get(arch))
+        planned = create_plan(lock, arch)
+        document = create_documents(planned, layer_records, floors.get(arch))
         manifests[arch] = document.manifest
         images[arch] = ImageDigests(
             manifest=digest_of(document.manifest),
@@ -148,16 +150,18 @@ def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
     """The digest of an image, which is its only manifest or the index of several manifests."""
     if len(manifests) == 1:
         return digest_of(next(iter(manifests.values())))
-    return digest_of(oci_documents.index(manifests))
+    return digest_of(oci_documents.create_index(manifests))
 
 
-def manifests(
+def image_manifests(
     lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch]
 ) -> dict[Arch, bytes]:
     """The manifests of the image of `lock` on `arches`, computed from its digests."""
     records = layer_records(target_digests)
     return {
-        arch: documents(plan(lock, arch), records, target_digests.arch[arch].floors).manifest
+        arch: create_documents(
+            create_plan(lock, arch), records, target_digests.arch[arch].floors
+        ).manifest
         for arch in sorted(arches)
     }
 
@@ -182,8 +186,8 @@ def read_digests(images: Path, lock: Lock) -> TargetDigests:
 
 def read_digests_at(path: Path, lock: Lock, *, hint: str) -> TargetDigests:
     """Read the digests at `path`; LockStale, with `hint`, if they do not match `lock`."""
-    target_digests = codec.read(
-        path, TargetDigests, what="list of digests", hint=damaged(lock.target)
+    target_digests = codec.read_document(
+        path, TargetDigests, what="list of digests", hint=damaged_lock_remedy(lock.target)
     )
     refuse_other(target_digests, lock, str(path), hint=hint)
     return target_digests
@@ -200,7 +204,7 @@ def refuse_other(target_digests: TargetDigests, lock: Lock, file: str, *, hint: 
     """Raise LockStale, with `hint`, if the digests in `file` do not match `lock`."""
     records = layer_records(target_digests)
     try:
-        expected = digests_of(
+        expected = compute_digests(
             lock, records, {arch: item.floors for arch, item in target_digests.arch.items()}
         )
     except KeyError:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imgbuild import codec
-from imgbuild.oci.documents import platform
+from imgbuild.oci.documents import platform_of_arch
 from imgbuild.plan.plan import Plan
 from imgbuild.values import Digest
 
 
-def config(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
+def image_configuration(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
     """The image configuration of `plan`, whose layers have `diff_ids`, bottom first.
 
     ValueError if the numbers of diff ids and layers differ.
@@ -31,9 +31,9 @@ def config(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
         {"created": settings.created, "created_by": f"imgbuild layer {layer.name}"}
         for layer, _ in zip(plan.layers, diff_ids, strict=True)
     ]
-    return codec.compact(
+    return codec.encode_compact(
         {
-            **platform(plan.arch),
+            **platform_of_arch(plan.arch),
             "created": settings.created,
             "config": {key: value for key, value in running.items() if value},
             "rootfs": {"type": "layers", "diff_ids": diff_ids},

@@ -12,7 +12,7 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
-from imgbuild.lock.lock_file import AddedFile, AddedFolder, Lock, published_part
+from imgbuild.lock.lock_file import AddedFile, AddedFolder, Lock, published_lock
 from imgbuild.lock.resolution import (
     Deb,
     LockedFile,
@@ -22,8 +22,8 @@ from imgbuild.lock.resolution import (
     Wheel,
     installed_wheels,
 )
-from imgbuild.matrix.fields import STANDALONE
-from imgbuild.matrix.model import Drop, User
+from imgbuild.matrix.fields import STANDALONE_PREFIX
+from imgbuild.matrix.model import DroppedFiles, User
 from imgbuild.plan.cut import cut_wheels
 from imgbuild.values import Arch, Digest, Sha256, digest_of
 
@@ -42,7 +42,7 @@ COMMANDS = "/opt/imgbuild/bin"  # pip and uv, which add packages for a user
 USER_BASE = "PYTHONUSERBASE"  # the folder of a user's packages for Python, pip and uv
 
 
-class _Recipe(msgspec.Struct, frozen=True):
+class _LayerRecipe(msgspec.Struct, frozen=True):
     """The inputs of a layer, and the way it is made."""
 
     @property
@@ -61,7 +61,7 @@ class _Recipe(msgspec.Struct, frozen=True):
         return sum(file.size for file in self.inputs)
 
 
-class DebianRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
+class DebianRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
     """A root file system of Debian packages, with the effects of their maintainer scripts.
 
     If `hardened`, no file has a setuid or setgid bit.
@@ -79,7 +79,7 @@ class DebianRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="de
         return self.debs
 
 
-class RegistryRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
+class RegistryRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
     """A layer of an image in a registry; `image` is its reference."""
 
     image: str
@@ -88,10 +88,10 @@ class RegistryRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
         """The registry layer."""
-        return (self.layer.locked,)
+        return (self.layer.as_locked_file,)
 
 
-class PythonRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="python"):
+class PythonRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="python"):
     """A standalone build of CPython below the folder `prefix`; `python` is its release."""
 
     prefix: str
@@ -104,7 +104,7 @@ class PythonRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="py
         return (self.archive,)
 
 
-class VenvRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
+class VenvRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
     """The empty virtual environment: pyvenv.cfg, links to the interpreter, activation script.
 
     With `user_site`, Python also imports packages installed by a user (PEP 370).
@@ -116,7 +116,7 @@ class VenvRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="venv
     user_site: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class WheelsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
+class WheelsRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
     """Installed wheels, sorted by sha256. `omit`: package → patterns of paths to omit."""
 
     prefix: str
@@ -152,7 +152,7 @@ class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
     site: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class FilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
+class FilesRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
     """Files of imgbuild: entry point, links by absolute path, and home, work and cache folders.
 
     `passwd` and `group` are the files of a registry base, to which the user is added. All users can
@@ -170,7 +170,7 @@ class FilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="fil
     readme: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class AddedDebsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"):
+class AddedDebsRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"):
     """Debian packages on top of a base: the difference of the roots with and without them."""
 
     base: DebianRecipe
@@ -187,7 +187,9 @@ class AddedDebsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag=
         return self.debs
 
 
-class AddedFilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="added-files"):
+class AddedFilesRecipe(
+    _LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="added-files"
+):
     """A user's files and links by absolute path, on top of the layer `below`.
 
     `folders` are their parent folders in the base whose owner is not root or whose mode is not the
@@ -248,15 +250,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     config: RuntimeConfig
 
 
-def plan(lock: Lock, arch: Arch) -> Plan:
+def create_plan(lock: Lock, arch: Arch) -> Plan:
     """The plan of the image of `lock` on `arch`; reads no file.
 
     An extension has the layers of the published target, and the added ones on top. InputError if
     the lock's rules for layers need more layers than the limit allows.
     """
-    recipes = _recipes(published_part(lock, arch), arch)
+    recipes = _recipes(published_lock(lock, arch), arch)
     if lock.extends is not None:
-        recipes += _added(lock, arch, recipes)
+        recipes += _extension_recipes(lock, arch, recipes)
     layers = tuple(Layer(name=name, id=layer_id(recipe), recipe=recipe) for name, recipe in recipes)
     return Plan(target=lock.target, arch=arch, layers=layers, config=_config(lock, arch))
 
@@ -266,7 +268,9 @@ def published_layers(lock: Lock) -> frozenset[Digest]:
     if lock.extends is None:
         return frozenset()
     return frozenset(
-        layer.id for arch in lock.arch for layer in plan(published_part(lock, arch), arch).layers
+        layer.id
+        for arch in lock.arch
+        for layer in create_plan(published_lock(lock, arch), arch).layers
     )
 
 
@@ -293,7 +297,7 @@ def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
             prefix=settings.prefix,
             python=lock.base.python,
             versions=resolution.versions,
-            site=f"{STANDALONE}/lib/python{lock.base.python}/site-packages"
+            site=f"{STANDALONE_PREFIX}/lib/python{lock.base.python}/site-packages"
             if resolution.python
             else msgspec.UNSET,
         )
@@ -304,11 +308,13 @@ def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
     installed = installed_wheels(resolution)
     tools = _tools(lock, arch, resolution)
     cut = cut_wheels(installed, lock.layers, taken=len(below) + len(tools) + 2)
-    wheels = _wheel_recipes(lock, cut, omitted(lock.drop, installed))
+    wheels = _wheel_recipes(lock, cut, omitted_paths(lock.drop, installed))
     return [*below, ("venv", venv), *wheels, *tools, ("files", files)]
 
 
-def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[tuple[str, Recipe]]:
+def _extension_recipes(
+    lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]
+) -> list[tuple[str, Recipe]]:
     """The recipes of the layers that an extension adds on top of `below`: debs, wheels, files."""
     resolution, extends = lock.arch[arch], lock.extends
     if extends is None:
@@ -324,7 +330,7 @@ def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[
     rules = msgspec.structs.replace(lock.layers, limit=MOST_LAYERS)
     cut = cut_wheels(wheels, rules, taken=len(below) + 2)
     recipes += _wheel_recipes(
-        lock, [(f"added-{name}", group) for name, group in cut], omitted(lock.drop, installed)
+        lock, [(f"added-{name}", group) for name, group in cut], omitted_paths(lock.drop, installed)
     )
     if extends.files or extends.links or extends.constraints:
         files_recipe = next(recipe for _, recipe in below if isinstance(recipe, FilesRecipe))
@@ -364,7 +370,7 @@ def _wheel_recipes(
     ]
 
 
-def base_of(planned: Plan) -> Plan:
+def base_plan(planned: Plan) -> Plan:
     """The plan of an image with only the base layers of `planned`, and a minimal configuration.
 
     System packages that an extension adds are part of its base.
@@ -388,7 +394,9 @@ def base_of(planned: Plan) -> Plan:
     return Plan(target=planned.target, arch=planned.arch, layers=layers, config=config)
 
 
-def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[str, ...]]:
+def omitted_paths(
+    drops: Iterable[DroppedFiles], wheels: Iterable[Wheel]
+) -> dict[str, tuple[str, ...]]:
     """Package → sorted patterns of the paths to omit, by the rules `drops` for `wheels`."""
     versions = {wheel.package: wheel.version for wheel in wheels}
     patterns: dict[str, tuple[str, ...]] = {}
@@ -448,7 +456,7 @@ def layer_id(recipe: Recipe) -> Digest:
         case AddedFilesRecipe():  # the last of them, so that every recipe has an id
             inputs = _added_file_inputs(recipe)
     kind = type(recipe).__struct_config__.tag
-    return digest_of(codec.compact({**inputs, "kind": kind}))
+    return digest_of(codec.encode_compact({**inputs, "kind": kind}))
 
 
 def _added_file_inputs(recipe: AddedFilesRecipe) -> dict[str, object]:
@@ -468,11 +476,11 @@ def _added_file_inputs(recipe: AddedFilesRecipe) -> dict[str, object]:
 def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
     if lock.base.kind == "debian":
         layers: list[tuple[str, Recipe]] = [
-            (lock.base.name, _debian(lock, arch, _split(resolution)[0]))
+            (lock.base.name, _debian(lock, arch, _split_debs(resolution)[0]))
         ]
         if resolution.python:
             archive, python = resolution.python, lock.base.python
-            recipe = PythonRecipe(prefix=STANDALONE, python=python, archive=archive)
+            recipe = PythonRecipe(prefix=STANDALONE_PREFIX, python=python, archive=archive)
             layers.append(("python", recipe))
         return layers
     return [
@@ -483,13 +491,13 @@ def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[s
 
 def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
     """The layer of the base's tools, above the wheels, so that lower layers can be shared."""
-    base, tools = _split(resolution)
+    base, tools = _split_debs(resolution)
     if not tools:
         return []
     return [("tools", AddedDebsRecipe(base=_debian(lock, arch, base), debs=tools))]
 
 
-def _split(resolution: Resolution) -> tuple[tuple[Deb, ...], tuple[Deb, ...]]:
+def _split_debs(resolution: Resolution) -> tuple[tuple[Deb, ...], tuple[Deb, ...]]:
     """The Debian packages of the base and of its tools."""
     names = frozenset(resolution.tools or ())
     base = tuple(deb for deb in resolution.debs if deb.package not in names)
@@ -506,7 +514,7 @@ def _debian(lock: Lock, arch: Arch, debs: tuple[Deb, ...]) -> DebianRecipe:
     )
 
 
-def environment(lock: Lock, arch: Arch) -> dict[str, str]:
+def image_environment(lock: Lock, arch: Arch) -> dict[str, str]:
     """The variables of the image of `lock` on `arch`.
 
     Packages added by a user are in a folder whose name depends on the image's packages, because
@@ -515,7 +523,7 @@ def environment(lock: Lock, arch: Arch) -> dict[str, str]:
     settings = lock.settings
     if not settings.user_packages:
         return settings.env
-    installed = digest_of(codec.compact([lock.base.python, lock.arch[arch].versions]))
+    installed = digest_of(codec.encode_compact([lock.base.python, lock.arch[arch].versions]))
     name = f"{lock.target}-{installed.removeprefix('sha256:')[:8]}"
     folder = f"{settings.workdir.rstrip('/')}/.imgbuild-packages/{name}"
     return {
@@ -530,7 +538,9 @@ def _config(lock: Lock, arch: Arch) -> RuntimeConfig:
     return RuntimeConfig(
         created=f"{lock.as_of}T00:00:00Z",
         user=f"{settings.user.uid}:{settings.user.gid}",
-        env=tuple(f"{name}={value}" for name, value in sorted(environment(lock, arch).items())),
+        env=tuple(
+            f"{name}={value}" for name, value in sorted(image_environment(lock, arch).items())
+        ),
         entrypoint=settings.entrypoint,
         cmd=settings.cmd,
         workdir=settings.workdir,

@@ -30,7 +30,7 @@ class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     unpacked: Bytes
 
 
-class Records(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedLayers(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `layers.json`."""
 
     format: int = RECORDS_FORMAT
@@ -43,17 +43,17 @@ def records_path(images: Path) -> Path:
     return images / "layers.json"
 
 
-def read_records(images: Path) -> Records:
+def read_records(images: Path) -> RecordedLayers:
     """The records of the folder `images`, empty if there is no file.
 
     InputError if it is damaged, LockStale if it has another format.
     """
     path = records_path(images)
     if not path.exists():
-        return Records()
-    records = codec.read(
+        return RecordedLayers()
+    records = codec.read_document(
         path,
-        Records,
+        RecordedLayers,
         what="list of layers",
         hint="restore the file from git, or delete it and run `imgbuild lock`",
     )
@@ -66,16 +66,16 @@ def read_records(images: Path) -> Records:
     return records
 
 
-def merge(records: Records, others: Iterable[Records]) -> Records:
+def merge_records(records: RecordedLayers, others: Iterable[RecordedLayers]) -> RecordedLayers:
     """The union of all records; IntegrityError if two differ for the same layer or wheel."""
     layers, wheels = dict(records.layers), dict(records.wheels)
     for other in others:
-        _add(layers, other.layers)
-        _add(wheels, other.wheels)
-    return Records(layers=dict(sorted(layers.items())), wheels=dict(sorted(wheels.items())))
+        _add_facts(layers, other.layers)
+        _add_facts(wheels, other.wheels)
+    return RecordedLayers(layers=dict(sorted(layers.items())), wheels=dict(sorted(wheels.items())))
 
 
-def _add(facts: dict[str, Fact], added: dict[str, Fact]) -> None:
+def _add_facts(facts: dict[str, Fact], added: dict[str, Fact]) -> None:
     for key, fact in added.items():
         if facts.setdefault(key, fact) != fact:
             message = f"{key} was recorded as {facts[key]}, but is now {fact}"

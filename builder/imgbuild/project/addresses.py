@@ -15,12 +15,12 @@ LOGIN = re.compile(
 QUERY = re.compile(r"(://[^\s?#'\"]{1,2000})\?[^\s#'\"]+")
 
 
-def without_secrets(text: str) -> str:
+def strip_secrets(text: str) -> str:
     """`text` for display: its URLs have neither credentials nor a query."""
     return QUERY.sub(r"\1", LOGIN.sub("://", text))
 
 
-def split(url: str) -> SplitResult | None:
+def split_url(url: str) -> SplitResult | None:
     """The parts of a URL, None if Python cannot parse it."""
     try:
         parts = urlsplit(url)
@@ -30,20 +30,20 @@ def split(url: str) -> SplitResult | None:
     return parts
 
 
-def path(url: str) -> str:
+def url_path(url: str) -> str:
     """The unescaped path of a URL; empty if it has none or is invalid."""
-    parts = split(url)
+    parts = split_url(url)
     return unquote(parts.path) if parts else ""
 
 
 def file_name(url: str) -> str:
     """The last part of a URL's path."""
-    return path(url).rpartition("/")[2]
+    return url_path(url).rpartition("/")[2]
 
 
-def fragment(url: str) -> dict[str, str]:
+def url_fragment(url: str) -> dict[str, str]:
     """The values after `#`, as in `#egg=NAME&subdirectory=FOLDER`."""
-    parts = split(url)
+    parts = split_url(url)
     pairs = (part.partition("=") for part in (parts.fragment if parts else "").split("&"))
     return {key: unquote(value) for key, _, value in pairs if key}
 

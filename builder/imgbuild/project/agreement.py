@@ -11,10 +11,10 @@ from packaging.version import Version
 from imgbuild.project import addresses, platforms
 from imgbuild.project.model import DeclaredRequirement
 from imgbuild.system.syntax import parse_version
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 
-def contradictions(
+def find_contradictions(
     ranges: Iterable[DeclaredRequirement], others: Iterable[DeclaredRequirement]
 ) -> Iterator[tuple[DeclaredRequirement, DeclaredRequirement]]:
     """The pairs of requirements on one package that no version can satisfy."""
@@ -26,15 +26,15 @@ def contradictions(
         if declared.kind != "requirement" or declared.path:
             continue
         for other in by_name.get(declared.package, ()):
-            if not compatible(declared.requirement, other.requirement):
+            if not are_compatible(declared.parsed_requirement, other.parsed_requirement):
                 yield declared, other
 
 
-def compatible(first: Requirement, second: Requirement) -> bool:
+def are_compatible(first: Requirement, second: Requirement) -> bool:
     """Whether one version can satisfy both, if their markers can be true together."""
-    together = platforms.truths(str(first.marker or "")) & platforms.truths(
-        str(second.marker or "")
-    )
+    together = platforms.matching_environments(
+        str(first.marker or "")
+    ) & platforms.matching_environments(str(second.marker or ""))
     if not together:
         return True
     specifier, other = _specifier(first), _specifier(second)
@@ -81,7 +81,7 @@ def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
 
 def is_pinned(declared: DeclaredRequirement) -> bool:
     """Whether a requirement allows a single file or version."""
-    requirement = declared.requirement
+    requirement = declared.parsed_requirement
     if requirement.url is not None or declared.path:
         return True
     clauses = list(requirement.specifier)
@@ -96,9 +96,9 @@ def is_lock(requirements: Iterable[DeclaredRequirement]) -> bool:
     return bool(listed) and all(map(is_pinned, listed))
 
 
-def missing(
+def missing_requirements(
     requirements: Iterable[DeclaredRequirement], others: Iterable[DeclaredRequirement]
 ) -> list[DeclaredRequirement]:
     """The requirements whose package is not in `others`."""
-    names = {normalize(each.requirement.name) for each in others}
+    names = {normalize_package(each.parsed_requirement.name) for each in others}
     return [each for each in requirements if each.package not in names]

@@ -10,11 +10,18 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from imgbuild.project import conda, conda_packages, releases, requirement_lines
-from imgbuild.project.agreement import compatible
-from imgbuild.project.installers import CHOICES, FILE, INDEX, READ, WITH_VALUE, installer
-from imgbuild.project.model import Kind, Place
-from imgbuild.project.project_files import above, relative
-from imgbuild.project.reading import LOGIN, LocalRequest, Reading
+from imgbuild.project.agreement import are_compatible
+from imgbuild.project.installers import (
+    CHOICES,
+    FILE,
+    INDEX,
+    OPTIONS_WITH_VALUE,
+    READ_OPTIONS,
+    find_installer,
+)
+from imgbuild.project.model import FilePlace, RequirementKind
+from imgbuild.project.project_files import parent_folder, relative_path
+from imgbuild.project.reading import LOGIN, LocalRequest, ProjectReading
 from imgbuild.project.requirement_lines import LineScope
 
 SEPARATORS = ";&|()"
@@ -41,7 +48,7 @@ class ShellScript:
     project, None if it is not in the project.
     """
 
-    def __init__(self, reading: Reading, file: str, *, variables: Mapping[str, str]) -> None:
+    def __init__(self, reading: ProjectReading, file: str, *, variables: Mapping[str, str]) -> None:
         self.reading = reading
         self.file = file
         self.variables = dict(variables)
@@ -60,9 +67,9 @@ class ShellScript:
         lines = [re.sub(r"(^|\s)#.*$", r"\1", line) for line in script.split("\n")]
         joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
         for line in joined.split("\n"):
-            self._line(REDIRECTION.sub(" ", line), start, end, condition)
+            self._read_line(REDIRECTION.sub(" ", line), start, end, condition)
 
-    def _line(self, line: str, start: int, end: int, condition: str) -> None:
+    def _read_line(self, line: str, start: int, end: int, condition: str) -> None:
         lexer = shlex.shlex(line, posix=True, punctuation_chars=SEPARATORS)
         lexer.whitespace_split = True
         lexer.commenters = ""
@@ -70,15 +77,15 @@ class ShellScript:
             words = list(lexer)
         except ValueError:  # a quote without its end
             if re.search(r"\b(pip3?|apt(-get)?|uv|conda)\b.*\b(install|add)\b", line):
-                place = self._place(line.split(maxsplit=1)[0], start, end)
-                self.reading.leave_out(place, line, "has an unterminated quotation")
+                place = self._place_of_word(line.split(maxsplit=1)[0], start, end)
+                self.reading.add_unread(place, line, "has an unterminated quotation")
             return
         command: list[str] = []
         alternative = ""
         for word in [*words, ";"]:
             if set(word) <= set(SEPARATORS):
                 if command:
-                    self._command(command, start, end, condition or alternative)
+                    self._read_command(command, start, end, condition or alternative)
                 tested = word == "&&" and command[:1] and command[0] in TESTS
                 alternative = "the test before it succeeds" if tested else ""
                 alternative = "the command before it fails" if word == "||" else alternative
@@ -86,21 +93,21 @@ class ShellScript:
             else:
                 command.append(word)
 
-    def _command(self, words: list[str], start: int, end: int, condition: str) -> None:
-        words = self._body([part for word in words for part in self._expanded(word)])
+    def _read_command(self, words: list[str], start: int, end: int, condition: str) -> None:
+        words = self._command_body([part for word in words for part in self._expand_word(word)])
         if not words:
             return
         if self._conditions and not condition:
             condition = "a condition of the script holds"
         name, rest = words[0], words[1:]
         if name in SHELLS and len(rest) > 1 and re.fullmatch(r"-\w*c", rest[0]):
-            self._line(rest[1], start, end, condition)
+            self._read_line(rest[1], start, end, condition)
             return
-        place = self._place(name, start, end, *rest)
+        place = self._place_of_word(name, start, end, *rest)
         if name == "cd" and rest:
-            self._enter(rest[0])
+            self._enter_folder(rest[0])
         elif name == "export":
-            self._body(rest)
+            self._command_body(rest)
             names = {word.partition("=")[0] for word in rest} & self.variables.keys()
             self.settings({each: self.variables[each] for each in sorted(names)}, place)
         elif name in ("wget", "curl"):
@@ -114,20 +121,20 @@ class ShellScript:
             self._cloned = f"{address}@{branch}" if branch else address
             last = rest[-1] if rest[-1] != address else address.rstrip("/").removesuffix(".git")
             self._clones[last.rpartition("/")[2]] = self._cloned
-        elif (call := installer(words)) is not None:
+        elif (call := find_installer(words)) is not None:
             kind, arguments = call
             if condition:
                 text = shlex.join(words)
-                self.reading.leave_out(place, text, f"runs only if {condition}")
+                self.reading.add_unread(place, text, f"runs only if {condition}")
                 return
             getattr(self, f"_{kind}")(arguments, start, end)
 
-    def _expanded(self, word: str) -> list[str]:
+    def _expand_word(self, word: str) -> list[str]:
         """`word` with the values of variables; a variable alone may become several words."""
-        value = substituted(word, self.variables)
+        value = substitute_variables(word, self.variables)
         return value.split() if value != word and VALUE.fullmatch(word) else [value]
 
-    def _body(self, words: list[str]) -> list[str]:
+    def _command_body(self, words: list[str]) -> list[str]:
         """`words` without keywords and assignments, which are stored as variables."""
         rest = list(words)
         while rest:
@@ -149,31 +156,33 @@ class ShellScript:
                 break
         return rest
 
-    def settings(self, variables: Mapping[str, str], place: Place) -> None:
+    def settings(self, variables: Mapping[str, str], place: FilePlace) -> None:
         """Read the environment variables that set indexes for pip and uv."""
         for name, value in variables.items():
             for url in value.split() if name in INDEXES else ():
                 self.reading.index(url, place, flat=name == "PIP_FIND_LINKS")
 
-    def _enter(self, folder: str) -> None:
+    def _enter_folder(self, folder: str) -> None:
         if self.folder is None and folder.startswith(".."):
             self.folder = "."
             return
-        target = relative(self.folder or ".", folder)
+        target = relative_path(self.folder or ".", folder)
         exists = not folder.startswith("/") and self.reading.sources.is_folder(target)
         self.folder = target if exists and not target.startswith("..") else None
         if folder.startswith("/"):  # a folder of the image, into which the project is copied
             self.folder = "."
 
-    def _place(self, word: str, start: int, end: int, *others: str) -> Place:
+    def _place_of_word(self, word: str, start: int, end: int, *others: str) -> FilePlace:
         for each in (*others, word):
             line = requirement_lines.text_line(self.text, each, start, end)
             if line != start:
-                return Place(file=self.file, line=line)
-        return Place(file=self.file, line=start)
+                return FilePlace(file=self.file, line=line)
+        return FilePlace(file=self.file, line=start)
 
-    def _word_place(self, word: str, start: int, end: int) -> Place:
-        return Place(file=self.file, line=requirement_lines.text_line(self.text, word, start, end))
+    def _word_place(self, word: str, start: int, end: int) -> FilePlace:
+        return FilePlace(
+            file=self.file, line=requirement_lines.text_line(self.text, word, start, end)
+        )
 
     def _pip(self, arguments: Sequence[str], start: int, end: int) -> None:
         """Read the arguments of `pip install`, `uv pip install` and `uv add`."""
@@ -184,72 +193,76 @@ class ShellScript:
             option, equals, value = word.partition("=") if word.startswith("-") else ("", "", "")
             place = self._word_place(value or word, start, end)
             if not option:
-                self._requirement(word, place, scope)
+                self._add_requirement(word, place, scope)
                 continue
-            options_read = READ | CHOICES | WITH_VALUE
+            options_read = READ_OPTIONS | CHOICES | OPTIONS_WITH_VALUE
             short = option[:2] in options_read and not option.startswith("--") and len(option) > 2
             if short:  # -rrequirements.txt
                 option, value = word[:2], word[2:].lstrip("=")
             elif option in options_read and not equals:
                 value = left.pop(0) if left else ""
             place = self._word_place(value or word, start, end)
-            self._option(option, value, place, scope)
+            self._read_option(option, value, place, scope)
 
-    def _option(self, option: str, value: str, place: Place, scope: LineScope) -> None:
+    def _read_option(self, option: str, value: str, place: FilePlace, scope: LineScope) -> None:
         if option in INDEX:
             named = re.fullmatch(r"([\w-]+)=(https?://.*)", value)  # uv's `--index NAME=URL`
             name, url = (named[1], named[2]) if named else ("", value)
             self.reading.index(url, place, name=name, flat=option in ("-f", "--find-links"))
         elif option in FILE:
-            kind: Kind = "override" if "override" in option else scope.kind
+            kind: RequirementKind = "override" if "override" in option else scope.kind
             kind = "constraint" if option in ("-c", "--constraint", "--constraints") else kind
-            self._file(option, value, place, msgspec.structs.replace(scope, kind=kind))
+            self._read_requirements_file(
+                option, value, place, msgspec.structs.replace(scope, kind=kind)
+            )
         elif option in ("-e", "--editable"):
-            self._requirement(value, place, scope, editable=True)
+            self._add_requirement(value, place, scope, editable=True)
         elif option == "--torch-backend":
-            release = releases.of_tag(value)
+            release = releases.cuda_of_tag(value)
             if release:
                 self.reading.cuda_release(release, place)
             elif value != "auto":
-                self.reading.leave_out(place, f"{option}={value}", "images use builds for CUDA")
+                self.reading.add_unread(place, f"{option}={value}", "images use builds for CUDA")
         elif option in CHOICES:
-            self.reading.leave_out(
+            self.reading.add_unread(
                 place, f"{option}={value}", "pass the file to imgbuild if it applies"
             )
 
-    def _file(self, option: str, value: str, place: Place, scope: LineScope) -> None:
+    def _read_requirements_file(
+        self, option: str, value: str, place: FilePlace, scope: LineScope
+    ) -> None:
         text = f"{option} {value}"
         if "$" in value or "{" in value:
-            self.reading.leave_out(place, text, "contains a variable without a value")
+            self.reading.add_unread(place, text, "contains a variable without a value")
         elif self.folder is None and not value.startswith("/"):
-            self.reading.leave_out(place, text, self._elsewhere())
-        elif (name := self._present(value)) is None:
-            self.reading.leave_out(place, text, "no such file in the project")
+            self.reading.add_unread(place, text, self._missing_file_reason())
+        elif (name := self._copied_file(value)) is None:
+            self.reading.add_unread(place, text, "no such file in the project")
         elif name.rpartition("/")[2] in ("pyproject.toml", "setup.py", "setup.cfg"):
-            self.reading.local(LocalRequest(folder=above(name), place=place))
+            self.reading.request_local(LocalRequest(folder=parent_folder(name), place=place))
         else:
-            requirement_lines.nested_file(self.reading, name, ".", place, scope)
+            requirement_lines.read_nested_file(self.reading, name, ".", place, scope)
 
-    def _present(self, path: str) -> str | None:
+    def _copied_file(self, path: str) -> str | None:
         """The file of the project that is copied to this path in the image."""
         files = self.reading.sources
-        inner = [relative(self.folder or ".", path)] if not path.startswith("/") else []
+        inner = [relative_path(self.folder or ".", path)] if not path.startswith("/") else []
         parts = path.strip("/").split("/")
         inner += ["/".join(parts[at:]) for at in range(len(parts))]
         present = [name for name in inner if not name.startswith("..") and files.exists(name)]
         return present[0] if present else None
 
-    def _elsewhere(self) -> str:
+    def _missing_file_reason(self) -> str:
         source = f" ({self._cloned})" if self._cloned else ""
         if re.match(r"https://|ssh://", self._cloned):
             source = f"; to install it, run: imgbuild add git+{self._cloned}"
         return f"is in a folder outside the project{source}"
 
-    def _requirement(
-        self, word: str, place: Place, scope: LineScope, *, editable: bool = False
+    def _add_requirement(
+        self, word: str, place: FilePlace, scope: LineScope, *, editable: bool = False
     ) -> None:
         if "$" in word or "{" in word or "`" in word:
-            self.reading.leave_out(
+            self.reading.add_unread(
                 place, word, "contains a variable whose value is not in the file"
             )
             return
@@ -258,12 +271,12 @@ class ShellScript:
         word = self._downloads.get(word.rpartition("/")[2], word)
         local = editable or word.startswith((".", "/"))
         if local and self.folder is None and "://" not in word:
-            self.reading.leave_out(place, f"install {word}", self._elsewhere())
+            self.reading.add_unread(place, f"install {word}", self._missing_file_reason())
             return
-        clone = relative(self.folder or ".", word.partition("[")[0]).partition("/")[0]
+        clone = relative_path(self.folder or ".", word.partition("[")[0]).partition("/")[0]
         if local and clone in self._clones and not self.reading.sources.is_folder(clone):
             self._cloned = self._clones[clone]
-            self.reading.leave_out(place, f"install {word}", self._elsewhere())
+            self.reading.add_unread(place, f"install {word}", self._missing_file_reason())
             return
         if word.startswith("/") and editable:
             word = "."
@@ -283,7 +296,7 @@ class ShellScript:
             place = self._word_place(word, start, end)
             if "$" in word or "*" in word or word.endswith(".deb"):
                 reason = "a file" if word.endswith(".deb") else "contains a variable or a pattern"
-                self.reading.leave_out(place, word, reason)
+                self.reading.add_unread(place, word, reason)
             else:
                 self.reading.debian_package(word, place)
 
@@ -297,14 +310,18 @@ class ShellScript:
                     conda.read_file(self.reading, value)
                 continue
             if not word.startswith("-"):
-                conda_packages.dependency(self.reading, word, self._word_place(word, start, end))
+                conda_packages.read_dependency(
+                    self.reading, word, self._word_place(word, start, end)
+                )
 
     def _setup(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place("setup.py", start, end)
         if self.folder is None:
-            self.reading.leave_out(place, shlex.join(("setup.py", *arguments)), self._elsewhere())
+            self.reading.add_unread(
+                place, shlex.join(("setup.py", *arguments)), self._missing_file_reason()
+            )
         else:
-            self.reading.local(LocalRequest(folder=self.folder, place=place))
+            self.reading.request_local(LocalRequest(folder=self.folder, place=place))
 
     def _sync(self, arguments: Sequence[str], start: int, end: int) -> None:
         """Read `uv sync`, which installs the packages that pyproject.toml declares."""
@@ -313,27 +330,27 @@ class ShellScript:
             if option in ("--extra", "--group"):
                 value = value if equals else " ".join(arguments[at + 1 : at + 2])
                 place = self._word_place(word, start, end)
-                self.reading.leave_out(place, f"{option} {value}", f"selected with {option}")
+                self.reading.add_unread(place, f"{option} {value}", f"selected with {option}")
 
     def _uninstall(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place(arguments[-1] if arguments else "uninstall", start, end)
-        self.reading.leave_out(place, shlex.join(arguments), "uninstall commands are ignored")
+        self.reading.add_unread(place, shlex.join(arguments), "uninstall commands are ignored")
 
 
-def keep_last(reading: Reading, file: str) -> None:
+def keep_last(reading: ProjectReading, file: str) -> None:
     """Omit packages that a later command of `file` installs in another version, as pip does."""
     placed = [each for each in reading.requirements if each.place.file == file]
     for at, earlier in enumerate(placed):
         for later in placed[at + 1 :]:
             same = later.package == earlier.package and later.kind == earlier.kind
-            if same and not compatible(earlier.requirement, later.requirement):
+            if same and not are_compatible(earlier.parsed_requirement, later.parsed_requirement):
                 reading.requirements.remove(earlier)
                 reason = f"a later command installs {later.text} (line {later.place.line})"
-                reading.leave_out(earlier.place, earlier.text, reason)
+                reading.add_unread(earlier.place, earlier.text, reason)
                 break
 
 
-def substituted(text: str, variables: Mapping[str, str]) -> str:
+def substitute_variables(text: str, variables: Mapping[str, str]) -> str:
     """`text` with the values of `$NAME`, `${NAME}` and `${NAME:-DEFAULT}`; others are unchanged."""
 
     def _value(match: re.Match[str]) -> str:

@@ -11,8 +11,8 @@ from importlib import resources
 
 import msgspec
 
-from imgbuild.project.model import Place
-from imgbuild.project.reading import Reading
+from imgbuild.project.model import FilePlace
+from imgbuild.project.reading import ProjectReading
 from imgbuild.system import yaml_data
 
 INSTALLERS = ("pip", "setuptools", "wheel")
@@ -40,26 +40,26 @@ class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.cache
-def table() -> CondaTable:
+def load_conda_table() -> CondaTable:
     """The bundled table."""
     text = resources.files("imgbuild").joinpath("data", "project", "conda.yaml").read_bytes()
-    return msgspec.convert(yaml_data.read(text), CondaTable)
+    return msgspec.convert(yaml_data.parse_yaml(text), CondaTable)
 
 
-def dependency(reading: Reading, text: str, place: Place) -> None:
+def read_dependency(reading: ProjectReading, text: str, place: FilePlace) -> None:
     """Read a package in conda's syntax: `numpy=1.26`, `conda-forge::git`, `python>=3.10`."""
     match = SPEC.fullmatch(text.strip())
     if match is None:
-        reading.leave_out(place, text, "not a conda package specification")
+        reading.add_unread(place, text, "not a conda package specification")
         return
     name = match["name"].lower()
     written = match["version"] or _key(match["keys"], "version")
-    version = specifier(written)
-    packages = table()
+    version = convert_specifier(written)
+    packages = load_conda_table()
     if version is None:
-        reading.leave_out(place, text, "versions that pip cannot express")
+        reading.add_unread(place, text, "versions that pip cannot express")
     elif name == "python":
-        reading.python(_minor(version), place)
+        reading.add_python(_minor_specifier(version), place)
     elif name in packages.cuda:
         _cuda(reading, written, text, place)
     elif name in INSTALLERS:
@@ -67,22 +67,24 @@ def dependency(reading: Reading, text: str, place: Place) -> None:
     elif name in packages.debian:
         package = packages.debian[name]
         if written:
-            reading.leave_out(place, text, f"Debian's version of {package} is installed")
+            reading.add_unread(place, text, f"Debian's version of {package} is installed")
         reading.debian_package(package, place)
     elif name in packages.absent:
-        reading.leave_out(place, text, packages.absent[name])
+        reading.add_unread(place, text, packages.absent[name])
     elif packages.is_library(name) and name not in packages.renamed:
-        reading.leave_out(place, text, "a Conda library, which wheels or the image already contain")
+        reading.add_unread(
+            place, text, "a Conda library, which wheels or the image already contain"
+        )
     else:
-        reading.requirement(f"{packages.renamed.get(name, name)}{version}", place, conda=True)
+        reading.add_requirement(f"{packages.renamed.get(name, name)}{version}", place, conda=True)
 
 
-def _cuda(reading: Reading, written: str, text: str, place: Place) -> None:
+def _cuda(reading: ProjectReading, written: str, text: str, place: FilePlace) -> None:
     release = re.search(r"(\d+\.\d+)", written)
     if release:
         reading.cuda_release(release[1], place)
     else:
-        reading.leave_out(place, text, "specifies no CUDA release")
+        reading.add_unread(place, text, "specifies no CUDA release")
 
 
 def _key(keys: str | None, name: str) -> str:
@@ -90,13 +92,13 @@ def _key(keys: str | None, name: str) -> str:
     return match[2] if match else ""
 
 
-def _minor(version: str) -> str:
+def _minor_specifier(version: str) -> str:
     """`==3.10.*` for an exact release of Python: images have the newest patch release."""
     match = re.fullmatch(r"==(\d+\.\d+)\.[\d.]+", version)
     return f"=={match[1]}.*" if match else version
 
 
-def specifier(version: str) -> str | None:
+def convert_specifier(version: str) -> str | None:
     """The PEP 440 specifier for a version specification of conda; None without an equivalent.
 
     `=1.26` and `1.26` match any release that begins with these numbers. `=1.26.4=BUILD` and

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from imgbuild.project import images
-from imgbuild.project.commands import ShellScript, keep_last, substituted
-from imgbuild.project.model import DeclaredName, Place
-from imgbuild.project.reading import Reading
+from imgbuild.project.commands import ShellScript, keep_last, substitute_variables
+from imgbuild.project.model import DeclaredName, FilePlace
+from imgbuild.project.reading import ProjectReading
 
 HEREDOC = re.compile(r"<<-?\s*(?P<quote>[\"']?)(?P<word>[A-Za-z_]\w*)(?P=quote)")
 FLAG = re.compile(r"--[\w-]+(?:=\S+)?\s+")
@@ -33,27 +33,27 @@ class ImageStage(msgspec.Struct, frozen=True, kw_only=True):
 
     base: str
     name: str
-    place: Place
+    place: FilePlace
     instructions: tuple[Instruction, ...]
 
 
-def read_file(reading: Reading, name: str) -> None:
+def read_file(reading: ProjectReading, name: str) -> None:
     """Read the last stage of the Dockerfile `name`, and its base stages."""
     text = reading.text(name)
     if text is None:
         return
-    arguments, stages = _stages(instructions(text), name)
+    arguments, stages = _stages(parse_instructions(text), name)
     if not stages:
-        reading.problem(Place(file=name), "has no FROM", expected="a Dockerfile")
+        reading.add_problem(FilePlace(file=name), "has no FROM", expected="a Dockerfile")
         return
     chain = _chain(stages)
     for stage in stages:
         if stage not in chain and any(step.name == "RUN" for step in stage.instructions):
             reason = "this build stage is not part of the image"
-            reading.leave_out(stage.place, f"FROM {stage.base} AS {stage.name}", reason)
+            reading.add_unread(stage.place, f"FROM {stage.base} AS {stage.name}", reason)
     first = chain[0]
     reading.images.append(DeclaredName(name=first.base, place=first.place))
-    images.read(reading, first.base, first.place)
+    images.read_image_tag(reading, first.base, first.place)
     variables: dict[str, str] = {}
     for stage in chain:
         script = ShellScript(reading, name, variables=variables)
@@ -63,11 +63,11 @@ def read_file(reading: Reading, name: str) -> None:
     keep_last(reading, name)
 
 
-def instructions(text: str) -> list[Instruction]:
+def parse_instructions(text: str) -> list[Instruction]:
     """The instructions in order, read by dockerfile-parse without here-documents."""
     from dockerfile_parse import DockerfileParser
 
-    plain, bodies = _without_heredocs(text)
+    plain, bodies = _replace_heredocs(text)
     parser = DockerfileParser(fileobj=io.BytesIO(plain.encode()), env_replace=False)
     steps: list[dict[str, Any]] = [s for s in parser.structure if s["instruction"] != "COMMENT"]
     result = []
@@ -80,7 +80,7 @@ def instructions(text: str) -> list[Instruction]:
     return result
 
 
-def _without_heredocs(text: str) -> tuple[str, dict[int, str]]:
+def _replace_heredocs(text: str) -> tuple[str, dict[int, str]]:
     """The text with comments instead of here-documents, and the here-documents by first line."""
     lines = text.split("\n")
     bodies: dict[int, str] = {}
@@ -111,10 +111,10 @@ def _stages(steps: list[Instruction], file: str) -> tuple[dict[str, str], list[I
     stages: list[ImageStage] = []
     for step in steps:
         if step.name == "FROM":
-            words = substituted(FLAG.sub("", step.value), arguments).split()
+            words = substitute_variables(FLAG.sub("", step.value), arguments).split()
             label = words[2] if len(words) > 2 and words[1].lower() == "as" else ""
             base = words[0].strip("\"'") if words else ""
-            place = Place(file=file, line=step.start)
+            place = FilePlace(file=file, line=step.start)
             stages.append(ImageStage(base=base, name=label, place=place, instructions=()))
         elif not stages:
             if step.name == "ARG":
@@ -144,12 +144,12 @@ def _assignments(value: str, variables: dict[str, str]) -> dict[str, str]:
 
     words = [word for word in WordSplitter(value).split() if word]
     if words and "=" not in words[0] and len(words) > 1:
-        return {words[0]: substituted(" ".join(words[1:]), variables)}
+        return {words[0]: substitute_variables(" ".join(words[1:]), variables)}
     values: dict[str, str] = {}
     for word in words:
         name, equals, text = str(word).partition("=")
         if equals:
-            values[name] = substituted(text, {**variables, **values})
+            values[name] = substitute_variables(text, {**variables, **values})
     return values
 
 
@@ -157,7 +157,7 @@ def _step(script: ShellScript, step: Instruction, arguments: dict[str, str]) -> 
     if step.name == "ENV":
         values = _assignments(step.value, script.variables)
         script.variables |= values
-        script.settings(values, Place(file=script.file, line=step.start))
+        script.settings(values, FilePlace(file=script.file, line=step.start))
     elif step.name == "ARG":
         values = _assignments(step.value, script.variables)
         name = step.value.strip()

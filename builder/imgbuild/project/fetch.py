@@ -12,14 +12,14 @@ import msgspec
 from imgbuild.errors import InputError
 from imgbuild.project import addresses, submodules
 from imgbuild.project.model import NotRead
-from imgbuild.project.project_files import ProjectFiles, relative
+from imgbuild.project.project_files import ProjectFiles, relative_path
 from imgbuild.system import git_fetch
 
 FORMS = (
     "https://HOST/PATH.git@REVISION, ssh://USER@HOST/PATH.git@REVISION, or git@HOST:PATH@REVISION"
 )
 ADDRESS = re.compile(r"(?:git\+)?(https?|ssh|git|file)://")
-SHORT = re.compile(r"(?:git\+)?(?:[\w.-]+@)?[\w.-]+:(?!//)[^\s]+")
+SHORT_PATTERN = re.compile(r"(?:git\+)?(?:[\w.-]+@)?[\w.-]+:(?!//)[^\s]+")
 
 
 class RevisionAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class RevisionAddress(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = "."
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+class ClonedProject(msgspec.Struct, frozen=True, kw_only=True):
     """A clone: the project's folder on this machine, and its commit.
 
     `not_read` are the submodules, which are not fetched.
@@ -46,15 +46,17 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_address(text: str) -> bool:
     """Whether `text` names a git repository on another machine rather than a path."""
-    return bool(ADDRESS.match(text)) or (not Path(text).exists() and bool(SHORT.fullmatch(text)))
+    return bool(ADDRESS.match(text)) or (
+        not Path(text).exists() and bool(SHORT_PATTERN.fullmatch(text))
+    )
 
 
-def parse(text: str) -> RevisionAddress:
+def parse_revision_address(text: str) -> RevisionAddress:
     """The parts of `[git+]URL[@REVISION][#subdirectory=FOLDER]`; InputError for another form."""
     address, _, fragment = text.strip().removeprefix("git+").partition("#")
-    folder = addresses.fragment(f"#{fragment}").get("subdirectory", ".")
+    folder = addresses.url_fragment(f"#{fragment}").get("subdirectory", ".")
     short = not ADDRESS.match(address)
-    if short and not SHORT.fullmatch(address):
+    if short and not SHORT_PATTERN.fullmatch(address):
         message = f"{text!r} is not the URL of a git repository"
         raise InputError(message, hint=f"write {FORMS}")
     head, colon, path = address.partition(":") if short else (address, "", "")
@@ -62,7 +64,7 @@ def parse(text: str) -> RevisionAddress:
         path, _, revision = path.partition("@")
         url = f"ssh://{head}/{path}" if colon else address
     else:
-        parts = addresses.split(address)
+        parts = addresses.split_url(address)
         if parts is None:
             message = f"{text!r} is not the URL of a git repository"
             raise InputError(message, hint=f"write {FORMS}")
@@ -72,21 +74,21 @@ def parse(text: str) -> RevisionAddress:
         if parts.password is not None:
             message = "the URL of the git repository contains a password"
             raise InputError(message, hint="remove the password and use git's credential storage")
-    folder = relative(".", folder)
+    folder = relative_path(".", folder)
     if revision.startswith("-") or folder.startswith(("/", "..")):
         message = f"{text!r} is not the URL of a git repository"
         raise InputError(message, hint=f"write {FORMS}")
     return RevisionAddress(url=url, revision=revision, folder=folder)
 
 
-def repository(text: str) -> str:
-    """The URL `text` without its revision, as in a row; InputError as for `parse`."""
-    address = parse(text)
+def repository_url(text: str) -> str:
+    """The URL `text` without its revision, as in a row; errors as for `parse_revision_address`."""
+    address = parse_revision_address(text)
     folder = f"#subdirectory={address.folder}" if address.folder != "." else ""
     return f"git+{address.url}{folder}"
 
 
-def fetch(address: RevisionAddress, place: Path) -> Fetched:
+def clone_repository(address: RevisionAddress, place: Path) -> ClonedProject:
     """Clone the repository into the new folder `place`.
 
     Neither hooks nor filters nor the configuration of the repository are used, git does not prompt
@@ -95,11 +97,13 @@ def fetch(address: RevisionAddress, place: Path) -> Fetched:
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        commit = git_fetch.commit_of(address.url, address.revision, folder / "refs")
+        commit = git_fetch.resolve_commit(address.url, address.revision, folder / "refs")
         git_fetch.write_commit(address.url, commit, folder / "git", place)
     folder = place / address.folder
     sources = ProjectFiles(place)
-    if not sources.inside(address.folder) or not folder.is_dir():
+    if not sources.is_inside(address.folder) or not folder.is_dir():
         message = f"{address.url} has no folder {address.folder}"
         raise InputError(message, hint="specify a folder of the repository with #subdirectory=")
-    return Fetched(folder=folder, commit=commit, not_read=tuple(submodules.missing(sources)))
+    return ClonedProject(
+        folder=folder, commit=commit, not_read=tuple(submodules.missing_submodules(sources))
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from imgbuild.project.model import Place
-from imgbuild.project.reading import Reading
+from imgbuild.project.model import FilePlace
+from imgbuild.project.reading import ProjectReading
 
 # Repositories whose tag is the version of one package.
 PACKAGES = {
@@ -32,32 +32,34 @@ PARTS = {
 }
 VERSION = r"v?(\d+\.\d+(?:\.\d+)*(?:(?:\.?post|rc|a|b|\.?dev)\d+)?)"
 # Base images without Python packages, of which nothing is read.
-PLAIN = frozenset({"ubuntu", "debian", "scratch", "nvidia/cuda", "alpine", "rockylinux", "fedora"})
+PLAIN_IMAGES = frozenset(
+    {"ubuntu", "debian", "scratch", "nvidia/cuda", "alpine", "rockylinux", "fedora"}
+)
 
 
-def read(reading: Reading, image: str, place: Place) -> None:
+def read_image_tag(reading: ProjectReading, image: str, place: FilePlace) -> None:
     """Add the versions in the tag of `image`; unknown tags are skipped with the reason."""
     if "$" in image:
-        reading.leave_out(
+        reading.add_unread(
             place, f"FROM {image}", "contains a variable whose value is not in the file"
         )
         return
-    repository, tag = split(image)
+    repository, tag = split_image(image)
     if repository.startswith("nvcr.io/nvidia/pytorch"):
         reason = (
             "NVIDIA's tags are months; the release notes list torch and CUDA, and these builds of "
             "torch are not on an index"
         )
-        reading.leave_out(place, f"FROM {image}", reason)
+        reading.add_unread(place, f"FROM {image}", reason)
         return
     understood = _package(reading, repository, tag, place)
     for part in re.split(r"[-_]", tag):
         understood = _part(reading, part, place) or understood
-    if not understood and repository not in PLAIN:
-        reading.leave_out(place, f"FROM {image}", "the contents of this image are unknown")
+    if not understood and repository not in PLAIN_IMAGES:
+        reading.add_unread(place, f"FROM {image}", "the contents of this image are unknown")
 
 
-def split(image: str) -> tuple[str, str]:
+def split_image(image: str) -> tuple[str, str]:
     """The repository (without the host of Docker Hub) and the tag of an image reference."""
     name = image.partition("@")[0]
     head, _, last = name.rpartition("/")
@@ -68,25 +70,25 @@ def split(image: str) -> tuple[str, str]:
     return repository.removeprefix("library/"), tag
 
 
-def _package(reading: Reading, repository: str, tag: str, place: Place) -> bool:
+def _package(reading: ProjectReading, repository: str, tag: str, place: FilePlace) -> bool:
     match = re.match(VERSION, tag)
     if match is None:
         if repository in PACKAGES and tag in ("", "latest", "nightly", "dev"):
-            reading.requirement(PACKAGES[repository], place)
+            reading.add_requirement(PACKAGES[repository], place)
         return False
     if repository in ("python", "python3") or repository.endswith("/python"):
-        reading.python(f"=={'.'.join(match[1].split('.')[:2])}.*", place)
+        reading.add_python(f"=={'.'.join(match[1].split('.')[:2])}.*", place)
         return True
     if repository == "nvidia/cuda" or repository.endswith("/nvidia/cuda"):
         reading.cuda_release(".".join(match[1].split(".")[:2]), place)
         return True
     if repository in PACKAGES:
-        reading.requirement(f"{PACKAGES[repository]}=={match[1]}", place)
+        reading.add_requirement(f"{PACKAGES[repository]}=={match[1]}", place)
         return True
     return False
 
 
-def _part(reading: Reading, part: str, place: Place) -> bool:
+def _part(reading: ProjectReading, part: str, place: FilePlace) -> bool:
     """Add the version in one part of a tag: `cu124`, `cuda12.4`, a Python, `torch2.6.0`."""
     short = re.fullmatch(r"cu(?:da)?(\d{2})(\d)(?:\d)?", part)
     cuda = re.fullmatch(r"cu(?:da)?(\d{2}\.\d)(?:\.\d+)?", part)
@@ -96,10 +98,10 @@ def _part(reading: Reading, part: str, place: Place) -> bool:
         reading.cuda_release(release, place)
         return True
     if python:
-        reading.python(f"==3.{python[1]}.*", place)
+        reading.add_python(f"==3.{python[1]}.*", place)
         return True
     named = re.fullmatch(r"([a-z]+)" + VERSION, part)
     if named and named[1] in PARTS:
-        reading.requirement(f"{PARTS[named[1]]}=={named[2]}", place)
+        reading.add_requirement(f"{PARTS[named[1]]}=={named[2]}", place)
         return True
     return False

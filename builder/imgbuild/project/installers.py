@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-Kind = Literal["pip", "apt", "conda", "setup", "uninstall", "sync"]
+InstallerKind = Literal["pip", "apt", "conda", "setup", "uninstall", "sync"]
 
 # Options of pip and uv whose next word is their value.
-WITH_VALUE = frozenset([
+OPTIONS_WITH_VALUE = frozenset([
     "-t", "--target", "--prefix", "--root", "--src", "--platform", "--python-version",
     "--implementation", "--abi", "--upgrade-strategy", "--no-binary", "--only-binary", "-C",
     "--config-settings", "--config-setting", "--global-option", "--install-option",
@@ -31,21 +31,21 @@ FILE = frozenset([
     "--override", "--overrides",
 ])  # fmt: skip
 CHOICES = frozenset(["--exclude-newer", "--extra", "--group", "--all-extras", "--all-groups"])
-READ = INDEX | FILE | frozenset({"-e", "--editable", "--torch-backend"})
+READ_OPTIONS = INDEX | FILE | frozenset({"-e", "--editable", "--torch-backend"})
 PIP = re.compile(r"(?:.*/)?pip[\d.]*")
 PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 CONDA = re.compile(r"(?:.*/)?(?:conda|mamba|micromamba)")
 
 
-def installer(words: Sequence[str]) -> tuple[Kind, list[str]] | None:
+def find_installer(words: Sequence[str]) -> tuple[InstallerKind, list[str]] | None:
     """The installer of a command and its arguments; None for another command."""
     name, rest = words[0], list(words[1:])
     if PYTHON.fullmatch(name):
         return _python(rest)
     if PIP.fullmatch(name):
-        return _pip(rest)
+        return _pip_installer(rest)
     if name.rpartition("/")[2] == "uv":
-        return _uv(rest)
+        return _uv_installer(rest)
     if name in ("apt-get", "apt", "aptitude") and "install" in rest:
         rest.remove("install")
         return "apt", rest
@@ -56,27 +56,27 @@ def installer(words: Sequence[str]) -> tuple[Kind, list[str]] | None:
     return None
 
 
-def _python(rest: list[str]) -> tuple[Kind, list[str]] | None:
+def _python(rest: list[str]) -> tuple[InstallerKind, list[str]] | None:
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         rest.pop(0)
     if rest[:2] == ["-m", "pip"]:
-        return _pip(rest[2:])
+        return _pip_installer(rest[2:])
     if rest[:1] == ["setup.py"] and {"install", "develop"} & set(rest):
         return "setup", rest[1:]
     return None
 
 
-def _uv(rest: list[str]) -> tuple[Kind, list[str]] | None:
+def _uv_installer(rest: list[str]) -> tuple[InstallerKind, list[str]] | None:
     while rest and rest[0].startswith("-"):
         rest.pop(0)
     if rest[:1] == ["add"]:
         return "pip", rest[1:]
     if rest[:1] in (["sync"], ["run"]):
         return "sync", rest[1:]
-    return _pip(rest[1:]) if rest[:1] == ["pip"] else None
+    return _pip_installer(rest[1:]) if rest[:1] == ["pip"] else None
 
 
-def _pip(rest: list[str]) -> tuple[Kind, list[str]] | None:
+def _pip_installer(rest: list[str]) -> tuple[InstallerKind, list[str]] | None:
     verb = next((word for word in rest if not word.startswith("-")), "")
     at = rest.index(verb) if verb else 0
     if verb == "install":

@@ -22,12 +22,12 @@ from imgbuild.project import (
     uv_lock,
 )
 from imgbuild.project.commands import ShellScript, keep_last
-from imgbuild.project.model import Kind, Place
-from imgbuild.project.project_files import above, relative
-from imgbuild.project.reading import Reading
+from imgbuild.project.model import FilePlace, RequirementKind
+from imgbuild.project.project_files import parent_folder, relative_path
+from imgbuild.project.reading import ProjectReading
 from imgbuild.project.requirement_lines import LineScope
 from imgbuild.project.uv_settings import DEVELOPMENT, UvSettings
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 # Parts of names of files with packages for other hardware than NVIDIA's.
 HARDWARE = frozenset([
@@ -37,7 +37,7 @@ HARDWARE = frozenset([
 ])  # fmt: skip
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
 # Files of other tools that declare requirements and are not read.
-FOREIGN = {
+FOREIGN_FILES = {
     "Pipfile": "pipenv files are not supported; list the packages in a requirements file",
     "Pipfile.lock": "pipenv files are not supported; `pipenv requirements` writes a requirements"
     " file",
@@ -54,10 +54,10 @@ class FileKind(msgspec.Struct, frozen=True):
     """A type of file, with its name for messages and its reader."""
 
     name: str
-    read: Callable[[Reading, str], None]
+    read: Callable[[ProjectReading, str], None]
 
 
-def kind_of(name: str) -> FileKind | None:
+def file_kind(name: str) -> FileKind | None:
     """The type of the file `name`, None if files with such a name are not read."""
     file = name.rpartition("/")[2]
     exact = {
@@ -89,85 +89,88 @@ def kind_of(name: str) -> FileKind | None:
     return next((FileKind(label, reader) for fits, label, reader in by_form if fits), None)
 
 
-def read_requirements(reading: Reading, name: str) -> None:
+def read_requirements(reading: ProjectReading, name: str) -> None:
     """Read a requirements file; files named constraints or overrides are read as such."""
     file = name.rpartition("/")[2].lower()
-    kind: Kind = "override" if "override" in file else "requirement"
+    kind: RequirementKind = "override" if "override" in file else "requirement"
     kind = "constraint" if "constraint" in file else kind
     requirement_lines.read_file(reading, name, LineScope(kind=kind))
 
 
-def read_pyproject(reading: Reading, name: str) -> None:
+def read_pyproject(reading: ProjectReading, name: str) -> None:
     """Read a pyproject.toml with its ranges, and describe its package."""
     pyproject.read_file(reading, name)
-    local_package.describe_into(reading, above(name))
+    local_package.add_package_metadata(reading, parent_folder(name))
 
 
-def read_setup(reading: Reading, name: str) -> None:
+def read_setup(reading: ProjectReading, name: str) -> None:
     """Read the setup.cfg and setup.py of a folder."""
-    legacy = local_package.read_legacy(reading, above(name))
+    legacy = local_package.read_legacy(reading, parent_folder(name))
     if legacy is None:
         return
     if legacy.requires_python:
-        reading.python(legacy.requires_python, Place(file=legacy.file))
-    extras = {normalize(extra) for extra in reading.extras} & set(legacy.extras)
+        reading.add_python(legacy.requires_python, FilePlace(file=legacy.file))
+    extras = {normalize_package(extra) for extra in reading.extras} & set(legacy.extras)
     local_package.add_legacy(reading, legacy, sorted(extras))
-    local_package.describe_into(reading, above(name))
+    local_package.add_package_metadata(reading, parent_folder(name))
 
 
-def read_uv_lock(reading: Reading, name: str) -> None:
+def read_uv_lock(reading: ProjectReading, name: str) -> None:
     """Read a uv.lock for the chosen extras and groups of the pyproject.toml in its folder."""
-    file = relative(above(name), "pyproject.toml")
-    document = reading.toml(file) if reading.sources.exists(file) else None
+    file = relative_path(parent_folder(name), "pyproject.toml")
+    document = reading.read_toml(file) if reading.sources.exists(file) else None
     if document is None:
-        reading.problem(Place(file=name), "a uv lock file is read with its pyproject.toml",
+        reading.add_problem(FilePlace(file=name), "a uv lock file is read with its pyproject.toml",
                         expected=file)  # fmt: skip
         return
     tables = pyproject.ProjectTables(reading, file, document)
     settings = UvSettings(reading, file, document)
-    probe = reading.child()
+    probe = reading.create_child()
     probe.problems = []
     probe.conflicts = settings.conflict_sets(tables.name)
-    extras, groups = pyproject.chosen(probe, tables, settings)
+    extras, groups = pyproject.chosen_extras_and_groups(probe, tables, settings)
     uv_lock.read_file(reading, name, file, extras=extras, groups=groups)
 
 
-def read_poetry_lock(reading: Reading, name: str) -> None:
+def read_poetry_lock(reading: ProjectReading, name: str) -> None:
     """Read a poetry.lock for the chosen extras and groups of the pyproject.toml in its folder."""
-    file = relative(above(name), "pyproject.toml")
-    document = reading.toml(file) if reading.sources.exists(file) else None
+    file = relative_path(parent_folder(name), "pyproject.toml")
+    document = reading.read_toml(file) if reading.sources.exists(file) else None
     if document is None:
-        reading.problem(Place(file=name), "a Poetry lock file is read with its pyproject.toml",
-                        expected=file)  # fmt: skip
+        reading.add_problem(
+            FilePlace(file=name),
+            "a Poetry lock file is read with its pyproject.toml",
+            expected=file,
+        )
         return
     poetry_lock.read_file(reading, name, _poetry_roots(reading, file, document))
 
 
-def _poetry_roots(reading: Reading, file: str, document: dict[str, Any]) -> list[str]:
+def _poetry_roots(reading: ProjectReading, file: str, document: dict[str, Any]) -> list[str]:
     """The requirements of the chosen groups and extras, in the form "NAME[EXTRA,…]"."""
-    probe = reading.child()
+    probe = reading.create_child()
     probe.problems = []
     project = document.get("project")
     if isinstance(project, dict):
         pyproject.read_file(probe, file)
     else:
-        poetry.read(probe, file, document, take=True)
+        poetry.read_poetry(probe, file, document, take=True)
     names = [
-        f"{each.requirement.name}[{','.join(sorted(each.requirement.extras))}]"
+        f"{each.parsed_requirement.name}[{','.join(sorted(each.parsed_requirement.extras))}]"
         for each in probe.requirements
     ]
     return [*names, *(request.name for request in probe.local_requests if request.name)]
 
 
-def read_apt(reading: Reading, name: str) -> None:
+def read_apt(reading: ProjectReading, name: str) -> None:
     """Read a list of Debian packages, one or more on a line."""
     text = reading.text(name)
     for number, line in enumerate((text or "").split("\n"), start=1):
         for word in line.partition("#")[0].split():
-            reading.debian_package(word, Place(file=name, line=number))
+            reading.debian_package(word, FilePlace(file=name, line=number))
 
 
-def read_python_version(reading: Reading, name: str) -> None:
+def read_python_version(reading: ProjectReading, name: str) -> None:
     """Read `.python-version` of pyenv and uv, or `runtime.txt`: the first line with a version.
 
     The patch number is ignored: images have the newest release of each minor version.
@@ -177,23 +180,23 @@ def read_python_version(reading: Reading, name: str) -> None:
         word = line.partition("#")[0].strip()
         if not word:
             continue
-        place = Place(file=name, line=number)
+        place = FilePlace(file=name, line=number)
         match = re.fullmatch(r"(?:c?python[-@]?)?(3\.\d+)(?:\.\d+)?(?:[abrc]+\d+|-dev)?", word)
         if match:
-            reading.python(f"=={match[1]}.*", place)
+            reading.add_python(f"=={match[1]}.*", place)
         else:
-            reading.leave_out(place, word, "not a Python version")
+            reading.add_unread(place, word, "not a Python version")
         return
 
 
-def read_script(reading: Reading, name: str) -> None:
+def read_script(reading: ProjectReading, name: str) -> None:
     """Read the commands of a shell script that install packages."""
     text = reading.text(name)
     if text is not None:
         _read_commands(reading, name, text.split("\n"))
 
 
-def read_makefile(reading: Reading, name: str) -> None:
+def read_makefile(reading: ProjectReading, name: str) -> None:
     """Read the recipes of a Makefile that install packages; its variables are not expanded."""
     text = reading.text(name)
     if text is None:
@@ -210,7 +213,7 @@ def is_makefile(name: str) -> bool:
     return name.rpartition("/")[2] in ("Makefile", "makefile", "GNUmakefile")
 
 
-def _read_commands(reading: Reading, name: str, lines: list[str]) -> None:
+def _read_commands(reading: ProjectReading, name: str, lines: list[str]) -> None:
     script = ShellScript(reading, name, variables={})
     start = 0
     while start < len(lines):
@@ -222,15 +225,15 @@ def _read_commands(reading: Reading, name: str, lines: list[str]) -> None:
     keep_last(reading, name)
 
 
-def parts(name: str) -> set[str]:
+def name_parts(name: str) -> set[str]:
     """The words of a file's name: `requirements-npu.txt` has "requirements" and "npu"."""
     stem = name.rpartition("/")[2].rpartition(".")[0]
     return set(re.split(r"[-_. ]+", stem.lower()))
 
 
-def reason_to_leave(name: str) -> str:
+def reason_to_skip(name: str) -> str:
     """The reason why a requirements file is not read by default; empty if it is."""
-    words = parts(name)
+    words = name_parts(name)
     if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
         return "packages for development; to read the file, pass it with --from"
     if words & HARDWARE:

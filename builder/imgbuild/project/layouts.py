@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative
+from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative_path
 from imgbuild.system.syntax import parse_source
 
 
-def roots(
+def module_roots(
     sources: ProjectFiles,
     folder: str,
     document: dict[str, Any],
@@ -27,63 +27,63 @@ def roots(
 
     `package_dir` and `where` are the values in setup.cfg or setup.py.
     """
-    chosen = [package_dir or where] if package_dir or where else _chosen(document)
+    chosen = [package_dir or where] if package_dir or where else _included_patterns(document)
     if not chosen:
         module = re.sub(r"[-.]+", "_", name).lower()
-        backend = str(table(document, "build-system").get("build-backend", "setuptools"))
-        inner = sources.names(relative(folder, "src"))
+        backend = str(find_table(document, "build-system").get("build-backend", "setuptools"))
+        inner = sources.names(relative_path(folder, "src"))
         in_src = module in (each.removesuffix(".py").lower() for each in inner)
         whole = "setuptools" in backend and _discovers_src(sources, folder, document)
         chosen = ["src"] if in_src or whole or backend.startswith("uv_build") else ["."]
-    return tuple(dict.fromkeys(relative(folder, each) for each in chosen))
+    return tuple(dict.fromkeys(relative_path(folder, each) for each in chosen))
 
 
 def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
     """Whether setuptools uses the folder `src`: it exists, and no packages are listed."""
-    setuptools = table(document, "tool", "setuptools")
+    setuptools = find_table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
-    return not named and sources.is_folder(relative(folder, "src"))
+    return not named and sources.is_folder(relative_path(folder, "src"))
 
 
-def _chosen(document: dict[str, Any]) -> list[str]:
-    setuptools = table(document, "tool", "setuptools")
-    directory = table(setuptools, "package-dir").get("")
+def _included_patterns(document: dict[str, Any]) -> list[str]:
+    setuptools = find_table(document, "tool", "setuptools")
+    directory = find_table(setuptools, "package-dir").get("")
     if isinstance(directory, str):
         return [directory]
-    where = table(setuptools, "packages", "find").get("where")
+    where = find_table(setuptools, "packages", "find").get("where")
     if isinstance(where, list | str):
         return [str(each) for each in (where if isinstance(where, list) else [where])]
-    hatch = table(document, "tool", "hatch", "build", "targets", "wheel")
+    hatch = find_table(document, "tool", "hatch", "build", "targets", "wheel")
     sources = hatch.get("sources")
     if isinstance(sources, list):
         return [str(each) for each in sources]
     packages = hatch.get("packages")
     if isinstance(packages, list) and packages:
         return [str(each).rpartition("/")[0] or "." for each in packages]
-    listed = table(document, "tool", "poetry").get("packages")
+    listed = find_table(document, "tool", "poetry").get("packages")
     if isinstance(listed, list):
         return [str(each.get("from", ".")) for each in listed if isinstance(each, dict)]
-    root = table(document, "tool", "uv", "build-backend").get("module-root")
+    root = find_table(document, "tool", "uv", "build-backend").get("module-root")
     if isinstance(root, str):
         return [root or "."]
-    pdm = table(document, "tool", "pdm", "build").get("package-dir")
-    maturin = table(document, "tool", "maturin").get("python-source")
+    pdm = find_table(document, "tool", "pdm", "build").get("package-dir")
+    maturin = find_table(document, "tool", "maturin").get("python-source")
     return [each for each in (pdm, maturin) if isinstance(each, str)]
 
 
-def version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str | None:
+def file_version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str | None:
     """The version that a file of the project contains as a literal; None if it is computed."""
-    setuptools = table(document, "tool", "setuptools", "dynamic", "version")
-    hatch = table(document, "tool", "hatch", "version")
+    setuptools = find_table(document, "tool", "setuptools", "dynamic", "version")
+    hatch = find_table(document, "tool", "hatch", "version")
     try:
         if isinstance(setuptools.get("attr"), str):
             module = setuptools["attr"].partition(".")[0]
-            folders = roots(sources, folder, document, module)
+            folders = module_roots(sources, folder, document, module)
             return _attribute(sources, folders, setuptools["attr"])
         if isinstance(setuptools.get("file"), str):
-            return version_line(sources, relative(folder, setuptools["file"]))
+            return version_line(sources, relative_path(folder, setuptools["file"]))
         if isinstance(hatch.get("path"), str):
-            return _assigned(sources, relative(folder, hatch["path"]), None)
+            return _assigned_text(sources, relative_path(folder, hatch["path"]), None)
     except (SourceProblem, SyntaxError, ValueError, RecursionError):
         return None
     return None
@@ -100,9 +100,9 @@ def configured_version(sources: ProjectFiles, folder: str, written: str, base: s
     kind, colon, value = written.partition(":")
     try:
         if colon and kind == "attr":
-            return _attribute(sources, [relative(folder, base or ".")], value.strip())
+            return _attribute(sources, [relative_path(folder, base or ".")], value.strip())
         if colon and kind == "file":
-            return version_line(sources, relative(folder, value.strip()))
+            return version_line(sources, relative_path(folder, value.strip()))
     except (SourceProblem, SyntaxError, ValueError, RecursionError):
         return None
     return written or None
@@ -113,12 +113,12 @@ def _attribute(sources: ProjectFiles, folders: Iterable[str], attribute: str) ->
     path = module.replace(".", "/")
     for folder in folders:
         for file in (f"{path}/__init__.py", f"{path}.py"):
-            if sources.exists(relative(folder, file)):
-                return _assigned(sources, relative(folder, file), name)
+            if sources.exists(relative_path(folder, file)):
+                return _assigned_text(sources, relative_path(folder, file), name)
     return None
 
 
-def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
+def _assigned_text(sources: ProjectFiles, file: str, name: str | None) -> str | None:
     """The string that the module `file` assigns to `name`, by default to a usual version name."""
     if not sources.exists(file):
         return None
@@ -132,7 +132,7 @@ def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
     return None
 
 
-def table(document: object, *keys: str) -> dict[str, Any]:
+def find_table(document: object, *keys: str) -> dict[str, Any]:
     """The table at `keys`, empty if it is missing or not a table."""
     for key in keys:
         document = document.get(key) if isinstance(document, dict) else None

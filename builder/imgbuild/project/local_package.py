@@ -10,21 +10,21 @@ from typing import Any
 import msgspec
 
 from imgbuild.project import layouts, poetry, pyproject, requirement_lines, setup_script
-from imgbuild.project.model import LocalPackage, Place
-from imgbuild.project.project_files import SourceProblem, line_of, relative
-from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.model import FilePlace, LocalPackage
+from imgbuild.project.project_files import SourceProblem, line_of, relative_path
+from imgbuild.project.reading import LocalRequest, ProjectReading
 from imgbuild.project.requirement_lines import LineScope
-from imgbuild.project.setup_script import Packages, RequirementFile, ScriptText, SetupScript
+from imgbuild.project.setup_script import FoundPackages, RequirementFile, ScriptText, SetupScript
 from imgbuild.project.uv_settings import UvSettings
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 DEPENDENCIES = ("dependencies", "install_requires")
-OPTIONAL = ("optional-dependencies", "extras_require")
+OPTIONAL_KEYS = ("optional-dependencies", "extras_require")
 SETUP_KEYS = ("install_requires", "extras_require")
-ASKED = "computed by the build backend, which `imgbuild lock` runs in the sandbox"
+BACKEND_REASON = "computed by the build backend, which `imgbuild lock` runs in the sandbox"
 
 
-class Metadata(msgspec.Struct, kw_only=True):
+class PackageMetadata(msgspec.Struct, kw_only=True):
     """The metadata in a folder's files, with requirements or requirements files, and places.
 
     `dynamic` are fields whose value only the build backend computes.
@@ -33,8 +33,8 @@ class Metadata(msgspec.Struct, kw_only=True):
     file: str
     name: str = ""
     version: str | None = None
-    requires: list[tuple[str | RequirementFile, Place]] = []
-    extras: dict[str, list[tuple[str | RequirementFile, Place]]] = {}
+    requires: list[tuple[str | RequirementFile, FilePlace]] = []
+    extras: dict[str, list[tuple[str | RequirementFile, FilePlace]]] = {}
     requires_python: str = ""
     scripts: dict[str, str] = {}
     dynamic: list[str] = []
@@ -42,15 +42,17 @@ class Metadata(msgspec.Struct, kw_only=True):
     where: str = ""
 
 
-def describe(reading: Reading, folder: str) -> LocalPackage | None:
+def describe_package(reading: ProjectReading, folder: str) -> LocalPackage | None:
     """The package in `folder`, None if the folder has no package metadata."""
-    file = relative(folder, "pyproject.toml")
+    file = relative_path(folder, "pyproject.toml")
     document = _document(reading, file) or {}
-    backend = "build-system" in document or reading.sources.exists(relative(folder, "setup.py"))
+    backend = "build-system" in document or reading.sources.exists(
+        relative_path(folder, "setup.py")
+    )
     if isinstance(document.get("project"), dict):
-        metadata = _standard(reading, file, document, folder)
-    elif poetry.table_of(document):
-        metadata = _poetry(reading, file, document)
+        metadata = _standard_metadata(reading, file, document, folder)
+    elif poetry.poetry_table(document):
+        metadata = _poetry_metadata(reading, file, document)
     else:
         legacy = read_legacy(reading, folder)
         if legacy is None:
@@ -59,31 +61,31 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
     return LocalPackage(
         name=metadata.name or "",
         folder=folder,
-        place=Place(file=metadata.file),
+        place=FilePlace(file=metadata.file),
         version=metadata.version,
-        roots=layouts.roots(reading.sources, folder, document, metadata.name,
+        roots=layouts.module_roots(reading.sources, folder, document, metadata.name,
                             package_dir=metadata.package_dir, where=metadata.where),
         scripts=metadata.scripts,
         requires=_texts(reading, metadata.requires),
         requires_python=metadata.requires_python,
         backend=backend,
-        dynamic=_dynamic(metadata),
+        dynamic=_dynamic_fields(metadata),
     )  # fmt: skip
 
 
-def _dynamic(metadata: Metadata) -> tuple[str, ...]:
+def _dynamic_fields(metadata: PackageMetadata) -> tuple[str, ...]:
     """The fields of a `LocalPackage` that its files do not declare."""
     lacking = {
         "name": not metadata.name,
         "version": metadata.version is None,
         "dependencies": not set(metadata.dynamic).isdisjoint(DEPENDENCIES),
-        "optional-dependencies": not set(metadata.dynamic).isdisjoint(OPTIONAL),
+        "optional-dependencies": not set(metadata.dynamic).isdisjoint(OPTIONAL_KEYS),
     }
     return tuple(field for field, value in lacking.items() if value)
 
 
 def _texts(
-    reading: Reading, items: Iterable[tuple[str | RequirementFile, Place]]
+    reading: ProjectReading, items: Iterable[tuple[str | RequirementFile, FilePlace]]
 ) -> tuple[str, ...]:
     """The texts of requirements; files are replaced by the requirements in them."""
     texts: list[str] = []
@@ -91,37 +93,39 @@ def _texts(
         if isinstance(item, str):
             texts.append(item)
             continue
-        child = Reading(reading.sources)
-        requirement_lines.nested_file(child, item.name, ".", place, LineScope())
+        child = ProjectReading(reading.sources)
+        requirement_lines.read_nested_file(child, item.name, ".", place, LineScope())
         texts += [each.text for each in child.requirements if each.kind == "requirement"]
     return tuple(texts)
 
 
-def _document(reading: Reading, file: str) -> dict[str, Any] | None:
-    return reading.toml(file) if reading.sources.exists(file) else None
+def _document(reading: ProjectReading, file: str) -> dict[str, Any] | None:
+    return reading.read_toml(file) if reading.sources.exists(file) else None
 
 
-def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str) -> Metadata:
+def _standard_metadata(
+    reading: ProjectReading, file: str, document: dict[str, Any], folder: str
+) -> PackageMetadata:
     tables = pyproject.ProjectTables(reading, file, document)
     project = tables.project
     dynamic = project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
     version = project.get("version")
     if version is None:
-        version = layouts.version(reading.sources, folder, document)
+        version = layouts.file_version(reading.sources, folder, document)
     scripts = project.get("scripts")
     requires = [(text, tables.place(text, "dependencies")) for text in tables.dependencies]
     static = {"version"} if version is not None else set()
-    static |= layouts.table(document, "tool", "setuptools", "dynamic").keys()
-    if layouts.table(document, "tool", "hatch", "metadata", "hooks", "requirements_txt"):
+    static |= layouts.find_table(document, "tool", "setuptools", "dynamic").keys()
+    if layouts.find_table(document, "tool", "hatch", "metadata", "hooks", "requirements_txt"):
         static.add("optional-dependencies")
     if "dependencies" in names:
-        child = Reading(reading.sources)
+        child = ProjectReading(reading.sources)
         pyproject.add_dynamic_requirements(child, tables, ())
         add_dynamic(child, folder, document)
         requires += [(each.text, each.place) for each in child.requirements]
         static |= {"dependencies"} if child.requirements else set()
-    return Metadata(
+    return PackageMetadata(
         file=file,
         name=str(project.get("name", "")),
         version=None if version is None else str(version),
@@ -138,13 +142,15 @@ def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str
     )
 
 
-def _poetry(reading: Reading, file: str, document: dict[str, Any]) -> Metadata:
-    table = poetry.table_of(document)
+def _poetry_metadata(
+    reading: ProjectReading, file: str, document: dict[str, Any]
+) -> PackageMetadata:
+    table = poetry.poetry_table(document)
     scripts = table.get("scripts")
     version = table.get("version")
-    child = Reading(reading.sources)
-    poetry.read(child, file, document, take=True)
-    return Metadata(
+    child = ProjectReading(reading.sources)
+    poetry.read_poetry(child, file, document, take=True)
+    return PackageMetadata(
         file=file,
         requires=[(each.text, each.place) for each in child.requirements],
         name=str(table.get("name", "")),
@@ -157,10 +163,10 @@ def _poetry(reading: Reading, file: str, document: dict[str, Any]) -> Metadata:
     )
 
 
-def read_legacy(reading: Reading, folder: str) -> Metadata | None:
+def read_legacy(reading: ProjectReading, folder: str) -> PackageMetadata | None:
     """The contents of setup.cfg and setup.py; None if they are missing or have no package."""
-    configured = _setup_cfg(reading, relative(folder, "setup.cfg"))
-    script = _setup_py(reading, relative(folder, "setup.py"))
+    configured = _setup_cfg(reading, relative_path(folder, "setup.cfg"))
+    script = _setup_py(reading, relative_path(folder, "setup.py"))
     if configured is None or script is None:
         return configured or script
     # setup.cfg takes precedence if both have a value: setuptools reads it last.
@@ -178,7 +184,7 @@ def read_legacy(reading: Reading, folder: str) -> Metadata | None:
     return script
 
 
-def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
+def _setup_cfg(reading: ProjectReading, file: str) -> PackageMetadata | None:
     text = reading.text(file) if reading.sources.exists(file) else None
     if text is None:
         return None
@@ -186,15 +192,15 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
     try:
         parser.read_string(text)
     except configparser.Error as error:
-        reading.problem(Place(file=file), f"not valid: {str(error).splitlines()[0]}",
+        reading.add_problem(FilePlace(file=file), f"not valid: {str(error).splitlines()[0]}",
                         expected="sections and keys that configparser can read")  # fmt: skip
         return None
     if parser.has_section("easy_install"):
-        place = Place(file=file, line=line_of(text, "[easy_install]"))
-        reading.leave_out(place, "[easy_install]", "settings of an obsolete tool")
+        place = FilePlace(file=file, line=line_of(text, "[easy_install]"))
+        reading.add_unread(place, "[easy_install]", "settings of an obsolete tool")
     if not (parser.has_section("options") or parser.has_option("metadata", "name")):
         return None
-    values = Metadata(file=file)
+    values = PackageMetadata(file=file)
     values.name = parser.get("metadata", "name", fallback="")
     written = parser.get("metadata", "version", fallback="")
     directories = parser.get("options", "package_dir", fallback="")
@@ -210,7 +216,7 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
     values.requires_python = parser.get("options", "python_requires", fallback="")
     if parser.has_section("options.extras_require"):
         values.extras = {
-            normalize(name): _lines(value, file, text)
+            normalize_package(name): _lines(value, file, text)
             for name, value in parser.items("options.extras_require")
         }
     scripts = parser.get("options.entry_points", "console_scripts", fallback="")
@@ -219,21 +225,21 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
     return values
 
 
-def _lines(value: str, file: str, text: str) -> list[tuple[str | RequirementFile, Place]]:
+def _lines(value: str, file: str, text: str) -> list[tuple[str | RequirementFile, FilePlace]]:
     if value.strip().startswith("file:"):
         names = value.strip().removeprefix("file:").split(",")
         folder = file.rpartition("/")[0] or "."
-        place = Place(file=file, line=line_of(text, value.strip()))
-        return [(RequirementFile(relative(folder, name.strip())), place) for name in names]
+        place = FilePlace(file=file, line=line_of(text, value.strip()))
+        return [(RequirementFile(relative_path(folder, name.strip())), place) for name in names]
     lines = [line.strip() for part in value.splitlines() for line in [part.partition(" #")[0]]]
     return [
-        (line, Place(file=file, line=line_of(text, line)))
+        (line, FilePlace(file=file, line=line_of(text, line)))
         for line in lines
         if line and not line.startswith("#")
     ]
 
 
-def _setup_py(reading: Reading, file: str) -> Metadata | None:
+def _setup_py(reading: ProjectReading, file: str) -> PackageMetadata | None:
     text = reading.text(file) if reading.sources.exists(file) else None
     if text is None:
         return None
@@ -241,25 +247,27 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
         script = SetupScript(reading.sources, file)
         metadata = _script_metadata(script, file)
     except SyntaxError as error:
-        reading.problem(Place(file=file, line=error.lineno or 0), f"not Python: {error.msg}")
+        reading.add_problem(
+            FilePlace(file=file, line=error.lineno or 0), f"not Python: {error.msg}"
+        )
         return None
     except (ValueError, RecursionError, MemoryError):
-        reading.problem(Place(file=file), "is too large, or nested too deeply")
+        reading.add_problem(FilePlace(file=file), "is too large, or nested too deeply")
         return None
     if not script.line:
-        reading.leave_out(Place(file=file), "setup.py", "does not call setup()")
-        return Metadata(file=file, dynamic=["install_requires"])
+        reading.add_unread(FilePlace(file=file), "setup.py", "does not call setup()")
+        return PackageMetadata(file=file, dynamic=["install_requires"])
     for text_value in script.conditional:
-        reading.leave_out(
-            Place(file=file, line=text_value.line), text_value.value, "only conditionally"
+        reading.add_unread(
+            FilePlace(file=file, line=text_value.line), text_value.value, "only conditionally"
         )
     return metadata
 
 
-def _script_metadata(script: SetupScript, file: str) -> Metadata:
+def _script_metadata(script: SetupScript, file: str) -> PackageMetadata:
     arguments = script.arguments
-    values = Metadata(file=file)
-    place = Place(file=file, line=script.line)
+    values = PackageMetadata(file=file)
+    place = FilePlace(file=file, line=script.line)
 
     def _text(key: str) -> str:
         value = arguments.get(key)
@@ -283,7 +291,7 @@ def _script_metadata(script: SetupScript, file: str) -> Metadata:
     extras = arguments.get("extras_require", {})
     if isinstance(extras, dict):
         values.extras = {
-            normalize(name): _requirements(values, f"extras_require[{name}]",
+            normalize_package(name): _requirements(values, f"extras_require[{name}]",
                                            {f"extras_require[{name}]": value}, place)
             for name, value in extras.items()
         }  # fmt: skip
@@ -294,22 +302,22 @@ def _script_metadata(script: SetupScript, file: str) -> Metadata:
     base = directories.get("") if isinstance(directories, dict) else None
     values.package_dir = base.value if isinstance(base, ScriptText) else ""
     packages = arguments.get("packages")
-    values.where = packages.where if isinstance(packages, Packages) else ""
+    values.where = packages.where if isinstance(packages, FoundPackages) else ""
     return values
 
 
 def _requirements(
-    values: Metadata, key: str, arguments: dict[str, Any], place: Place
-) -> list[tuple[str | RequirementFile, Place]]:
+    values: PackageMetadata, key: str, arguments: dict[str, Any], place: FilePlace
+) -> list[tuple[str | RequirementFile, FilePlace]]:
     """The requirements of an argument of `setup()`; if they are unknown, its name is recorded."""
     if key not in arguments:
         return []
-    items = setup_script.flattened(arguments[key], unknown=True)
-    result: list[tuple[str | RequirementFile, Place]] = []
+    items = setup_script.flatten_items(arguments[key], unknown=True)
+    result: list[tuple[str | RequirementFile, FilePlace]] = []
     for item in items:
         if isinstance(item, ScriptText):
             lines = [line.strip() for line in item.value.splitlines()]
-            result += [(line, Place(file=place.file, line=item.line)) for line in lines if line]
+            result += [(line, FilePlace(file=place.file, line=item.line)) for line in lines if line]
         elif isinstance(item, RequirementFile):
             result.append((item, place))
         elif key not in values.dynamic:
@@ -317,12 +325,12 @@ def _requirements(
     return result
 
 
-def add(reading: Reading, request: LocalRequest) -> None:
+def add_local_package(reading: ProjectReading, request: LocalRequest) -> None:
     """Add the package of a folder, the request for the package, and its requirements."""
     package = next((each for each in reading.packages if each.folder == request.folder), None)
     if package is None:
         try:
-            package = describe(reading, request.folder)
+            package = describe_package(reading, request.folder)
         except SourceProblem as error:
             reading.problems.append(error.problem)
             return
@@ -331,11 +339,11 @@ def add(reading: Reading, request: LocalRequest) -> None:
     name = request.name or (package.name if package else "")
     if package is None or not name:
         reason = "has no pyproject.toml, setup.py or setup.cfg with a package name"
-        reading.leave_out(request.place, request.folder, reason)
+        reading.add_unread(request.place, request.folder, reason)
         return
     if request.folder != ".":
         extras = f"[{','.join(request.extras)}]" if request.extras else ""
-        reading.requirement(
+        reading.add_requirement(
             f"{name}{extras}",
             request.place,
             no_deps=request.no_deps,
@@ -346,72 +354,74 @@ def add(reading: Reading, request: LocalRequest) -> None:
         add_requirements(reading, package, request.extras)
 
 
-def add_requirements(reading: Reading, package: LocalPackage, extras: Sequence[str]) -> None:
+def add_requirements(reading: ProjectReading, package: LocalPackage, extras: Sequence[str]) -> None:
     """Add the requirements of `package` with `extras`, each with its place."""
     if package.requires_python:
-        reading.python(package.requires_python, package.place)
-    file = relative(package.folder, "pyproject.toml")
+        reading.add_python(package.requires_python, package.place)
+    file = relative_path(package.folder, "pyproject.toml")
     document = _document(reading, file) or {}
     if isinstance(document.get("project"), dict):
         tables = pyproject.ProjectTables(reading, file, document)
         settings = UvSettings(reading, file, document)
-        names = [normalize(extra) for extra in extras]
+        names = [normalize_package(extra) for extra in extras]
         for name in names:
             if name not in tables.extras:
-                reading.leave_out(package.place, f"{package.name}[{name}]", "no such extra")
+                reading.add_unread(package.place, f"{package.name}[{name}]", "no such extra")
         settings.extras = frozenset(names)
-        pyproject.requirements(tables, settings, [n for n in names if n in tables.extras], ())
+        pyproject.add_requirements(tables, settings, [n for n in names if n in tables.extras], ())
         settings.finish_indexes()
         return
-    if poetry.table_of(document):
-        poetry.read(reading, file, document, take=True)
+    if poetry.poetry_table(document):
+        poetry.read_poetry(reading, file, document, take=True)
         return
     legacy = read_legacy(reading, package.folder)
     if legacy is not None:
         add_legacy(reading, legacy, extras)
 
 
-def add_dynamic(reading: Reading, folder: str, document: dict[str, Any]) -> None:
+def add_dynamic(reading: ProjectReading, folder: str, document: dict[str, Any]) -> None:
     """Add the values in setup.py for fields that `[project]` declares dynamic."""
     project = document.get("project")
     dynamic = project.get("dynamic") if isinstance(project, dict) else None
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
-    table = layouts.table(document, "tool", "setuptools", "dynamic")
-    hook = layouts.table(document, "tool", "hatch", "metadata", "hooks")
+    table = layouts.find_table(document, "tool", "setuptools", "dynamic")
+    hook = layouts.find_table(document, "tool", "hatch", "metadata", "hooks")
     fields = [f for f in ("dependencies", "optional-dependencies") if f in names and f not in table]
     if not fields or hook:
         return
     legacy = read_legacy(reading, folder)
     if legacy is None:
-        place = Place(file=relative(folder, "pyproject.toml"))
-        reading.leave_out(place, ", ".join(fields), f"dynamic: {ASKED}")
+        place = FilePlace(file=relative_path(folder, "pyproject.toml"))
+        reading.add_unread(place, ", ".join(fields), f"dynamic: {BACKEND_REASON}")
         return
     if "dependencies" not in fields:
         legacy.requires = []
-    extras = {normalize(extra) for extra in reading.extras} & set(legacy.extras)
+    extras = {normalize_package(extra) for extra in reading.extras} & set(legacy.extras)
     add_legacy(reading, legacy, sorted(extras))
 
 
-def add_legacy(reading: Reading, metadata: Metadata, extras: Iterable[str]) -> None:
+def add_legacy(reading: ProjectReading, metadata: PackageMetadata, extras: Iterable[str]) -> None:
     """Add the requirements of setup.cfg and setup.py."""
     reading.available_extras |= metadata.extras.keys()
     items = list(metadata.requires)
-    for extra in map(normalize, extras):
+    for extra in map(normalize_package, extras):
         items += metadata.extras.get(extra, [])
     for item, place in items:
         if isinstance(item, RequirementFile):
-            requirement_lines.nested_file(reading, item.name, ".", place, LineScope())
+            requirement_lines.read_nested_file(reading, item.name, ".", place, LineScope())
         else:
             requirement_lines.read_line(reading, item, place, LineScope())
     for field in metadata.dynamic:
         if "require" in field:
-            reading.leave_out(Place(file=metadata.file), field, f"computed by the script: {ASKED}")
+            reading.add_unread(
+                FilePlace(file=metadata.file), field, f"computed by the script: {BACKEND_REASON}"
+            )
 
 
-def describe_into(reading: Reading, folder: str) -> None:
+def add_package_metadata(reading: ProjectReading, folder: str) -> None:
     """Add the package of a folder, if any, without its requirements."""
     try:
-        package = describe(reading, folder)
+        package = describe_package(reading, folder)
     except SourceProblem as error:
         reading.problems.append(error.problem)
         return

@@ -16,10 +16,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class FilePlace(msgspec.Struct, frozen=True, order=True):
     """A line of a file of the project.
 
     `file` is relative to the project, `line` is 0 for the whole file.
@@ -34,10 +34,10 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 # Files whose Python is that of developers or of an older image; metadata declares what is accepted.
 PREFERENCE = re.compile(r"^\.python-version$|dockerfile|containerfile|\.ipynb$")
-Kind = Literal["requirement", "constraint", "override"]
+RequirementKind = Literal["requirement", "constraint", "override"]
 
 
-def holds(marker: Marker | str | None, markers: Mapping[str, str]) -> bool:
+def marker_holds(marker: Marker | str | None, markers: Mapping[str, str]) -> bool:
     """Whether a PEP 508 marker is true on a machine with `markers`; True without one."""
     if not marker:
         return True
@@ -67,8 +67,8 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """
 
     text: str
-    place: Place
-    kind: Kind = "requirement"
+    place: FilePlace
+    kind: RequirementKind = "requirement"
     hashes: tuple[str, ...] = ()
     path: str = ""
     locked: bool = False
@@ -76,18 +76,18 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     conda: bool = False
 
     @cached_property
-    def requirement(self) -> Requirement:
+    def parsed_requirement(self) -> Requirement:
         """The parsed text. Do not change the object: all calls return the same one."""
         return parse_requirement(self.text)
 
     @cached_property
     def package(self) -> str:
         """The normalized name."""
-        return normalize(self.requirement.name)
+        return normalize_package(self.parsed_requirement.name)
 
-    def applies(self, markers: Mapping[str, str]) -> bool:
+    def applies_to(self, markers: Mapping[str, str]) -> bool:
         """Whether the marker is true on a machine with `markers` (PEP 508)."""
-        return holds(self.requirement.marker, markers)
+        return marker_holds(self.parsed_requirement.marker, markers)
 
 
 class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     folder: str
-    place: Place
+    place: FilePlace
     version: str | None = None
     roots: tuple[str, ...] = (".",)
     scripts: dict[str, str] = {}
@@ -115,7 +115,7 @@ class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):
     """The Pythons that the project accepts: a specifier (">=3.10,<3.13")."""
 
     spec: str
-    place: Place
+    place: FilePlace
 
 
 class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    place: Place
+    place: FilePlace
     marker: str = ""
 
 
@@ -138,14 +138,14 @@ class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
-    place: Place
+    place: FilePlace
     name: str = ""
     flat: bool = False
     packages: tuple[str, ...] = ()
     general: bool = True
 
 
-def located(indexes: Iterable[DeclaredIndex], folder: Path) -> tuple[DeclaredIndex, ...]:
+def locate_indexes(indexes: Iterable[DeclaredIndex], folder: Path) -> tuple[DeclaredIndex, ...]:
     """`indexes` in which folders relative to the project's `folder` have absolute paths."""
     return tuple(
         msgspec.structs.replace(
@@ -161,18 +161,18 @@ class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
     """A cut-off date: only files uploaded before `day`, 00:00 UTC, are used."""
 
     day: datetime.date
-    place: Place
+    place: FilePlace
 
 
 class NotRead(msgspec.Struct, frozen=True, kw_only=True):
     """A line or a file that was not read, and the reason."""
 
-    place: Place
+    place: FilePlace
     text: str
     reason: str
 
 
-class Declared(msgspec.Struct, frozen=True, kw_only=True):
+class Declarations(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the files of a project declare.
 
     `files` are the files that were read, relative to the project. `cuda` are the CUDA releases

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from imgbuild.project.commands import ShellScript, keep_last
-from imgbuild.project.model import Place
+from imgbuild.project.model import FilePlace
 from imgbuild.project.project_files import CONTROL
-from imgbuild.project.reading import Reading
+from imgbuild.project.reading import ProjectReading
 
 MAGIC = re.compile(r"(?P<indent>\s*)(?:\w+\s*=\s*)?[!%]{1,2}\s*(?P<command>\S.*)")
 INSTALLER = re.compile(
@@ -23,11 +23,11 @@ INSTALLER = re.compile(
 BRANCH = re.compile(
     r"(?P<indent>\s*)(?P<word>if|elif|else|try|except|finally|for|while|with)\b(?P<rest>.*)"
 )
-HOSTED = re.compile(r"colab|kaggle|paperspace", re.IGNORECASE)
+HOSTED_PATTERN = re.compile(r"colab|kaggle|paperspace", re.IGNORECASE)
 SHELLS = ("%%bash", "%%sh", "%%script bash")
 
 
-class Branch(msgspec.Struct, frozen=True, kw_only=True):
+class IndentedBlock(msgspec.Struct, frozen=True, kw_only=True):
     """An indented block, with the condition under which it is skipped; "" if it is read.
 
     `test` is the condition of the block's `if`.
@@ -38,14 +38,16 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     test: str = ""
 
 
-def read_file(reading: Reading, name: str) -> None:
+def read_file(reading: ProjectReading, name: str) -> None:
     """Read the cells of a notebook."""
     document = reading.json(name)
     if document is None:
         return
     cells = document.get("cells") if isinstance(document, dict) else None
     if not isinstance(cells, list):
-        reading.problem(Place(file=name), "has no list of cells", expected="a notebook of format 4")
+        reading.add_problem(
+            FilePlace(file=name), "has no list of cells", expected="a notebook of format 4"
+        )
         return
     script = ShellScript(reading, name, variables={})
     text = reading.sources.text(name)
@@ -69,7 +71,7 @@ def _cell(script: ShellScript, source: str, text: str) -> None:
             number = _line(text, line)
             script.run(line, number, number)
         return
-    open_branches: list[Branch] = []
+    open_branches: list[IndentedBlock] = []
     for line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -87,21 +89,23 @@ def _cell(script: ShellScript, source: str, text: str) -> None:
             script.run(magic["command"], number, number, condition=condition)
 
 
-def _branch(word: str, rest: str, tests: list[str], indent: int) -> Branch:
+def _branch(word: str, rest: str, tests: list[str], indent: int) -> IndentedBlock:
     """The block that starts at a line; `tests` are the conditions of the previous branches."""
     test = rest.strip().rstrip(":").strip()
     before = tests[0] if tests else ""
     if word in ("if", "while"):
-        hosted = HOSTED.search(test)
+        hosted = HOSTED_PATTERN.search(test)
         negated = bool(re.search(r"\bnot\b", test))
-        return Branch(indent=indent, condition=test if hosted and not negated else "", test=test)
+        return IndentedBlock(
+            indent=indent, condition=test if hosted and not negated else "", test=test
+        )
     if word == "elif":
-        return Branch(indent=indent, condition=test, test=before)
+        return IndentedBlock(indent=indent, condition=test, test=before)
     if word == "else" and before:
-        taken = HOSTED.search(before) and not re.search(r"\bnot\b", before)
+        taken = HOSTED_PATTERN.search(before) and not re.search(r"\bnot\b", before)
         condition = "" if taken else f"this condition is false: {before}"
-        return Branch(indent=indent, condition=condition, test=before)
-    return Branch(indent=indent, condition="", test="")
+        return IndentedBlock(indent=indent, condition=condition, test=before)
+    return IndentedBlock(indent=indent, condition="", test="")
 
 
 def _line(text: str, command: str) -> int:

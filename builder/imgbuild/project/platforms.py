@@ -21,7 +21,7 @@ PATCHES = ("0", "14")
 
 
 @functools.cache
-def environments() -> tuple[dict[str, str], ...]:
+def possible_environments() -> tuple[dict[str, str], ...]:
     """The environments of all possible machines and Pythons of images."""
     return tuple(
         {
@@ -42,30 +42,30 @@ def environments() -> tuple[dict[str, str], ...]:
 
 
 @functools.cache
-def truths(marker: str) -> frozenset[int]:
-    """The numbers of the `environments` in which `marker` is true, without extras.
+def matching_environments(marker: str) -> frozenset[int]:
+    """The numbers of the `possible_environments` in which `marker` is true, without extras.
 
     An empty marker, and one that cannot be evaluated, counts as true.
     """
     if not marker:
-        return frozenset(range(len(environments())))
+        return frozenset(range(len(possible_environments())))
     try:
         parsed = Marker(marker)
         return frozenset(
             number
-            for number, environment in enumerate(environments())
+            for number, environment in enumerate(possible_environments())
             if parsed.evaluate({**environment, "extra": ""})
         )
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
-        return frozenset(range(len(environments())))
+        return frozenset(range(len(possible_environments())))
 
 
-def possible(marker: Marker | str | None) -> bool:
+def is_possible(marker: Marker | str | None) -> bool:
     """Whether `marker` can be true in an image."""
-    return bool(truths(str(marker or "")))
+    return bool(matching_environments(str(marker or "")))
 
 
-def both(*markers: str | None) -> str:
+def join_markers(*markers: str | None) -> str:
     """A marker that is true if all `markers` are; markers that cannot be parsed are omitted.
 
     It is empty if no marker is left.

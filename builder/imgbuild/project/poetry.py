@@ -5,32 +5,35 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from imgbuild.project.model import Place
-from imgbuild.project.project_files import above, key_line, line_of, relative
-from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.model import FilePlace
+from imgbuild.project.project_files import key_line, line_of, parent_folder, relative_path
+from imgbuild.project.reading import LocalRequest, ProjectReading
 from imgbuild.project.submodules import SUBMODULES
 from imgbuild.project.uv_settings import DEVELOPMENT
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 
-def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -> None:
+def read_poetry(
+    reading: ProjectReading, file: str, document: dict[str, Any], *, take: bool
+) -> None:
     """Read the tables of Poetry; without `take`, only sources and groups.
 
     Poetry 2 has the requirements in `[project]`, and its own tables have properties that pip cannot
     express.
     """
-    table = table_of(document)
+    table = poetry_table(document)
     if not table:
         return
     text = reading.sources.text(file)
     sources = _sources(reading, file, text, table)
     extras = table.get("extras")
     extras = extras if isinstance(extras, dict) else {}
-    reading.available_extras |= set(map(normalize, extras))
+    reading.available_extras |= set(map(normalize_package, extras))
     chosen = {
-        normalize(str(package))
+        normalize_package(str(package))
         for extra, packages in extras.items()
-        if normalize(extra) in map(normalize, reading.extras) and isinstance(packages, list)
+        if normalize_package(extra) in map(normalize_package, reading.extras)
+        and isinstance(packages, list)
         for package in packages
     }
     if take:
@@ -40,16 +43,16 @@ def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -
     for name, group in groups.items() if isinstance(groups, dict) else ():
         if not isinstance(group, dict):
             continue
-        label = normalize(name)
+        label = normalize_package(name)
         reading.available_groups.add(label)
-        chosen_group = label in map(normalize, reading.groups)
+        chosen_group = label in map(normalize_package, reading.groups)
         by_default = not group.get("optional") and label not in DEVELOPMENT
         if chosen_group or (take and by_default):
             header = f"[tool.poetry.group.{name}"
             _group(reading, file, text, group.get("dependencies"), header, sources, chosen)
 
 
-def table_of(document: dict[str, Any]) -> dict[str, Any]:
+def poetry_table(document: dict[str, Any]) -> dict[str, Any]:
     """The table `[tool.poetry]`, empty if there is none."""
     tool = document.get("tool")
     table = tool.get("poetry") if isinstance(tool, dict) else None
@@ -57,16 +60,16 @@ def table_of(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sources(
-    reading: Reading, file: str, text: str, table: dict[str, Any]
-) -> dict[str, tuple[str, Place]]:
+    reading: ProjectReading, file: str, text: str, table: dict[str, Any]
+) -> dict[str, tuple[str, FilePlace]]:
     """The package sources by name. Sources for all packages are added as indexes."""
-    named: dict[str, tuple[str, Place]] = {}
+    named: dict[str, tuple[str, FilePlace]] = {}
     entries = table.get("source")
     for entry in entries if isinstance(entries, list) else ():
         if not isinstance(entry, dict) or not entry.get("url"):
             continue
         url = str(entry["url"])
-        place = Place(file=file, line=line_of(text, url, after="[[tool.poetry.source]]"))
+        place = FilePlace(file=file, line=line_of(text, url, after="[[tool.poetry.source]]"))
         named[str(entry.get("name", url))] = (url, place)
         if entry.get("priority") != "explicit":
             reading.index(url, place, name=str(entry.get("name", "")))
@@ -74,30 +77,30 @@ def _sources(
 
 
 def _group(
-    reading: Reading,
+    reading: ProjectReading,
     file: str,
     text: str,
     table: object,
     header: str,
-    sources: dict[str, tuple[str, Place]],
+    sources: dict[str, tuple[str, FilePlace]],
     chosen: set[str],
 ) -> None:
     for name, value in table.items() if isinstance(table, dict) else ():
-        place = Place(file=file, line=key_line(text, name, after=header))
-        if normalize(name) == "python":
+        place = FilePlace(file=file, line=key_line(text, name, after=header))
+        if normalize_package(name) == "python":
             _python(reading, value, place)
             continue
         for constraint in value if isinstance(value, list) else [value]:
             _dependency(reading, name, constraint, place, sources, chosen)
 
 
-def _python(reading: Reading, value: object, place: Place) -> None:
+def _python(reading: ProjectReading, value: object, place: FilePlace) -> None:
     text = value.get("version", "") if isinstance(value, dict) else value
     spec = _specifier(str(text))
     if spec is None:
-        reading.leave_out(place, f"python = {text}", "versions that one specifier cannot express")
+        reading.add_unread(place, f"python = {text}", "versions that one specifier cannot express")
     else:
-        reading.python(spec, place)
+        reading.add_python(spec, place)
 
 
 def _specifier(text: str) -> str | None:
@@ -116,16 +119,16 @@ def _specifier(text: str) -> str | None:
 
 
 def _dependency(
-    reading: Reading,
+    reading: ProjectReading,
     name: str,
     value: object,
-    place: Place,
-    sources: dict[str, tuple[str, Place]],
+    place: FilePlace,
+    sources: dict[str, tuple[str, FilePlace]],
     chosen: set[str],
 ) -> None:
     """Add one requirement, converted by poetry-core to pip's syntax."""
     if isinstance(value, dict):
-        if value.get("optional") is True and normalize(name) not in chosen:
+        if value.get("optional") is True and normalize_package(name) not in chosen:
             return
         if "path" in value:
             _folder(reading, name, value, place)
@@ -134,7 +137,7 @@ def _dependency(
             source = str(value["source"])
             reading.index(*sources[source], name=source, packages=[name])
     elif not isinstance(value, str):
-        reading.problem(place, "not a Poetry requirement", value=str(value))
+        reading.add_problem(place, "not a Poetry requirement", value=str(value))
         return
     from poetry.core.factory import Factory
 
@@ -144,21 +147,21 @@ def _dependency(
     except Exception as error:  # noqa: BLE001 - poetry-core raises many kinds
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         message = f"not a Poetry requirement: {cause}"
-        reading.problem(place, message, value=f"{name} = {value}")
+        reading.add_problem(place, message, value=f"{name} = {value}")
         return
     if re.search(r"\|\|", text):
-        reading.leave_out(place, f"{name} = {value}", "versions that pip cannot express")
+        reading.add_unread(place, f"{name} = {value}", "versions that pip cannot express")
         return
-    reading.requirement(text, place)
+    reading.add_requirement(text, place)
 
 
-def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) -> None:
-    target = relative(above(place.file), str(value["path"]))
+def _folder(reading: ProjectReading, name: str, value: dict[str, Any], place: FilePlace) -> None:
+    target = relative_path(parent_folder(place.file), str(value["path"]))
     extras = value.get("extras")
-    if target.startswith(("/", "..")) or not reading.sources.inside(target):
-        reading.leave_out(place, f"{name} = {value}", "a path outside the project")
+    if target.startswith(("/", "..")) or not reading.sources.is_inside(target):
+        reading.add_unread(place, f"{name} = {value}", "a path outside the project")
     elif reading.sources.is_folder(target):
-        reading.local(
+        reading.request_local(
             LocalRequest(
                 folder=target,
                 place=place,
@@ -168,4 +171,4 @@ def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) ->
         )
     else:
         reason = f"no such folder: {SUBMODULES}"
-        reading.leave_out(place, f"{name} = {value}", reason)
+        reading.add_unread(place, f"{name} = {value}", reason)

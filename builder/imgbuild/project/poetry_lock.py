@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from imgbuild.project import platforms, pylock
-from imgbuild.project.pylock import Lines
-from imgbuild.project.reading import Reading
-from imgbuild.values import normalize
+from imgbuild.project.pylock import LockLines
+from imgbuild.project.reading import ProjectReading
+from imgbuild.values import normalize_package
 
 
 class PoetryFile(msgspec.Struct):
@@ -52,22 +52,22 @@ class PoetryLock(msgspec.Struct):
     metadata: PoetryMetadata = msgspec.field(default_factory=PoetryMetadata)
 
 
-def read_file(reading: Reading, name: str, roots: Iterable[str]) -> None:
+def read_file(reading: ProjectReading, name: str, roots: Iterable[str]) -> None:
     """Read the packages of the lock `name` that the packages `roots` ("NAME[EXTRA,…]") need."""
     lock = reading.lock_file(name, PoetryLock, "Poetry")
     if lock is None:
         return
-    lines = Lines(name, reading.sources.text(name))
+    lines = LockLines(name, reading.sources.text(name))
     for package in _closure(lock.package, roots):
         files = package.files or lock.metadata.files.get(package.name, [])
-        _add(reading, package, files, lines)
+        _add_package(reading, package, files, lines)
 
 
 def _closure(packages: Sequence[PoetryPackage], roots: Iterable[str]) -> Iterator[PoetryPackage]:
     """The packages that the roots need on Linux, in the order of the file."""
     by_name: dict[str, list[PoetryPackage]] = {}
     for package in packages:
-        by_name.setdefault(normalize(package.name), []).append(package)
+        by_name.setdefault(normalize_package(package.name), []).append(package)
     seen: set[tuple[str, frozenset[str]]] = set()
     queue = [_name_and_extras(root) for root in roots]
     while queue:
@@ -77,40 +77,40 @@ def _closure(packages: Sequence[PoetryPackage], roots: Iterable[str]) -> Iterato
             for package in by_name.get(name, []):
                 queue += _needs(package, extras)
     names = {name for name, _ in seen}
-    yield from (package for package in packages if normalize(package.name) in names)
+    yield from (package for package in packages if normalize_package(package.name) in names)
 
 
 def _name_and_extras(text: str) -> tuple[str, frozenset[str]]:
     name, _, extras = text.partition("[")
     names = (each.strip() for each in extras.rstrip("]").split(","))
-    return normalize(name), frozenset(normalize(each) for each in names if each)
+    return normalize_package(name), frozenset(normalize_package(each) for each in names if each)
 
 
 def _needs(package: PoetryPackage, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
     optional = {
-        normalize(re.split(r"[\s\[]", text, maxsplit=1)[0])
+        normalize_package(re.split(r"[\s\[]", text, maxsplit=1)[0])
         for extra, texts in package.extras.items()
-        if normalize(extra) in extras
+        if normalize_package(extra) in extras
         for text in texts
     }
     for name, value in package.dependencies.items():
         for each in value if isinstance(value, list) else [value]:
             edge = each if isinstance(each, PoetryEdge) else PoetryEdge()
             marker = edge.markers.partition("extra ==")[0].strip().removesuffix("and").strip()
-            absent = edge.optional and normalize(name) not in optional
-            if not absent and platforms.possible(marker):
-                yield normalize(name), frozenset(map(normalize, edge.extras))
+            absent = edge.optional and normalize_package(name) not in optional
+            if not absent and platforms.is_possible(marker):
+                yield normalize_package(name), frozenset(map(normalize_package, edge.extras))
 
 
-def _add(
-    reading: Reading, package: PoetryPackage, files: Iterable[PoetryFile], lines: Lines
+def _add_package(
+    reading: ProjectReading, package: PoetryPackage, files: Iterable[PoetryFile], lines: LockLines
 ) -> None:
     name, source = package.name, package.source
     place = lines.place(name, package.version)
     url = source.get("url", "")
     markers = package.markers
     marker = markers if isinstance(markers, str) else markers.get("main", "")
-    if not platforms.possible(marker):
+    if not platforms.is_possible(marker):
         return
     text = f"{name}=={package.version}"
     match source.get("type"):
@@ -122,9 +122,9 @@ def _add(
         case "url":
             text = f"{name} @ {url}"
         case "directory" | "file":
-            pylock.local(reading, name, url, place, marker=marker)
+            pylock.request_local(reading, name, url, place, marker=marker)
             return
         case "legacy":
             reading.index(url, place)
     hashes = [each.hash for each in files if each.hash.startswith("sha256:")]
-    reading.requirement(text, place, hashes=hashes, locked=True, marker=marker)
+    reading.add_requirement(text, place, hashes=hashes, locked=True, marker=marker)

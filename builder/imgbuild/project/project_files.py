@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from imgbuild.errors import InputError, Problem
+from imgbuild.errors import InputError, InputProblem
 from imgbuild.system.folder import regular_file
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 LIMIT = 64 << 20  # bytes of a file; a uv.lock of a large project has 3 MB
 DEPTH = 100  # lists and mappings in each other
@@ -28,7 +28,7 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 class SourceProblem(Exception):
     """Raised for a file that cannot be read; the argument is the problem."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: InputProblem) -> None:
         super().__init__(str(problem))
         self.problem = problem
 
@@ -60,7 +60,7 @@ class ProjectFiles:
         except (OSError, ValueError):
             return 0
 
-    def inside(self, name: str) -> bool:
+    def is_inside(self, name: str) -> bool:
         """Whether `name`, links followed, is below the project."""
         try:
             return Path(os.path.realpath(self.root / name)).is_relative_to(self._real)
@@ -69,7 +69,7 @@ class ProjectFiles:
 
     def names(self, folder: str = ".") -> list[str]:
         """The names in `folder`, sorted; none if it is not a folder or not in the project."""
-        if not self.inside(folder) or not self.is_folder(folder):
+        if not self.is_inside(folder) or not self.is_folder(folder):
             return []
         try:
             return sorted(path.name for path in (self.root / folder).iterdir())
@@ -79,18 +79,18 @@ class ProjectFiles:
     def text(self, name: str) -> str:
         """The text of `name`, decoded, with line feeds between lines."""
         if name not in self._texts:
-            self._texts[name] = self._decode(name, self._bytes(name))
+            self._texts[name] = self._decode_text(name, self._bytes(name))
         return self._texts[name]
 
-    def toml(self, name: str) -> dict[str, Any]:
+    def read_toml(self, name: str) -> dict[str, Any]:
         """The parsed TOML document of a file."""
         try:
-            return _printable(name, tomllib.loads(self.text(name)))
+            return _check_printable(name, tomllib.loads(self.text(name)))
         except tomllib.TOMLDecodeError as error:
             position = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
             message = str(error)[: position.start()].strip() if position else str(error)
             line, column = (int(position[1]), int(position[2])) if position else (None, None)
-            problem = Problem(
+            problem = InputProblem(
                 file=name, message=f"not valid TOML: {message}", line=line, column=column
             )
             raise SourceProblem(problem) from error
@@ -102,7 +102,7 @@ class ProjectFiles:
         try:
             return json.loads(self.text(name))
         except json.JSONDecodeError as error:
-            problem = Problem(
+            problem = InputProblem(
                 file=name,
                 message=f"not valid JSON: {error.msg}",
                 line=error.lineno,
@@ -112,17 +112,17 @@ class ProjectFiles:
         except (RecursionError, ValueError) as error:
             raise _too_deep(name, error) from error
 
-    def yaml(self, name: str) -> Any:
+    def read_yaml(self, name: str) -> Any:
         """The YAML document `name`, as plain values; aliases are expanded."""
         try:
             node = yaml.compose(self.text(name), Loader=yaml.SafeLoader)
             if node is None:
                 return None
-            _measure(name, node)
-            return _printable(name, yaml.load(self.text(name), Loader=yaml.SafeLoader))
+            _check_size(name, node)
+            return _check_printable(name, yaml.load(self.text(name), Loader=yaml.SafeLoader))
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
-            problem = Problem(
+            problem = InputProblem(
                 file=name,
                 message=f"not valid YAML: {error.problem}",
                 line=mark.line + 1 if mark else None,
@@ -134,8 +134,8 @@ class ProjectFiles:
 
     def _bytes(self, name: str) -> bytes:
         path = self.root / name
-        if not self.inside(name):
-            problem = Problem(
+        if not self.is_inside(name):
+            problem = InputProblem(
                 file=name,
                 message="is a symbolic link to a place outside the project",
                 value=_target(path),
@@ -146,23 +146,25 @@ class ProjectFiles:
             with os.fdopen(regular_file(path, links=True), "rb") as file:
                 data = file.read(LIMIT + 1)
         except InputError as error:
-            raise SourceProblem(Problem(file=name, message=error.message)) from error
+            raise SourceProblem(InputProblem(file=name, message=error.message)) from error
         except OSError as error:
             reason = error.strerror or str(error)
-            raise SourceProblem(Problem(file=name, message=f"cannot be read: {reason}")) from error
+            raise SourceProblem(
+                InputProblem(file=name, message=f"cannot be read: {reason}")
+            ) from error
         if len(data) > LIMIT:
-            problem = Problem(
+            problem = InputProblem(
                 file=name, message="is too large", expected=f"at most {LIMIT >> 20} MiB"
             )
             raise SourceProblem(problem)
         return data
 
-    def _decode(self, name: str, data: bytes) -> str:
+    def _decode_text(self, name: str, data: bytes) -> str:
         encoding = "utf-16" if data.startswith(UTF16) else "utf-8-sig"
         try:
             text = data.decode(encoding)
         except UnicodeDecodeError as error:
-            problem = Problem(
+            problem = InputProblem(
                 file=name,
                 message=f"not valid {'UTF-16' if encoding == 'utf-16' else 'UTF-8'}",
                 line=data[: error.start].count(b"\n") + 1,
@@ -173,7 +175,7 @@ class ProjectFiles:
         text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\x0c", " ")
         control = CONTROL.search(text)
         if control:
-            problem = Problem(
+            problem = InputProblem(
                 file=name,
                 message="contains a control character",
                 line=text.count("\n", 0, control.start()) + 1,
@@ -185,12 +187,12 @@ class ProjectFiles:
         return re.sub("[\x85\u2028\u2029]", " ", text)
 
 
-def relative(folder: str, name: str) -> str:
+def relative_path(folder: str, name: str) -> str:
     """`name`, which is relative to `folder`, relative to the project (with `..` if outside)."""
     return os.path.normpath(PurePosixPath(folder, name))
 
 
-def above(name: str) -> str:
+def parent_folder(name: str) -> str:
     """The folder of the file `name`, "." for the project."""
     return str(PurePosixPath(name).parent)
 
@@ -220,7 +222,7 @@ def key_line(text: str, key: str, *, after: str) -> int:
     start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
     for number, line in enumerate(lines[start:], start=start + 1):
         name, equals, _ = line.partition("=")
-        if equals and normalize(name.strip().strip("\"'")) == normalize(key):
+        if equals and normalize_package(name.strip().strip("\"'")) == normalize_package(key):
             return number
     return start + 1
 
@@ -235,7 +237,7 @@ def _target(path: Path) -> str | None:
 T = TypeVar("T")
 
 
-def _printable(name: str, value: T) -> T:
+def _check_printable(name: str, value: T) -> T:
     """The value; SourceProblem if a string in it contains an escaped control character."""
     queue: list[object] = [value]
     while queue:
@@ -247,17 +249,17 @@ def _printable(name: str, value: T) -> T:
         elif isinstance(item, str) and (control := CONTROL.search(item)):
             message = "contains an escape sequence for a control character"
             code = f"U+{ord(control[0]):04X}"
-            raise SourceProblem(Problem(file=name, message=message, value=code))
+            raise SourceProblem(InputProblem(file=name, message=message, value=code))
     return value
 
 
 def _too_deep(name: str, error: BaseException) -> SourceProblem:
     deep = isinstance(error, RecursionError)
     message = "lists or mappings are nested too deeply" if deep else f"cannot be read: {error}"
-    return SourceProblem(Problem(file=name, message=message))
+    return SourceProblem(InputProblem(file=name, message=message))
 
 
-def _measure(name: str, root: yaml.Node) -> None:
+def _check_size(name: str, root: yaml.Node) -> None:
     """Raise SourceProblem if the document is too large after its aliases are expanded."""
     sizes: dict[int, int] = {}
 
@@ -265,11 +267,11 @@ def _measure(name: str, root: yaml.Node) -> None:
         line = node.start_mark.line + 1
         if depth > DEPTH:
             message = f"lists or mappings are nested more than {DEPTH} deep"
-            raise SourceProblem(Problem(file=name, message=message, line=line))
+            raise SourceProblem(InputProblem(file=name, message=message, line=line))
         if id(node) in sizes:
             if sizes[id(node)] < 0:
                 message = "an alias is inside the value that it refers to"
-                raise SourceProblem(Problem(file=name, message=message, line=line))
+                raise SourceProblem(InputProblem(file=name, message=message, line=line))
             return sizes[id(node)]
         sizes[id(node)] = -1
         total = 1
@@ -279,7 +281,7 @@ def _measure(name: str, root: yaml.Node) -> None:
             total += sum(_size(each, depth + 1) for each in node.value)
         if total > NODES:
             message = f"has more than {NODES} values after its aliases are expanded"
-            raise SourceProblem(Problem(file=name, message=message, line=line))
+            raise SourceProblem(InputProblem(file=name, message=message, line=line))
         sizes[id(node)] = total
         return total
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 
 from imgbuild.project import platforms, requirement_lines
-from imgbuild.project.model import DeclaredDay, Place
-from imgbuild.project.project_files import above, relative
-from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.model import DeclaredDay, FilePlace
+from imgbuild.project.project_files import parent_folder, relative_path
+from imgbuild.project.reading import LocalRequest, ProjectReading
 from imgbuild.project.requirement_lines import LineScope
 from imgbuild.project.submodules import SUBMODULES
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 if TYPE_CHECKING:
     from packaging.markers import Marker
     from packaging.pylock import Package
 
 
-class Lines:
+class LockLines:
     """Finds the line at which a lock file in TOML starts the table of a package."""
 
     def __init__(self, file: str, text: str) -> None:
@@ -33,21 +33,21 @@ class Lines:
             key, _, written = line.partition("=")
             value = written.strip().strip("\"'")
             if key.strip() == "name":
-                name, at = normalize(value), number
+                name, at = normalize_package(value), number
                 self._lines.setdefault((name, ""), at)
             elif key.strip() == "version" and name:
                 self._lines.setdefault((name, value), at)
 
-    def place(self, name: str, version: object = "") -> Place:
+    def place(self, name: str, version: object = "") -> FilePlace:
         """The line with the name of the package; of several, the one with the version."""
-        first = self._lines.get((normalize(name), ""), 0)
-        line = self._lines.get((normalize(name), str(version)), first)
-        return Place(file=self.file, line=line)
+        first = self._lines.get((normalize_package(name), ""), 0)
+        line = self._lines.get((normalize_package(name), str(version)), first)
+        return FilePlace(file=self.file, line=line)
 
 
-def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> None:
+def read_file(reading: ProjectReading, name: str, *, groups: Iterable[str] = ()) -> None:
     """Read a pylock.toml for the chosen extras and groups, and for its default groups."""
-    document = reading.toml(name)
+    document = reading.read_toml(name)
     if document is None:
         return
     for key, available in (
@@ -57,26 +57,32 @@ def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> Non
         listed = document.get(key)
         names = listed if isinstance(listed, list) else []
         available |= {str(each) for each in names}
-    add(reading, document, Lines(name, reading.sources.text(name)), groups=groups)
+    add_locked_packages(
+        reading, document, LockLines(name, reading.sources.text(name)), groups=groups
+    )
 
 
-def add(
-    reading: Reading, document: dict[str, Any], lines: Lines, *, groups: Iterable[str] = ()
+def add_locked_packages(
+    reading: ProjectReading,
+    document: dict[str, Any],
+    lines: LockLines,
+    *,
+    groups: Iterable[str] = (),
 ) -> None:
     """Add the packages of a PEP 751 document; `lines` finds their lines."""
     from packaging.pylock import Pylock, PylockValidationError
 
-    whole = Place(file=lines.file)
+    whole = FilePlace(file=lines.file)
     try:
         lock = Pylock.from_dict(document)
     except (PylockValidationError, ValueError, TypeError) as error:
-        reading.problem(whole, f"not a PEP 751 lock file: {str(error).splitlines()[0]}")
+        reading.add_problem(whole, f"not a PEP 751 lock file: {str(error).splitlines()[0]}")
         return
     if lock.requires_python is not None:
-        reading.python(str(lock.requires_python), whole)
+        reading.add_python(str(lock.requires_python), whole)
     context = {
-        "extras": frozenset(map(normalize, reading.extras)),
-        "dependency_groups": frozenset(map(normalize, [*reading.groups, *groups]))
+        "extras": frozenset(map(normalize_package, reading.extras)),
+        "dependency_groups": frozenset(map(normalize_package, [*reading.groups, *groups]))
         | frozenset(lock.default_groups or ()),
     }
     usual = _usual_index(lock.packages)
@@ -85,16 +91,18 @@ def add(
         marker = _marker(package.marker, context)
         if marker is None:
             continue
-        _add(reading, package, marker, lines.place(package.name, package.version), usual)
+        _add_package(reading, package, marker, lines.place(package.name, package.version), usual)
         uploads += [
             each.upload_time
             for each in (package.sdist, *(package.wheels or ()))
             if each is not None and each.upload_time is not None
         ]
-    cut_off(reading, uploads, whole)
+    add_cut_off(reading, uploads, whole)
 
 
-def cut_off(reading: Reading, uploads: Iterable[datetime.datetime], place: Place) -> None:
+def add_cut_off(
+    reading: ProjectReading, uploads: Iterable[datetime.datetime], place: FilePlace
+) -> None:
     """The cut-off of a lock file without one: the day after the newest of `uploads`."""
     newest = max(map(_moment, uploads), default=None)
     if reading.cut_off is None and newest is not None:
@@ -118,18 +126,20 @@ def _marker(marker: Marker | None, context: dict[str, frozenset[str]]) -> str | 
         return ""
     text = str(marker)
     if "extras" not in text and "dependency_groups" not in text:
-        return text if platforms.possible(text) else None
+        return text if platforms.is_possible(text) else None
     try:
         results = [
             marker.evaluate({**environment, **context}, context="lock_file")
-            for environment in platforms.environments()
+            for environment in platforms.possible_environments()
         ]
     except (UndefinedComparison, UndefinedEnvironmentName):
         return ""
     return "" if any(results) else None
 
 
-def _add(reading: Reading, package: Package, marker: str, place: Place, usual: str | None) -> None:
+def _add_package(
+    reading: ProjectReading, package: Package, marker: str, place: FilePlace, usual: str | None
+) -> None:
     hashes = [
         f"sha256:{each.hashes['sha256']}"
         for each in (package.sdist, package.archive, *(package.wheels or ()))
@@ -140,7 +150,9 @@ def _add(reading: Reading, package: Package, marker: str, place: Place, usual: s
     if package.vcs is not None:
         source = package.vcs
         if source.type != "git" or not source.url:
-            reading.leave_out(place, package.name, "only git repositories with a URL are supported")
+            reading.add_unread(
+                place, package.name, "only git repositories with a URL are supported"
+            )
             return
         directory = f"#subdirectory={source.subdirectory}" if source.subdirectory else ""
         address = f"git+{source.url.removeprefix('git+')}@{source.commit_id}{directory}"
@@ -148,14 +160,14 @@ def _add(reading: Reading, package: Package, marker: str, place: Place, usual: s
     elif package.archive is not None:
         text = _archive(package)
     elif package.directory is not None:
-        local(reading, package.name, package.directory.path, place, marker=marker)
+        request_local(reading, package.name, package.directory.path, place, marker=marker)
         return
     elif package.version is not None:
         text = f"{package.name}=={package.version}"
     else:
-        reading.leave_out(place, package.name, "has no version")
+        reading.add_unread(place, package.name, "has no version")
         return
-    reading.requirement(text, place, hashes=hashes, locked=True, marker=marker)
+    reading.add_requirement(text, place, hashes=hashes, locked=True, marker=marker)
 
 
 def _archive(package: Package) -> str:
@@ -164,16 +176,18 @@ def _archive(package: Package) -> str:
     return f"{package.name} @ {address}" if "://" in address else address
 
 
-def local(reading: Reading, name: str, path: str, place: Place, *, marker: str = "") -> None:
+def request_local(
+    reading: ProjectReading, name: str, path: str, place: FilePlace, *, marker: str = ""
+) -> None:
     """Request a folder or a file of the project that a lock file names."""
-    target = relative(above(place.file), path)
-    if target == above(place.file):
+    target = relative_path(parent_folder(place.file), path)
+    if target == parent_folder(place.file):
         return  # the project itself
-    if target.startswith(("/", "..")) or not reading.sources.inside(target):
-        reading.leave_out(place, f"{name} ({path})", "a path outside the project")
+    if target.startswith(("/", "..")) or not reading.sources.is_inside(target):
+        reading.add_unread(place, f"{name} ({path})", "a path outside the project")
     elif reading.sources.is_folder(target):
-        reading.local(LocalRequest(folder=target, place=place, name=name, marker=marker))
+        reading.request_local(LocalRequest(folder=target, place=place, name=name, marker=marker))
     elif reading.sources.exists(target):
         requirement_lines.requirement_word(reading, f"./{target}", ".", place, scope=LineScope())
     else:
-        reading.leave_out(place, f"{name} ({path})", f"does not exist: {SUBMODULES}")
+        reading.add_unread(place, f"{name} ({path})", f"does not exist: {SUBMODULES}")

@@ -7,21 +7,21 @@ from pathlib import Path
 
 from imgbuild.errors import InputError
 from imgbuild.project import discovery, dockerfile, kinds, local_package, pyproject
-from imgbuild.project.model import Declared, Place
-from imgbuild.project.project_files import ProjectFiles, relative
-from imgbuild.project.reading import NO_NAMES, LocalRequest, Reading
+from imgbuild.project.model import Declarations, FilePlace
+from imgbuild.project.project_files import ProjectFiles, relative_path
+from imgbuild.project.reading import NO_NAMES, LocalRequest, ProjectReading
 
 PACKAGES = 100  # local packages that require each other
 
 
-def read(
+def read_declared(
     folder: Path,
     files: Sequence[str] = (),
     *,
     extras: Sequence[str] = (),
     groups: Sequence[str] = (),
     names: Mapping[str, str] = NO_NAMES,
-) -> Declared:
+) -> Declarations:
     """The declarations of the project in `folder`, for `extras` and dependency `groups`.
 
     `files` are relative to `folder`; if empty, the files at the root of the project are read. Files
@@ -32,46 +32,48 @@ def read(
     if not folder.is_dir():
         message = f"{folder} is not a folder"
         raise InputError(message, hint="pass the folder of a project")
-    reading = Reading(ProjectFiles(folder), extras=extras, groups=groups, names=names)
+    reading = ProjectReading(ProjectFiles(folder), extras=extras, groups=groups, names=names)
     if files:
-        _named(reading, files)
+        _read_named_files(reading, files)
     else:
-        discovery.read(reading)
+        discovery.read_project(reading)
     _local_packages(reading)
     pyproject.check_choice(reading)
     if reading.problems:
         raise _error(folder, reading)
-    return reading.declared()
+    return reading.create_declared()
 
 
-def _named(reading: Reading, files: Sequence[str]) -> None:
-    names = [relative(".", name) for name in files]
+def _read_named_files(reading: ProjectReading, files: Sequence[str]) -> None:
+    names = [relative_path(".", name) for name in files]
     for name in sorted(names, key=dockerfile.is_dockerfile):
-        place = Place(file=name)
-        if name.startswith(("/", "..")) or not reading.sources.inside(name):
-            reading.problem(place, "is outside the project", expected="a file of the project")
+        place = FilePlace(file=name)
+        if name.startswith(("/", "..")) or not reading.sources.is_inside(name):
+            reading.add_problem(place, "is outside the project", expected="a file of the project")
         elif reading.sources.is_folder(name):
-            reading.local(LocalRequest(folder=name, place=place, extras=tuple(reading.extras)))
+            reading.request_local(
+                LocalRequest(folder=name, place=place, extras=tuple(reading.extras))
+            )
         elif not reading.sources.exists(name):
-            reading.problem(place, "no such file")
-        elif (kind := kinds.kind_of(name)) is None:
+            reading.add_problem(place, "no such file")
+        elif (kind := kinds.file_kind(name)) is None:
             expected = "a requirements file, pyproject.toml, a lock, setup.py, environment.yml, …"
-            reading.problem(place, "this kind of file is not supported", expected=expected)
+            reading.add_problem(place, "this kind of file is not supported", expected=expected)
         elif dockerfile.is_dockerfile(name):
             discovery.read_dockerfile(reading, name)
         else:
             kind.read(reading, name)
 
 
-def _local_packages(reading: Reading) -> None:
+def _local_packages(reading: ProjectReading) -> None:
     """Add the required folders, and the folders that they require."""
     done = 0
     while done < min(len(reading.local_requests), PACKAGES):
-        local_package.add(reading, reading.local_requests[done])
+        local_package.add_local_package(reading, reading.local_requests[done])
         done += 1
 
 
-def _error(folder: Path, reading: Reading) -> InputError:
+def _error(folder: Path, reading: ProjectReading) -> InputError:
     problems = tuple(dict.fromkeys(reading.problems))
     lines = "".join(f"\n  {problem}" for problem in problems)
     count = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"

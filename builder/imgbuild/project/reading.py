@@ -1,4 +1,4 @@
-"""Collects declarations and problems: all readers add to one `Reading`."""
+"""Collects declarations and problems: all readers add to one `ProjectReading`."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from imgbuild.errors import Problem
-from imgbuild.http.credentials import redact
+from imgbuild.errors import InputProblem
+from imgbuild.http.credentials import redact_url
 from imgbuild.project import addresses, platforms, releases
 from imgbuild.project.model import (
-    Declared,
+    Declarations,
     DeclaredDay,
     DeclaredIndex,
     DeclaredName,
     DeclaredPython,
     DeclaredRequirement,
-    Kind,
+    FilePlace,
     LocalPackage,
     NotRead,
-    Place,
+    RequirementKind,
 )
-from imgbuild.project.project_files import ProjectFiles, SourceProblem, above, relative
+from imgbuild.project.project_files import ProjectFiles, SourceProblem, parent_folder, relative_path
 from imgbuild.system.syntax import parse_requirement, parse_version
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 S = TypeVar("S", bound=msgspec.Struct)
-SHOWN = 200  # characters of a line in a report
+SHOWN_CHARACTERS = 200  # characters of a line in a report
 VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
 # Credentials of a URL from the environment: `https://${USER}:${TOKEN}@host/simple`.
 LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
@@ -51,7 +51,7 @@ class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     folder: str
-    place: Place
+    place: FilePlace
     name: str = ""
     extras: tuple[str, ...] = ()
     no_deps: bool = False
@@ -65,8 +65,8 @@ _INTERPRETER = re.compile(
 )
 
 
-class Reading:
-    """Collects the values of a `Declared`. `extras` and `groups` are the chosen ones.
+class ProjectReading:
+    """Collects the values of a `Declarations`. `extras` and `groups` are the chosen ones.
 
     `names` maps URLs of git repositories without a revision to packages.
     """
@@ -83,7 +83,7 @@ class Reading:
         self.names = names
         self.extras = frozenset(extras)
         self.groups = frozenset(groups)
-        self.problems: list[Problem] = []
+        self.problems: list[InputProblem] = []
         self.files: list[str] = []
         self.requirements: list[DeclaredRequirement] = []
         self.packages: list[LocalPackage] = []
@@ -103,13 +103,15 @@ class Reading:
         # The settings of uv in the project's own pyproject.toml, once that is read.
         self.root: object = None
 
-    def child(self) -> Reading:
+    def create_child(self) -> ProjectReading:
         """An empty reading of the same project, for a file that may be rejected."""
-        child = Reading(self.sources, extras=self.extras, groups=self.groups, names=self.names)
+        child = ProjectReading(
+            self.sources, extras=self.extras, groups=self.groups, names=self.names
+        )
         child.problems = self.problems
         return child
 
-    def merge(self, child: Reading) -> None:
+    def merge_child(self, child: ProjectReading) -> None:
         """Add everything that `child` has read."""
         for name in LISTS:
             values: list[Any] = getattr(self, name)
@@ -120,23 +122,23 @@ class Reading:
 
     def text(self, name: str) -> str | None:
         """The text of the file; None, with a problem recorded, if it cannot be read."""
-        text: str | None = self._read(name, self.sources.text)
+        text: str | None = self._read_with(name, self.sources.text)
         return text
 
-    def toml(self, name: str) -> dict[str, Any] | None:
+    def read_toml(self, name: str) -> dict[str, Any] | None:
         """The TOML document of the file; None, with a problem recorded, if it cannot be read."""
-        document: dict[str, Any] | None = self._read(name, self.sources.toml)
+        document: dict[str, Any] | None = self._read_with(name, self.sources.read_toml)
         return document
 
-    def yaml(self, name: str) -> Any:
+    def read_yaml(self, name: str) -> Any:
         """The YAML document of the file; None, with a problem recorded, if it cannot be read."""
-        return self._read(name, self.sources.yaml)
+        return self._read_with(name, self.sources.read_yaml)
 
     def json(self, name: str) -> Any:
         """The JSON document of the file; None, with a problem recorded, if it cannot be read."""
-        return self._read(name, self.sources.json)
+        return self._read_with(name, self.sources.json)
 
-    def _read(self, name: str, reader: Any) -> Any:
+    def _read_with(self, name: str, reader: Any) -> Any:
         try:
             value = reader(name)
         except SourceProblem as error:
@@ -149,40 +151,45 @@ class Reading:
 
     def lock_file(self, name: str, kind: type[S], tool: str) -> S | None:
         """The lock file `name` of `tool` as a `kind`; None, with a problem, if its form differs."""
-        document = self.toml(name)
+        document = self.read_toml(name)
         try:
             return None if document is None else msgspec.convert(document, kind)
         except msgspec.ValidationError as error:
-            self.problem(Place(file=name), f"not a {tool} lock file: {error}")
+            self.add_problem(FilePlace(file=name), f"not a {tool} lock file: {error}")
             return None
 
-    def problem(
-        self, place: Place, message: str, *, value: str | None = None, expected: str | None = None
+    def add_problem(
+        self,
+        place: FilePlace,
+        message: str,
+        *,
+        value: str | None = None,
+        expected: str | None = None,
     ) -> None:
         """Record a problem."""
         self.problems.append(
-            Problem(
+            InputProblem(
                 file=place.file,
                 line=place.line or None,
-                message=addresses.without_secrets(message),
-                value=shortened(value) if value is not None else None,
+                message=addresses.strip_secrets(message),
+                value=shorten_text(value) if value is not None else None,
                 expected=expected,
             )
         )
 
-    def leave_out(self, place: Place, text: str, reason: str) -> None:
+    def add_unread(self, place: FilePlace, text: str, reason: str) -> None:
         """Record something that is not supported or not used."""
-        shown = addresses.without_secrets(reason)
-        note = NotRead(place=place, text=shortened(text), reason=shown)
+        shown = addresses.strip_secrets(reason)
+        note = NotRead(place=place, text=shorten_text(text), reason=shown)
         if note not in self.left_out:
             self.left_out.append(note)
 
-    def requirement(
+    def add_requirement(
         self,
         text: str,
-        place: Place,
+        place: FilePlace,
         *,
-        kind: Kind = "requirement",
+        kind: RequirementKind = "requirement",
         hashes: Iterable[str] = (),
         locked: bool = False,
         no_deps: bool = False,
@@ -196,27 +203,27 @@ class Reading:
         `conda` is true for a Conda package. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA
         release.
         """
-        if VARIABLE.search(text) and not _parses(text):
-            self.leave_out(place, text, "contains a variable whose value is not in the file")
+        if VARIABLE.search(text) and not _is_requirement(text):
+            self.add_unread(place, text, "contains a variable whose value is not in the file")
             return
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement as error:
-            self.problem(
+            self.add_problem(
                 place,
                 f"not a requirement: {str(error).splitlines()[0]}",
                 value=text,
                 expected="a requirement such as transformers>=4.50,<5",
             )
             return
-        if requirement.url is not None and addresses.split(requirement.url) is None:
-            self.problem(place, "not a URL", value=requirement.url)
+        if requirement.url is not None and addresses.split_url(requirement.url) is None:
+            self.add_problem(place, "not a URL", value=requirement.url)
             return
         if marker:
             try:
                 second = Marker(marker)
             except InvalidMarker:
-                self.problem(place, "not a PEP 508 marker", value=marker)
+                self.add_problem(place, "not a PEP 508 marker", value=marker)
                 return
             requirement.marker = requirement.marker & second if requirement.marker else second
         by_address = requirement.url is not None
@@ -236,18 +243,18 @@ class Reading:
         if added not in self.requirements:
             self.requirements.append(added)
 
-    def _strip_torch_build(self, requirement: Requirement, place: Place) -> None:
+    def _strip_torch_build(self, requirement: Requirement, place: FilePlace) -> None:
         """Record the CUDA release of a local version, which is removed from PyTorch's packages."""
         clauses, changed = [], False
         wheel = addresses.wheel_version(requirement.url) if requirement.url else None
         local = wheel.local if wheel and requirement.name in releases.TORCH else None
-        if releases.of_local(local):
+        if releases.cuda_of_local_version(local):
             requirement.url = None
             requirement.specifier = SpecifierSet(f"=={wheel}")
         for clause in requirement.specifier:
-            local = _local(clause.version)
-            release = releases.of_local(local)
-            if release and platforms.possible(requirement.marker):
+            local = _local_version(clause.version)
+            release = releases.cuda_of_local_version(local)
+            if release and platforms.is_possible(requirement.marker):
                 self.cuda_release(release, place, str(requirement.marker or ""))
             name = requirement.name.lower().replace("_", "-")
             if local is None or name not in releases.TORCH:
@@ -256,13 +263,13 @@ class Reading:
             changed = True
             clauses.append(f"{clause.operator}{clause.version.partition('+')[0]}")
             if release is None:
-                self.leave_out(
+                self.add_unread(
                     place, str(requirement), f"images use builds for CUDA, not for {local}"
                 )
         if changed:
             requirement.specifier = SpecifierSet(",".join(clauses))
 
-    def local(self, request: LocalRequest) -> None:
+    def request_local(self, request: LocalRequest) -> None:
         """Request a folder of the project as a package."""
         if request not in self.local_requests:
             self.local_requests.append(request)
@@ -270,7 +277,7 @@ class Reading:
     def index(
         self,
         url: str,
-        place: Place,
+        place: FilePlace,
         marker: str = "",
         *,
         name: str = "",
@@ -285,42 +292,44 @@ class Reading:
         # Credentials belong in ~/.netrc, not in files and output.
         url = LOGIN.sub("", url.strip())
         if VARIABLE.search(url):
-            self.leave_out(place, url, "the URL contains a variable whose value is not in the file")
+            self.add_unread(
+                place, url, "the URL contains a variable whose value is not in the file"
+            )
             return
         if flat and not re.match(r"https?://", url):
-            folder = relative(above(place.file), addresses.path(url))
-            if folder.startswith(("/", "..")) or not self.sources.inside(folder):
-                self.leave_out(place, url, "a path outside the project")
+            folder = relative_path(parent_folder(place.file), addresses.url_path(url))
+            if folder.startswith(("/", "..")) or not self.sources.is_inside(folder):
+                self.add_unread(place, url, "a path outside the project")
                 return
             url = f"file:{folder}"
         else:
-            url = redact(url)
-        release = releases.of_address(url)
+            url = redact_url(url)
+        release = releases.cuda_of_index(url)
         build = releases.other_build(url)
         if release:
             self.cuda_release(release, place, marker)
             if "/nightly" in url:
                 reason = f"images use releases instead of nightly builds; CUDA {release} is used"
-                self.leave_out(place, url, reason)
-        elif build and platforms.possible(marker):
-            self.leave_out(place, url, f"images use builds for CUDA, not for {build}")
-        elif re.match(r"https?://|file:", url) and platforms.possible(marker):
-            names = tuple(map(normalize, packages))
+                self.add_unread(place, url, reason)
+        elif build and platforms.is_possible(marker):
+            self.add_unread(place, url, f"images use builds for CUDA, not for {build}")
+        elif re.match(r"https?://|file:", url) and platforms.is_possible(marker):
+            names = tuple(map(normalize_package, packages))
             self.indexes.append(
                 DeclaredIndex(
                     url=url, place=place, name=name, flat=flat, packages=names, general=not names
                 )
             )
         else:
-            self.leave_out(place, url, "an index URL without http or https")
+            self.add_unread(place, url, "an index URL without http or https")
 
-    def cuda_release(self, release: str, place: Place, marker: str = "") -> None:
+    def cuda_release(self, release: str, place: FilePlace, marker: str = "") -> None:
         """Add a CUDA release ("12.4")."""
         entry = DeclaredName(name=release, place=place, marker=marker)
         if entry not in self.cuda:
             self.cuda.append(entry)
 
-    def python(self, spec: str, place: Place) -> None:
+    def add_python(self, spec: str, place: FilePlace) -> None:
         """Add the accepted Pythons, a PEP 440 specifier, or record a problem if it is invalid."""
         spec = spec.strip()
         if not spec:
@@ -328,7 +337,7 @@ class Reading:
         try:
             SpecifierSet(spec)
         except InvalidSpecifier:
-            self.problem(
+            self.add_problem(
                 place,
                 "not a specifier of Python versions",
                 value=spec,
@@ -339,26 +348,26 @@ class Reading:
         if entry not in self.pythons:
             self.pythons.append(entry)
 
-    def debian_package(self, name: str, place: Place) -> None:
+    def debian_package(self, name: str, place: FilePlace) -> None:
         """Add a Debian package; its version, as in `git=1:2.39`, is ignored."""
         package, _, version = name.partition("=")
         package = package.partition(":")[0].partition("/")[0]
         if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", package):
-            self.leave_out(place, name, "not a Debian package name")
+            self.add_unread(place, name, "not a Debian package name")
             return
         if _INTERPRETER.fullmatch(package):
-            self.leave_out(place, package, "the image already contains Python with pip and venv")
+            self.add_unread(place, package, "the image already contains Python with pip and venv")
             return
         if version:
-            self.leave_out(
+            self.add_unread(
                 place, name, f"Debian's version of {package} is installed, not {version}"
             )
         if all(entry.name != package for entry in self.debian):
             self.debian.append(DeclaredName(name=package, place=place))
 
-    def declared(self) -> Declared:
+    def create_declared(self) -> Declarations:
         """All declarations that were read."""
-        return Declared(
+        return Declarations(
             files=tuple(self.files),
             requirements=tuple(self.requirements),
             packages=tuple(self.packages),
@@ -366,7 +375,7 @@ class Reading:
             debian=tuple(self.debian),
             cuda=tuple(self.cuda),
             images=tuple(self.images),
-            indexes=_joined(self.indexes),
+            indexes=_join_indexes(self.indexes),
             cut_off=self.cut_off,
             extras=tuple(sorted(self.available_extras)),
             groups=tuple(sorted(self.available_groups)),
@@ -376,7 +385,7 @@ class Reading:
         )
 
 
-def _joined(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]:
+def _join_indexes(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]:
     """The indexes in order; indexes with the same URL are merged."""
     joined: dict[str, DeclaredIndex] = {}
     for each in indexes:
@@ -390,19 +399,19 @@ def _joined(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]:
     return tuple(joined.values())
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """`text` on one line, at most SHOWN characters, without secrets."""
-    line = addresses.without_secrets(" ".join(text.split()))
-    return line if len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"
+    line = addresses.strip_secrets(" ".join(text.split()))
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 1]}…"
 
 
-def _parses(text: str) -> bool:
+def _is_requirement(text: str) -> bool:
     try:
         return "${" not in str(parse_requirement(text))
     except InvalidRequirement:
         return False
 
 
-def _local(text: str) -> str | None:
+def _local_version(text: str) -> str | None:
     version = parse_version(text)  # None for 2.6.*
     return version.local if version is not None else None

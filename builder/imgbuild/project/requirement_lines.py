@@ -24,13 +24,19 @@ from packaging.utils import (
 
 from imgbuild.errors import InputError
 from imgbuild.project import addresses, conda_packages, fetch, submodules
-from imgbuild.project.model import DeclaredIndex, DeclaredName, Kind, Place, located
-from imgbuild.project.project_files import ProjectFiles, above, line_of, relative
-from imgbuild.project.reading import LOGIN, LocalRequest, Reading
+from imgbuild.project.model import (
+    DeclaredIndex,
+    DeclaredName,
+    FilePlace,
+    RequirementKind,
+    locate_indexes,
+)
+from imgbuild.project.project_files import ProjectFiles, line_of, parent_folder, relative_path
+from imgbuild.project.reading import LOGIN, LocalRequest, ProjectReading
 from imgbuild.project.submodules import SUBMODULES
 from imgbuild.system.syntax import parse_requirement
 
-NESTED = 50  # files that name each other by -r or -c
+NESTING_LIMIT = 50  # files that name each other by -r or -c
 REPOSITORIES = ("git+", "hg+", "svn+", "bzr+")
 ARCHIVES = (".whl", ".tar.gz", ".zip", ".tar.bz2", ".tgz", ".tar.xz")
 VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")  # as pip replaces them
@@ -43,16 +49,18 @@ HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
 class LineScope(msgspec.Struct, frozen=True, kw_only=True):
     """How the lines of a file or a command are interpreted."""
 
-    kind: Kind = "requirement"
+    kind: RequirementKind = "requirement"
     no_deps: bool = False
     above: tuple[str, ...] = ()  # the files that led to this one by -r or -c
 
 
-def read_file(reading: Reading, name: str, scope: LineScope = LineScope()) -> None:  # noqa: B008 - frozen
+def read_file(reading: ProjectReading, name: str, scope: LineScope = LineScope()) -> None:  # noqa: B008 - frozen
     """Read the requirements file `name` and the files that it includes."""
-    if name in scope.above or len(scope.above) > NESTED:
+    if name in scope.above or len(scope.above) > NESTING_LIMIT:
         chain = " -> ".join((*scope.above[-3:], name))
-        reading.problem(Place(file=scope.above[-1]), f"requirements files form a cycle: {chain}")
+        reading.add_problem(
+            FilePlace(file=scope.above[-1]), f"requirements files form a cycle: {chain}"
+        )
         return
     if scope.kind == "requirement" and name in reading.files:
         return
@@ -61,40 +69,44 @@ def read_file(reading: Reading, name: str, scope: LineScope = LineScope()) -> No
         return
     from pip_requirements_parser import CommentLine, preprocess
 
-    lines = [(int(line[0]), str(line[1])) for line in _joined(preprocess, text, CommentLine)]
+    lines = [(int(line[0]), str(line[1])) for line in _join_lines(preprocess, text, CommentLine)]
     if lines and all(CONDA_LINE.fullmatch(line) for _, line in lines):
         _conda_export(reading, name, lines)
         return
     inner = msgspec.structs.replace(scope, above=(*scope.above, name))
     for number, line in lines:
-        inner = read_line(reading, line, Place(file=name, line=number), inner)
+        inner = read_line(reading, line, FilePlace(file=name, line=number), inner)
 
 
-def _joined(preprocess: Any, text: str, comment: type) -> Iterable[tuple[int, str]]:
+def _join_lines(preprocess: Any, text: str, comment: type) -> Iterable[tuple[int, str]]:
     # A continuation ends with the backslash itself; editors leave spaces behind it.
     text = re.sub(r"\\[ \t]+$", r"\\", text, flags=re.MULTILINE)
     return [line for line in preprocess(text) if not isinstance(line, comment)]
 
 
-def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]]) -> None:
+def _conda_export(reading: ProjectReading, name: str, lines: Sequence[tuple[int, str]]) -> None:
     for number, line in lines:
         package, version = line.split("=")[:2]
-        conda_packages.dependency(reading, f"{package}={version}", Place(file=name, line=number))
+        conda_packages.read_dependency(
+            reading, f"{package}={version}", FilePlace(file=name, line=number)
+        )
 
 
-def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> LineScope:
+def read_line(reading: ProjectReading, line: str, place: FilePlace, scope: LineScope) -> LineScope:
     """Read one line; returns the scope of the lines after it."""
     if VARIABLE.search(LOGIN.sub("", line) if INDEX.match(line) else line):
         reason = "contains an environment variable whose value is not in the file"
-        reading.leave_out(place, line, reason)
+        reading.add_unread(place, line, reason)
         return scope
     options, words, requirement = _options(line)
-    folder = above(place.file)
+    folder = parent_folder(place.file)
     if options is None:
         unknown = line.removeprefix(requirement).strip()
         if requirement:
             requirement_word(reading, requirement, folder, place, scope=scope)
-        reading.leave_out(place, unknown, "an option that pip does not read in a requirements file")
+        reading.add_unread(
+            place, unknown, "an option that pip does not read in a requirements file"
+        )
         return scope
     inner = msgspec.structs.replace(scope, no_deps=True) if options.no_deps else scope
     _index_options(reading, options, place)
@@ -105,10 +117,10 @@ def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> Li
     for target in options.editables or ():
         requirement_word(reading, target, folder, place, scope=scope, editable=True)
     for nested in options.requirements or ():
-        nested_file(reading, nested, folder, place, scope)
+        read_nested_file(reading, nested, folder, place, scope)
     bounds = msgspec.structs.replace(scope, kind="constraint")
     for nested in options.constraints or ():
-        nested_file(reading, nested, folder, place, bounds)
+        read_nested_file(reading, nested, folder, place, bounds)
     return inner
 
 
@@ -143,17 +155,17 @@ def _hashes(options: Any) -> list[str]:
     return [text for text in options.hashes or () if HASH.match(text)]
 
 
-def indexes(line: str, folder: Path, place: Place) -> tuple[DeclaredIndex, ...]:
+def declared_indexes(line: str, folder: Path, place: FilePlace) -> tuple[DeclaredIndex, ...]:
     """The indexes in the options of one line; `place` is in `folder`.
 
     Indexes are skipped if their URL has a variable or they are outside of `folder`.
     """
-    reading = Reading(ProjectFiles(folder))
+    reading = ProjectReading(ProjectFiles(folder))
     read_line(reading, line, place, LineScope())
-    return located(reading.declared().indexes, folder)
+    return locate_indexes(reading.create_declared().indexes, folder)
 
 
-def _index_options(reading: Reading, options: Any, place: Place) -> None:
+def _index_options(reading: ProjectReading, options: Any, place: FilePlace) -> None:
     if getattr(options, "index_url", None):
         reading.index(options.index_url, place)
     for url in options.extra_index_urls or ():
@@ -161,31 +173,37 @@ def _index_options(reading: Reading, options: Any, place: Place) -> None:
     for url in options.find_links or ():
         reading.index(url, place, flat=True)
     if getattr(options, "no_index", None):
-        reading.leave_out(place, "--no-index", "the indexes in imgbuild's settings are used")
+        reading.add_unread(place, "--no-index", "the indexes in imgbuild's settings are used")
 
 
-def nested_file(reading: Reading, name: str, folder: str, place: Place, scope: LineScope) -> None:
+def read_nested_file(
+    reading: ProjectReading, name: str, folder: str, place: FilePlace, scope: LineScope
+) -> None:
     """Read the file of `-r name` or `-c name`, relative to `folder`."""
     if re.match(r"https?://", name):
         option = "-c" if scope.kind == "constraint" else "-r"
-        reading.leave_out(place, f"{option} {name}", "a file on another host")
+        reading.add_unread(place, f"{option} {name}", "a file on another host")
         return
-    target = relative(folder, name.removeprefix("file:"))
+    target = relative_path(folder, name.removeprefix("file:"))
     if target.startswith(("/", "..")):
-        reading.leave_out(place, name, "a file outside the project")
+        reading.add_unread(place, name, "a file outside the project")
         return
-    if not reading.sources.exists(target) and reading.sources.inside(target):
-        reading.problem(place, "names a file that does not exist", value=target,
-                        expected=submodules.remedy(reading.sources, target))  # fmt: skip
+    if not reading.sources.exists(target) and reading.sources.is_inside(target):
+        reading.add_problem(
+            place,
+            "names a file that does not exist",
+            value=target,
+            expected=submodules.missing_submodule_remedy(reading.sources, target),
+        )
         return
     read_file(reading, target, scope)
 
 
 def requirement_word(
-    reading: Reading,
+    reading: ProjectReading,
     text: str,
     folder: str,
-    place: Place,
+    place: FilePlace,
     *,
     scope: LineScope = LineScope(),  # noqa: B008 - frozen
     hashes: Iterable[str] = (),
@@ -193,12 +211,12 @@ def requirement_word(
 ) -> None:
     """Read a requirement of pip: PEP 508, a URL, or a path relative to `folder`."""
     text = text.strip()
-    pep508 = _pep508(text)
+    pep508 = _parse_pep508(text)
     url = pep508.url if pep508 is not None else None
     if pep508 is not None and (url is None or (":" in url and not url.startswith("file:"))):
         if url is not None:
-            pep508.url = _without_egg(url)
-        reading.requirement(
+            pep508.url = _strip_egg(url)
+        reading.add_requirement(
             str(pep508), place, kind=scope.kind, no_deps=scope.no_deps, hashes=hashes
         )
         return
@@ -214,7 +232,12 @@ class _UrlRequirement:
     """A requirement by a URL or a path, with its known properties."""
 
     def __init__(
-        self, reading: Reading, text: str, place: Place, scope: LineScope, hashes: tuple[str, ...]
+        self,
+        reading: ProjectReading,
+        text: str,
+        place: FilePlace,
+        scope: LineScope,
+        hashes: tuple[str, ...],
     ) -> None:
         self.reading = reading
         self.text = text
@@ -230,75 +253,75 @@ class _UrlRequirement:
     def read(self, folder: str, *, editable: bool) -> None:
         """Add the requirement to the reading."""
         if self.address.startswith(REPOSITORIES) or re.match(r"(git|ssh)://", self.address):
-            self._repository()
+            self._add_repository()
         elif re.match(r"https?://", self.address):
-            self._archive()
+            self._add_archive()
         elif editable or self.name or _is_path(self.address):
-            self._path(folder)
+            self._add_path(folder)
         else:
-            self._add(self.text)
+            self._add_requirement(self.text)
 
-    def _add(self, text: str) -> None:
+    def _add_requirement(self, text: str) -> None:
         scope = self.scope
-        self.reading.requirement(
+        self.reading.add_requirement(
             text, self.place, kind=scope.kind, no_deps=scope.no_deps, hashes=self.hashes
         )
 
     def _add_address(self, name: str, address: str) -> None:
-        text = f"{name} @ {_without_egg(address)}"
-        self._add(f"{text} ; {self.marker}" if self.marker else text)
+        text = f"{name} @ {_strip_egg(address)}"
+        self._add_requirement(f"{text} ; {self.marker}" if self.marker else text)
 
-    def _leave_out(self, reason: str) -> None:
-        self.reading.leave_out(self.place, self.text, reason)
+    def _add_unread(self, reason: str) -> None:
+        self.reading.add_unread(self.place, self.text, reason)
 
-    def _repository(self) -> None:
+    def _add_repository(self) -> None:
         address = self.address
         if not address.startswith("git+"):
             if address.startswith(REPOSITORIES):
-                self._leave_out("only git repositories are supported")
+                self._add_unread("only git repositories are supported")
                 return
             address = f"git+{address}"
-        address = without_short_form(address)
+        address = expand_short_form(address)
         try:
-            key = fetch.repository(address)
+            key = fetch.repository_url(address)
         except InputError as error:
-            self._leave_out(error.message)
+            self._add_unread(error.message)
             return
-        name = addresses.fragment(address).get("egg") or self.reading.names.get(key)
+        name = addresses.url_fragment(address).get("egg") or self.reading.names.get(key)
         if name:
             self._add_address(name, address)
         else:
             self.reading.unnamed.append(DeclaredName(name=address, place=self.place))
 
-    def _archive(self) -> None:
-        fragment = addresses.fragment(self.address)
+    def _add_archive(self) -> None:
+        fragment = addresses.url_fragment(self.address)
         if re.fullmatch(r"[0-9a-f]{64}", fragment.get("sha256", "")):
             self.hashes = (*self.hashes, f"sha256:{fragment['sha256']}")
         name = fragment.get("egg") or _archive_name(self.address)
         if name:
             self._add_address(name, self.address.partition("#")[0])
         else:
-            self._leave_out("has no name; use `NAME @ https://…`")
+            self._add_unread("has no name; use `NAME @ https://…`")
 
-    def _path(self, folder: str) -> None:
+    def _add_path(self, folder: str) -> None:
         match = re.fullmatch(r"(.*?)(?:\[([\w.,\s-]*)\])?", self.address, flags=re.DOTALL)
         path, listed = (match[1], match[2] or "") if match else (self.address, "")
         if path.startswith("file:"):
-            path = addresses.path(path)
+            path = addresses.url_path(path)
         path = path.partition("#")[0]
-        target = relative(folder, path)
+        target = relative_path(folder, path)
         files = self.reading.sources
         if path.startswith(("/", "~")) or target.startswith(".."):
-            self._leave_out("a path outside the project")
+            self._add_unread("a path outside the project")
         elif target.endswith(ARCHIVES):
-            self._file(target)
-        elif not files.inside(target):
-            self._leave_out("a path outside the project")
+            self._add_file(target)
+        elif not files.is_inside(target):
+            self._add_unread("a path outside the project")
         elif not files.is_folder(target):
-            self._leave_out(f"no such folder: {SUBMODULES}")
+            self._add_unread(f"no such folder: {SUBMODULES}")
         else:
             names = [name.strip() for name in listed.split(",") if name.strip()]
-            self.reading.local(
+            self.reading.request_local(
                 LocalRequest(
                     folder=target,
                     place=self.place,
@@ -309,14 +332,14 @@ class _UrlRequirement:
                 )
             )
 
-    def _file(self, target: str) -> None:
+    def _add_file(self, target: str) -> None:
         """A wheel or an sdist among the files of the project."""
         name = _archive_name(target)
         if name is None or not self.reading.sources.exists(target):
             reason = "no such file" if name else "its file name does not contain a package name"
-            self.reading.leave_out(self.place, target, reason)
+            self.reading.add_unread(self.place, target, reason)
             return
-        self.reading.requirement(
+        self.reading.add_requirement(
             name,
             self.place,
             kind=self.scope.kind,
@@ -326,7 +349,7 @@ class _UrlRequirement:
         )
 
 
-def without_short_form(address: str) -> str:
+def expand_short_form(address: str) -> str:
     """`git+USER@HOST:PATH`, git's short form, as an ssh URL; other URLs unchanged."""
     if not re.match(r"git\+[\w.-]+@[\w.-]+:", address):
         return address
@@ -334,18 +357,18 @@ def without_short_form(address: str) -> str:
     return f"git+ssh://{host}/{path}"
 
 
-def _pep508(text: str) -> Requirement | None:
+def _parse_pep508(text: str) -> Requirement | None:
     try:
         return parse_requirement(text)
     except InvalidRequirement:
         return None
 
 
-def _without_egg(address: str) -> str:
+def _strip_egg(address: str) -> str:
     before, mark, _ = address.partition("#")
     rest = "&".join(
         f"{key}={value}"
-        for key, value in addresses.fragment(address).items()
+        for key, value in addresses.url_fragment(address).items()
         if key and key != "egg"
     )
     return f"{before}{mark}{rest}" if rest else before

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from imgbuild.project.model import NotRead, Place
-from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative
+from imgbuild.project.model import FilePlace, NotRead
+from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative_path
 
 FILE = ".gitmodules"
 SUBMODULES = "if this is a submodule, fetch it with `git submodule update --init`"
 
 
-def remedy(sources: ProjectFiles, path: str) -> str | None:
+def missing_submodule_remedy(sources: ProjectFiles, path: str) -> str | None:
     """The command to fetch the missing submodule that contains `path`; None if there is none."""
-    for each in missing(sources):
+    for each in missing_submodules(sources):
         if path == each.text or path.startswith(f"{each.text}/"):
             return f"fetch the submodule with `git submodule update --init {each.text}`"
     return None
 
 
-def missing(sources: ProjectFiles) -> list[NotRead]:
+def missing_submodules(sources: ProjectFiles) -> list[NotRead]:
     """The submodules whose folder is empty or missing."""
     if not sources.exists(FILE):
         return []
@@ -28,8 +28,8 @@ def missing(sources: ProjectFiles) -> list[NotRead]:
     notes = []
     for number, line in enumerate(text.split("\n"), start=1):
         key, equals, value = line.partition("=")
-        path = relative(".", value.strip())
+        path = relative_path(".", value.strip())
         if equals and key.strip() == "path" and not sources.names(path):
             reason = "this submodule has not been fetched; run `git submodule update --init`"
-            notes.append(NotRead(place=Place(file=FILE, line=number), text=path, reason=reason))
+            notes.append(NotRead(place=FilePlace(file=FILE, line=number), text=path, reason=reason))
     return notes

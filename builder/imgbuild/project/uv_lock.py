@@ -18,15 +18,15 @@ import msgspec
 
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.project import platforms, pylock
-from imgbuild.project.layouts import table
-from imgbuild.project.model import DeclaredDay, Place
-from imgbuild.project.project_files import above, relative
-from imgbuild.project.pylock import Lines
-from imgbuild.project.reading import Reading
+from imgbuild.project.layouts import find_table
+from imgbuild.project.model import DeclaredDay, FilePlace
+from imgbuild.project.project_files import parent_folder, relative_path
+from imgbuild.project.pylock import LockLines
+from imgbuild.project.reading import ProjectReading
 from imgbuild.project.uv_settings import absolute_day
 from imgbuild.system import process
-from imgbuild.system.uv_program import binary, clean
-from imgbuild.values import normalize
+from imgbuild.system.uv_program import uv_command, uv_path
+from imgbuild.values import normalize_package
 
 LIMIT = 60.0  # seconds; an export takes less than one
 
@@ -82,7 +82,12 @@ class UvLock(msgspec.Struct, rename="kebab"):
 
 
 def read_file(
-    reading: Reading, name: str, pyproject: str, *, extras: Iterable[str], groups: Iterable[str]
+    reading: ProjectReading,
+    name: str,
+    pyproject: str,
+    *,
+    extras: Iterable[str],
+    groups: Iterable[str],
 ) -> None:
     """Read the packages of the lock `name` for `extras` and `groups` of `pyproject`."""
     lock = reading.lock_file(name, UvLock, "uv")
@@ -91,28 +96,28 @@ def read_file(
     packages = lock.package
     day = absolute_day(lock.options.exclude_newer)
     if day is not None and reading.cut_off is None:
-        reading.cut_off = DeclaredDay(day=day, place=Place(file=name))
-    lines = Lines(name, reading.sources.text(name))
-    exported = _exported(reading, name, pyproject, packages, extras, groups)
+        reading.cut_off = DeclaredDay(day=day, place=FilePlace(file=name))
+    lines = LockLines(name, reading.sources.text(name))
+    exported = _export_pylock(reading, name, pyproject, packages, extras, groups)
     if exported is not None:
-        pylock.add(reading, exported, lines)
+        pylock.add_locked_packages(reading, exported, lines)
         return
     root = _root(packages, reading, pyproject)
     if root is None:
         reason = (
             "has no entry for this pyproject.toml; pass the member of the workspace with --from"
         )
-        reading.leave_out(Place(file=name), name, reason)
+        reading.add_unread(FilePlace(file=name), name, reason)
         return
-    reading.python(lock.requires_python, Place(file=name))
+    reading.add_python(lock.requires_python, FilePlace(file=name))
     taken = list(_closure(packages, root, set(extras), set(groups)))
     for package, markers in taken:
-        _add(reading, package, markers, lines)
-    _newest(reading, [package for package, _ in taken], name)
+        _add_package(reading, package, markers, lines)
+    _add_newest(reading, [package for package, _ in taken], name)
 
 
-def _exported(
-    reading: Reading,
+def _export_pylock(
+    reading: ProjectReading,
     name: str,
     pyproject: str,
     packages: Iterable[UvPackage],
@@ -120,27 +125,27 @@ def _exported(
     groups: Iterable[str],
 ) -> dict[str, Any] | None:
     """The pylock.toml that `uv export` writes for the lock; None if it fails."""
-    folder = above(pyproject)
+    folder = parent_folder(pyproject)
     members = {folder}
     for package in packages:
         for key in ("editable", "virtual", "directory"):
             if key in package.source:
-                members.add(relative(above(name), package.source[key]))
+                members.add(relative_path(parent_folder(name), package.source[key]))
     with tempfile.TemporaryDirectory(prefix="imgbuild-") as scratch:
-        _copy(reading, name, above(name), scratch)
+        _copy_file(reading, name, parent_folder(name), scratch)
         for member in sorted(members):
-            file = relative(member, "pyproject.toml")
+            file = relative_path(member, "pyproject.toml")
             if not file.startswith("..") and reading.sources.exists(file):
-                _copy(reading, file, above(name), scratch)
+                _copy_file(reading, file, parent_folder(name), scratch)
         try:
             command = [
-                *(*clean(), binary(), "export", "--frozen", "--offline", "--no-config"),
+                *(*uv_command(), uv_path(), "export", "--frozen", "--offline", "--no-config"),
                 *("--format", "pylock.toml", "--no-default-groups", "--no-emit-project"),
                 *("--no-python-downloads", "--no-cache", "--no-progress", "--color", "never"),
                 *(word for extra in sorted(extras) for word in ("--extra", extra)),
                 *(word for group in sorted(groups) for word in ("--group", group)),
             ]
-            done = process.run(command, cwd=Path(scratch), check=False, limit=LIMIT)
+            done = process.run_command(command, cwd=Path(scratch), check=False, limit=LIMIT)
         except (ToolMissing, WorkFailed):
             return None
     if done.status != 0:
@@ -151,9 +156,9 @@ def _exported(
         return None
 
 
-def _copy(reading: Reading, name: str, folder: str, scratch: str) -> None:
+def _copy_file(reading: ProjectReading, name: str, folder: str, scratch: str) -> None:
     text = reading.text(name)
-    target = relative(".", name) if folder == "." else name.removeprefix(f"{folder}/")
+    target = relative_path(".", name) if folder == "." else name.removeprefix(f"{folder}/")
     if text is None or target.startswith(("/", "..")):
         return
     path = Path(scratch, target)
@@ -161,12 +166,16 @@ def _copy(reading: Reading, name: str, folder: str, scratch: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _root(packages: Iterable[UvPackage], reading: Reading, pyproject: str) -> UvPackage | None:
+def _root(
+    packages: Iterable[UvPackage], reading: ProjectReading, pyproject: str
+) -> UvPackage | None:
     for package in packages:
         if "." in (package.source.get("editable"), package.source.get("virtual")):
             return package
-    name = normalize(str(table(reading.sources.toml(pyproject), "project").get("name", "")))
-    return next((each for each in packages if normalize(each.name) == name), None)
+    name = normalize_package(
+        str(find_table(reading.sources.read_toml(pyproject), "project").get("name", ""))
+    )
+    return next((each for each in packages if normalize_package(each.name) == name), None)
 
 
 def _closure(
@@ -178,7 +187,7 @@ def _closure(
     """
     by_name: dict[str, list[UvPackage]] = {}
     for package in packages:
-        by_name.setdefault(normalize(package.name), []).append(package)
+        by_name.setdefault(normalize_package(package.name), []).append(package)
     reached: dict[UvPackage, set[str]] = {}
     queue: list[tuple[UvPackage, frozenset[str], str]] = [(root, frozenset(extras), "")]
     seen: set[tuple[UvPackage, frozenset[str], str]] = set()
@@ -191,10 +200,10 @@ def _closure(
         if package is not root:
             reached.setdefault(package, set()).add(marker)
         for edge in _edges(package, chosen, groups if package is root else ()):
-            both = platforms.both(marker, edge.marker)
-            if not platforms.possible(both):
+            both = platforms.join_markers(marker, edge.marker)
+            if not platforms.is_possible(both):
                 continue
-            for target in by_name.get(normalize(edge.name), []):
+            for target in by_name.get(normalize_package(edge.name), []):
                 if edge.version is not None and target.version != edge.version:
                     continue
                 if edge.source is not None and target.source != edge.source:
@@ -211,7 +220,9 @@ def _edges(package: UvPackage, extras: Iterable[str], groups: Iterable[str]) -> 
         yield from package.dev_dependencies.get(name, [])
 
 
-def _add(reading: Reading, package: UvPackage, markers: set[str], lines: Lines) -> None:
+def _add_package(
+    reading: ProjectReading, package: UvPackage, markers: set[str], lines: LockLines
+) -> None:
     name, source = package.name, package.source
     place = lines.place(name, package.version)
     marker = "" if "" in markers else " or ".join(f"({each})" for each in sorted(markers))
@@ -226,16 +237,16 @@ def _add(reading: Reading, package: UvPackage, markers: set[str], lines: Lines) 
         text = f"{name} @ {source['url']}"
     elif path := next((source[k] for k in ("editable", "virtual", "directory", "path")
                        if k in source), None):  # fmt: skip
-        pylock.local(reading, name, path, place, marker=marker)
+        pylock.request_local(reading, name, path, place, marker=marker)
         return
     else:
         text = f"{name}=={package.version}"
-    reading.requirement(text, place, hashes=hashes, locked=True, marker=marker)
+    reading.add_requirement(text, place, hashes=hashes, locked=True, marker=marker)
 
 
-def _newest(reading: Reading, packages: Iterable[UvPackage], name: str) -> None:
+def _add_newest(reading: ProjectReading, packages: Iterable[UvPackage], name: str) -> None:
     moments = []
     for file in (each for package in packages for each in package.files):
         with contextlib.suppress(ValueError):
             moments.append(datetime.datetime.fromisoformat(str(file.upload_time)))
-    pylock.cut_off(reading, moments, Place(file=name))
+    pylock.add_cut_off(reading, moments, FilePlace(file=name))

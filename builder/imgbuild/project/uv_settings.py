@@ -14,18 +14,18 @@ from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.project import platforms, releases
-from imgbuild.project.layouts import table
-from imgbuild.project.model import DeclaredDay, DeclaredName, Kind, Place
-from imgbuild.project.project_files import SourceProblem, above, line_of, relative
-from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.layouts import find_table
+from imgbuild.project.model import DeclaredDay, DeclaredName, FilePlace, RequirementKind
+from imgbuild.project.project_files import SourceProblem, line_of, parent_folder, relative_path
+from imgbuild.project.reading import LocalRequest, ProjectReading
 from imgbuild.project.requirement_lines import (
     LineScope,
+    expand_short_form,
     requirement_word,
-    without_short_form,
 )
 from imgbuild.project.submodules import SUBMODULES
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 # Groups of development tools, which are not read even if they are defaults of a project.
 DEVELOPMENT = frozenset([
@@ -34,13 +34,13 @@ DEVELOPMENT = frozenset([
 ])  # fmt: skip
 # Settings that change what uv resolves or builds, and have no counterpart here. Those that
 # only change how uv works are not listed.
-NOT_TAKEN = frozenset([
+IGNORED_SETTINGS = frozenset([
     "prerelease", "resolution", "index-strategy", "no-index", "no-binary", "no-binary-package",
     "no-build", "no-build-package", "no-sources", "build-constraint-dependencies",
     "extra-build-dependencies", "extra-build-variables", "config-settings",
     "config-settings-package", "dependency-metadata",
 ])  # fmt: skip
-NOT_TAKEN_REASON = "this uv setting is ignored, because targets define their own"
+IGNORED_REASON = "this uv setting is ignored, because targets define their own"
 
 
 class UvSettings:
@@ -49,18 +49,18 @@ class UvSettings:
     `extras` and `groups` are the ones to read.
     """
 
-    def __init__(self, reading: Reading, file: str, document: dict[str, Any]) -> None:
+    def __init__(self, reading: ProjectReading, file: str, document: dict[str, Any]) -> None:
         self.reading = reading
         self.file = file
-        self.folder = above(file)
+        self.folder = parent_folder(file)
         self.text = reading.sources.text(file)
-        self.table = table(document, "tool", "uv")
-        self.workspace = table(self.table, "workspace")
+        self.table = find_table(document, "tool", "uv")
+        self.workspace = find_table(self.table, "workspace")
         self.extras: frozenset[str] = frozenset()
         self.groups: frozenset[str] = frozenset()
         self.sources = {
-            normalize(name): [each for each in _list(value) if isinstance(each, dict)]
-            for name, value in table(self.table, "sources").items()
+            normalize_package(name): [each for each in _list(value) if isinstance(each, dict)]
+            for name, value in find_table(self.table, "sources").items()
         }
         self.indexes = {
             str(entry["name"]): entry
@@ -71,147 +71,159 @@ class UvSettings:
             reading.root = self
         self._named: dict[tuple[str, str], list[str]] = {}  # index and marker → packages
 
-    def place(self, value: str, after: str = "[tool.uv") -> Place:
+    def place(self, value: str, after: str = "[tool.uv") -> FilePlace:
         """The line that contains `value`."""
-        return Place(file=self.file, line=line_of(self.text, value, after=after))
+        return FilePlace(file=self.file, line=line_of(self.text, value, after=after))
 
     def default_groups(self, available: Iterable[str]) -> list[str]:
         """The groups that uv installs by default, except groups for development."""
         default = self.table.get("default-groups", [])
         names = list(available) if default == "all" else [str(each) for each in _list(default)]
-        return [name for name in names if normalize(name) not in DEVELOPMENT]
+        return [name for name in names if normalize_package(name) not in DEVELOPMENT]
 
     def conflict_sets(self, package: str) -> list[tuple[str, ...]]:
         """The sets of this package's extras and groups that exclude each other."""
         sets = []
         for conflict in _list(self.table.get("conflicts")):
             items = [item for item in _list(conflict) if isinstance(item, dict)]
-            if any(normalize(str(item.get("package", package))) != package for item in items):
+            if any(
+                normalize_package(str(item.get("package", package))) != package for item in items
+            ):
                 continue
-            names = [f"{kind}:{normalize(str(item[kind]))}" for item in items
+            names = [f"{kind}:{normalize_package(str(item[kind]))}" for item in items
                      for kind in ("extra", "group") if kind in item]  # fmt: skip
             if len(names) > 1:
                 sets.append(tuple(names))
         return sets
 
-    def requirement(self, text: str, place: Place, *, kind: Kind = "requirement") -> None:
+    def add_requirement(
+        self, text: str, place: FilePlace, *, kind: RequirementKind = "requirement"
+    ) -> None:
         """Add a requirement of the project, from its source in `[tool.uv.sources]`."""
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement:
-            self.reading.requirement(text, place, kind=kind)
+            self.reading.add_requirement(text, place, kind=kind)
             return
-        name = normalize(requirement.name)
+        name = normalize_package(requirement.name)
         root = self.reading.root
         if isinstance(root, UvSettings) and name in root.sources.keys() - self.sources.keys():
-            root.requirement(text, place, kind=kind)
+            root.add_requirement(text, place, kind=kind)
             root.finish_indexes()  # a package has one source in all of a project
             return
-        sources = list(self._active(name))
+        sources = list(self._active_sources(name))
         if requirement.url is not None or not sources:
-            self._plain(text, place, kind, requirement)
+            self._add_plain(text, place, kind, requirement)
             return
-        rest = self._apply(sources, requirement, place, kind)
+        rest = self._apply_sources(sources, requirement, place, kind)
         if rest is not None:
-            self.reading.requirement(text, place, kind=kind, marker=rest)
+            self.reading.add_requirement(text, place, kind=kind, marker=rest)
 
-    def _plain(self, text: str, place: Place, kind: Kind, requirement: Requirement) -> None:
+    def _add_plain(
+        self, text: str, place: FilePlace, kind: RequirementKind, requirement: Requirement
+    ) -> None:
         url = requirement.url or "https:"
         if url.startswith("file:") or ":" not in url:
             requirement_word(self.reading, text, self.folder, place, scope=LineScope(kind=kind))
             return
-        self.reading.requirement(text, place, kind=kind)
+        self.reading.add_requirement(text, place, kind=kind)
 
-    def _active(self, name: str) -> Iterator[dict[str, Any]]:
+    def _active_sources(self, name: str) -> Iterator[dict[str, Any]]:
         for source in self.sources.get(name, []):
             extra, group = source.get("extra"), source.get("group")
-            if extra is not None and normalize(str(extra)) not in self.extras:
+            if extra is not None and normalize_package(str(extra)) not in self.extras:
                 continue
-            if group is not None and normalize(str(group)) not in self.groups:
+            if group is not None and normalize_package(str(group)) not in self.groups:
                 continue
-            if platforms.possible(source.get("marker")):
+            if platforms.is_possible(source.get("marker")):
                 yield source
 
-    def _apply(
-        self, sources: list[dict[str, Any]], requirement: Requirement, place: Place, kind: Kind
+    def _apply_sources(
+        self,
+        sources: list[dict[str, Any]],
+        requirement: Requirement,
+        place: FilePlace,
+        kind: RequirementKind,
     ) -> str | None:
         """Add the requirement from each source; indexes are only recorded.
 
         Returns the marker of machines without a matching source; None if there are none.
         """
         general = str(requirement.marker or "")
-        left = set(platforms.truths(general))
+        left = set(platforms.matching_environments(general))
         inverse: list[str] = []
         for source in sources:
             marker = str(source.get("marker") or "")
-            if not platforms.possible(platforms.both(general, marker)):
+            if not platforms.is_possible(platforms.join_markers(general, marker)):
                 continue
             if "index" in source:
-                self._index(str(source["index"]), marker, requirement.name)
+                self._add_index(str(source["index"]), marker, requirement.name)
                 continue
-            self._direct(source, requirement, place, kind, marker)
-            left -= platforms.truths(marker)
-            inverse.append(_inverted(marker))
+            self._add_direct(source, requirement, place, kind, marker)
+            left -= platforms.matching_environments(marker)
+            inverse.append(_invert_marker(marker))
         if not left:
             return None
         if "" in inverse:
             reason = "without a matching source, the package would be installed from the index"
-            self.reading.leave_out(place, str(requirement), reason)
+            self.reading.add_unread(place, str(requirement), reason)
             return None
-        return platforms.both(*inverse)
+        return platforms.join_markers(*inverse)
 
-    def _direct(
+    def _add_direct(
         self,
         source: dict[str, Any],
         requirement: Requirement,
-        place: Place,
-        kind: Kind,
+        place: FilePlace,
+        kind: RequirementKind,
         marker: str,
     ) -> None:
         """Add a requirement from a git repository, a URL, a folder or the workspace."""
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-        both = platforms.both(str(requirement.marker or ""), marker)
+        both = platforms.join_markers(str(requirement.marker or ""), marker)
         suffix = f" ; {both}" if both else ""
         name = f"{requirement.name}{extras}"
         if "git" in source:
             address = _git_address(source)
-            self.reading.requirement(f"{name} @ {address}{suffix}", place, kind=kind)
+            self.reading.add_requirement(f"{name} @ {address}{suffix}", place, kind=kind)
         elif "url" in source:
             address = str(source["url"])
             if source.get("subdirectory"):
                 address += f"#subdirectory={source['subdirectory']}"
-            self.reading.requirement(f"{name} @ {address}{suffix}", place, kind=kind)
+            self.reading.add_requirement(f"{name} @ {address}{suffix}", place, kind=kind)
         elif "path" in source:
-            self._path(str(source["path"]), requirement, place, both)
+            self._add_path(str(source["path"]), requirement, place, both)
         elif source.get("workspace") is True:
-            folder = self._member(requirement.name)
+            folder = self._member_folder(requirement.name)
             if folder is None:
                 members = ", ".join(str(each) for each in _list(self.workspace.get("members")))
                 reason = (
                     f"the members of the workspace ({members or 'none'}) are missing: {SUBMODULES}"
                 )
-                self.reading.leave_out(place, str(requirement), reason)
+                self.reading.add_unread(place, str(requirement), reason)
             else:
-                self._local(folder, requirement, place, both)
+                self._add_local(folder, requirement, place, both)
         else:
-            self.reading.leave_out(place, str(requirement), f"source is not supported: {source}")
+            self.reading.add_unread(place, str(requirement), f"source is not supported: {source}")
 
-    def _path(self, path: str, requirement: Requirement, place: Place, marker: str) -> None:
-        target = relative(self.folder, path)
+    def _add_path(self, path: str, requirement: Requirement, place: FilePlace, marker: str) -> None:
+        target = relative_path(self.folder, path)
         sources = self.reading.sources
-        if path.startswith(("/", "~")) or target.startswith("..") or not sources.inside(target):
-            self.reading.leave_out(place, f"{requirement} ({path})", "a path outside the project")
+        if path.startswith(("/", "~")) or target.startswith("..") or not sources.is_inside(target):
+            self.reading.add_unread(place, f"{requirement} ({path})", "a path outside the project")
         elif sources.exists(target):
             suffix = f" ; {marker}" if marker else ""
             requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=LineScope())
         elif sources.is_folder(target):
-            self._local(target, requirement, place, marker)
+            self._add_local(target, requirement, place, marker)
         else:
             reason = f"folder {target} does not exist: {SUBMODULES}"
-            self.reading.leave_out(place, str(requirement), reason)
+            self.reading.add_unread(place, str(requirement), reason)
 
-    def _local(self, folder: str, requirement: Requirement, place: Place, marker: str) -> None:
-        self.reading.local(
+    def _add_local(
+        self, folder: str, requirement: Requirement, place: FilePlace, marker: str
+    ) -> None:
+        self.reading.request_local(
             LocalRequest(
                 folder=folder,
                 place=place,
@@ -221,7 +233,7 @@ class UvSettings:
             )
         )
 
-    def _member(self, name: str) -> str | None:
+    def _member_folder(self, name: str) -> str | None:
         """The folder of the workspace member with this name."""
         sources = self.reading.sources
         for pattern in _list(self.workspace.get("members")):
@@ -230,25 +242,25 @@ class UvSettings:
             if not text or text.startswith("/") or ".." in text.split("/") or "**" in text:
                 continue
             for path in sorted(base.glob(text)):
-                folder = relative(self.folder, str(path.relative_to(base)))
+                folder = relative_path(self.folder, str(path.relative_to(base)))
                 file = f"{folder}/pyproject.toml"
                 if folder.startswith("..") or not sources.exists(file):
                     continue
                 try:
-                    project = table(sources.toml(file), "project")
+                    project = find_table(sources.read_toml(file), "project")
                 except SourceProblem:
                     continue
-                if normalize(str(project.get("name", ""))) == normalize(name):
+                if normalize_package(str(project.get("name", ""))) == normalize_package(name):
                     return folder
         return None
 
-    def _index(self, name: str, marker: str, package: str) -> None:
+    def _add_index(self, name: str, marker: str, package: str) -> None:
         if name not in self.indexes:
             place = self.place(name)
-            self.reading.problem(place, "refers to an index that is not in [[tool.uv.index]]",
+            self.reading.add_problem(place, "refers to an index that is not in [[tool.uv.index]]",
                                  value=name, expected=", ".join(self.indexes) or None)  # fmt: skip
             return
-        self._named.setdefault((name, _bound(marker)), []).append(package)
+        self._named.setdefault((name, _index_marker(marker)), []).append(package)
 
     def finish_indexes(self) -> None:
         """Add the indexes that requirements use."""
@@ -258,9 +270,9 @@ class UvSettings:
             place = self.place(url, "[[tool.uv.index]]")
             self.reading.index(url, place, marker, name=name, packages=packages, flat=flat)
 
-    def finish(self) -> None:
+    def add_settings(self) -> None:
         """Add settings for all requirements: indexes, overrides, constraints and others."""
-        self._rules()
+        self._add_rules()
         self.finish_indexes()
         named = {name for name, _ in self._named}
         for entry in _list(self.table.get("index")):
@@ -269,13 +281,13 @@ class UvSettings:
         for key in ("index-url", "extra-index-url", "find-links"):
             for url in _list(self.table.get(key)):
                 self.reading.index(str(url), self.place(str(url)), flat=key == "find-links")
-        self._cut_off()
+        self._add_cut_off()
         if self.table.get("dev-dependencies"):
-            self.reading.leave_out(
+            self.reading.add_unread(
                 self.place("dev-dependencies"), "dev-dependencies", "packages for development"
             )
-        for key in sorted(NOT_TAKEN & self.table.keys()):
-            self.reading.leave_out(self.place(key), f"tool.uv.{key}", NOT_TAKEN_REASON)
+        for key in sorted(IGNORED_SETTINGS & self.table.keys()):
+            self.reading.add_unread(self.place(key), f"tool.uv.{key}", IGNORED_REASON)
 
     def _general_index(self, entry: dict[str, Any], *, named: bool) -> None:
         url = str(entry.get("url", ""))
@@ -284,55 +296,57 @@ class UvSettings:
             if named:
                 return
             label = f"{entry.get('name', 'index')}: {url}"
-            self.reading.leave_out(place, label, "no selected requirement uses this index")
-        elif not (named and releases.of_address(url)):  # its marker counts
+            self.reading.add_unread(place, label, "no selected requirement uses this index")
+        elif not (named and releases.cuda_of_index(url)):  # its marker counts
             name, flat = str(entry.get("name", "")), entry.get("format") == "flat"
             self.reading.index(url, place, name=name, flat=flat)
 
-    def _rules(self) -> None:
-        elsewhere: dict[str, list[tuple[Place, str]]] = {}
+    def _add_rules(self) -> None:
+        elsewhere: dict[str, list[tuple[FilePlace, str]]] = {}
         for key, kind in (("override-dependencies", "override"),
                           ("constraint-dependencies", "constraint")):  # fmt: skip
             for text in _strings(self.reading, self.table.get(key), self.place(key)):
-                place = Place(file=self.file, line=line_of(self.text, text, after=key))
+                place = FilePlace(file=self.file, line=line_of(self.text, text, after=key))
                 marker = _marker(text)
                 if kind == "constraint":
-                    self.reading.requirement(text, place, kind="constraint")
+                    self.reading.add_requirement(text, place, kind="constraint")
                     continue
-                elsewhere.setdefault(normalize(_name(text)), []).append((place, marker))
-                if not marker or platforms.possible(marker):
-                    self.requirement(text, place, kind="override")
+                elsewhere.setdefault(normalize_package(_name(text)), []).append((place, marker))
+                if not marker or platforms.is_possible(marker):
+                    self.add_requirement(text, place, kind="override")
         for name, entries in elsewhere.items():
             # Where no override of a package holds, nothing requires it.
-            inverse = [_inverted(marker) for _, marker in entries if platforms.possible(marker)]
+            inverse = [
+                _invert_marker(marker) for _, marker in entries if platforms.is_possible(marker)
+            ]
             if "" not in inverse:
-                self._exclude(name, entries[0][0], platforms.both(*inverse))
+                self._exclude_package(name, entries[0][0], platforms.join_markers(*inverse))
         for text in _strings(self.reading, self.table.get("exclude-dependencies"),
                              self.place("exclude-dependencies")):  # fmt: skip
-            place = Place(
+            place = FilePlace(
                 file=self.file, line=line_of(self.text, text, after="exclude-dependencies")
             )
-            self._exclude(text, place)
+            self._exclude_package(text, place)
 
-    def _exclude(self, text: str, place: Place, marker: str = "") -> None:
-        name = normalize(_name(text))
+    def _exclude_package(self, text: str, place: FilePlace, marker: str = "") -> None:
+        name = normalize_package(_name(text))
         entry = DeclaredName(name=name, place=place, marker=marker)
         if name and entry not in self.reading.excluded:
             self.reading.excluded.append(entry)
 
-    def _cut_off(self) -> None:
+    def _add_cut_off(self) -> None:
         value = self.table.get("exclude-newer")
         if value is not None:
             place = self.place("exclude-newer")
             day = absolute_day(value)
             if day is None:
                 reason = "a cut-off relative to today changes every day"
-                self.reading.leave_out(place, f"exclude-newer = {value}", reason)
+                self.reading.add_unread(place, f"exclude-newer = {value}", reason)
             else:
                 self.reading.cut_off = DeclaredDay(day=day, place=place)
-        packages = table(self.table, "exclude-newer-package")
+        packages = find_table(self.table, "exclude-newer-package")
         if packages:
-            self.reading.leave_out(
+            self.reading.add_unread(
                 self.place("exclude-newer-package"),
                 "exclude-newer-package",
                 f"a cut-off applies to all packages, but this one lists {len(packages)}",
@@ -366,16 +380,20 @@ def absolute_day(value: object) -> datetime.date | None:
 def _git_address(source: dict[str, Any]) -> str:
     address = str(source["git"])
     address = address if address.startswith("git+") else f"git+{address}"
-    address = without_short_form(address)
+    address = expand_short_form(address)
     revision = next((str(source[key]) for key in ("rev", "tag", "branch") if source.get(key)), "")
     address += f"@{revision}" if revision else ""
     directory = source.get("subdirectory")
     return f"{address}#subdirectory={directory}" if directory else address
 
 
-def _bound(marker: str) -> str:
+def _index_marker(marker: str) -> str:
     """The marker of an index; empty if it is true in every image."""
-    return "" if len(platforms.truths(marker)) == len(platforms.environments()) else marker
+    return (
+        ""
+        if len(platforms.matching_environments(marker)) == len(platforms.possible_environments())
+        else marker
+    )
 
 
 def _name(text: str) -> str:
@@ -394,7 +412,7 @@ INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
            "in": "not in", "not in": "in"}  # fmt: skip
 
 
-def _inverted(marker: str) -> str:
+def _invert_marker(marker: str) -> str:
     """The inverse of a marker; empty if the marker has more than one comparison."""
     match = re.fullmatch(
         r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker
@@ -409,14 +427,14 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _strings(reading: Reading, value: object, place: Place) -> list[str]:
+def _strings(reading: ProjectReading, value: object, place: FilePlace) -> list[str]:
     """The strings of a list; each other item is recorded as a problem."""
     texts = []
     for item in _list(value):
         if isinstance(item, str):
             texts.append(item)
         else:
-            reading.problem(
+            reading.add_problem(
                 place, "not a string", value=str(item), expected="a requirement in quotes"
             )
     return texts

@@ -18,15 +18,15 @@ from imgbuild.matrix.project_paths import Project
 from imgbuild.oci.documents import Index
 from imgbuild.oci.image import LISTS
 from imgbuild.plan import image_digests, tags
-from imgbuild.publish.tag import ATTACHED, by_digest
+from imgbuild.publish.tag import ATTACHED_TAG, tags_by_digest
 from imgbuild.registry.image_reference import Repository
-from imgbuild.system.threads import Stop, each
+from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Digest
 
 if TYPE_CHECKING:
-    from imgbuild.registry.client import Client
+    from imgbuild.registry.client import RegistryClient
 
-AFTER = (
+COLLECTION_NOTE = (
     "to free the space, run the registry's garbage collection; for docker-registry, while no "
     "push is running: docker-registry garbage-collect CONFIG.yml"
 )
@@ -46,7 +46,7 @@ class OldImage(msgspec.Struct, frozen=True, kw_only=True):
     attached: tuple[str, ...] = ()
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+class OldImages(msgspec.Struct, frozen=True, kw_only=True):
     """The old images of a repository. `kept` is the number of other tagged images."""
 
     repository: str
@@ -55,7 +55,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = False
 
 
-def locked(project: Project) -> frozenset[Digest]:
+def locked_digests(project: Project) -> frozenset[Digest]:
     """The digests of all locked images of `project`. Raises LockStale if a lock is out of date."""
     digests: set[Digest] = set()
     for target in project.locked_targets():
@@ -69,20 +69,24 @@ def locked(project: Project) -> frozenset[Digest]:
     return frozenset(digests)
 
 
-def find(
-    client: Client,
+def find_old_images(
+    client: RegistryClient,
     repository: Repository,
     targets: Collection[str],
     retained: Collection[Digest],
     before: datetime.date,
-) -> Sweep:
+) -> OldImages:
     """The images with only tags of `targets` with a date before `before`.
 
     Images with one of the digests `retained` are excluded.
     """
     names = tuple(client.tags(repository))
-    images = by_digest(client, repository, (name for name in names if not ATTACHED.match(name)))
-    indexed = each(list(images), partial(_listed, client, repository), threads=THREADS)
+    images = tags_by_digest(
+        client, repository, (name for name in names if not ATTACHED_TAG.match(name))
+    )
+    indexed = run_for_each(
+        list(images), partial(_listed_manifests, client, repository), threads=THREADS
+    )
     listed = dict(zip(images, indexed, strict=True))
     old = {
         digest: names_of
@@ -93,17 +97,19 @@ def find(
     sweep = []
     for digest, names_of in sorted(old.items(), key=lambda item: item[1]):
         manifests = tuple(manifest for manifest in listed[digest] if manifest not in used)
-        attached = _attached(names, (digest, *manifests))
+        attached = _attached_tags(names, (digest, *manifests))
         sweep.append(OldImage(digest=digest, tags=names_of, manifests=manifests, attached=attached))
-    return Sweep(repository=str(repository), kept=len(images) - len(old), old=tuple(sweep))
+    return OldImages(repository=str(repository), kept=len(images) - len(old), old=tuple(sweep))
 
 
-def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
+def delete_old_images(
+    client: RegistryClient, repository: Repository, sweep: OldImages
+) -> OldImages:
     """Delete the images in `sweep` and their attachments. Returns the deleted images.
 
     An image that was tagged again in the meantime is kept.
     """
-    named = by_digest(client, repository, client.tags(repository))
+    named = tags_by_digest(client, repository, client.tags(repository))
     removed = []
     with client.reporter.progress(f"deleting from {repository}", len(sweep.old), unit="images") as (
         bar
@@ -121,14 +127,16 @@ def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
     return msgspec.structs.replace(sweep, old=tuple(removed), deleted=True)
 
 
-def _delete_tag(client: Client, repository: Repository, tag: str) -> None:
+def _delete_tag(client: RegistryClient, repository: Repository, tag: str) -> None:
     """Delete the manifest of `tag`, if the tag still exists."""
     attached = client.resolve(repository.tagged(tag))
     if attached is not None:
         client.delete(repository, attached.digest)
 
 
-def _listed(client: Client, repository: Repository, digest: Digest, _: Stop) -> tuple[Digest, ...]:
+def _listed_manifests(
+    client: RegistryClient, repository: Repository, digest: Digest, _: StopFlag
+) -> tuple[Digest, ...]:
     """The manifests in the index `digest`. Empty if `digest` is a manifest."""
     document = client.manifest(repository.with_digest(digest))
     if document.media_type not in LISTS:
@@ -137,19 +145,21 @@ def _listed(client: Client, repository: Repository, digest: Digest, _: Stop) -> 
     return tuple(listed.digest for listed in index.manifests)
 
 
-def _attached(names: Iterable[str], digests: Iterable[Digest]) -> tuple[str, ...]:
+def _attached_tags(names: Iterable[str], digests: Iterable[Digest]) -> tuple[str, ...]:
     """The tags in `names` of attachments to the images `digests`."""
     belongs = {digest.removeprefix("sha256:") for digest in digests}
-    tags = (name for name in names if (match := ATTACHED.fullmatch(name)) and match[1] in belongs)
+    tags = (
+        name for name in names if (match := ATTACHED_TAG.fullmatch(name)) and match[1] in belongs
+    )
     return tuple(sorted(tags))
 
 
 def _is_old(tag: str, targets: Collection[str], before: datetime.date) -> bool:
-    match = tags.DATED.fullmatch(tag)
-    if match is None or not any(tags.is_of(match[1], target) for target in targets):
+    match = tags.DATED_TAG.fullmatch(tag)
+    if match is None or not any(tags.is_tag_of(match[1], target) for target in targets):
         return False
     try:
-        day = tags.day_of(tag, match[1])
+        day = tags.day_of_tag(tag, match[1])
     except ValueError:
         return False
     return day is not None and day < before

@@ -8,12 +8,12 @@ import msgspec
 
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.matrix.fields import VERSION_LABEL
-from imgbuild.plan.tags import DATED
+from imgbuild.plan.tags import DATED_TAG
 from imgbuild.publish import tag
-from imgbuild.registry.client import Client, NotFound
-from imgbuild.registry.image import RegistryImage, read
+from imgbuild.registry.client import NotFound, RegistryClient
+from imgbuild.registry.image import RegistryImage, read_registry_image
 from imgbuild.registry.image_reference import Repository
-from imgbuild.system.threads import Stop, each
+from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Arch, Bytes, Digest
 
 THREADS = 8
@@ -50,7 +50,7 @@ class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
         return sum(platform.size for platform in self.arch.values())
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
+class RegistryListing(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a listing.
 
     `size` is the size of distinct blobs in bytes. `sum` is the size of all images.
@@ -61,7 +61,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     sum: Bytes
 
 
-def listing(client: Client, places: Iterable[Repository]) -> Listing:
+def list_images(client: RegistryClient, places: Iterable[Repository]) -> RegistryListing:
     """The tagged images of `places`, sorted by repository and first tag."""
     listed = [item for place in places for item in _images(client, place)]
     blobs = {
@@ -72,12 +72,12 @@ def listing(client: Client, places: Iterable[Repository]) -> Listing:
         for blob, size in image.blobs.items()
     }
     entries = tuple(entry for entry, _ in listed)
-    return Listing(
+    return RegistryListing(
         entries=entries, size=sum(blobs.values()), sum=sum(entry.size for entry in entries)
     )
 
 
-def repositories(client: Client, host: str) -> list[Repository]:
+def list_repositories(client: RegistryClient, host: str) -> list[Repository]:
     """The repositories of a registry. Raises InputError if the registry does not list them."""
     try:
         return [Repository(host, name) for name in sorted(client.repositories(host))]
@@ -88,26 +88,30 @@ def repositories(client: Client, host: str) -> list[Repository]:
         ) from error
 
 
-def _images(client: Client, place: Repository) -> list[tuple[ListedTag, RegistryImage | None]]:
-    names = [name for name in client.tags(place) if not tag.ATTACHED.fullmatch(name)]
-    tagged = tag.by_digest(client, place, names)
+def _images(
+    client: RegistryClient, place: Repository
+) -> list[tuple[ListedTag, RegistryImage | None]]:
+    names = [name for name in client.tags(place) if not tag.ATTACHED_TAG.fullmatch(name)]
+    tagged = tag.tags_by_digest(client, place, names)
 
-    def _read(digest: Digest, _: Stop) -> tuple[ListedTag, RegistryImage | None]:
+    def _read_image(digest: Digest, _: StopFlag) -> tuple[ListedTag, RegistryImage | None]:
         return _entry(client, place, digest, tagged[digest])
 
-    return sorted(each(list(tagged), _read, threads=THREADS), key=lambda item: item[0].tags)
+    return sorted(
+        run_for_each(list(tagged), _read_image, threads=THREADS), key=lambda item: item[0].tags
+    )
 
 
 def _entry(
-    client: Client, place: Repository, digest: Digest, tags: tuple[str, ...]
+    client: RegistryClient, place: Repository, digest: Digest, tags: tuple[str, ...]
 ) -> tuple[ListedTag, RegistryImage | None]:
     entry = ListedTag(repository=str(place), digest=digest, tags=tags)
     try:
-        image = read(client, place.with_digest(digest))
+        image = read_registry_image(client, place.with_digest(digest))
     except (InputError, IntegrityError, NotFound) as error:
         return msgspec.structs.replace(entry, other=error.message), None
     labels = next(iter(image.images.values())).configuration.labels
-    dates = (match[2] for name in tags if (match := DATED.fullmatch(name)))
+    dates = (match[2] for name in tags if (match := DATED_TAG.fullmatch(name)))
     listed = msgspec.structs.replace(
         entry,
         dates=tuple(sorted(dates)),

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.assemble import mirror_items
-from imgbuild.assemble.inputs import Inputs, batches
-from imgbuild.assemble.mirror_items import Input, lacking
+from imgbuild.assemble.inputs import Inputs, split_into_batches
+from imgbuild.assemble.mirror_items import Input, missing_inputs
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.lock_file import Lock
-from imgbuild.oci.documents import EMPTY, MANIFEST
+from imgbuild.oci.documents import EMPTY_CONFIG, MANIFEST
 from imgbuild.registry.image_reference import Repository
 from imgbuild.system import threads
-from imgbuild.system.amounts import count, size_text
+from imgbuild.system.amounts import format_count, size_text
 from imgbuild.system.reporter import ProgressBar
-from imgbuild.system.threads import Stop
+from imgbuild.system.threads import StopFlag
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 if TYPE_CHECKING:
-    from imgbuild.registry.client import Client
+    from imgbuild.registry.client import RegistryClient
 
-ASKING = 8  # threads for existence checks
-SENDING = 4  # threads for uploads
+QUERY_THREADS = 8  # threads for existence checks
+UPLOAD_THREADS = 4  # threads for uploads
 
 
 class LockedInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,18 +75,18 @@ class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: tuple[MirrorStatus, ...]
 
 
-def status(
-    parts: Sequence[LockedInputs], repository: Repository, client: Client
+def mirror_status(
+    parts: Sequence[LockedInputs], repository: Repository, client: RegistryClient
 ) -> tuple[MirrorStatus, ...]:
     """The status of `parts` in `repository`. Read-only."""
-    present = _present(_union(parts), repository, client)
+    present = _present_digests(_union(parts), repository, client)
     return tuple(_status(part, present, repository, client) for part in parts)
 
 
-def push(
+def upload_missing_inputs(
     parts: Sequence[LockedInputs],
     repository: Repository,
-    client: Client,
+    client: RegistryClient,
     inputs: Inputs,
     *,
     dry_run: bool = False,
@@ -98,19 +98,20 @@ def push(
     the cache after the upload.
     """
     everything = _union(parts)
-    present = _present(everything, repository, client)
+    present = _present_digests(everything, repository, client)
     absent = {digest: item for digest, item in everything.items() if digest not in present}
     size = sum(item.size for item in absent.values())
-    fetched = len(lacking(absent.values(), inputs.store))
+    fetched = len(missing_inputs(absent.values(), inputs.store))
     client.reporter.info(
-        f"{repository}: {len(present)} of {count(len(everything), 'file')} present, {len(absent)}"
+        f"{repository}: {len(present)} of {format_count(len(everything), 'file')} present,"
+        f" {len(absent)}"
         f" to send, {size_text(size)}; the cache lacks {fetched} of them"
     )
     if not dry_run:
         left = dict(absent)
         with client.reporter.progress(f"to {repository}", size) as bar:
             for part in parts:
-                _fill(part, left, repository, client, inputs, bar, drop=drop)
+                _upload_part(part, left, repository, client, inputs, bar, drop=drop)
         _upload_artifacts(parts, repository, client)
         present = set(everything)
     return MirrorPush(
@@ -127,19 +128,21 @@ def push(
 
 def _union(parts: Iterable[LockedInputs]) -> dict[Digest, Input]:
     return {
-        item.digest: item for part in parts for item in mirror_items.inputs(part.lock, part.arch)
+        item.digest: item
+        for part in parts
+        for item in mirror_items.collect_inputs(part.lock, part.arch)
     }
 
 
-def _present(
-    everything: dict[Digest, Input], repository: Repository, client: Client
+def _present_digests(
+    everything: dict[Digest, Input], repository: Repository, client: RegistryClient
 ) -> set[Digest]:
     """The files of `everything` that exist in the registry.
 
     Raises IntegrityError if the size of a file differs.
     """
 
-    def _existing_digest(item: Input, _: Stop) -> Digest | None:
+    def _existing_digest(item: Input, _: StopFlag) -> Digest | None:
         size = client.has(repository, item.digest)
         if size is not None and size != item.size:
             message = f"{repository} has {size} bytes for {item.file}, but the lock has {item.size}"
@@ -150,16 +153,18 @@ def _present(
             raise IntegrityError(message, hint=hint)
         return None if size is None else item.digest
 
-    digests = threads.each(list(everything.values()), _existing_digest, threads=ASKING)
+    digests = threads.run_for_each(
+        list(everything.values()), _existing_digest, threads=QUERY_THREADS
+    )
     return {digest for digest in digests if digest is not None}
 
 
 def _status(
-    part: LockedInputs, present: Collection[Digest], repository: Repository, client: Client
+    part: LockedInputs, present: Collection[Digest], repository: Repository, client: RegistryClient
 ) -> MirrorStatus:
-    items = mirror_items.inputs(part.lock, part.arch)
-    data = mirror_items.artifact(part.lock, part.arch)
-    digest, tag = digest_of(data), mirror_items.tags(part.lock, part.arch, data)[0]
+    items = mirror_items.collect_inputs(part.lock, part.arch)
+    data = mirror_items.artifact_manifest(part.lock, part.arch)
+    digest, tag = digest_of(data), mirror_items.artifact_tags(part.lock, part.arch, data)[0]
     descriptor = client.resolve(repository.tagged(tag))
     absent = [item for item in items if item.digest not in present]
     return MirrorStatus(
@@ -175,39 +180,41 @@ def _status(
     )
 
 
-def _fill(
+def _upload_part(
     part: LockedInputs,
     left: dict[Digest, Input],
     repository: Repository,
-    client: Client,
+    client: RegistryClient,
     inputs: Inputs,
     bar: ProgressBar,
     *,
     drop: bool,
 ) -> None:
     """Send the files in `left` that belong to `part`, and remove them from `left`."""
-    items = [item for item in mirror_items.inputs(part.lock, part.arch) if item.digest in left]
-    for batch in batches(items, lambda item: item.size, bounded=drop):
+    items = [
+        item for item in mirror_items.collect_inputs(part.lock, part.arch) if item.digest in left
+    ]
+    for batch in split_into_batches(items, lambda item: item.size, bounded=drop):
         fetched = inputs.fetch_missing(part.lock, {item.sha256 for item in batch})
-        threads.each(
+        threads.run_for_each(
             sorted(batch, key=lambda item: -item.size),
-            lambda item, stop: _send(item, repository, client, inputs, bar, stop),
-            threads=SENDING,
+            lambda item, stop: _upload_input(item, repository, client, inputs, bar, stop),
+            threads=UPLOAD_THREADS,
             retained="uploaded files are kept",
         )
         for item in batch:
             del left[item.digest]
         if drop:
-            inputs.drop(item.sha256 for item in fetched if not item.layer)
+            inputs.drop_files(item.sha256 for item in fetched if not item.layer)
 
 
-def _send(
+def _upload_input(
     item: Input,
     repository: Repository,
-    client: Client,
+    client: RegistryClient,
     inputs: Inputs,
     bar: ProgressBar,
-    stop: Stop,
+    stop: StopFlag,
 ) -> None:
     from imgbuild.registry.client import file_source
 
@@ -217,8 +224,10 @@ def _send(
         message = f"{item.file} was removed from the cache {store.root} while it was in use"
         raise IntegrityError(message, hint="run the same command again")
     try:
-        client.upload(
-            repository, file_source(path, item.digest, item.size), advance=stop.checked(bar.advance)
+        client.upload_blob(
+            repository,
+            file_source(path, item.digest, item.size),
+            advance=stop.check_before(bar.advance),
         )
     except IntegrityError:
         _refuse_damaged(path, item, store)
@@ -238,15 +247,15 @@ def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
 
 
 def _upload_artifacts(
-    parts: Iterable[LockedInputs], repository: Repository, client: Client
+    parts: Iterable[LockedInputs], repository: Repository, client: RegistryClient
 ) -> None:
     """Upload the artifacts, with the permanent tags, and then with the newest tags of targets."""
     from imgbuild.registry.client import bytes_source
 
-    client.upload(repository, bytes_source(EMPTY))
+    client.upload_blob(repository, bytes_source(EMPTY_CONFIG))
     for part in parts:
-        data = mirror_items.artifact(part.lock, part.arch)
-        for tag in mirror_items.tags(part.lock, part.arch, data):
+        data = mirror_items.artifact_manifest(part.lock, part.arch)
+        for tag in mirror_items.artifact_tags(part.lock, part.arch, data):
             descriptor = client.resolve(repository.tagged(tag))
             if descriptor is None or descriptor.digest != digest_of(data):
                 client.put_manifest(repository, data, MANIFEST, tag=tag)

@@ -13,25 +13,25 @@ import msgspec
 
 from imgbuild.cache import checked_layers
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import KEPT, fetch
+from imgbuild.cache.download import KEPT_NOTE, fetch_file
 from imgbuild.cache.store import Store
 from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.reader import LayerFile
 from imgbuild.registry.blobs import locked_blob
-from imgbuild.registry.client import Client
-from imgbuild.registry.image import RegistryImage, read
-from imgbuild.registry.image_reference import Reference
-from imgbuild.registry.manifests import expected
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image import RegistryImage, read_registry_image
+from imgbuild.registry.image_reference import ImageReference
+from imgbuild.registry.manifests import convert_not_found
 from imgbuild.system.reporter import ProgressBar
-from imgbuild.system.threads import Stop, each
+from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Arch, Digest
 
 DOWNLOADS = 4
 
 
-class Pulled(msgspec.Struct, frozen=True, kw_only=True):
+class PulledImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image in a layout on disk, with the total and the downloaded size in bytes."""
 
     reference: str
@@ -43,28 +43,36 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: bool
 
 
-def pull(
-    client: Client, reference: Reference, output: Path, store: Store, arch: Arch | None = None
-) -> Pulled:
+def pull_image(
+    client: RegistryClient,
+    reference: ImageReference,
+    output: Path,
+    store: Store,
+    arch: Arch | None = None,
+) -> PulledImage:
     """Write the image `reference`, or only the manifest for `arch`, to the layout `output`."""
-    registry_image = read(client, reference, arch)
+    registry_image = read_registry_image(client, reference, arch)
     top, images = registry_image.top, registry_image.images
     size = sum(image.size for image in images.values())
-    layout.refuse_others(output, name(reference))
-    unchanged = layout.check(output, top.digest, client.reporter)
+    layout.refuse_others(output, layout_name(reference))
+    unchanged = layout.has_complete_image(output, top.digest, client.reporter)
     layers = {layer.digest: layer for image in images.values() for layer in image.layers}
-    near = {digest: _near(store, output, layer) for digest, layer in layers.items()}
+    near = {digest: _local_blob(store, output, layer) for digest, layer in layers.items()}
     moved = sum(layer.size for digest, layer in layers.items() if near[digest] is None)
-    paths = _checked(client, reference, images.values(), near, store)
+    paths = _checked_blobs(client, reference, images.values(), near, store)
     if not unchanged:
         small_documents = [
             data for image in images.values() for data in (image.config_data, image.manifest_data)
         ]
         placed = [(layers[digest], path) for digest, path in paths.items()]
-        layout.keep(
-            output, _top(registry_image), [*small_documents, top.data], placed, name(reference)
+        layout.write_copied_layout(
+            output,
+            _top_descriptor(registry_image),
+            [*small_documents, top.data],
+            placed,
+            layout_name(reference),
         )
-    return Pulled(
+    return PulledImage(
         reference=f"{reference.repository}@{top.digest}",
         digest=top.digest,
         arch={platform_arch: image.manifest.digest for platform_arch, image in images.items()},
@@ -75,29 +83,31 @@ def pull(
     )
 
 
-def _top(registry_image: RegistryImage) -> Descriptor:
+def _top_descriptor(registry_image: RegistryImage) -> Descriptor:
     if registry_image.top.media_type == documents.INDEX:
         return registry_image.top.descriptor
     (arch,) = registry_image.images
-    return documents.descriptor(registry_image.top.media_type, registry_image.top.data, arch=arch)
+    return documents.create_descriptor(
+        registry_image.top.media_type, registry_image.top.data, arch=arch
+    )
 
 
-def name(reference: Reference) -> str:
+def layout_name(reference: ImageReference) -> str:
     """The name of the image in the layout: the tag, or the last part of the repository's name."""
     return reference.tag or reference.name.rpartition("/")[2]
 
 
-def _near(store: Store, output: Path, layer: Descriptor) -> Path | None:
+def _local_blob(store: Store, output: Path, layer: Descriptor) -> Path | None:
     """The local blob of a layer, in the cache or in the layout of an earlier pull."""
     cached = store.blob(layer.digest)
     if cached is not None:
         return cached
-    return layout.blob(output, layer.digest) if layout.intact(output, layer) else None
+    return layout.blob_path(output, layer.digest) if layout.has_intact_blob(output, layer) else None
 
 
-def _checked(
-    client: Client,
-    reference: Reference,
+def _checked_blobs(
+    client: RegistryClient,
+    reference: ImageReference,
     images: Iterable[PlatformImage],
     near: Mapping[Digest, Path | None],
     store: Store,
@@ -122,29 +132,31 @@ def _checked(
         return paths
     with client.reporter.progress(f"pulling {reference.repository}", total) as bar:
 
-        def _fetch(layer: Descriptor, stop: Stop) -> Path:
+        def _fetch(layer: Descriptor, stop: StopFlag) -> Path:
             path = paths.get(layer.digest)
-            path = path or _download(client, reference, layer, store, bar, stop)
+            path = path or _download_layer(client, reference, layer, store, bar, stop)
             for diff_id in diff_ids.get(layer.digest, ()):
                 file = LayerFile(path=path, diff_id=diff_id)
-                checked_layers.require(store, layer.digest, file, stop.checked(lambda _: None))
+                checked_layers.require_layer(
+                    store, layer.digest, file, stop.check_before(lambda _: None)
+                )
             return path
 
-        fetched = each(unread, _fetch, threads=DOWNLOADS, retained=KEPT)
+        fetched = run_for_each(unread, _fetch, threads=DOWNLOADS, retained=KEPT_NOTE)
     return paths | {layer.digest: path for layer, path in zip(unread, fetched, strict=True)}
 
 
-def _download(
-    client: Client,
-    reference: Reference,
+def _download_layer(
+    client: RegistryClient,
+    reference: ImageReference,
     layer: Descriptor,
     store: Store,
     bar: ProgressBar,
-    stop: Stop,
+    stop: StopFlag,
 ) -> Path:
     locked = locked_blob(reference.repository, layer)
     request = client.file_request(reference.repository, locked, layer=True)
-    with expected(request.shown):
-        return fetch(
+    with convert_not_found(request.shown):
+        return fetch_file(
             request, Context(store, client.http.client, client.reporter), bar.advance, stop
         )

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from imgbuild.publish.listing import ListedTag, Listing
+from imgbuild.publish.listing import ListedTag, RegistryListing
 from imgbuild.system import quoting
-from imgbuild.system.amounts import count, size_text
+from imgbuild.system.amounts import format_count, size_text
 
-NAMED = ("torch", "vllm", "trl", "verl", "sglang")  # versions that the page has
+NAMED_PACKAGES = ("torch", "vllm", "trl", "verl", "sglang")  # versions that the page has
 _WORD = re.compile(r"[\w./:@-]+", re.ASCII)  # text that a shell does not change
 
 
-def lines(listing: Listing) -> Iterator[str]:
+def page_lines(listing: RegistryListing) -> Iterator[str]:
     """The lines of the page. Each image has a stable tag, the newest dated tag and the digest.
 
     Images without a target, damaged images, and names that need quoting in a shell are omitted.
     """
-    entries = _shown(listing)
+    entries = _shown_images(listing)
     if not entries:
         yield "No image of a target is published yet."
         return
@@ -28,23 +28,26 @@ def lines(listing: Listing) -> Iterator[str]:
         yield from _entry(entry)
 
 
-def brief(listing: Listing, first: Sequence[str]) -> list[str] | None:
+def brief_commands(listing: RegistryListing, first: Sequence[str]) -> list[str] | None:
     """A block of commands by tag, for the targets `first` if published, or else for all.
 
     None if no target is published. The block has a mark, so that tests of documents do not run it.
     """
-    entries = {entry.target: entry for entry in sorted(_shown(listing), key=_age)}
+    entries = {entry.target: entry for entry in sorted(_shown_images(listing), key=_age)}
     if not entries:
         return None
     chosen = [entries[name] for name in first if name in entries] or [*entries.values()]
     more = len(entries) - len(chosen)
-    rest = f", and those of {count(more, 'more target')}" if more else ""
+    rest = f", and those of {format_count(more, 'more target')}" if more else ""
     listed = f"`imgbuild registry ls {chosen[0].repository} --format markdown`"
     return [
         "<!-- not run: needs GitHub -->",
         "```console",
-        *(f"$ docker pull {_tagged(entry)}" for entry in chosen),
-        *(f"$ apptainer pull {_file(entry)}.sif docker://{_tagged(entry)}" for entry in chosen),
+        *(f"$ docker pull {_tagged_reference(entry)}" for entry in chosen),
+        *(
+            f"$ apptainer pull {_file(entry)}.sif docker://{_tagged_reference(entry)}"
+            for entry in chosen
+        ),
         "```",
         "",
         f"{listed} prints these commands with digests{rest}.",
@@ -56,10 +59,10 @@ def _age(entry: ListedTag) -> tuple[bool, str]:
     return entry.target in entry.tags, max(entry.dates, default="")
 
 
-def _shown(listing: Listing) -> list[ListedTag]:
+def _shown_images(listing: RegistryListing) -> list[ListedTag]:
     """The intact images by target, except those with names that need quoting in a shell."""
     entries = [entry for entry in listing.entries if entry.target and not entry.other]
-    safe = [entry for entry in entries if _WORD.fullmatch(_tagged(entry))]
+    safe = [entry for entry in entries if _WORD.fullmatch(_tagged_reference(entry))]
     return sorted(safe, key=lambda each: each.target)
 
 
@@ -68,13 +71,15 @@ def _entry(entry: ListedTag) -> Iterator[str]:
         f"{arch} ({size_text(platform.size)})"
         for arch, platform in sorted(entry.arch.items(), reverse=True)
     )
-    versions = [f"{name} {entry.versions[name]}" for name in NAMED if name in entry.versions]
-    yield f"### {quoting.markdown(entry.target)}"
+    versions = [
+        f"{name} {entry.versions[name]}" for name in NAMED_PACKAGES if name in entry.versions
+    ]
+    yield f"### {quoting.markdown_cell(entry.target)}"
     yield ""
-    yield quoting.markdown(": ".join([arches, ", ".join(versions)] if versions else [arches]))
+    yield quoting.markdown_cell(": ".join([arches, ", ".join(versions)] if versions else [arches]))
     yield ""
     yield "```console"
-    yield f"$ docker pull {_tagged(entry)}"
+    yield f"$ docker pull {_tagged_reference(entry)}"
     yield f"$ docker pull {entry.repository}@{entry.digest}"
     yield f"$ apptainer pull {_file(entry)}.sif docker://{entry.repository}@{entry.digest}"
     yield "```"
@@ -85,7 +90,7 @@ def _file(entry: ListedTag) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", entry.target)
 
 
-def _tagged(entry: ListedTag) -> str:
+def _tagged_reference(entry: ListedTag) -> str:
     """The reference by tag: the tag of the target, else the first tag."""
     tag = entry.target if entry.target in entry.tags else entry.tags[0]
     return f"{entry.repository}:{tag}"

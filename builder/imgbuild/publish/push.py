@@ -32,18 +32,18 @@ from imgbuild.plan import current
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.publish import tag
 from imgbuild.publish.push_plan import PlannedBlob, PushPlan, push_plan
-from imgbuild.publish.tag import Tag
+from imgbuild.publish.tag import ChangedTag
 from imgbuild.registry.client import (
     BlobSource,
-    Client,
     NotFound,
+    RegistryClient,
     UploadOutcome,
     bytes_source,
     file_source,
 )
-from imgbuild.registry.image_reference import Repository, parse, parse_repository
-from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
-from imgbuild.system.threads import Stop, each
+from imgbuild.registry.image_reference import Repository, parse_reference, parse_repository
+from imgbuild.system.reporter import SILENT_REPORTER, ProgressBar, Reporter
+from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from imgbuild.pipeline.session import Session
 
 UPLOADS = 4  # concurrent uploads
-ASKING = 8  # concurrent queries
-KEPT = "uploaded blobs remain in the registry"
+QUERY_THREADS = 8  # concurrent queries
+KEPT_NOTE = "uploaded blobs remain in the registry"
 
 
 class BlobState(enum.StrEnum):
@@ -84,7 +84,7 @@ class PushContext(msgspec.Struct, frozen=True, kw_only=True):
     is signed.
     """
 
-    client: Client
+    client: RegistryClient
     repository: Repository
     mounts: tuple[Repository, ...]
     project: Project
@@ -95,7 +95,7 @@ class PushContext(msgspec.Struct, frozen=True, kw_only=True):
     key: PrivateKey | None = None
 
 
-class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+class PushedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A pushed target, or the planned push for a dry run.
 
     `sent` is the size of sent blobs in bytes. `attached` and `signed` are attachments and
@@ -106,14 +106,14 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     reference: str
     digest: Digest
     arch: dict[Arch, Digest]
-    tags: tuple[Tag, ...]
+    tags: tuple[ChangedTag, ...]
     blobs: tuple[PushedBlob, ...]
     sent: Bytes
     attached: tuple[Digest, ...] = ()
     signed: tuple[Digest, ...] = ()
 
 
-def plans(
+def plan_pushes(
     session: Session, selected: Sequence[Selected], *, date: datetime.date, only_base: bool
 ) -> list[PushPlan]:
     """The push plans of the `selected` targets. Raises LockStale if a lock is out of date."""
@@ -126,7 +126,7 @@ def plans(
     return push_plans
 
 
-def work(
+def push_context(
     session: Session,
     repository: Repository,
     mounts: Sequence[str],
@@ -135,7 +135,7 @@ def work(
     tag: bool,
     attach: bool,
     key: PrivateKey | None,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> PushContext:
     """Create the context for pushes to `repository`.
 
@@ -149,7 +149,7 @@ def work(
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))
     return PushContext(
-        client=Client(plain_http=plain_http, origin=True, reporter=reporter),
+        client=RegistryClient(plain_http=plain_http, origin=True, reporter=reporter),
         repository=repository,
         mounts=tuple(named),
         project=session.project,
@@ -161,7 +161,7 @@ def work(
     )
 
 
-def survey(
+def survey_blobs(
     work: PushContext, plan: PushPlan, sent: Collection[Digest] = ()
 ) -> tuple[PushedBlob, ...]:
     """The states of the blobs of `plan`. Blobs in `sent` are treated as existing.
@@ -169,9 +169,9 @@ def survey(
     Raises IntegrityError if the size of a blob differs from that in digests.json.
     """
 
-    def _row(blob: PlannedBlob, _: Stop) -> PushedBlob:
+    def _row(blob: PlannedBlob, _: StopFlag) -> PushedBlob:
         state, source = BlobState.LACKING, ""
-        if blob.digest in sent or _exists(work, blob):
+        if blob.digest in sent or _blob_exists(work, blob):
             state = BlobState.PRESENT
         else:
             for other in _candidates(work, plan, blob):
@@ -187,17 +187,17 @@ def survey(
             source=source,
         )
 
-    return tuple(each(plan.blobs, _row, threads=ASKING))
+    return tuple(run_for_each(plan.blobs, _row, threads=QUERY_THREADS))
 
 
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
     """Repositories of the same registry to look up a blob in, specified ones first."""
     candidates = list(work.mounts)
-    overlay = published.overlay(work.inputs.matrix, plan.target)
-    if overlay is not None and overlay.published.image and overlay.layout is None:
-        candidates.append(parse(overlay.published.image).repository)
+    overlay = published.find_overlay(work.inputs.matrix, plan.target)
+    if overlay is not None and overlay.published.image and overlay.published_layout is None:
+        candidates.append(parse_reference(overlay.published.image).repository)
     if blob.layer is not None and isinstance(blob.layer.recipe, RegistryRecipe):
-        candidates.append(parse(blob.layer.recipe.image).repository)
+        candidates.append(parse_reference(blob.layer.recipe.image).repository)
     return [
         other
         for other in dict.fromkeys(candidates)
@@ -205,7 +205,7 @@ def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Re
     ]
 
 
-def _exists(work: PushContext, blob: PlannedBlob) -> bool:
+def _blob_exists(work: PushContext, blob: PlannedBlob) -> bool:
     size = work.client.has(work.repository, blob.digest)
     if size is not None and size != blob.size:
         shown = f"{blob.name} ({blob.digest})"
@@ -223,39 +223,39 @@ def _has_blob(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
     return False
 
 
-def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
+def plan_uploads(work: PushContext, plans: Sequence[PushPlan]) -> list[PushedTarget]:
     """The uploads for pushing `plans` in this order, without uploading or building."""
     pushes, sent = [], set[Digest]()
     for plan in plans:
-        rows = survey(work, plan, sent)
+        rows = survey_blobs(work, plan, sent)
         sent |= {row.digest for row in rows}
-        pushes.append(_pushed(work, plan, rows, BlobState.LACKING, ()))
+        pushes.append(_pushed_target(work, plan, rows, BlobState.LACKING, ()))
     return pushes
 
 
-def push(work: PushContext, plan: PushPlan) -> Pushed:
+def push_target(work: PushContext, plan: PushPlan) -> PushedTarget:
     """Push the blobs, documents and tags of `plan`.
 
     After an error, no tag refers to an incomplete image.
     """
     with work.client.reporter.step(f"pushing {plan.target} to {work.repository}"):
-        rows = _mounted(work, survey(work, plan))
-        rows = _sent(work, plan, rows)
+        rows = _mount_blobs(work, survey_blobs(work, plan))
+        rows = _upload_missing(work, plan, rows)
         for document in plan.small_documents:
-            _put(work, document)
+            _put_document(work, document)
         # In a registry without a referrers API, their list is a tag shared by writers;
         # manifests of an image belong to its index and, with --arch, to a separate push.
-        with work.inputs.store.exclusive(f"attach-{work.repository}"):
+        with work.inputs.store.hold_lock(f"attach-{work.repository}"):
             attached, signed = _attach_documents(work, plan)
         top = plan.top
         if any(row.state is BlobState.SENT for row in rows):
             # Uploads take time: garbage collection may have deleted blobs that existed at first.
             tag.refuse_broken(work.client, work.repository, top)
         tags = tuple(
-            tag.put(work.client, work.repository, top, name)
+            tag.set_tag(work.client, work.repository, top, name)
             for name in (plan.tags if work.tag else ())
         )
-    done = _pushed(work, plan, rows, BlobState.SENT, tags)
+    done = _pushed_target(work, plan, rows, BlobState.SENT, tags)
     work.client.reporter.info(_summary(done))
     return msgspec.structs.replace(done, attached=attached, signed=signed)
 
@@ -270,7 +270,7 @@ def _attach_documents(
     """
     if plan.only_base or not (work.attach or work.key):
         return (), ()
-    lock_bundle = bundle.of(plan.lock, plan.target_digests, work.project)
+    lock_bundle = bundle.create_lock_bundle(plan.lock, plan.target_digests, work.project)
     about = (work.client, work.repository, lock_bundle, work.project, plan.arches)
     attached = attachments.attach_all(*about) if work.attach else ()
     if work.key is None:
@@ -281,7 +281,7 @@ def _attach_documents(
     return attached, tuple(signature.digest for signature in signed)
 
 
-def _put(work: PushContext, document: Document) -> None:
+def _put_document(work: PushContext, document: Document) -> None:
     """Upload a document by digest, unless it exists. An existing document is verified."""
     place = work.repository.with_digest(document.digest)
     try:
@@ -291,20 +291,22 @@ def _put(work: PushContext, document: Document) -> None:
         work.client.manifest(place)
 
 
-def _mounted(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
+def _mount_blobs(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
     """Mount blobs, and return the new states. Blobs that cannot be mounted are missing."""
 
-    def _mount(row: PushedBlob, _: Stop) -> PushedBlob:
+    def _mount_blob(row: PushedBlob, _: StopFlag) -> PushedBlob:
         if row.state is not BlobState.MOUNTABLE:
             return row
         if work.client.mount(work.repository, row.digest, row.size, parse_repository(row.source)):
             return msgspec.structs.replace(row, state=BlobState.MOUNTED)
         return msgspec.structs.replace(row, state=BlobState.LACKING, source="")
 
-    return tuple(each(rows, _mount, threads=ASKING))
+    return tuple(run_for_each(rows, _mount_blob, threads=QUERY_THREADS))
 
 
-def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
+def _upload_missing(
+    work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]
+) -> tuple[PushedBlob, ...]:
     """Build and upload missing blobs, and return the new states."""
     missing = {row.digest for row in rows if row.state is BlobState.LACKING}
     if not missing:
@@ -315,22 +317,26 @@ def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tupl
     title = f"sending {len(lacking)} blobs of {plan.target}"
     with work.client.reporter.progress(title, total) as bar:
 
-        def _send(blob: PlannedBlob, stop: Stop) -> BlobState:
-            outcome = _upload(work, sources[blob.digest], bar, stop)
+        def _send(blob: PlannedBlob, stop: StopFlag) -> BlobState:
+            outcome = _upload_blob(work, sources[blob.digest], bar, stop)
             return BlobState.PRESENT if outcome is UploadOutcome.PRESENT else BlobState.SENT
 
-        states = each(lacking, _send, threads=UPLOADS, retained=KEPT)
+        states = run_for_each(lacking, _send, threads=UPLOADS, retained=KEPT_NOTE)
     outcomes = dict(zip((blob.digest for blob in lacking), states, strict=True))
     return tuple(
         msgspec.structs.replace(row, state=outcomes.get(row.digest, row.state)) for row in rows
     )
 
 
-def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop) -> UploadOutcome:
+def _upload_blob(
+    work: PushContext, source: BlobSource, bar: ProgressBar, stop: StopFlag
+) -> UploadOutcome:
     """Upload a blob. If several processes send the same blob, only one uploads it."""
-    with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
+    with work.inputs.store.hold_lock(f"push-{work.repository}-{source.digest}"):
         stop.check()
-        return work.client.upload(work.repository, source, advance=stop.checked(bar.advance))
+        return work.client.upload_blob(
+            work.repository, source, advance=stop.check_before(bar.advance)
+        )
 
 
 def _sources(
@@ -341,7 +347,7 @@ def _sources(
     files: dict[Digest, Path] = {}
     for blob in lacking:
         if blob.layer is not None and store.blob(blob.digest) is None:
-            path = _in_layout(work.project.output(plan.target), blob)
+            path = _blob_in_layout(work.project.output(plan.target), blob)
             if path is not None:
                 files[blob.digest] = path
     layers = [blob.layer for blob in lacking if blob.layer and blob.digest not in files]
@@ -359,9 +365,9 @@ def _sources(
     }
 
 
-def _in_layout(folder: Path, blob: PlannedBlob) -> Path | None:
+def _blob_in_layout(folder: Path, blob: PlannedBlob) -> Path | None:
     """The undamaged file of a blob in a layout on disk, if it exists."""
-    path = layout.blob(folder, blob.digest)
+    path = layout.blob_path(folder, blob.digest)
     try:
         with path.open("rb") as file:
             return path if digest_of_file(file) == blob.digest else None
@@ -369,15 +375,15 @@ def _in_layout(folder: Path, blob: PlannedBlob) -> Path | None:
         return None
 
 
-def _pushed(
+def _pushed_target(
     work: PushContext,
     plan: PushPlan,
     blobs: Sequence[PushedBlob],
     counted: BlobState,
-    tags: tuple[Tag, ...],
-) -> Pushed:
+    tags: tuple[ChangedTag, ...],
+) -> PushedTarget:
     digest = plan.top.digest
-    return Pushed(
+    return PushedTarget(
         target=plan.target,
         reference=f"{work.repository}@{digest}",
         digest=digest,
@@ -391,7 +397,7 @@ def _pushed(
     )
 
 
-def _summary(done: Pushed) -> str:
+def _summary(done: PushedTarget) -> str:
     counts = collections.Counter(row.state for row in done.blobs)
     parts = [f"{counts[state]} {state}" for state in BlobState if counts[state]]
     tags = f"; {', '.join(map(str, done.tags))}" if done.tags else "; no tag"

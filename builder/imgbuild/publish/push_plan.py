@@ -63,15 +63,15 @@ def push_plan(
 
     The tags are those of `plan.tags`, with and without the date.
     """
-    plans, image_documents = image_digests.documents_of(
+    plans, image_documents = image_digests.plan_documents(
         lock, target_digests, sorted(arches), only_base=only_base
     )
     manifests = {arch: document.manifest for arch, document in image_documents.items()}
     small_documents = tuple(
         Document(manifest, documents.MANIFEST) for manifest in manifests.values()
     )
-    index = Document(documents.index(manifests), documents.INDEX)
-    stable = tags.stable(lock.target, arches, target_digests.arch, base=only_base)
+    index = Document(documents.create_index(manifests), documents.INDEX)
+    stable = tags.stable_tag(lock.target, arches, target_digests.arch, base=only_base)
     return PushPlan(
         target=lock.target,
         lock=lock,
@@ -81,7 +81,7 @@ def push_plan(
         blobs=_blobs({arch: planned.layers for arch, planned in plans.items()}, image_documents),
         manifests=small_documents,
         top=small_documents[0] if len(small_documents) == 1 else index,
-        tags=(tags.dated(stable, date), stable),  # if the last one exists, all of them do
+        tags=(tags.dated_tag(stable, date), stable),  # if the last one exists, all of them do
     )
 
 

@@ -11,18 +11,18 @@ from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import Descriptor, Document, Index, Manifest
 from imgbuild.oci.image import LISTS
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import TAG, Reference, Repository
-from imgbuild.system.threads import Stop, each
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import TAG, ImageReference, Repository
+from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Digest
 
 THREADS = 8
 # Tags that belong to the image of the digest in their name: the referrers of registries without
 # that part of the API, and signatures, attestations and SBOMs as cosign tags them.
-ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
+ATTACHED_TAG = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
 
 
-class Tag(msgspec.Struct, frozen=True, kw_only=True):
+class ChangedTag(msgspec.Struct, frozen=True, kw_only=True):
     """A tag and its previous digest, or "" for a new tag."""
 
     name: str
@@ -40,15 +40,17 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} (was {self.before})" if self.before else f"{self.name} (new)"
 
 
-def by_digest(
-    client: Client, repository: Repository, names: Iterable[str]
+def tags_by_digest(
+    client: RegistryClient, repository: Repository, names: Iterable[str]
 ) -> dict[Digest, tuple[str, ...]]:
     """The current documents of the tags `names`, with their tags.
 
     Tags that no longer exist are omitted.
     """
     order = sorted(names)
-    named = each(order, lambda name, _: client.resolve(repository.tagged(name)), threads=THREADS)
+    named = run_for_each(
+        order, lambda name, _: client.resolve(repository.tagged(name)), threads=THREADS
+    )
     tags_by_digest: dict[Digest, tuple[str, ...]] = {}
     for name, descriptor in zip(order, named, strict=True):
         if descriptor is not None:
@@ -56,16 +58,20 @@ def by_digest(
     return tags_by_digest
 
 
-def put(client: Client, repository: Repository, document: Document, name: str) -> Tag:
+def set_tag(
+    client: RegistryClient, repository: Repository, document: Document, name: str
+) -> ChangedTag:
     """Set the tag `name` to `document`, unless it is already set."""
     digest = document.digest
     before = client.resolve(repository.tagged(name))
     if before is None or before.digest != digest:
         client.put_manifest(repository, document.data, document.media_type, tag=name)
-    return Tag(name=name, digest=digest, before=before.digest if before else "")
+    return ChangedTag(name=name, digest=digest, before=before.digest if before else "")
 
 
-def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag, ...]:
+def tag_image(
+    client: RegistryClient, reference: ImageReference, names: Sequence[str]
+) -> tuple[ChangedTag, ...]:
     """Set the tags `names` on the image `reference`, which must be complete.
 
     Raises InputError for an invalid tag, NotFound for a missing image, and IntegrityError for a
@@ -82,16 +88,16 @@ def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag
     top = client.manifest(reference)
     refuse_broken(client, reference.repository, top)
     repository = reference.repository
-    return tuple(put(client, repository, top, name) for name in names)
+    return tuple(set_tag(client, repository, top, name) for name in names)
 
 
-def refuse_broken(client: Client, repository: Repository, top: Document) -> None:
+def refuse_broken(client: RegistryClient, repository: Repository, top: Document) -> None:
     """Raise IntegrityError with the missing parts, unless the image `top` is complete."""
     manifests = [top]
     if top.media_type in LISTS:
         listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests
         references = [repository.with_digest(item.digest) for item in listed]
-        manifests = each(
+        manifests = run_for_each(
             references, lambda reference, _: client.manifest(reference), threads=THREADS
         )
     blobs: dict[Digest, Descriptor] = {}
@@ -99,10 +105,10 @@ def refuse_broken(client: Client, repository: Repository, top: Document) -> None
         manifest = codec.decode(document.data, Manifest, file=f"{repository}@{document.digest}")
         blobs |= {blob.digest: blob for blob in (manifest.config, *manifest.layers)}
 
-    def _size(blob: Descriptor, _: Stop) -> int | None:
+    def _size(blob: Descriptor, _: StopFlag) -> int | None:
         return client.has(repository, blob.digest)
 
-    sizes = each(list(blobs.values()), _size, threads=THREADS)
+    sizes = run_for_each(list(blobs.values()), _size, threads=THREADS)
     absent = [
         blob.digest
         for blob, size in zip(blobs.values(), sizes, strict=True)

@@ -13,15 +13,15 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import (
-    EMPTY,
+    EMPTY_CONFIG,
     EMPTY_TYPE,
     MANIFEST,
     TITLE,
     Descriptor,
-    descriptor,
-    manifest_of,
+    create_descriptor,
+    create_manifest,
 )
-from imgbuild.registry.client import Client, NotFound, bytes_source
+from imgbuild.registry.client import NotFound, RegistryClient, bytes_source
 from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest, digest_of
 
@@ -36,7 +36,7 @@ class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
 
 
-class Attached(msgspec.Struct, frozen=True, kw_only=True):
+class AttachedArtifact(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact that refers to `subject`, with its files by name."""
 
     descriptor: Descriptor
@@ -46,7 +46,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, ArtifactFile]
 
 
-class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
+class _ArtifactManifest(msgspec.Struct, frozen=True, rename="camel"):
     """The fields of an artifact's manifest that are used."""
 
     layers: tuple[Descriptor, ...] = ()
@@ -56,7 +56,7 @@ class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] = {}
 
 
-def manifest(
+def artifact_manifest(
     subject: Descriptor,
     artifact_type: str,
     files: Mapping[str, ArtifactFile],
@@ -64,11 +64,11 @@ def manifest(
 ) -> bytes:
     """The manifest of an artifact with `files` that refers to `subject`."""
     layers = [
-        descriptor(part.media_type, part.data, {**part.annotations, TITLE: name})
+        create_descriptor(part.media_type, part.data, {**part.annotations, TITLE: name})
         for name, part in sorted(files.items())
     ]
-    return manifest_of(
-        descriptor(EMPTY_TYPE, EMPTY),
+    return create_manifest(
+        create_descriptor(EMPTY_TYPE, EMPTY_CONFIG),
         layers,
         artifact_type=artifact_type,
         subject=subject,
@@ -76,8 +76,8 @@ def manifest(
     )
 
 
-def attach(
-    client: Client,
+def attach_artifact(
+    client: RegistryClient,
     repository: Repository,
     subject: Descriptor,
     artifact_type: str,
@@ -85,13 +85,13 @@ def attach(
     annotations: Mapping[str, str] | None = None,
 ) -> Digest:
     """Attach `files` to `subject`, unless they are already attached. Returns the digest."""
-    data = manifest(subject, artifact_type, files, annotations)
-    contents = (EMPTY, *(part.data for _, part in sorted(files.items())))
-    return put(client, repository, subject.digest, artifact_type, data, contents)
+    data = artifact_manifest(subject, artifact_type, files, annotations)
+    contents = (EMPTY_CONFIG, *(part.data for _, part in sorted(files.items())))
+    return put_artifact(client, repository, subject.digest, artifact_type, data, contents)
 
 
-def put(
-    client: Client,
+def put_artifact(
+    client: RegistryClient,
     repository: Repository,
     subject: Digest,
     artifact_type: str,
@@ -109,18 +109,18 @@ def put(
     ):
         return digest
     for content in contents:
-        client.upload(repository, bytes_source(content))
+        client.upload_blob(repository, bytes_source(content))
     return client.put_manifest(repository, data, MANIFEST)
 
 
-def find(
-    client: Client,
+def find_artifacts(
+    client: RegistryClient,
     repository: Repository,
     subject: Digest,
     artifact_type: str | None = None,
     *,
     skip_damaged: bool = False,
-) -> list[Attached]:
+) -> list[AttachedArtifact]:
     """Read the artifacts that refer to `subject`, of one type or all types, with their files.
 
     Raises InputError, IntegrityError or NotFound for an artifact that is damaged or has another
@@ -131,7 +131,7 @@ def find(
     blobs = BlobReader(client, repository)
     for listed in client.referrers(repository, subject, artifact_type):
         try:
-            artifact = _read(blobs, subject, listed, artifact_type)
+            artifact = _read_artifact(blobs, subject, listed, artifact_type)
         except (InputError, IntegrityError, NotFound) as error:
             if not skip_damaged:
                 raise
@@ -145,7 +145,7 @@ def find(
 class BlobReader:
     """Reads the blobs attached to an image once, up to `LIMIT` bytes in total."""
 
-    def __init__(self, client: Client, repository: Repository) -> None:
+    def __init__(self, client: RegistryClient, repository: Repository) -> None:
         self.client = client
         self.repository = repository
         self._kept: dict[Digest, bytes] = {}
@@ -164,14 +164,16 @@ class BlobReader:
         return self._kept[layer.digest]
 
 
-def has_all_blobs(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
+def has_all_blobs(
+    client: RegistryClient, repository: Repository, contents: Collection[bytes]
+) -> bool:
     """Whether `repository` has all blobs of `contents`."""
     return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
 
 
-def _read(
+def _read_artifact(
     blobs: BlobReader, subject: Digest, listed: Descriptor, artifact_type: str | None
-) -> Attached | None:
+) -> AttachedArtifact | None:
     """Read a listed artifact. None if it was removed or is of another type."""
     client, repository = blobs.client, blobs.repository
     try:
@@ -179,7 +181,7 @@ def _read(
     except NotFound:
         return None
     place = f"{repository}@{listed.digest}"
-    document = codec.decode(fetched.data, _Artifact, file=place, what="artifact manifest")
+    document = codec.decode(fetched.data, _ArtifactManifest, file=place, what="artifact manifest")
     if document.subject is None or document.subject.digest != subject:
         other = document.subject.digest if document.subject else "nothing"
         message = f"{place} is listed as attached to {subject}, but refers to {other}"
@@ -190,7 +192,7 @@ def _read(
     kind = document.artifact_type or (document.config.media_type if document.config else "")
     if artifact_type is not None and kind != artifact_type:
         return None
-    return Attached(
+    return AttachedArtifact(
         descriptor=listed,
         artifact_type=kind,
         subject=subject,

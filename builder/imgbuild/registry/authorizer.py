@@ -16,51 +16,51 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.http.client import Authorizer, Http, Refused
-from imgbuild.http.credentials import Login, host, origin, without_login
+from imgbuild.http.client import Authorizer, HttpClient, RequestRefused
+from imgbuild.http.credentials import LoginPair, strip_login, url_host, url_origin
 from imgbuild.http.request import Request
 from imgbuild.registry import hosts, logins, tokens
-from imgbuild.registry.hosts import Endpoint
+from imgbuild.registry.hosts import HostEndpoint
 from imgbuild.registry.tokens import AcceptedHeader
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
 if TYPE_CHECKING:
     import ssl
 
     from imgbuild.http.session import Response
 
-READING = ("GET", "HEAD")
+READING_METHODS = ("GET", "HEAD")
 _ERROR_BYTES = 64 * 1024
 _Key = tuple[str, tuple[str, ...], bool]  # origin, scopes, whether it is anonymous
 _WARNING = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
-class Failure(msgspec.Struct, frozen=True):
+class RegistryError(msgspec.Struct, frozen=True):
     """An error in a registry's response."""
 
     code: str = ""
     message: str = ""
 
 
-class Failures(msgspec.Struct, frozen=True):
+class RegistryErrors(msgspec.Struct, frozen=True):
     """The body of an error response, as defined in the specification."""
 
-    errors: list[Failure] = []
+    errors: list[RegistryError] = []
 
 
-class RegistryRefused(Refused):
+class RegistryRefused(RequestRefused):
     """A registry's error response: status, message without the URL, and error codes."""
 
     reason: str = ""
     codes: tuple[str, ...] = ()
 
 
-def pulling(name: str) -> str:
+def pull_scope(name: str) -> str:
     """The scope to read the repository `name`."""
     return f"repository:{name}:pull"
 
 
-def pushing(name: str) -> str:
+def push_scope(name: str) -> str:
     """The scope to read and write the repository `name`."""
     return f"repository:{name}:pull,push"
 
@@ -68,73 +68,80 @@ def pushing(name: str) -> str:
 class RegistryAuthorizer(Authorizer):
     """Authorizes requests to configured registries. Hosts in `plain_http` have no TLS."""
 
-    def __init__(self, plain_http: Collection[str] = (), reporter: Reporter = SILENT) -> None:
+    def __init__(
+        self, plain_http: Collection[str] = (), reporter: Reporter = SILENT_REPORTER
+    ) -> None:
         self.reporter = reporter
         self._plain_http = frozenset(plain_http)
-        self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
+        self._endpoints: dict[str, tuple[HostEndpoint, ...]] = {}
         self._grants: dict[_Key, AcceptedHeader] = {}
         self._warnings: set[tuple[str, str]] = set()
-        self._contexts: dict[hosts.Certificates, ssl.SSLContext] = {}
+        self._contexts: dict[hosts.HostCertificates, ssl.SSLContext] = {}
         self._granting = threading.Lock()
         self._lock = threading.Lock()
 
-    def endpoints(self, registry: str) -> tuple[Endpoint, ...]:
+    def endpoints(self, registry: str) -> tuple[HostEndpoint, ...]:
         """The endpoints of `registry`, in order. Raises InputError for an invalid description."""
         with self._lock:
             if registry not in self._endpoints:
-                self._endpoints[registry] = hosts.endpoints(
+                self._endpoints[registry] = hosts.host_endpoints(
                     registry, self._plain_http, reporter=self.reporter
                 )
             return self._endpoints[registry]
 
-    def addressed(self, request: Request) -> Request:
+    def add_allowed_headers(self, request: Request) -> Request:
         """Add the endpoint's URL and scope to `request`, or make it anonymous for other servers."""
         if not request.server:
-            endpoint = self._endpoint(without_login(request.url))
+            endpoint = self._endpoint(strip_login(request.url))
             if endpoint is None:
                 return request
             scopes = request.scopes or _scopes(request.url, endpoint)
             request = msgspec.structs.replace(request, scopes=scopes, server=endpoint.address)
-        away = origin(request.url) != origin(request.server)
+        away = url_origin(request.url) != url_origin(request.server)
         return msgspec.structs.replace(request, anonymous=True) if away else request
 
     def context(self, request: Request) -> ssl.SSLContext:
         """The TLS context for the endpoint of `request`, also after redirects."""
         endpoint = self._endpoint(f"{request.server}/") if request.server else None
-        shown = endpoint.certificates if endpoint else hosts.Certificates()
+        shown = endpoint.certificates if endpoint else hosts.HostCertificates()
         if request.anonymous:  # a client certificate is a credential too
             shown = msgspec.structs.replace(shown, own=())
-        if shown == hosts.Certificates():
+        if shown == hosts.HostCertificates():
             return super().context(request)
         with self._lock:
             if shown not in self._contexts:
-                self._contexts[shown] = hosts.context(shown)
+                self._contexts[shown] = hosts.tls_context(shown)
             return self._contexts[shown]
 
-    def answer(self, http: Http, request: Request, login: Login | None) -> Response:
+    def send_authorized(
+        self, http: HttpClient, request: Request, login: LoginPair | None
+    ) -> Response:
         """Send `request`, with credentials if requested. The response can have any status."""
         response = self._answer(http, request, login)
-        self._pass_on(http, response)
+        self._print_warnings(http, response)
         return response
 
-    def refusal(self, http: Http, request: Request, response: Response) -> Exception:
+    def refusal_error(self, http: HttpClient, request: Request, response: Response) -> Exception:
         """The error for a failed response, with the registry's message."""
-        from imgbuild.http.session import Transient
+        from imgbuild.http.session import TransientError
 
-        failure = http.refusal(request, response)
+        failure = http.refusal_error(request, response)
         failures = _failures(http, response)
-        words = http.credentials.scrub("; ".join(_failure_text(entry) for entry in failures))
-        if isinstance(failure, Transient):
+        words = http.credentials.scrub_text("; ".join(_failure_text(entry) for entry in failures))
+        if isinstance(failure, TransientError):
             failure.reason += f" ({words})" if words else ""
             return failure
-        if not isinstance(failure, Refused):
+        if not isinstance(failure, RequestRefused):
             return failure
         hint = failure.hint
-        if failure.denied:
-            hint = f"run docker login {host(request.url)} with an account that has this permission"
+        if failure.is_denied:
+            hint = (
+                f"run docker login {url_host(request.url)} with an account that has this permission"
+            )
             if request.anonymous:
                 hint = (
-                    f"{host(request.server)} redirected to {host(request.url)}, and credentials "
+                    f"{url_host(request.server)} redirected to {url_host(request.url)}, and"
+                    " credentials "
                     "are not sent there"
                 )
         message = f"{failure.message}: {words}" if words else failure.message
@@ -145,16 +152,16 @@ class RegistryAuthorizer(Authorizer):
 
     # -- internals
 
-    def _answer(self, http: Http, request: Request, login: Login | None) -> Response:
+    def _answer(self, http: HttpClient, request: Request, login: LoginPair | None) -> Response:
         """The response, after a second request with credentials if the first was challenged."""
-        if request.anonymous and request.method not in READING:
-            return http.exchange(request, None)
+        if request.anonymous and request.method not in READING_METHODS:
+            return http.send_request(request, None)
         endpoint = None if request.anonymous else self._endpoint(request.url)
         headers = {**request.headers, **(endpoint.headers if endpoint else {})}
         request = msgspec.structs.replace(request, headers=headers)
-        key = (origin(request.url), request.scopes, request.anonymous)
-        grant = self._renewed(http, request, key, login)
-        response = http.exchange(_with(request, grant), None)
+        key = (url_origin(request.url), request.scopes, request.anonymous)
+        grant = self._renew_grant(http, request, key, login)
+        response = http.send_request(_add_grant(request, grant), None)
         challenge_header = response.headers.get("WWW-Authenticate", "")
         if response.status_code != 401:
             return response
@@ -164,38 +171,38 @@ class RegistryAuthorizer(Authorizer):
             if grant is not None or request.anonymous or plain is None:
                 return response
             response.close()
-            return http.exchange(request, plain)
+            return http.send_request(request, plain)
         with contextlib.ExitStack() as stack, self._granting:
             stack.callback(response.close)
             accepted = self._grants.get(key)
             if accepted is None or accepted is grant:
-                challenges = tokens.challenges(challenge_header)
-                accepted = self._authorize(http, request, challenges, login)
+                challenges = tokens.parse_challenges(challenge_header)
+                accepted = self._authorize_challenge(http, request, challenges, login)
             if accepted is None:
                 stack.pop_all()
                 return response
             self._grants[key] = accepted
-        return http.exchange(_with(request, accepted), None)
+        return http.send_request(_add_grant(request, accepted), None)
 
-    def _renewed(
-        self, http: Http, request: Request, key: _Key, login: Login | None
+    def _renew_grant(
+        self, http: HttpClient, request: Request, key: _Key, login: LoginPair | None
     ) -> AcceptedHeader | None:
         """The header for `key`, renewed if it expires soon. None if none is needed."""
         grant = self._grants.get(key)
-        if grant is None or not grant.old:
+        if grant is None or not grant.is_old:
             return grant
         with self._granting:
             if self._grants[key] is grant:
-                renewed = self._authorize(http, request, [grant.challenge], login)
+                renewed = self._authorize_challenge(http, request, [grant.challenge], login)
                 self._grants[key] = renewed or msgspec.structs.replace(grant, until=None)
             return self._grants[key]
 
-    def _authorize(
+    def _authorize_challenge(
         self,
-        http: Http,
+        http: HttpClient,
         request: Request,
-        challenges: list[tokens.Challenge],
-        login: Login | None,
+        challenges: list[tokens.AuthChallenge],
+        login: LoginPair | None,
     ) -> AcceptedHeader | None:
         """The header for the first supported challenge. None if no challenge is supported."""
         registry_login = (
@@ -203,30 +210,33 @@ class RegistryAuthorizer(Authorizer):
             if request.anonymous
             else self._registry_login(request.url, login)
         )
-        for secret in registry_login.secrets:
-            http.credentials.hide(secret)
+        for secret in registry_login.secret_texts:
+            http.credentials.hide_secret(secret)
         send = partial(_request_token, http)
         for challenge in sorted(challenges, key=lambda candidate: candidate.scheme != "bearer"):
-            grant = tokens.answer(challenge, request, registry_login, send)
+            grant = tokens.answer_challenge(challenge, request, registry_login, send)
             if grant is not None:
-                http.credentials.hide(grant.header.partition(" ")[2])
+                http.credentials.hide_secret(grant.header.partition(" ")[2])
                 return grant
         return None
 
-    def _registry_login(self, url: str, login: Login | None) -> logins.RegistryLogin:
+    def _registry_login(self, url: str, login: LoginPair | None) -> logins.RegistryLogin:
         """The credentials for `url`. `login` is from netrc or keyring."""
-        endpoint, registry_login = self._endpoint(url), logins.find(host(url), self.reporter)
+        endpoint, registry_login = (
+            self._endpoint(url),
+            logins.find_registry_login(url_host(url), self.reporter),
+        )
         if (
             registry_login == logins.RegistryLogin()
             and endpoint is not None
             and not endpoint.mirror
         ):
-            registry_login = logins.find(endpoint.host, self.reporter)
+            registry_login = logins.find_registry_login(endpoint.host, self.reporter)
         if registry_login == logins.RegistryLogin() and login is not None:
             registry_login = logins.RegistryLogin(login)
         return registry_login
 
-    def _endpoint(self, url: str) -> Endpoint | None:
+    def _endpoint(self, url: str) -> HostEndpoint | None:
         """The endpoint of a URL, if its host was requested."""
         with self._lock:
             endpoints = [
@@ -235,53 +245,55 @@ class RegistryAuthorizer(Authorizer):
                 for endpoint in host_endpoints
             ]
         within = [endpoint for endpoint in endpoints if url.startswith(f"{endpoint.address}/")]
-        near = [endpoint for endpoint in endpoints if origin(endpoint.address) == origin(url)]
+        near = [
+            endpoint for endpoint in endpoints if url_origin(endpoint.address) == url_origin(url)
+        ]
         return next(iter(within or near), None)
 
-    def _pass_on(self, http: Http, response: Response) -> None:
+    def _print_warnings(self, http: HttpClient, response: Response) -> None:
         """Print each warning in the registry's response once."""
         for quoted in _WARNING.findall(response.headers.get("Warning", "")):
-            text = http.credentials.scrub(re.sub(r"\\(.)", r"\1", quoted))
+            text = http.credentials.scrub_text(re.sub(r"\\(.)", r"\1", quoted))
             shown = "".join(letter if letter.isprintable() else " " for letter in text[:500])
-            reported = (origin(response.url), shown)
+            reported = (url_origin(response.url), shown)
             with self._lock:
                 new = reported not in self._warnings
                 self._warnings.add(reported)
             if new:
-                self.reporter.warn(f"message from {host(response.url)}: {shown}")
+                self.reporter.warn(f"message from {url_host(response.url)}: {shown}")
 
 
-def _request_token(http: Http, request: Request, login: Login | None) -> bytes | None:
+def _request_token(http: HttpClient, request: Request, login: LoginPair | None) -> bytes | None:
     """Request a token, and return the body of the response. None if the request is rejected."""
-    with contextlib.closing(http.exchange(request, login)) as response:
+    with contextlib.closing(http.send_request(request, login)) as response:
         if response.status_code in (400, 401, 403, 404):
             return None
         if not 200 <= response.status_code < 300:
-            raise http.refusal(request, response)
+            raise http.refusal_error(request, response)
         return http.body(response, 1 << 20, decode=True)
 
 
-def _failures(http: Http, response: Response) -> list[Failure]:
+def _failures(http: HttpClient, response: Response) -> list[RegistryError]:
     """The errors in the body of an error response."""
     with contextlib.suppress(Exception):  # the body is only informational
         data = http.body(response, _ERROR_BYTES, decode=True)
-        return msgspec.json.decode(data, type=Failures).errors[:3]
+        return msgspec.json.decode(data, type=RegistryErrors).errors[:3]
     return []
 
 
-def _scopes(url: str, endpoint: Endpoint) -> tuple[str, ...]:
+def _scopes(url: str, endpoint: HostEndpoint) -> tuple[str, ...]:
     """The scope to read the repository of a URL."""
     match = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
-    return (pulling(match[1]),) if match else ()
+    return (pull_scope(match[1]),) if match else ()
 
 
-def _with(request: Request, grant: AcceptedHeader | None) -> Request:
+def _add_grant(request: Request, grant: AcceptedHeader | None) -> Request:
     if grant is None:
         return request
     headers = {**request.headers, "Authorization": grant.header}
     return msgspec.structs.replace(request, headers=headers)
 
 
-def _failure_text(failure: Failure) -> str:
+def _failure_text(failure: RegistryError) -> str:
     parts = (" ".join(part.split())[:200] for part in (failure.code, failure.message))
     return ": ".join(part for part in parts if part)

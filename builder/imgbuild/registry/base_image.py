@@ -12,9 +12,9 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci import documents
 from imgbuild.registry import image_reference
-from imgbuild.registry.client import Client
-from imgbuild.registry.image import InRegistry, platform
-from imgbuild.registry.image_reference import Reference
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image import RegistrySource, image_for_arch
+from imgbuild.registry.image_reference import ImageReference
 from imgbuild.values import Arch, Digest
 
 
@@ -26,10 +26,10 @@ class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, object]
 
 
-def parse(text: str) -> Reference:
+def parse_base_reference(text: str) -> ImageReference:
     """Read `[host/]name[:tag]@sha256:…`. Raises InputError if invalid or without a digest."""
     try:
-        reference = image_reference.parse(text)
+        reference = image_reference.parse_reference(text)
     except InputError:
         reference = None
     if reference is None or reference.digest is None:
@@ -38,7 +38,7 @@ def parse(text: str) -> Reference:
     return reference
 
 
-def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
+def read_base_image(text: str, arch: Arch, client: RegistryClient | None = None) -> BaseImage:
     """Read the documents of the image `text` for `arch`.
 
     Raises InputError if the architecture is missing or the type of a layer is not supported,
@@ -46,7 +46,9 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     serve a document.
     """
     try:
-        image = platform(InRegistry(client or Client(), parse(text)), arch)
+        image = image_for_arch(
+            RegistrySource(client or RegistryClient(), parse_base_reference(text)), arch
+        )
     except (InputError, IntegrityError) as error:  # they contain only digests
         error.message = f"{text}: {error.message}"
         raise
@@ -63,9 +65,12 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
 
 
 def fetch_layers(
-    text: str, layers: Sequence[LockedFile], context: Context, client: Client | None = None
+    text: str, layers: Sequence[LockedFile], context: Context, client: RegistryClient | None = None
 ) -> None:
     """Fetch the missing layers of the image `text` into the store."""
-    repository, client = parse(text).repository, client or Client(offline=context.http.offline)
+    repository, client = (
+        parse_base_reference(text).repository,
+        client or RegistryClient(offline=context.http.offline),
+    )
     requests = [client.file_request(repository, layer, layer=True) for layer in layers]
     fetch_all(requests, client.context(context), title=f"layers of {repository.name}")

@@ -8,38 +8,41 @@ from typing import TYPE_CHECKING
 
 from imgbuild.cache.download import Download, FileRequest
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import PLAIN, Refused
-from imgbuild.http.headers import content_range, number
+from imgbuild.http.client import IDENTITY_ENCODING, RequestRefused
+from imgbuild.http.headers import content_range, parse_integer
 from imgbuild.http.request import Request
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
-from imgbuild.registry.authorizer import pulling
+from imgbuild.registry.authorizer import pull_scope
 from imgbuild.registry.image_reference import Repository
-from imgbuild.registry.manifests import REFUSED, expected
+from imgbuild.registry.manifests import REFUSED_REMEDY, convert_not_found
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.system import files
-from imgbuild.system.threads import Stop
+from imgbuild.system.threads import StopFlag
 from imgbuild.values import Digest, digest_of
 
 if TYPE_CHECKING:
     from imgbuild.http.session import Response
 
-SMALL = 64 * 1024 * 1024
+SMALL_BLOB = 64 * 1024 * 1024
 
 
-def has(
+def blob_size(
     http: RegistryHttp, repository: Repository, digest: Digest, *, push: bool = False
 ) -> int | None:
     """The size of a blob, or None. With `push`, the endpoint for pushes is queried."""
     scopes = (f"repository:{repository.name}:pull{',push' if push else ''}",)
     capability = hosts.PUSH if push else hosts.PULL
     path, shown = f"{repository.name}/blobs/{digest}", f"{repository}@{digest}"
-    for method, headers in (("HEAD", PLAIN), ("GET", {**PLAIN, "Range": "bytes=0-0"})):
+    for method, headers in (
+        ("HEAD", IDENTITY_ENCODING),
+        ("GET", {**IDENTITY_ENCODING, "Range": "bytes=0-0"}),
+    ):
         request = Request(path, headers, method, shown=shown, scopes=scopes)
         try:
-            size = http.send(repository.host, capability, request, _size)
-        except Refused as refused:
+            size = http.send_request(repository.host, capability, request, _size)
+        except RequestRefused as refused:
             if refused.status == 404:
                 return None
             if refused.status == 416 and method == "GET":
@@ -56,16 +59,16 @@ def has(
 def _size(response: Response) -> int | None:
     if response.status_code == 206:
         return content_range(response.headers)[1]
-    return number(response.headers.get("Content-Length", ""))
+    return parse_integer(response.headers.get("Content-Length", ""))
 
 
-def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
+def read_blob(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
     """Read a small blob. Raises NotFound if missing, and IntegrityError if the digest differs."""
-    if descriptor.size > SMALL:
+    if descriptor.size > SMALL_BLOB:
         message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"
         raise FetchFailed(message, hint="use a blob of at most 64 MiB")
 
-    def _read(response: Response) -> bytes:
+    def _read_response(response: Response) -> bytes:
         data = bytearray()
         for chunk in http.client.chunks(response):
             data += chunk
@@ -78,12 +81,12 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
 
     request = Request(
         f"{repository.name}/blobs/{descriptor.digest}",
-        PLAIN,
+        IDENTITY_ENCODING,
         shown=f"{repository}@{descriptor.digest}",
-        scopes=(pulling(repository.name),),
+        scopes=(pull_scope(repository.name),),
     )
-    with expected(request.shown):
-        return http.send(repository.host, hosts.PULL, request, _read)
+    with convert_not_found(request.shown):
+        return http.send_request(repository.host, hosts.PULL, request, _read_response)
 
 
 def file_request(
@@ -94,12 +97,12 @@ def file_request(
 
     def _urls() -> list[str]:
         path = f"{repository.name}/blobs/{digest}"
-        return [each.url(path) for each in http.endpoints(repository.host, hosts.PULL)]
+        return [each.url(path) for each in http.capable_endpoints(repository.host, hosts.PULL)]
 
     return FileRequest(locked, _urls, shown=f"{repository}@{digest}", layer=layer)
 
 
-def download(
+def download_blob(
     http: RegistryHttp,
     repository: Repository,
     descriptor: Descriptor,
@@ -116,9 +119,9 @@ def download(
     with (
         files.plain_errors(path),
         path.open("r+b", buffering=0) as file,
-        expected(request.shown),
+        convert_not_found(request.shown),
     ):
-        Download(request, file, http.client, advance, http.reporter, Stop()).run()
+        Download(request, file, http.client, advance, http.reporter, StopFlag()).run()
 
 
 def locked_blob(repository: Repository, descriptor: Descriptor) -> LockedFile:
@@ -135,4 +138,4 @@ def _mismatch(repository: Repository, descriptor: Descriptor, actual: str) -> In
         f"{repository}: expected {descriptor.size} bytes with the digest {descriptor.digest}, but"
         f" received {actual}"
     )
-    return IntegrityError(message, hint=REFUSED)
+    return IntegrityError(message, hint=REFUSED_REMEDY)

@@ -14,60 +14,60 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import blobs, manifests, pages, referrers, uploads
 from imgbuild.registry.authorizer import RegistryAuthorizer
-from imgbuild.registry.image_reference import Reference, Repository
-from imgbuild.registry.manifests import REFUSED, NotFound
+from imgbuild.registry.image_reference import ImageReference, Repository
+from imgbuild.registry.manifests import REFUSED_REMEDY, NotFound
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.registry.uploads import BlobSource, UploadOutcome
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Digest, digest_of
 
 __all__ = [
-    "REFUSED",
+    "REFUSED_REMEDY",
     "BlobSource",
-    "Client",
     "NotFound",
+    "RegistryClient",
     "UploadOutcome",
     "bytes_source",
     "file_source",
 ]
 
 
-def _ignore(_: int) -> None:
+def _ignore_progress(_: int) -> None:
     """The default for `advance`."""
 
 
 def bytes_source(data: bytes) -> BlobSource:
     """A blob source for bytes in memory."""
 
-    def _open(offset: int) -> BinaryIO:
+    def _open_bytes(offset: int) -> BinaryIO:
         return io.BytesIO(data[offset:])
 
-    return BlobSource(digest_of(data), len(data), _open)
+    return BlobSource(digest_of(data), len(data), _open_bytes)
 
 
 def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
     """A blob source for a file."""
 
-    def _open(offset: int) -> BinaryIO:
+    def _open_file(offset: int) -> BinaryIO:
         file = path.open("rb")
         file.seek(offset)
         return file
 
-    return BlobSource(digest, size, _open)
+    return BlobSource(digest, size, _open_file)
 
 
-class Client:
+class RegistryClient:
     """A client for registries. `plain_http` are hosts without TLS, in addition to this machine.
 
-    `attempts`, `first_wait` and `timeout` are those of `Http`. With `chunk`, blobs are uploaded in
-    chunks of this many bytes. With `origin`, no mirror is used, as required for changes in a
-    registry. All methods raise FetchFailed if a registry rejects a request or does not respond, and
-    IntegrityError if content does not match its digest.
+    `attempts`, `first_wait` and `timeout` are those of `HttpClient`. With `chunk`, blobs are
+    uploaded in chunks of this many bytes. With `origin`, no mirror is used, as required for changes
+    in a registry. All methods raise FetchFailed if a registry rejects a request or does not
+    respond, and IntegrityError if content does not match its digest.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Client:
         timeout: tuple[float, float] = (20.0, 60.0),
         chunk: int | None = None,
         origin: bool = False,
-        reporter: Reporter = SILENT,
+        reporter: Reporter = SILENT_REPORTER,
     ) -> None:
         authorizer = RegistryAuthorizer(plain_http, reporter)
-        http = Http(
+        http = HttpClient(
             offline=offline,
             attempts=attempts,
             first_wait=first_wait,
@@ -97,13 +97,13 @@ class Client:
 
     # -- manifests
 
-    def resolve(self, reference: Reference) -> Descriptor | None:
+    def resolve(self, reference: ImageReference) -> Descriptor | None:
         """The current document of a tag or digest. None if it is missing."""
-        return manifests.resolve(self.http, reference)
+        return manifests.resolve_reference(self.http, reference)
 
-    def manifest(self, reference: Reference) -> Document:
+    def manifest(self, reference: ImageReference) -> Document:
         """Read a manifest or an index. Raises NotFound if it is missing."""
-        return manifests.fetch(self.http, reference)
+        return manifests.fetch_manifest(self.http, reference)
 
     def put_manifest(
         self,
@@ -118,9 +118,9 @@ class Client:
         If the manifest has a subject and the registry does not list referrers, the tag with the
         subject's referrers is updated.
         """
-        digest, has_referrers = manifests.put(self.http, repository, data, media_type, tag)
-        if not has_referrers and referrers.subject(data) is not None:
-            referrers.keep(self.http, repository, data, media_type)
+        digest, has_referrers = manifests.put_manifest(self.http, repository, data, media_type, tag)
+        if not has_referrers and referrers.subject_of_manifest(data) is not None:
+            referrers.add_referrer(self.http, repository, data, media_type)
         return digest
 
     def delete(self, repository: Repository, target: str) -> bool:
@@ -131,26 +131,26 @@ class Client:
         """
         if ":" not in target:
             named = repository.tagged(target)
-            return manifests.delete(self.http, named)
+            return manifests.delete_manifest(self.http, named)
         named = repository.with_digest(target)
         try:
-            subject = referrers.subject(self.manifest(named).data)
+            subject = referrers.subject_of_manifest(self.manifest(named).data)
         except NotFound:
             return False
-        gone = manifests.delete(self.http, named)
+        gone = manifests.delete_manifest(self.http, named)
         if subject and not referrers.has_api(self.http, repository, subject.digest):
-            referrers.forget(self.http, repository, subject.digest, target)
+            referrers.remove_referrer(self.http, repository, subject.digest, target)
         return gone
 
     # -- blobs
 
     def has(self, repository: Repository, digest: Digest) -> int | None:
         """The size of a blob. None if it is missing."""
-        return blobs.has(self.http, repository, digest)
+        return blobs.blob_size(self.http, repository, digest)
 
     def blob(self, repository: Repository, descriptor: Descriptor) -> bytes:
         """Read a blob of at most 64 MiB."""
-        return blobs.read(self.http, repository, descriptor)
+        return blobs.read_blob(self.http, repository, descriptor)
 
     def file_request(
         self, repository: Repository, locked: LockedFile, *, layer: bool = False
@@ -167,24 +167,26 @@ class Client:
         repository: Repository,
         descriptor: Descriptor,
         path: Path,
-        advance: Callable[[int], object] = _ignore,
+        advance: Callable[[int], object] = _ignore_progress,
     ) -> None:
         """Download a blob to the file `path`, which can contain its first bytes."""
-        blobs.download(self.http, repository, descriptor, path, advance)
+        blobs.download_blob(self.http, repository, descriptor, path, advance)
 
-    def upload(
+    def upload_blob(
         self,
         repository: Repository,
         source: BlobSource,
         *,
-        advance: Callable[[int], object] = _ignore,
+        advance: Callable[[int], object] = _ignore_progress,
     ) -> UploadOutcome:
         """Upload a blob unless the repository has it."""
-        return uploads.upload(self.http, repository, source, advance=advance, chunk=self._chunk)
+        return uploads.upload_blob(
+            self.http, repository, source, advance=advance, chunk=self._chunk
+        )
 
     def mount(self, repository: Repository, digest: Digest, size: int, source: Repository) -> bool:
         """Mount a blob from the repository `source`. Returns False if this is not supported."""
-        return uploads.mount(self.http, repository, digest, size, source)
+        return uploads.mount_blob(self.http, repository, digest, size, source)
 
     # -- lists
 
@@ -192,12 +194,12 @@ class Client:
         self, repository: Repository, digest: Digest, artifact_type: str | None = None
     ) -> tuple[Descriptor, ...]:
         """The referrers of `digest`, such as signatures, SBOMs and statements."""
-        return referrers.find(self.http, repository, digest, artifact_type)
+        return referrers.find_referrers(self.http, repository, digest, artifact_type)
 
     def tags(self, repository: Repository) -> Iterator[str]:
         """The tags of a repository."""
-        return pages.tags(self.http, repository)
+        return pages.list_tags(self.http, repository)
 
     def repositories(self, host: str) -> Iterator[str]:
         """The names of the repositories of a registry, if it lists them."""
-        return pages.catalog(self.http, host)
+        return pages.list_catalog(self.http, host)

@@ -22,17 +22,17 @@ import msgspec
 from imgbuild.errors import InputError
 from imgbuild.registry.image_reference import HUB
 from imgbuild.system import boundary
-from imgbuild.system.files import home
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.files import home_folder
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
 HUB_SERVER = "registry-1.docker.io"
-LOCAL = re.compile(r"^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$")
+LOCAL_HOST = re.compile(r"^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$")
 PULL, RESOLVE, PUSH = "pull", "resolve", "push"
 CAPABILITIES = (PULL, RESOLVE, PUSH)
 DEFAULT = "_default"
 
 
-class Certificates(msgspec.Struct, frozen=True):
+class HostCertificates(msgspec.Struct, frozen=True):
     """Additional trusted authorities, and the client certificate (chain and key)."""
 
     authorities: tuple[Path, ...] = ()
@@ -40,14 +40,14 @@ class Certificates(msgspec.Struct, frozen=True):
     verify: bool = True
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class HostEndpoint(msgspec.Struct, frozen=True):
     """A base URL of the registry `host`, or of a mirror of it."""
 
     host: str
     address: str
     capabilities: tuple[str, ...] = CAPABILITIES
     headers: dict[str, str] = {}
-    certificates: Certificates = Certificates()
+    certificates: HostCertificates = HostCertificates()
     mirror: bool = False
 
     def url(self, path: str) -> str:
@@ -57,9 +57,9 @@ class Endpoint(msgspec.Struct, frozen=True):
         return f"{self.address}/{path}{'&' if '?' in path else '?'}ns={self.host}"
 
 
-def folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+def configuration_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """The folders with host configurations, the user's first."""
-    config = environ.get("XDG_CONFIG_HOME") or home() / ".config"
+    config = environ.get("XDG_CONFIG_HOME") or home_folder() / ".config"
     return (
         Path(config) / "imgbuild/certs.d",
         Path("/etc/containerd/certs.d"),
@@ -67,22 +67,22 @@ def folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     )
 
 
-def endpoints(
+def host_endpoints(
     host: str,
     plain_http: Collection[str] = (),
     places: Sequence[Path] | None = None,
     *,
-    reporter: Reporter = SILENT,
-) -> tuple[Endpoint, ...]:
+    reporter: Reporter = SILENT_REPORTER,
+) -> tuple[HostEndpoint, ...]:
     """The endpoints of `host`, mirrors first. Raises InputError for an invalid configuration."""
-    places = folders(os.environ) if places is None else places
-    plain = host in plain_http or bool(LOCAL.match(host))
+    places = configuration_folders(os.environ) if places is None else places
+    plain = host in plain_http or bool(LOCAL_HOST.match(host))
     address = f"{'http' if plain else 'https'}://{HUB_SERVER if host == HUB else host}/v2"
     for name in (host, DEFAULT):
         for folder in (place / name for place in places):
             described = folder / "hosts.toml"
             if described.is_file():
-                host_endpoints = _described(host, address, described)
+                host_endpoints = _described_endpoints(host, address, described)
                 for endpoint in host_endpoints:
                     if not endpoint.certificates.verify:
                         reporter.warn(
@@ -90,17 +90,17 @@ def endpoints(
                             " because skip_verify is set"
                         )
                 return host_endpoints
-            certificates = _dockers(folder)
-            if certificates != Certificates():
-                return (Endpoint(host, address, certificates=certificates),)
-    return (Endpoint(host, address),)
+            certificates = _docker_certificates(folder)
+            if certificates != HostCertificates():
+                return (HostEndpoint(host, address, certificates=certificates),)
+    return (HostEndpoint(host, address),)
 
 
-def context(certificates: Certificates) -> ssl.SSLContext:
+def tls_context(certificates: HostCertificates) -> ssl.SSLContext:
     """A TLS context with `certificates`. Raises InputError for an invalid file."""
     from imgbuild.http import session
 
-    tls_context = session.trust(os.environ)
+    tls_context = session.create_trust(os.environ)
     place = Path()
     try:
         for place in certificates.authorities:
@@ -123,7 +123,7 @@ def context(certificates: Certificates) -> ssl.SSLContext:
 _Texts = str | list[str]
 
 
-class _Settings(msgspec.Struct, frozen=True):
+class _EndpointSettings(msgspec.Struct, frozen=True):
     """The settings of the registry or of a mirror in hosts.toml."""
 
     capabilities: tuple[str, ...] = CAPABILITIES
@@ -134,14 +134,16 @@ class _Settings(msgspec.Struct, frozen=True):
     header: dict[str, _Texts] = {}
 
 
-class _Document(_Settings, frozen=True):
+class _HostDocument(_EndpointSettings, frozen=True):
     server: str = ""
-    host: dict[str, _Settings] = {}
+    host: dict[str, _EndpointSettings] = {}
 
 
-def _described(host: str, address: str, file: Path) -> tuple[Endpoint, ...]:
+def _described_endpoints(host: str, address: str, file: Path) -> tuple[HostEndpoint, ...]:
     try:
-        document = msgspec.convert(tomllib.loads(boundary.content(file).decode()), _Document)
+        document = msgspec.convert(
+            tomllib.loads(boundary.read_regular_file(file).decode()), _HostDocument
+        )
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         message = f"{file}: {error}"
         raise InputError(message, hint="use the format of containerd's hosts.toml") from error
@@ -157,8 +159,8 @@ def _described(host: str, address: str, file: Path) -> tuple[Endpoint, ...]:
     return (*mirrors, _endpoint(host, server, document, file, mirror=False))
 
 
-def _address(text: str, settings: _Settings, file: Path) -> str:
-    scheme = "http" if LOCAL.match(text.partition("/")[0]) else "https"
+def _address(text: str, settings: _EndpointSettings, file: Path) -> str:
+    scheme = "http" if LOCAL_HOST.match(text.partition("/")[0]) else "https"
     full = text if "://" in text else f"{scheme}://{text}"
     parts = urlsplit(full)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
@@ -169,8 +171,8 @@ def _address(text: str, settings: _Settings, file: Path) -> str:
 
 
 def _endpoint(
-    host: str, address: str, settings: _Settings, file: Path, *, mirror: bool
-) -> Endpoint:
+    host: str, address: str, settings: _EndpointSettings, file: Path, *, mirror: bool
+) -> HostEndpoint:
     unknown = [word for word in settings.capabilities if word not in CAPABILITIES]
     if unknown:
         message = f"{file}: {unknown[0]!r} is not a known capability"
@@ -179,12 +181,12 @@ def _endpoint(
         name: value if isinstance(value, str) else ", ".join(value)
         for name, value in settings.header.items()
     }
-    certificates = Certificates(
+    certificates = HostCertificates(
         authorities=tuple(file.parent / each for each in _list(settings.ca)),
         own=tuple(_client_certificates(settings.client, file)),
         verify=not settings.skip_verify,
     )
-    return Endpoint(host, address, settings.capabilities, headers, certificates, mirror)
+    return HostEndpoint(host, address, settings.capabilities, headers, certificates, mirror)
 
 
 def _client_certificates(
@@ -203,10 +205,10 @@ def _list(texts: _Texts) -> list[str]:
 # -- Docker's folders
 
 
-def _dockers(folder: Path) -> Certificates:
+def _docker_certificates(folder: Path) -> HostCertificates:
     if not folder.is_dir():
-        return Certificates()
-    return Certificates(
+        return HostCertificates()
+    return HostCertificates(
         authorities=tuple(sorted(folder.glob("*.crt"))),
         own=tuple((each, each.with_suffix(".key")) for each in sorted(folder.glob("*.cert"))),
     )

@@ -1,6 +1,6 @@
 """Reads and verifies documents of images in registries, and reads layers on request.
 
-`InRegistry` is a `Source` of `oci.image`.
+`RegistrySource` is a `Source` of `oci.image`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Document, Index
-from imgbuild.oci.image import LISTS, PlatformImage, by_arch, platform_image
-from imgbuild.oci.reader import LayerFile, check
+from imgbuild.oci.image import LISTS, PlatformImage, images_by_arch, platform_image
+from imgbuild.oci.reader import LayerFile, check_digests
 from imgbuild.registry import manifests
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import Reference
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import ImageReference
 from imgbuild.values import Arch, Digest
 
 TYPES = (documents.INDEX, documents.MANIFEST)
 
 
-class InRegistry:
+class RegistrySource:
     """An image in a registry. `fetched` is the top document."""
 
-    def __init__(self, client: Client, reference: Reference) -> None:
+    def __init__(self, client: RegistryClient, reference: ImageReference) -> None:
         self.client = client
         self.reference = reference
         self.repository = reference.repository
@@ -39,7 +39,7 @@ class InRegistry:
         self.fetched = client.manifest(reference)
         self.top = self.fetched.descriptor
 
-    def document(self, descriptor: Descriptor) -> bytes:
+    def read_document(self, descriptor: Descriptor) -> bytes:
         """Works as in `Source`."""
         if descriptor.digest == self.top.digest:
             return self.fetched.data
@@ -60,7 +60,7 @@ class InRegistry:
         with store.scratch() as folder:
             self.client.download(self.repository, layer, folder / "layer", advance)
             if diff_id is not None:
-                check(LayerFile(path=folder / "layer", diff_id=diff_id), layer.digest)
+                check_digests(LayerFile(path=folder / "layer", diff_id=diff_id), layer.digest)
 
 
 class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,28 +70,30 @@ class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
     images: dict[Arch, PlatformImage]
 
 
-def read(client: Client, reference: Reference, arch: Arch | None = None) -> RegistryImage:
+def read_registry_image(
+    client: RegistryClient, reference: ImageReference, arch: Arch | None = None
+) -> RegistryImage:
     """Read the documents of the image `reference`, or only of the manifest for `arch`.
 
     Raises InputError for a missing architecture, and for an image that a layout cannot contain
     unchanged, and IntegrityError if a document does not match its digest.
     """
-    source = InRegistry(client, reference)
+    source = RegistrySource(client, reference)
     top = source.fetched
     _require_type(top.media_type, reference)
     if arch is not None or top.media_type == documents.MANIFEST:
-        only = platform(source, arch)
+        only = image_for_arch(source, arch)
         _require_type(only.manifest.media_type, reference)
         top = Document(only.manifest_data, only.manifest.media_type)
         return RegistryImage(top=top, images={only.arch: only})
     entries = codec.decode(top.data, Index, file=str(reference)).manifests
     for entry in entries:
         _require_type(entry.media_type, reference)
-    images = by_arch((platform_image(source, entry) for entry in entries), reference)
+    images = images_by_arch((platform_image(source, entry) for entry in entries), reference)
     return RegistryImage(top=top, images=images)
 
 
-def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
+def image_for_arch(source: RegistrySource, arch: Arch | None) -> PlatformImage:
     """Read the image for `arch` from an index or manifest. If `arch` is None, the only image.
 
     Raises InputError if the image does not exist, and IntegrityError if a document does not match
@@ -108,7 +110,7 @@ def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
     return image
 
 
-def _require_type(media_type: str, reference: Reference) -> None:
+def _require_type(media_type: str, reference: ImageReference) -> None:
     if media_type not in TYPES:
         message = (
             f"{reference} has the type {media_type}, which an OCI layout cannot contain unchanged"
@@ -116,7 +118,7 @@ def _require_type(media_type: str, reference: Reference) -> None:
         raise InputError(message, hint="use an OCI image, or convert this one with skopeo copy")
 
 
-def _entry(reference: Reference, entries: Sequence[Descriptor], arch: Arch) -> Descriptor:
+def _entry(reference: ImageReference, entries: Sequence[Descriptor], arch: Arch) -> Descriptor:
     for entry in entries:
         if entry.platform.get("os") == "linux" and entry.platform.get("architecture") == arch.oci:
             return entry

@@ -38,16 +38,16 @@ class Repository(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return f"{self.host}/{self.name}"
 
-    def tagged(self, tag: str) -> Reference:
+    def tagged(self, tag: str) -> ImageReference:
         """The reference of `tag` in this repository."""
-        return Reference(self.host, self.name, tag)
+        return ImageReference(self.host, self.name, tag)
 
-    def with_digest(self, digest: Digest) -> Reference:
+    def with_digest(self, digest: Digest) -> ImageReference:
         """The reference of `digest` in this repository."""
-        return Reference(self.host, self.name, digest=digest)
+        return ImageReference(self.host, self.name, digest=digest)
 
 
-class Reference(msgspec.Struct, frozen=True):
+class ImageReference(msgspec.Struct, frozen=True):
     """A repository with a tag or digest. If there is a digest, the tag is only informational."""
 
     host: str
@@ -76,7 +76,7 @@ def is_host(word: str) -> bool:
     return HOST_ALONE.fullmatch(word) is not None
 
 
-def parse(text: str, *, default_tag: str | None = None) -> Reference:
+def parse_reference(text: str, *, default_tag: str | None = None) -> ImageReference:
     """Read `[host/]name[:tag][@digest]`. `default_tag` is used without tag and digest.
 
     Raises InputError for other texts.
@@ -106,12 +106,12 @@ def parse(text: str, *, default_tag: str | None = None) -> Reference:
         message = f"invalid image reference: {text!r}"
         raise InputError(message, hint="use HOST/NAME[:TAG][@sha256:…], all in lower case")
     chosen = tag if colon else None if at else default_tag
-    return Reference(host, name, chosen, digest if at else None)
+    return ImageReference(host, name, chosen, digest if at else None)
 
 
 def parse_repository(text: str) -> Repository:
     """Read `[host/]name`. Raises InputError for other texts, such as a tag or digest."""
-    reference = parse(text)
+    reference = parse_reference(text)
     if reference.target:
         message = f"{text!r} is an image reference, but a repository is expected"
         raise InputError(message, hint=f"use {reference.repository}")

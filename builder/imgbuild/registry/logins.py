@@ -13,33 +13,33 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.http.credentials import Login
+from imgbuild.http.credentials import LoginPair
 from imgbuild.registry.hosts import HUB_SERVER
 from imgbuild.registry.image_reference import HUB
 from imgbuild.system import boundary, process, programs
-from imgbuild.system.files import home
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.files import home_folder
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
 HUB_LOGIN = "https://index.docker.io/v1/"
 TOKEN_USER = "<token>"  # noqa: S105 - by this name a helper says that its secret is a token
-NOTHING = "credentials not found"
+NOT_FOUND_TEXT = "credentials not found"
 
 
 class RegistryLogin(msgspec.Struct, frozen=True):
     """The credentials for a host: user and password, identity token, or bearer token."""
 
-    login: Login | None = None
+    login: LoginPair | None = None
     identity: str = ""
     bearer: str = ""
 
     @property
-    def secrets(self) -> tuple[str, ...]:
+    def secret_texts(self) -> tuple[str, ...]:
         """The secrets, which must not be printed."""
         parts = (self.login[1] if self.login else "", self.identity, self.bearer)
         return tuple(part for part in parts if part)
 
 
-class _Auth(msgspec.Struct, frozen=True):
+class _AuthEntry(msgspec.Struct, frozen=True):
     auth: str = ""
     username: str = ""
     password: str = ""
@@ -47,36 +47,40 @@ class _Auth(msgspec.Struct, frozen=True):
     registrytoken: str = ""
 
 
-class _Config(msgspec.Struct, frozen=True, rename="camel"):
-    auths: dict[str, _Auth] = {}
+class _DockerConfig(msgspec.Struct, frozen=True, rename="camel"):
+    auths: dict[str, _AuthEntry] = {}
     creds_store: str = ""
     cred_helpers: dict[str, str] = {}
 
 
-class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
+class _HelperAnswer(msgspec.Struct, frozen=True, rename="pascal"):
     username: str = ""
     secret: str = ""
 
 
-def find(host: str, reporter: Reporter = SILENT) -> RegistryLogin:
+def find_registry_login(host: str, reporter: Reporter = SILENT_REPORTER) -> RegistryLogin:
     """The credentials for `host` in the configuration of Docker or podman. Empty if not found."""
     return next(
-        (login for path in _files() if (login := _in(path, host, reporter)) != RegistryLogin()),
+        (
+            login
+            for path in _files()
+            if (login := _login_in_file(path, host, reporter)) != RegistryLogin()
+        ),
         RegistryLogin(),
     )
 
 
 def _files() -> tuple[Path, ...]:
     """The files with credentials, all in Docker's format."""
-    docker = Path(os.environ.get("DOCKER_CONFIG") or home() / ".docker")
+    docker = Path(os.environ.get("DOCKER_CONFIG") or home_folder() / ".docker")
     run_time = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     podman = os.environ.get("REGISTRY_AUTH_FILE") or f"{run_time}/containers/auth.json"
     return (docker / "config.json", Path(podman))
 
 
-def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
+def _login_in_file(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
     """The credentials for `host` in a file."""
-    config = _read(path)
+    config = _read_config(path)
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
     for helper in helpers[:1] or [config.creds_store]:
@@ -85,9 +89,9 @@ def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
             return login
     entries = [(name, config.auths[name]) for name in names if name in config.auths]
     # An empty entry means that a helper stores the credentials.
-    filled_entries = [(name, entry) for name, entry in entries if entry != _Auth()]
+    filled_entries = [(name, entry) for name, entry in entries if entry != _AuthEntry()]
     return (
-        _decoded(filled_entries[0][1], filled_entries[0][0], path)
+        _decode_auth(filled_entries[0][1], filled_entries[0][0], path)
         if filled_entries
         else RegistryLogin()
     )
@@ -104,11 +108,11 @@ def _names(host: str) -> tuple[str, ...]:
     return (host, *(form.format(host) for form in forms))
 
 
-def _read(path: Path) -> _Config:
+def _read_config(path: Path) -> _DockerConfig:
     try:
-        return msgspec.json.decode(boundary.content(path), type=_Config)
+        return msgspec.json.decode(boundary.read_regular_file(path), type=_DockerConfig)
     except FileNotFoundError:
-        return _Config()
+        return _DockerConfig()
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
@@ -120,7 +124,7 @@ def _read(path: Path) -> _Config:
         ) from None
 
 
-def _decoded(auth: _Auth, name: str, path: Path) -> RegistryLogin:
+def _decode_auth(auth: _AuthEntry, name: str, path: Path) -> RegistryLogin:
     user, colon, password = auth.username, ":", auth.password
     if auth.auth:
         try:
@@ -136,17 +140,17 @@ def _decoded(auth: _Auth, name: str, path: Path) -> RegistryLogin:
 
 def _run_helper(helper: str, name: str, path: Path, reporter: Reporter) -> RegistryLogin:
     """Run the credential helper `helper` for `name`."""
-    program = programs.which(f"docker-credential-{helper}")
+    program = programs.find_on_path(f"docker-credential-{helper}")
     if program is None:
         reporter.warn(f"{path} requires docker-credential-{helper}, which is not installed")
         return RegistryLogin()
-    result = process.run([program, "get"], stdin=name, check=False)
+    result = process.run_command([program, "get"], stdin=name, check=False)
     if result.status != 0:
-        if NOTHING not in result.stdout + result.stderr:
+        if NOT_FOUND_TEXT not in result.stdout + result.stderr:
             reporter.warn(f"docker-credential-{helper} has no credentials for {name}")
         return RegistryLogin()
     try:
-        answer = msgspec.json.decode(result.stdout.encode(), type=_Answer)
+        answer = msgspec.json.decode(result.stdout.encode(), type=_HelperAnswer)
     except msgspec.DecodeError:
         reporter.warn(f"docker-credential-{helper} returned invalid credentials for {name}")
         return RegistryLogin()

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import PLAIN, Refused
-from imgbuild.http.headers import number
+from imgbuild.http.client import IDENTITY_ENCODING, RequestRefused
+from imgbuild.http.headers import parse_integer
 from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import hosts
-from imgbuild.registry.authorizer import RegistryRefused, pulling, pushing
-from imgbuild.registry.image_reference import Reference, Repository
+from imgbuild.registry.authorizer import RegistryRefused, pull_scope, push_scope
+from imgbuild.registry.image_reference import ImageReference, Repository
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.values import DIGEST_PATTERN, Digest, digest_of
 
@@ -31,13 +31,15 @@ BLOB_UNKNOWN = "MANIFEST_BLOB_UNKNOWN"  # the distribution specification's code
 TYPES = (documents.INDEX, documents.MANIFEST, documents.DOCKER_INDEX, documents.DOCKER_MANIFEST)
 ACCEPT = ", ".join(TYPES)
 LIMIT = 16 * 1024 * 1024  # registries need not accept more than 4
-REFUSED = "do not use this image, because the registry returns different content for the digest"
+REFUSED_REMEDY = (
+    "do not use this image, because the registry returns different content for the digest"
+)
 
 
-class NotFound(Refused):
+class NotFound(RequestRefused):
     """The registry has no such manifest, blob, tag or repository."""
 
-    def __init__(self, what: object, refused: Refused) -> None:
+    def __init__(self, what: object, refused: RequestRefused) -> None:
         message = f"{what} not found: {refused.message}"
         super().__init__(
             message, status=404, hint="to list existing images, run: imgbuild registry ls"
@@ -45,18 +47,18 @@ class NotFound(Refused):
 
 
 @contextlib.contextmanager
-def expected(what: object) -> Iterator[None]:
+def convert_not_found(what: object) -> Iterator[None]:
     """Convert a response with status 404 to NotFound."""
     try:
         yield
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status != 404:
             raise
         raise NotFound(what, refused) from None
 
 
-def resolve(
-    http: RegistryHttp, reference: Reference, capability: str | None = None
+def resolve_reference(
+    http: RegistryHttp, reference: ImageReference, capability: str | None = None
 ) -> Descriptor | None:
     """The current document of `reference`. None if it is missing.
 
@@ -65,9 +67,9 @@ def resolve(
     """
     capability = capability or _capability(reference)
 
-    def _read(response: Response) -> Descriptor | None:
+    def _read_descriptor(response: Response) -> Descriptor | None:
         digest = response.headers.get("Docker-Content-Digest", "").strip()
-        size = number(response.headers.get("Content-Length", ""))
+        size = parse_integer(response.headers.get("Content-Length", ""))
         kind = media_type(response)
         whole = re.fullmatch(DIGEST_PATTERN, digest) and kind in TYPES
         if not whole or size is None or reference.digest not in (None, digest):
@@ -75,8 +77,10 @@ def resolve(
         return Descriptor(media_type=kind, digest=digest, size=size)
 
     try:
-        descriptor = http.send(reference.host, capability, _request(reference, "HEAD"), _read)
-    except Refused as refused:
+        descriptor = http.send_request(
+            reference.host, capability, _request(reference, "HEAD"), _read_descriptor
+        )
+    except RequestRefused as refused:
         if refused.status == 404:
             return None
         if refused.status not in (400, 405, 406, 501):
@@ -85,19 +89,21 @@ def resolve(
     if descriptor is not None:
         return descriptor
     try:
-        return fetch(http, reference, capability).descriptor
+        return fetch_manifest(http, reference, capability).descriptor
     except NotFound:
         return None
 
 
-def fetch(http: RegistryHttp, reference: Reference, capability: str | None = None) -> Document:
+def fetch_manifest(
+    http: RegistryHttp, reference: ImageReference, capability: str | None = None
+) -> Document:
     """Read the manifest or index `reference`.
 
     Raises NotFound if it is missing, and IntegrityError if the content does not match the digest,
     or if the type differs from the response header.
     """
 
-    def _read(response: Response) -> Document:
+    def _read_document(response: Response) -> Document:
         data = http.client.body(response, LIMIT)
         actual = digest_of(data)
         reported = response.headers.get("Docker-Content-Digest", "").strip()
@@ -106,19 +112,21 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
         )
         if actual != required_digest:
             message = f"{reference.host} returned {actual} for {reference.name}@{required_digest}"
-            raise IntegrityError(message, hint=REFUSED)
+            raise IntegrityError(message, hint=REFUSED_REMEDY)
         stated, served = documents.stated_type(data, reference), media_type(response)
         if stated and served in TYPES and served != stated:
             message = f"{reference} is served with the media type {served}, but contains {stated}"
-            raise IntegrityError(message, hint=REFUSED)
+            raise IntegrityError(message, hint=REFUSED_REMEDY)
         return Document(data, stated or served)
 
     capability = capability or _capability(reference)
-    with expected(reference):
-        return http.send(reference.host, capability, _request(reference, "GET"), _read)
+    with convert_not_found(reference):
+        return http.send_request(
+            reference.host, capability, _request(reference, "GET"), _read_document
+        )
 
 
-def put(
+def put_manifest(
     http: RegistryHttp, repository: Repository, data: bytes, kind: str, tag: str | None
 ) -> tuple[Digest, bool]:
     """Store a manifest by digest or `tag`. Returns whether the registry lists its referrers.
@@ -126,9 +134,9 @@ def put(
     Raises IntegrityError if the registry reports a different stored digest.
     """
     digest = digest_of(data)
-    named = Reference(repository.host, repository.name, tag, None if tag else digest)
+    named = ImageReference(repository.host, repository.name, tag, None if tag else digest)
 
-    def _read(response: Response) -> tuple[str, str]:
+    def _read_location(response: Response) -> tuple[str, str]:
         return (
             response.headers.get("Docker-Content-Digest", "").strip(),
             response.headers.get("OCI-Subject", "").strip(),
@@ -139,12 +147,14 @@ def put(
         {"Content-Type": kind},
         "PUT",
         lambda: data,
-        scopes=(pushing(repository.name),),
+        scopes=(push_scope(repository.name),),
         read_timeout=300.0,
     )
-    reported, subject = _accepted(lambda: http.send(repository.host, hosts.PUSH, request, _read))
+    reported, subject = _send_until_accepted(
+        lambda: http.send_request(repository.host, hosts.PUSH, request, _read_location)
+    )
     if not reported:
-        descriptor = resolve(http, named, hosts.PUSH)
+        descriptor = resolve_reference(http, named, hosts.PUSH)
         reported = descriptor.digest if descriptor is not None else "nothing"
     if reported == "nothing" or (reported.startswith("sha256:") and reported != digest):
         message = f"{repository.host} stored {reported} for {named}, which was uploaded as {digest}"
@@ -153,7 +163,7 @@ def put(
     return digest, bool(subject)
 
 
-def _accepted(send: Callable[[], T]) -> T:
+def _send_until_accepted(send: Callable[[], T]) -> T:
     """Retry `send` while the registry does not find existing blobs, and return the response.
 
     While two clients mount the same blob, the link of docker-registry to the blob is temporarily
@@ -169,14 +179,14 @@ def _accepted(send: Callable[[], T]) -> T:
     return send()
 
 
-def delete(http: RegistryHttp, reference: Reference) -> bool:
+def delete_manifest(http: RegistryHttp, reference: ImageReference) -> bool:
     """Delete a manifest or a tag. Returns False if it did not exist."""
     scopes = (f"repository:{reference.name}:pull,delete",)
     path = f"{reference.name}/manifests/{reference.target}"
     request = Request(path, method="DELETE", scopes=scopes)
     try:
-        return http.send(reference.host, hosts.PUSH, request, lambda _: True)
-    except Refused as refused:
+        return http.send_request(reference.host, hosts.PUSH, request, lambda _: True)
+    except RequestRefused as refused:
         if refused.status == 404:
             return False
         if refused.status == 405:
@@ -190,14 +200,14 @@ def media_type(response: Response) -> str:
     return response.headers.get("Content-Type", "").partition(";")[0].strip()
 
 
-def _capability(reference: Reference) -> str:
+def _capability(reference: ImageReference) -> str:
     return hosts.PULL if reference.digest else hosts.RESOLVE
 
 
-def _request(reference: Reference, method: str) -> Request:
+def _request(reference: ImageReference, method: str) -> Request:
     return Request(
         f"{reference.name}/manifests/{reference.target}",
-        {**PLAIN, "Accept": ACCEPT},
+        {**IDENTITY_ENCODING, "Accept": ACCEPT},
         method,
-        scopes=(pulling(reference.name),),
+        scopes=(pull_scope(reference.name),),
     )

@@ -11,15 +11,15 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import PLAIN
-from imgbuild.http.credentials import origin, redact
+from imgbuild.http.client import IDENTITY_ENCODING
+from imgbuild.http.credentials import redact_url, url_origin
 from imgbuild.http.request import Request
 from imgbuild.registry import hosts
-from imgbuild.registry.authorizer import pulling
-from imgbuild.registry.hosts import Endpoint
+from imgbuild.registry.authorizer import pull_scope
+from imgbuild.registry.hosts import HostEndpoint
 from imgbuild.registry.image_reference import Repository
-from imgbuild.registry.manifests import expected
-from imgbuild.registry.transport import RegistryHttp, at
+from imgbuild.registry.manifests import convert_not_found
+from imgbuild.registry.transport import RegistryHttp, request_at
 
 if TYPE_CHECKING:
     from imgbuild.http.session import Response
@@ -38,39 +38,47 @@ class RegistryPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class _Tags(msgspec.Struct, frozen=True):
+class _TagsPage(msgspec.Struct, frozen=True):
     tags: list[str] | None = None
 
 
-class _Catalog(msgspec.Struct, frozen=True):
+class _CatalogPage(msgspec.Struct, frozen=True):
     repositories: list[str] | None = None
 
 
-def tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
+def list_tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
     """The tags of a repository in the registry's order. Raises NotFound if it is missing."""
-    path, scope = f"{repository.name}/tags/list", pulling(repository.name)
-    with expected(repository):
-        for page in pages(http, repository.host, Request(path, PLAIN, scopes=(scope,))):
-            yield from codec.decode(page.data, _Tags, file=f"tags of {repository}").tags or ()
+    path, scope = f"{repository.name}/tags/list", pull_scope(repository.name)
+    with convert_not_found(repository):
+        for page in iterate_pages(
+            http, repository.host, Request(path, IDENTITY_ENCODING, scopes=(scope,))
+        ):
+            yield from codec.decode(page.data, _TagsPage, file=f"tags of {repository}").tags or ()
 
 
-def catalog(http: RegistryHttp, host: str) -> Iterator[str]:
+def list_catalog(http: RegistryHttp, host: str) -> Iterator[str]:
     """The names of the repositories in a registry."""
-    for page in pages(http, host, Request("_catalog", PLAIN, scopes=(CATALOG,))):
-        yield from codec.decode(page.data, _Catalog, file=f"catalog of {host}").repositories or ()
+    for page in iterate_pages(
+        http, host, Request("_catalog", IDENTITY_ENCODING, scopes=(CATALOG,))
+    ):
+        yield from (
+            codec.decode(page.data, _CatalogPage, file=f"catalog of {host}").repositories or ()
+        )
 
 
-def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryPage]:
+def iterate_pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryPage]:
     """Read all pages of a list, starting at the path of `request`."""
 
-    def _read(response: Response) -> RegistryPage:
+    def _read_page(response: Response) -> RegistryPage:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
-        return RegistryPage(http.client.body(response, LIMIT), kind, _following(response))
+        return RegistryPage(http.client.body(response, LIMIT), kind, _next_page_url(response))
 
-    def _first(endpoint: Endpoint) -> tuple[RegistryPage, str]:
-        return http.client.retrying(at(endpoint, request), _read), endpoint.address
+    def _first_page(endpoint: HostEndpoint) -> tuple[RegistryPage, str]:
+        return http.client.retry_request(
+            request_at(endpoint, request), _read_page
+        ), endpoint.address
 
-    page, server = http.first_result(host, hosts.RESOLVE, _first)
+    page, server = http.first_result(host, hosts.RESOLVE, _first_page)
     seen: set[str] = set()
     while True:
         yield page
@@ -78,26 +86,27 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryP
             return
         if page.next in seen or len(seen) >= PAGES:
             way = "are circular" if page.next in seen else f"are more than {PAGES}"
-            message = f"{redact(page.next)}: the pages of this list {way}"
+            message = f"{redact_url(page.next)}: the pages of this list {way}"
             raise FetchFailed(message, hint="contact the registry's administrator")
         seen.add(page.next)
         following = Request(page.next, request.headers, scopes=request.scopes, server=server)
-        page = http.client.retrying(following, _read)
+        page = http.client.retry_request(following, _read_page)
 
 
-def _following(response: Response) -> str | None:
+def _next_page_url(response: Response) -> str | None:
     """The URL of the next page, which must be on the same server."""
     for address, fields in _NEXT.findall(response.headers.get("Link", "")):
         if re.search(r';\s*rel\s*=\s*"?next"?', fields, re.IGNORECASE):
             try:
                 place: str = urljoin(response.url, address)
-                near = origin(place) == origin(response.url)
+                near = url_origin(place) == url_origin(response.url)
             except ValueError:  # invalid brackets or port
-                message = f"{redact(response.url)}: the next page has no valid URL"
+                message = f"{redact_url(response.url)}: the next page has no valid URL"
                 raise FetchFailed(message, hint="contact the registry's administrator") from None
             if not near:
                 message = (
-                    f"{redact(response.url)}: the next page is on another server, {redact(place)}"
+                    f"{redact_url(response.url)}: the next page is on another server,"
+                    f" {redact_url(place)}"
                 )
                 raise FetchFailed(message, hint="contact the registry's administrator")
             return place

@@ -13,19 +13,19 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import PLAIN, Refused
+from imgbuild.http.client import IDENTITY_ENCODING, RequestRefused
 from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index
 from imgbuild.registry import hosts, manifests, pages
-from imgbuild.registry.authorizer import pulling
+from imgbuild.registry.authorizer import pull_scope
 from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.values import Digest, digest_of
 
 # The response status of registries without the API; the specification defines only 404.
-_WITHOUT = (400, 404, 405, 406, 501)
+_NO_API_STATUSES = (400, 404, 405, 406, 501)
 _ROUNDS = 5
 
 
@@ -39,18 +39,18 @@ class ReferrerManifest(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] = {}
 
 
-def tag(digest: Digest) -> str:
+def referrers_tag(digest: Digest) -> str:
     """The tag with the referrers of `digest` in a registry without the API."""
     return digest.replace(":", "-", 1)
 
 
-def find(
+def find_referrers(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...]:
     """The referrers of `digest`, optionally only those of `artifact_type`."""
-    descriptors = _by_api(http, repository, digest, artifact_type)
+    descriptors = _referrers_by_api(http, repository, digest, artifact_type)
     if descriptors is None:
-        entries = _by_tag(http, repository, digest)
+        entries = _referrers_by_tag(http, repository, digest)
         descriptors = tuple(msgspec.convert(entry, Descriptor) for entry in entries)
     unique = {descriptor.digest: descriptor for descriptor in descriptors}
     return tuple(
@@ -60,7 +60,7 @@ def find(
     )
 
 
-def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> None:
+def add_referrer(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> None:
     """Add the manifest `data` to the tag with the referrers of its subject.
 
     Because the specification does not coordinate writers, the tag is read again, and rewritten if
@@ -78,30 +78,32 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
         "annotations": manifest.annotations,
     }
     for _ in range(_ROUNDS):
-        entries = _by_tag(http, repository, manifest.subject.digest, hosts.PUSH)
+        entries = _referrers_by_tag(http, repository, manifest.subject.digest, hosts.PUSH)
         if any(existing.get("digest") == digest for existing in entries):
             return
         shown = {name: value for name, value in entry.items() if value}
-        _write(http, repository, manifest.subject.digest, [*entries, shown])
+        _write_entries(http, repository, manifest.subject.digest, [*entries, shown])
     subject = manifest.subject.digest
     message = f"{repository}: the referrers of {subject} are being modified by other clients"
     raise FetchFailed(message, hint="wait for these clients, and run the command again")
 
 
-def forget(http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest) -> None:
+def remove_referrer(
+    http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest
+) -> None:
     """Remove `digest` from the tag with the referrers of its subject."""
-    entries = _by_tag(http, repository, subject, hosts.PUSH)
+    entries = _referrers_by_tag(http, repository, subject, hosts.PUSH)
     left = [entry for entry in entries if entry.get("digest") != digest]
     if len(left) != len(entries):
-        _write(http, repository, subject, left)
+        _write_entries(http, repository, subject, left)
 
 
 def has_api(http: RegistryHttp, repository: Repository, digest: Digest) -> bool:
     """Whether the registry has a referrers API."""
-    return _by_api(http, repository, digest, None) is not None
+    return _referrers_by_api(http, repository, digest, None) is not None
 
 
-def subject(data: bytes) -> Descriptor | None:
+def subject_of_manifest(data: bytes) -> Descriptor | None:
     """The subject of a manifest, or None."""
     try:
         return msgspec.json.decode(data, type=ReferrerManifest).subject
@@ -109,34 +111,34 @@ def subject(data: bytes) -> Descriptor | None:
         return None
 
 
-def _by_api(
+def _referrers_by_api(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...] | None:
     """The referrers of `digest`. None if the registry has no referrers API."""
     query = f"?{urlencode({'artifactType': artifact_type})}" if artifact_type else ""
     path = f"{repository.name}/referrers/{digest}{query}"
-    headers = {**PLAIN, "Accept": documents.INDEX}
+    headers = {**IDENTITY_ENCODING, "Accept": documents.INDEX}
     descriptors: list[Descriptor] = []
-    request = Request(path, headers, scopes=(pulling(repository.name),))
+    request = Request(path, headers, scopes=(pull_scope(repository.name),))
     try:
-        for page in pages.pages(http, repository.host, request):
+        for page in pages.iterate_pages(http, repository.host, request):
             if page.media_type not in (documents.INDEX, "application/json"):
                 return None  # an HTML page, which some servers return for unknown paths
             descriptors += codec.decode(page.data, Index, file=f"referrers of {digest}").manifests
-    except Refused as refused:
-        if refused.status not in _WITHOUT:
+    except RequestRefused as refused:
+        if refused.status not in _NO_API_STATUSES:
             raise
         return None
     return tuple(descriptors)
 
 
-def _by_tag(
+def _referrers_by_tag(
     http: RegistryHttp, repository: Repository, digest: Digest, capability: str | None = None
 ) -> list[dict[str, Any]]:
     """The entries under the tag with the referrers of `digest`."""
     try:
-        named = repository.tagged(tag(digest))
-        fetched = manifests.fetch(http, named, capability)
+        named = repository.tagged(referrers_tag(digest))
+        fetched = manifests.fetch_manifest(http, named, capability)
     except NotFound:
         return []
     codec.decode(fetched.data, Index, file=str(named))
@@ -144,10 +146,10 @@ def _by_tag(
     return entries
 
 
-def _write(
+def _write_entries(
     http: RegistryHttp, repository: Repository, subject: Digest, entries: list[dict[str, Any]]
 ) -> None:
     document = {"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": entries}
-    data = codec.compact(document)
-    http.reporter.detail(f"{repository}:{tag(subject)}: {len(entries)} referrers")
-    manifests.put(http, repository, data, documents.INDEX, tag(subject))
+    data = codec.encode_compact(document)
+    http.reporter.detail(f"{repository}:{referrers_tag(subject)}: {len(entries)} referrers")
+    manifests.put_manifest(http, repository, data, documents.INDEX, referrers_tag(subject))

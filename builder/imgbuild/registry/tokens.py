@@ -15,17 +15,17 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from imgbuild.errors import FetchFailed
-from imgbuild.http.credentials import Login, host, origin
+from imgbuild.http.credentials import LoginPair, url_host, url_origin
 from imgbuild.http.request import Request
 from imgbuild.registry.logins import RegistryLogin
 
 CLIENT = "imgbuild"
-_SOON = 0.8  # the fraction of a token's lifetime after which it is renewed
-_LONGEST = 86_400  # maximum lifetime of a token in seconds, regardless of the response
-_REQUIRED = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+_RENEWAL_SHARE = 0.8  # the fraction of a token's lifetime after which it is renewed
+_LONGEST_VALIDITY = 86_400  # maximum lifetime of a token in seconds, regardless of the response
+_CHALLENGE_PARAMETER = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
 
-class Challenge(msgspec.Struct, frozen=True):
+class AuthChallenge(msgspec.Struct, frozen=True):
     """The challenge of a server: scheme in lower case, and fields."""
 
     scheme: str
@@ -36,16 +36,16 @@ class AcceptedHeader(msgspec.Struct, frozen=True):
     """An accepted header, with its expiry (monotonic time) and challenge."""
 
     header: str
-    challenge: Challenge
+    challenge: AuthChallenge
     until: float | None = None
 
     @property
-    def old(self) -> bool:
+    def is_old(self) -> bool:
         """Whether to request a new token before the next use."""
         return self.until is not None and monotonic() >= self.until
 
 
-class Answer(msgspec.Struct, frozen=True):
+class TokenAnswer(msgspec.Struct, frozen=True):
     """The response of a token server. The token is in one of two fields."""
 
     token: str = ""
@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
     expires_in: int | None = None
 
 
-def challenges(header: str) -> list[Challenge]:
+def parse_challenges(header: str) -> list[AuthChallenge]:
     """The challenges in a WWW-Authenticate header."""
     parsed = []
     starts = [
@@ -64,13 +64,13 @@ def challenges(header: str) -> list[Challenge]:
         scheme, _, rest = header[start:end].partition(" ")
         fields = {
             name.lower(): re.sub(r"\\(.)", r"\1", quoted) if quoted else plain
-            for name, quoted, plain in _REQUIRED.findall(rest)
+            for name, quoted, plain in _CHALLENGE_PARAMETER.findall(rest)
         }
-        parsed.append(Challenge(scheme.lower().rstrip(","), fields))
+        parsed.append(AuthChallenge(scheme.lower().rstrip(","), fields))
     return parsed
 
 
-def merged(scopes: Iterable[str]) -> tuple[str, ...]:
+def merge_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
     """Merge `scopes` into one for each resource, with all requested actions."""
     actions: dict[str, dict[str, None]] = {}
     for scope in scopes:
@@ -79,16 +79,16 @@ def merged(scopes: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{thing}:{','.join(merged_actions)}" for thing, merged_actions in actions.items())
 
 
-def basic(login: Login) -> str:
+def basic_header(login: LoginPair) -> str:
     """The header value for basic authentication."""
     return f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
 
 
-def answer(
-    challenge: Challenge,
+def answer_challenge(
+    challenge: AuthChallenge,
     request: Request,
     registry_login: RegistryLogin,
-    send: Callable[[Request, Login | None], bytes | None],
+    send: Callable[[Request, LoginPair | None], bytes | None],
 ) -> AcceptedHeader | None:
     """The header that answers `challenge`, the response to `request`. None without credentials.
 
@@ -97,7 +97,9 @@ def answer(
     """
     if challenge.scheme == "basic":
         return (
-            AcceptedHeader(basic(registry_login.login), challenge) if registry_login.login else None
+            AcceptedHeader(basic_header(registry_login.login), challenge)
+            if registry_login.login
+            else None
         )
     realm = challenge.fields.get("realm", "")
     if challenge.scheme != "bearer" or not realm:
@@ -107,7 +109,7 @@ def answer(
     _refuse_other_schemes(realm, request.url)
     _refuse_unencrypted(realm, request.url, registry_login)
     request_scopes = () if request.anonymous else request.scopes
-    scopes = merged([*request_scopes, *challenge.fields.get("scope", "").split()])
+    scopes = merge_scopes([*request_scopes, *challenge.fields.get("scope", "").split()])
     service = challenge.fields.get("service", "")
     question = msgspec.structs.replace(
         _token_request(realm, service, scopes, registry_login),
@@ -118,24 +120,24 @@ def answer(
     if body is None:
         return None
     try:
-        granted = msgspec.json.decode(body, type=Answer)
+        granted = msgspec.json.decode(body, type=TokenAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError):  # their messages may contain the token
-        message = f"the token server {origin(realm)} returned no token"
+        message = f"the token server {url_origin(realm)} returned no token"
         raise FetchFailed(message, hint="contact the registry's administrator") from None
     token = granted.token or granted.access_token
-    life = min(granted.expires_in or 0, _LONGEST)
-    until = monotonic() + life * _SOON if life else None
+    life = min(granted.expires_in or 0, _LONGEST_VALIDITY)
+    until = monotonic() + life * _RENEWAL_SHARE if life else None
     return AcceptedHeader(f"Bearer {token}", challenge, until) if token else None
 
 
 def _refuse_other_schemes(realm: str, url: str) -> None:
     """Raise an error for a token server URL that is not HTTP, such as that of a local file."""
     try:
-        web = origin(realm).startswith(("http://", "https://")) and urlsplit(realm).hostname
+        web = url_origin(realm).startswith(("http://", "https://")) and urlsplit(realm).hostname
     except ValueError:  # invalid brackets or port
         web = None
     if not web:
-        message = f"{host(url)} has a token server URL that is not HTTP"
+        message = f"{url_host(url)} has a token server URL that is not HTTP"
         raise FetchFailed(
             message, hint="contact the registry's administrator; no credentials were sent"
         )
@@ -144,10 +146,12 @@ def _refuse_other_schemes(realm: str, url: str) -> None:
 def _refuse_unencrypted(realm: str, url: str, registry_login: RegistryLogin) -> None:
     if (
         urlsplit(realm).scheme != "https"
-        and origin(realm) != origin(url)
-        and registry_login.secrets
+        and url_origin(realm) != url_origin(url)
+        and registry_login.secret_texts
     ):
-        message = f"{host(url)} requests credentials at {origin(realm)}, which does not use TLS"
+        message = (
+            f"{url_host(url)} requests credentials at {url_origin(realm)}, which does not use TLS"
+        )
         raise FetchFailed(
             message, hint="contact the registry's administrator; no credentials were sent"
         )
@@ -157,7 +161,7 @@ def _token_request(
     realm: str, service: str, scopes: tuple[str, ...], registry_login: RegistryLogin
 ) -> Request:
     """The request to the token server: GET with a password, POST with an identity token."""
-    shown = f"the token server {origin(realm)}"
+    shown = f"the token server {url_origin(realm)}"
     if not registry_login.identity:
         pairs = [("service", service)] if service else []
         pairs += [("scope", scope) for scope in scopes]

@@ -9,12 +9,12 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Http
-from imgbuild.http.credentials import origin
+from imgbuild.http.client import HttpClient
+from imgbuild.http.credentials import url_origin
 from imgbuild.http.request import Request
 from imgbuild.registry import hosts
 from imgbuild.registry.authorizer import RegistryAuthorizer
-from imgbuild.registry.hosts import Endpoint
+from imgbuild.registry.hosts import HostEndpoint
 
 if TYPE_CHECKING:
     from imgbuild.http.session import Response
@@ -25,10 +25,10 @@ T = TypeVar("T")
 class RegistryHttp:
     """Sends requests to registries through `client`, which has the same authorizer. Thread-safe.
 
-    With `origin`, all requests are sent to the endpoint for pushes instead of mirrors.
+    With `url_origin`, all requests are sent to the endpoint for pushes instead of mirrors.
     """
 
-    def __init__(self, client: Http, authorizer: RegistryAuthorizer, *, origin: bool) -> None:
+    def __init__(self, client: HttpClient, authorizer: RegistryAuthorizer, *, origin: bool) -> None:
         self.client = client
         self.reporter = authorizer.reporter
         # Registries for which a blob upload in one request failed.
@@ -36,7 +36,7 @@ class RegistryHttp:
         self._authorizer = authorizer
         self._origin = origin
 
-    def endpoints(self, registry: str, capability: str) -> tuple[Endpoint, ...]:
+    def capable_endpoints(self, registry: str, capability: str) -> tuple[HostEndpoint, ...]:
         """The endpoints of `registry` for `capability`, in order. For pushes, only one.
 
         Raises FetchFailed if there is none.
@@ -52,7 +52,7 @@ class RegistryHttp:
             raise FetchFailed(message, hint="check `capabilities` in hosts.toml")
         return tuple(endpoints[:1] if required == hosts.PUSH else endpoints)
 
-    def send(
+    def send_request(
         self,
         registry: str,
         capability: str,
@@ -61,12 +61,14 @@ class RegistryHttp:
     ) -> T:
         """Send `request`, whose URL is a path below `/v2`, and return the result of `read`."""
         return self.first_result(
-            registry, capability, lambda endpoint: self.client.retrying(at(endpoint, request), read)
+            registry,
+            capability,
+            lambda endpoint: self.client.retry_request(request_at(endpoint, request), read),
         )
 
-    def first_result(self, registry: str, capability: str, use: Callable[[Endpoint], T]) -> T:
+    def first_result(self, registry: str, capability: str, use: Callable[[HostEndpoint], T]) -> T:
         """The result of `use` for the first working endpoint. Raises the last failure."""
-        endpoints = self.endpoints(registry, capability)
+        endpoints = self.capable_endpoints(registry, capability)
         for endpoint in endpoints[:-1]:
             try:
                 return use(endpoint)
@@ -74,7 +76,7 @@ class RegistryHttp:
                 self.reporter.detail(f"{failure.message}; trying the next endpoint of {registry}")
         return use(endpoints[-1])
 
-    def location(self, response: Response, shown: str) -> str:
+    def location_url(self, response: Response, shown: str) -> str:
         """The URL in `Location`. Raises FetchFailed if it is not allowed."""
         named = response.headers.get("Location", "")
         if not named:
@@ -82,7 +84,7 @@ class RegistryHttp:
             raise FetchFailed(message)
         try:
             here, place = urlsplit(response.url), urlsplit(urljoin(response.url, named))
-            origin(place.geturl())  # its port may be invalid
+            url_origin(place.geturl())  # its port may be invalid
             downgraded = (here.scheme, place.scheme) == ("https", "http")
             if downgraded and here.hostname == place.hostname:
                 # A registry behind a TLS-terminating proxy often returns http URLs.
@@ -99,6 +101,6 @@ class RegistryHttp:
         return place.geturl()
 
 
-def at(endpoint: Endpoint, request: Request) -> Request:
+def request_at(endpoint: HostEndpoint, request: Request) -> Request:
     """Resolve the path in `request` to a URL of an endpoint."""
     return msgspec.structs.replace(request, url=endpoint.url(request.url), server=endpoint.address)

@@ -18,15 +18,15 @@ from urllib.parse import urlencode
 import msgspec
 
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
-from imgbuild.http.client import Refused
-from imgbuild.http.credentials import origin
-from imgbuild.http.headers import number
+from imgbuild.http.client import RequestRefused
+from imgbuild.http.credentials import url_origin
+from imgbuild.http.headers import parse_integer
 from imgbuild.http.request import Request
 from imgbuild.registry import blobs, hosts
-from imgbuild.registry.authorizer import RegistryRefused, pulling, pushing
+from imgbuild.registry.authorizer import RegistryRefused, pull_scope, push_scope
 from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.transport import RegistryHttp
-from imgbuild.system.threads import Stopped
+from imgbuild.system.threads import StoppedThread
 from imgbuild.values import Digest
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class UploadBody:
             raise WorkFailed(message) from error
 
 
-def upload(
+def upload_blob(
     http: RegistryHttp,
     repository: Repository,
     source: BlobSource,
@@ -102,16 +102,16 @@ def upload(
     Raises FetchFailed if the registry does not accept the blob, and IntegrityError if the stored
     blob is different.
     """
-    there = blobs.has(http, repository, source.digest, push=True)
+    there = blobs.blob_size(http, repository, source.digest, push=True)
     if there is not None:
         _same_size(repository, source, there)
         advance(source.size)
         return UploadOutcome.PRESENT
-    _Upload(http, repository, source, advance, chunk).run()
+    _BlobUpload(http, repository, source, advance, chunk).run()
     return UploadOutcome.UPLOADED
 
 
-def mount(
+def mount_blob(
     http: RegistryHttp, repository: Repository, digest: Digest, size: int, other: Repository
 ) -> bool:
     """Mount a blob of `other` in `repository`. Returns False if the registry does not mount it.
@@ -121,10 +121,10 @@ def mount(
     if other.host != repository.host or other == repository:
         return False
     source = BlobSource(digest, size, lambda _: io.BytesIO())
-    return _Upload(http, repository, source, lambda _: None, None).mount(other)
+    return _BlobUpload(http, repository, source, lambda _: None, None).mount(other)
 
 
-class _Upload:
+class _BlobUpload:
     """The upload of a blob. The registry has `sent` bytes, and `_counted` bytes were reported."""
 
     def __init__(
@@ -146,112 +146,112 @@ class _Upload:
         self._resumed = False
         self._minimum = 0
         self._shown = f"upload of {source.digest} to {repository}"
-        self._scopes: tuple[str, ...] = (pushing(repository.name),)
+        self._scopes: tuple[str, ...] = (push_scope(repository.name),)
         # The endpoint that accepts it, regardless of redirects.
-        self._server = http.endpoints(repository.host, hosts.PUSH)[0].address
+        self._server = http.capable_endpoints(repository.host, hosts.PUSH)[0].address
 
     def run(self) -> None:
         """Upload the blob. After a failure or a stop, the upload is cancelled."""
         try:
-            self._send()
-        except (ImgbuildError, Stopped):
-            self._cancel()
+            self._send_with_retries()
+        except (ImgbuildError, StoppedThread):
+            self._cancel_upload()
             raise
 
-    def _send(self) -> None:
+    def _send_with_retries(self) -> None:
         """Upload the blob, with retries."""
-        from imgbuild.http.session import Transient
+        from imgbuild.http.session import TransientError
 
         tries, furthest = 0, 0
         while True:
             wait = None
             try:
                 if self._location is None:
-                    self._begin({})
+                    self._begin_upload({})
                 self._send_rest()
-                self._check()
+                self._check_digest()
                 return
-            except Transient as transient:
+            except TransientError as transient:
                 tries += transient.cost
                 reason, wait = transient.reason, transient.wait
             except RegistryRefused as refused:
                 tries += 1
-                reason = self._judge(refused)
+                reason = self._retry_reason(refused)
             if self._sent >= furthest + _PROGRESS:
                 tries, furthest = 0, self._sent
             self._http.client.give_up(self._shown, tries, reason, wait)
             self._http.reporter.detail(f"{self._shown}: {reason}; retrying")
             self._advance(0)  # raises if another thread has failed
-            self._http.client.pause(max(1, tries), wait)
+            self._http.client.wait_before_retry(max(1, tries), wait)
             self._advance(0)
             if self._is_stored():
                 return
-            self._recover()
+            self._recover_upload()
 
     def mount(self, other: Repository) -> bool:
         """Mount the blob from another repository. After a failure, the upload is cancelled."""
-        self._scopes = (pushing(self._repository.name), pulling(other.name))
+        self._scopes = (push_scope(self._repository.name), pull_scope(other.name))
         try:
-            mounted = self._begin({"mount": self._source.digest, "from": other.name})
-        except Refused as refused:
+            mounted = self._begin_upload({"mount": self._source.digest, "from": other.name})
+        except RequestRefused as refused:
             self._http.reporter.detail(
                 f"{refused.message}; the layer is sent instead of mounted from {other}"
             )
             mounted = False
-        self._scopes = (pushing(self._repository.name),)
+        self._scopes = (push_scope(self._repository.name),)
         if mounted and self._is_stored():
             return True
-        self._cancel()
+        self._cancel_upload()
         return False
 
     # -- start
 
-    def _begin(self, query: dict[str, str]) -> bool:
+    def _begin_upload(self, query: dict[str, str]) -> bool:
         """Start an upload. Returns True if the registry reports that the blob exists."""
         query_string = f"?{urlencode(query)}" if query else ""
         path = f"{self._repository.name}/blobs/uploads/{query_string}"
         request = self._request("POST", path, {"Content-Length": "0"})
 
-        def _read(response: Response) -> bool:
+        def _read_start(response: Response) -> bool:
             if response.status_code == 201:
                 return True
-            self._minimum = number(response.headers.get("OCI-Chunk-Min-Length", "")) or 0
-            self._location = self._http.location(response, self._shown)
+            self._minimum = parse_integer(response.headers.get("OCI-Chunk-Min-Length", "")) or 0
+            self._location = self._http.location_url(response, self._shown)
             return False
 
-        self._count_to(0)
+        self._set_count(0)
         self._sent, self._resumed = 0, False
-        return self._http.send(self._repository.host, hosts.PUSH, request, _read)
+        return self._http.send_request(self._repository.host, hosts.PUSH, request, _read_start)
 
     # -- upload
 
     def _send_rest(self) -> None:
         if self._chunk is None:
-            self._finish(0, self._source.size)
+            self._finish_upload(0, self._source.size)
             return
         while self._sent < self._source.size:
             length = max(self._chunk or CHUNK, self._minimum)
             self._patch(min(length, self._source.size - self._sent))
-        self._finish(self._source.size, 0)
+        self._finish_upload(self._source.size, 0)
 
     def _patch(self, length: int) -> None:
         end = self._sent + length
         headers = {**OCTETS, "Content-Range": f"{self._sent}-{end - 1}"}
-        request = self._with_part("PATCH", self._location or "", headers, self._sent, length)
-        with self._http.client.send(request) as response:
-            self._location = self._http.location(response, self._shown)
-            received = _received_size(response)
+        request = self._part_request("PATCH", self._location or "", headers, self._sent, length)
+        with self._http.client.send_once(request) as response:
+            self._location = self._http.location_url(response, self._shown)
+            received = _confirmed_size(response)
         if received is not None and not self._sent < received <= end:
             message = f"reports {received} bytes after byte {end} was sent"
             raise _ImpossibleResponse(message)
         self._sent = end if received is None else received
-        self._count_to(self._sent)
+        self._set_count(self._sent)
 
-    def _finish(self, start: int, length: int) -> None:
+    def _finish_upload(self, start: int, length: int) -> None:
         place = self._location or ""
         place += f"{'&' if '?' in place else '?'}{urlencode({'digest': self._source.digest})}"
-        request = self._with_part("PUT", place, OCTETS, start, length)
-        with self._http.client.send(request) as response:
+        request = self._part_request("PUT", place, OCTETS, start, length)
+        with self._http.client.send_once(request) as response:
             reported = response.headers.get("Docker-Content-Digest", "").strip()
         if reported.startswith("sha256:") and reported != self._source.digest:
             message = f"{self._shown}: the registry reports that it stored {reported}"
@@ -259,14 +259,14 @@ class _Upload:
                 message, hint="contact the registry's administrator; no tag was set"
             )
 
-    def _with_part(
+    def _part_request(
         self, method: str, place: str, headers: dict[str, str], start: int, length: int
     ) -> Request:
         """Send `length` bytes from `start`, with a new reader for each attempt."""
 
         def _body() -> UploadBody | bytes:
-            self._count_to(start)
-            return UploadBody(self._source, start, length, self._count) if length else b""
+            self._set_count(start)
+            return UploadBody(self._source, start, length, self._count_bytes) if length else b""
 
         plain = self._request(method, place, {**headers, "Content-Length": str(length)})
         return msgspec.structs.replace(plain, body=_body, read_timeout=COPY_TIMEOUT)
@@ -278,14 +278,14 @@ class _Upload:
 
     # -- failures
 
-    def _judge(self, refused: RegistryRefused) -> str:
+    def _retry_reason(self, refused: RegistryRefused) -> str:
         """The reason for a retry after an error response. Raises an error if a retry is useless."""
         if isinstance(refused, _ImpossibleResponse):
-            self._cancel()
+            self._cancel_upload()
         elif refused.status == 413 and self._chunk is None:
             self._chunk = CHUNK  # one request is too large for the registry or a proxy
         elif "DIGEST_INVALID" in refused.codes:
-            self._cancel()
+            self._cancel_upload()
             if not self._resumed:
                 message = f"{self._shown}: the registry received different bytes: {refused.reason}"
                 hint = "create the file again, because it does not match its digest"
@@ -297,16 +297,16 @@ class _Upload:
 
     def _is_stored(self) -> bool:
         """Whether the blob was stored in spite of the error."""
-        size = blobs.has(self._http, self._repository, self._source.digest, push=True)
+        size = blobs.blob_size(self._http, self._repository, self._source.digest, push=True)
         if size is None:
             return False
         _same_size(self._repository, self._source, size)
-        self._count_to(self._source.size)
+        self._set_count(self._source.size)
         return True
 
-    def _recover(self) -> None:
+    def _recover_upload(self) -> None:
         """Query the number of received bytes, or restart the upload, and use chunks from now on."""
-        from imgbuild.http.session import Transient
+        from imgbuild.http.session import TransientError
 
         self._chunk = self._chunk or CHUNK
         self._http.fragile.add(self._repository.host)
@@ -314,45 +314,45 @@ class _Upload:
             return
         request = self._request("GET", self._location, {})
         try:
-            with self._http.client.send(request) as response:
-                received = _received_size(response)
+            with self._http.client.send_once(request) as response:
+                received = _confirmed_size(response)
                 with contextlib.suppress(FetchFailed):  # the header may be missing later
-                    self._location = self._http.location(response, self._shown)
-        except (Transient, Refused):
+                    self._location = self._http.location_url(response, self._shown)
+        except (TransientError, RequestRefused):
             received = None
         if not received or received > self._source.size:
-            self._cancel()
+            self._cancel_upload()
             return
         self._sent, self._resumed = received, True
-        self._count_to(received)
+        self._set_count(received)
 
-    def _cancel(self) -> None:
+    def _cancel_upload(self) -> None:
         """Cancel the upload, if its URL is on the server that started it."""
-        from imgbuild.http.session import Transient
+        from imgbuild.http.session import TransientError
 
         place, self._location = self._location, None
-        if place is not None and origin(place) == origin(self._server):
+        if place is not None and url_origin(place) == url_origin(self._server):
             request = self._request("DELETE", place, {})
             with (
-                contextlib.suppress(Transient, FetchFailed),
-                self._http.client.send(request),
+                contextlib.suppress(TransientError, FetchFailed),
+                self._http.client.send_once(request),
             ):
                 pass
 
-    def _check(self) -> None:
+    def _check_digest(self) -> None:
         if not self._is_stored():
             message = f"{self._shown}: the registry accepted the upload, but does not have the blob"
             raise IntegrityError(
                 message, hint="contact the registry's administrator; no tag was set"
             )
 
-    def _count(self, amount: int) -> None:
+    def _count_bytes(self, amount: int) -> None:
         self._counted += amount
         self._advance(amount)
 
-    def _count_to(self, place: int) -> None:
+    def _set_count(self, place: int) -> None:
         if place != self._counted:
-            self._count(place - self._counted)
+            self._count_bytes(place - self._counted)
 
 
 class _ImpossibleResponse(RegistryRefused):
@@ -363,14 +363,14 @@ class _ImpossibleResponse(RegistryRefused):
         self.reason = message
 
 
-def _received_size(response: Response) -> int | None:
+def _confirmed_size(response: Response) -> int | None:
     """The number of received bytes in the Range header of a response. None if it is missing.
 
     "0-0" is treated as 0 bytes, as most registries use it. If it means one byte, the upload is only
     restarted.
     """
     text = response.headers.get("Range", "").strip().removeprefix("bytes=")
-    last = number(text.removeprefix("0-")) if text.startswith("0-") else None
+    last = parse_integer(text.removeprefix("0-")) if text.startswith("0-") else None
     return last and last + 1
 
 

@@ -7,40 +7,42 @@ from collections.abc import Callable, Iterable
 
 from imgbuild.assemble import sources
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.addresses import GIT
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix
-from imgbuild.system.threads import each
+from imgbuild.system.threads import run_for_each
 
 READERS = 16
 Addresses = Callable[[str, LockedFile], str]
 
 
-def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = ()) -> Addresses:
+def address_lookup(
+    lock: Lock, matrix: Matrix, http: HttpClient, packages: Iterable[str] = ()
+) -> Addresses:
     """A function that returns the URL, without a password, of a file of a package in `lock`.
 
     The pages of `packages` are requested immediately, and other pages when needed. Raises
     FetchFailed if the index no longer has the file, and InputError for a file in a folder.
     """
     indexes = sources.open_indexes(lock, matrix, http)
-    each(sorted(set(packages)), lambda package, _: indexes.files(package), threads=READERS)
+    run_for_each(sorted(set(packages)), lambda package, _: indexes.files(package), threads=READERS)
 
     def _address(package: str, locked: LockedFile) -> str:
-        urls = indexes.addresses(package, locked)
+        urls = indexes.file_urls(package, locked)
         if not urls:
             place = indexes.place(package)
             message = f"{locked.file} is no longer on the index {place.name}"
             raise FetchFailed(
                 message, hint="use imgbuild build, which works if the file is in the cache"
             )
-        return _public(urls[0], locked)
+        return _public_address(urls[0], locked)
 
     return _address
 
 
-def _public(url: str, locked: LockedFile) -> str:
+def _public_address(url: str, locked: LockedFile) -> str:
     parts = urllib.parse.urlsplit(url)
     if url.startswith(GIT):
         message = f"{locked.file} is built from {url}, so it cannot be downloaded"

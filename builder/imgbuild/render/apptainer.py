@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.render import templates
-from imgbuild.render.dockerfile import Dockerfile, Omission
+from imgbuild.render.dockerfile import DockerfileModel, OmittedFiles
 from imgbuild.values import Arch
 
 
@@ -20,10 +20,10 @@ class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arch: Arch
     requirements: tuple[str, ...]
-    omissions: tuple[Omission, ...]
+    omissions: tuple[OmittedFiles, ...]
 
 
-def text(dockerfile: Dockerfile, arch: Arch, name: str, images: Path) -> str:
+def definition_text(dockerfile: DockerfileModel, arch: Arch, name: str, images: Path) -> str:
     """The definition file `name`.def of `dockerfile` on `arch`.
 
     `dockerfile` has all architectures of the lock.
@@ -37,4 +37,6 @@ def text(dockerfile: Dockerfile, arch: Arch, name: str, images: Path) -> str:
         ),
         omissions=tuple(each for install in stage.installs for each in install.omissions),
     )
-    return templates.render("apptainer.j2", dockerfile, images=images, stage=stage, all=definition)
+    return templates.render_template(
+        "apptainer.j2", dockerfile, images=images, stage=stage, all=definition
+    )

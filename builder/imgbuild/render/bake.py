@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from imgbuild.render.dockerfile import Dockerfile
-from imgbuild.render.templates import slug
+from imgbuild.render.dockerfile import DockerfileModel
+from imgbuild.render.templates import target_slug
 from imgbuild.values import Digest
 
 FILE = "docker-bake.json"
@@ -17,9 +17,9 @@ BASES = "build/base"
 WHEELS = "build/wheels"
 
 
-def bake(dockerfiles: Iterable[Dockerfile]) -> dict[str, Any]:
+def bake_document(dockerfiles: Iterable[DockerfileModel]) -> dict[str, Any]:
     """The targets, and the default group with all targets."""
-    targets = {slug(dockerfile.target): _target(dockerfile) for dockerfile in dockerfiles}
+    targets = {target_slug(dockerfile.target): _target(dockerfile) for dockerfile in dockerfiles}
     return {"group": {"default": {"targets": sorted(targets)}}, "target": targets}
 
 
@@ -28,7 +28,7 @@ def base_context(target: str, digest: Digest) -> str:
     return f"oci-layout://{BASES}/{target}@{digest}"
 
 
-def contexts(dockerfile: Dockerfile) -> dict[str, str]:
+def named_contexts(dockerfile: DockerfileModel) -> dict[str, str]:
     """The named contexts that `imgbuild build --only` writes below the project's folder."""
     return {
         "base": base_context(dockerfile.target, dockerfile.base.digest),
@@ -36,10 +36,10 @@ def contexts(dockerfile: Dockerfile) -> dict[str, str]:
     }
 
 
-def _target(dockerfile: Dockerfile) -> dict[str, Any]:
+def _target(dockerfile: DockerfileModel) -> dict[str, Any]:
     return {
         "context": f"images/{dockerfile.target}",
-        "contexts": contexts(dockerfile),
+        "contexts": named_contexts(dockerfile),
         "args": {"SOURCE_DATE_EPOCH": str(dockerfile.epoch)},
         "network": "none",
         # A provenance has the time of the build, and would change the digest.

@@ -8,7 +8,7 @@ from imgbuild.lock.resolution import BuiltWheel, Wheel
 from imgbuild.values import Arch
 
 
-def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
+def build_requirements(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
     """The build requirements of `built`, as wheels for `arch`.
 
     The lock contains wheels for the architecture that it was built on. If the target has the same
@@ -19,7 +19,7 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
     wheels = []
     for wheel in built.requires:
         fitting = target_wheels.get((wheel.package, wheel.version), wheel)
-        if not _runs(fitting, arch):
+        if not _wheel_runs(fitting, arch):
             message = (
                 f"{lock.target}: {built.sdist.file} cannot be built on {arch}, because the build "
                 f"requires {wheel.package} {wheel.version}, but the lock has only {wheel.file}"
@@ -35,6 +35,6 @@ def file_name(package: str, arch: Arch) -> str:
     return f"build-{package}-{arch}.txt"
 
 
-def _runs(wheel: Wheel, arch: Arch) -> bool:
+def _wheel_runs(wheel: Wheel, arch: Arch) -> bool:
     platforms = wheel.file.removesuffix(".whl").rpartition("-")[2].split(".")
     return any(each == "any" or each.endswith(f"_{arch.wheel}") for each in platforms)

@@ -9,37 +9,44 @@ from collections.abc import Sequence
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
-from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
+from imgbuild.plan.plan import FilesRecipe, VenvRecipe, create_plan
 from imgbuild.render import dockerfile, templates, tree
 from imgbuild.system.folder import OpenFolder
 from imgbuild.values import Arch
 
 DOCKERFILE = "Dockerfile"
-PLACES = (tree.COMMON, *(f"{tree.COMMON}-{arch.oci}" for arch in Arch))  # of what it copies
-# A file in a command of `tree.File`: the folder next to the Dockerfile, and the path in it.
-_COPIED = re.compile(rf"/({tree.COMMON}(?:-\w+|-\"\$TARGETARCH\")?)('/[^'\n]*'|/[^\s'\"]+) ")
+PLACES = (
+    tree.COMMON_FOLDER,
+    *(f"{tree.COMMON_FOLDER}-{arch.oci}" for arch in Arch),
+)  # of what it copies
+# A file in a command of `tree.TreeFile`: the folder next to the Dockerfile, and the path in it.
+_COPY_SOURCE = re.compile(
+    rf"/({tree.COMMON_FOLDER}(?:-\w+|-\"\$TARGETARCH\")?)('/[^'\n]*'|/[^\s'\"]+) "
+)
 
 
-def files(
-    project: Project, matrix: Matrix, lock: Lock, document: dockerfile.Dockerfile
+def rendered_files(
+    project: Project, matrix: Matrix, lock: Lock, document: dockerfile.DockerfileModel
 ) -> dict[str, bytes]:
     """The contents of all rendered files of a target, by path relative to the lock."""
-    text = templates.render("dockerfile.j2", document, images=project.images)
-    return {DOCKERFILE: text.encode(), **copied(lock, tuple(lock.arch), matrix)}
+    text = templates.render_template("dockerfile.j2", document, images=project.images)
+    return {DOCKERFILE: text.encode(), **copied_files(lock, tuple(lock.arch), matrix)}
 
 
-def copied(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, bytes]:
+def copied_files(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, bytes]:
     """The files that a Dockerfile copies into the image."""
-    plans = {arch: plan(lock, arch) for arch in arches}
+    plans = {arch: create_plan(lock, arch) for arch in arches}
     copies: dict[str, bytes] = {}
     for kind in (VenvRecipe, FilesRecipe):
-        members = {arch: dockerfile.members(planned, kind) for arch, planned in plans.items()}
-        copies |= tree.sources(members)
-    added = {arch: dockerfile.added(lock, planned, matrix) for arch, planned in plans.items()}
-    return copies | tree.sources(added)
+        members = {arch: dockerfile.layer_members(planned, kind) for arch, planned in plans.items()}
+        copies |= tree.source_files(members)
+    added = {
+        arch: dockerfile.added_members(lock, planned, matrix) for arch, planned in plans.items()
+    }
+    return copies | tree.source_files(added)
 
 
-def write(project: Project, target: str, expected: dict[str, bytes]) -> bool:
+def write_rendered(project: Project, target: str, expected: dict[str, bytes]) -> bool:
     """Write the rendered files `expected` of `target`. Returns whether a file changed.
 
     Other files are removed only if the current Dockerfile copies them, because imgbuild created
@@ -51,8 +58,8 @@ def write(project: Project, target: str, expected: dict[str, bytes]) -> bool:
         OpenFolder.open(project.root) as root,
         root.folder(f"{images}/{target}", make=True) as folder,
     ):
-        present = _present(folder)
-        former = _named(folder.read(DOCKERFILE)) if DOCKERFILE in present else set()
+        present = _present_files(folder)
+        former = _copied_names(folder.read(DOCKERFILE)) if DOCKERFILE in present else set()
         for name in sorted((present & former) - expected.keys()):
             changed |= folder.remove(name)
         for name, content in expected.items():
@@ -60,10 +67,10 @@ def write(project: Project, target: str, expected: dict[str, bytes]) -> bool:
     return changed
 
 
-def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str]:
+def stale_files(project: Project, target: str, expected: dict[str, bytes]) -> list[str]:
     """Messages on files of `target` that do not match the lock."""
     with OpenFolder.open(project.images) as images, images.folder(target) as folder:
-        present = _present(folder)
+        present = _present_files(folder)
         problems = [
             f"{folder.path / name} does not match the lock"
             for name, content in expected.items()
@@ -75,7 +82,7 @@ def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str
     ]
 
 
-def _present(folder: OpenFolder) -> set[str]:
+def _present_files(folder: OpenFolder) -> set[str]:
     """The contents of existing rendered files, by path below `folder`.
 
     Raises InputError for a link, or for anything but files and folders.
@@ -84,14 +91,14 @@ def _present(folder: OpenFolder) -> set[str]:
     for top in PLACES:
         if folder.status(top) is not None:
             with folder.folder(top) as below:
-                present |= {f"{top}/{name}" for name in below.tree()}
+                present |= {f"{top}/{name}" for name in below.file_paths()}
     return present
 
 
-def _named(text: bytes) -> set[str]:
+def _copied_names(text: bytes) -> set[str]:
     """The files that the Dockerfile `text` copies from its folder, and the Dockerfile."""
     named = {DOCKERFILE}
-    for top, quoted in _COPIED.findall(text.decode("utf-8", "replace")):
+    for top, quoted in _COPY_SOURCE.findall(text.decode("utf-8", "replace")):
         tops = PLACES[1:] if "TARGETARCH" in top else (top,)
         named |= {f"{each}{path}" for each in tops for path in shlex.split(quoted)}
     return named

@@ -18,7 +18,7 @@ EXTENSIONS = ("ms-python.python", "ms-toolsai.jupyter")
 LOCAL_MODELS = ".cache/huggingface"  # below the home folder
 
 
-def compose(container: ContainerSettings, comment: str) -> str:
+def compose_text(container: ContainerSettings, comment: str) -> str:
     """compose.yaml with one service."""
     _require_device(container)
     _require_one_node(container, "compose")
@@ -32,21 +32,21 @@ def compose(container: ContainerSettings, comment: str) -> str:
     if container.arch is not None:
         service["platform"] = _platform(container.arch)
     if container.command:
-        service["command"] = [_escaped(word) for word in container.command]
+        service["command"] = [_escape_text(word) for word in container.command]
     else:
         service |= {"stdin_open": True, "tty": True}
     uid, gid = container.user
     service |= {
-        "working_dir": _escaped(container.workdir),
+        "working_dir": _escape_text(container.workdir),
         "user": f"${{IMGBUILD_USER:-{uid}:{gid}}}",
         "environment": {
-            **{name: _escaped(value) for name, value in container.env.items()},
+            **{name: _escape_text(value) for name, value in container.env.items()},
             **dict.fromkeys(container.secrets),
         },
         "volumes": [
-            {"type": "bind", "source": ".", "target": _escaped(container.workdir)},
+            {"type": "bind", "source": ".", "target": _escape_text(container.workdir)},
             {"type": "bind", "source": f"~/{LOCAL_MODELS}", "target": MODELS},
-            {"type": "volume", "source": kernels, "target": _escaped(container.cache)},
+            {"type": "volume", "source": kernels, "target": _escape_text(container.cache)},
         ],
     }
     service |= {"shm_size": f"{container.shared}m"} if container.shared else {"ipc": "host"}
@@ -64,10 +64,10 @@ def compose(container: ContainerSettings, comment: str) -> str:
         device = {"driver": "nvidia", "count": count, "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     value = {"services": {container.name: service}, "volumes": {kernels: {}}}
-    return container_yaml.document(value, comment)
+    return container_yaml.yaml_document(value, comment)
 
 
-def devcontainer(container: ContainerSettings) -> str:
+def devcontainer_text(container: ContainerSettings) -> str:
     """devcontainer.json. Raises InputError for a value that contains `${`."""
     _require_device(container)
     _require_one_node(container, "devcontainer")
@@ -122,7 +122,7 @@ def devcontainer(container: ContainerSettings) -> str:
     return codec.encode(value).decode()
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Escape `text` for places where Compose replaces variables."""
     return text.replace("$", "$$")
 

@@ -8,13 +8,13 @@ from typing import Any
 import yaml
 
 # Text that every parser reads as text without quotes; all other text is quoted.
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*", re.ASCII)
+_PLAIN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*", re.ASCII)
 _WORDS = frozenset(
     {"true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity"}
 )
 
 
-class _Dumper(yaml.SafeDumper):
+class _QuotingDumper(yaml.SafeDumper):
     """Quotes strings that could be read as other types, and writes no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -22,11 +22,11 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+    plain = _PLAIN_TEXT.fullmatch(text) and text.lower() not in _WORDS
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
 
-class _CompactDumper(_Dumper):
+class _CompactDumper(_QuotingDumper):
     """Writes lists and mappings of scalars on one line."""
 
     def represent_mapping(self, tag: str, mapping: Any, flow_style: Any = None) -> yaml.MappingNode:
@@ -43,18 +43,18 @@ class _CompactDumper(_Dumper):
         return node
 
 
-_Dumper.add_representer(str, _text)
+_QuotingDumper.add_representer(str, _text)
 _CompactDumper.add_representer(str, _text)
 
 
-def document(value: Any, comment: str = "", *, compact: bool = False) -> str:
+def yaml_document(value: Any, comment: str = "", *, compact: bool = False) -> str:
     """A YAML document with `value` after comment lines.
 
     With `compact`, lists and mappings of plain values are on one line, such as {name: shm}.
     """
     text = yaml.dump(
         value,
-        Dumper=_CompactDumper if compact else _Dumper,
+        Dumper=_CompactDumper if compact else _QuotingDumper,
         sort_keys=False,
         width=1 << 30,
         allow_unicode=False,

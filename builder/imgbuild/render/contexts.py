@@ -19,17 +19,17 @@ import msgspec
 from imgbuild.assemble import image_layout
 from imgbuild.assemble.image_layout import BuiltImage
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layer_contents import require
+from imgbuild.assemble.layer_contents import require_file
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix.project_paths import Project
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.plan.plan import WheelsRecipe, plan
+from imgbuild.plan.plan import WheelsRecipe, create_plan
 from imgbuild.render import bake
 from imgbuild.system import files
 from imgbuild.system.folder import OpenFolder
-from imgbuild.system.placing import place
+from imgbuild.system.placing import place_file
 from imgbuild.system.reporter import Reporter
 from imgbuild.values import Arch, Sha256
 
@@ -38,7 +38,7 @@ TEMPORARY = ".new-"
 LOCK = ".lock"
 
 
-class Wheels(msgspec.Struct, frozen=True, kw_only=True):
+class WheelFolder(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of wheels: number of wheels, size in bytes, and number of added wheels."""
 
     target: str
@@ -50,15 +50,15 @@ class Wheels(msgspec.Struct, frozen=True, kw_only=True):
 
 def base_folder(project: Project, target: str) -> Path:
     """The default folder for the base of `target`."""
-    return project.below(f"{bake.BASES}/{target}")
+    return project.output_path(f"{bake.BASES}/{target}")
 
 
 def wheels_folder(project: Project, target: str) -> Path:
     """The default folder for the wheels of `target`."""
-    return project.below(f"{bake.WHEELS}/{target}")
+    return project.output_path(f"{bake.WHEELS}/{target}")
 
 
-def base(
+def write_base_context(
     lock: Lock,
     target_digests: TargetDigests,
     arches: Sequence[Arch],
@@ -68,7 +68,7 @@ def base(
     processes: int,
 ) -> BuiltImage:
     """Write the base of `lock` on `arches` to the layout `folder`."""
-    return image_layout.build(
+    return image_layout.build_layout(
         lock,
         target_digests,
         arches,
@@ -80,7 +80,9 @@ def base(
     )
 
 
-def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> Wheels:
+def write_wheels_context(
+    lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
+) -> WheelFolder:
     """Put every wheel of `lock` on `arches` into `folder`, with its name in the lock.
 
     Raises InputError if the folder has other files, and IntegrityError for a name that is not a
@@ -93,15 +95,15 @@ def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> 
 @contextlib.contextmanager
 def locked_wheels(
     lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
-) -> Iterator[Wheels]:
-    """Write wheels as in `wheels`, and lock the folder until the context ends."""
+) -> Iterator[WheelFolder]:
+    """Write wheels as in `write_wheels_context`, and lock the folder until the context ends."""
     layers = [
         layer
         for arch in arches
-        for layer in plan(lock, arch).layers
+        for layer in create_plan(lock, arch).layers
         if isinstance(layer.recipe, WheelsRecipe)
     ]
-    inputs.fetch(lock, layers)
+    inputs.fetch_inputs(lock, layers)
     digests = _expected_digests(lock, arches)
     folder.mkdir(parents=True, exist_ok=True)
     _refuse_others(folder)
@@ -110,11 +112,15 @@ def locked_wheels(
             if _is_wheel(path) and path.name not in digests:
                 path.unlink()
         placed = sum(
-            _place(folder / name, require(inputs.store, key, name), key, inputs.context.reporter)
+            _place(
+                folder / name, require_file(inputs.store, key, name), key, inputs.context.reporter
+            )
             for name, key in digests.items()
         )
         size = sum((folder / name).stat().st_size for name in digests)
-        yield Wheels(target=lock.target, output=folder, files=len(digests), size=size, made=placed)
+        yield WheelFolder(
+            target=lock.target, output=folder, files=len(digests), size=size, made=placed
+        )
 
 
 @contextlib.contextmanager
@@ -123,7 +129,7 @@ def _folder_lock(folder: Path, reporter: Reporter) -> Iterator[None]:
     descriptor = files.open_locked(folder / LOCK)
     if descriptor is None:
         reporter.info(f"waiting for another imgbuild process, which uses {folder}")
-        with files.locked(folder / LOCK):
+        with files.lock_file(folder / LOCK):
             yield
         return
     try:
@@ -167,7 +173,7 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
         if path.samefile(source) or _is_copy(path, source, key):
             return False
     with files.plain_errors(path, hint=files.OUTPUT_HINT), OpenFolder.open(path.parent) as folder:
-        place(folder, path.name, source, key, reporter, prefix=TEMPORARY)
+        place_file(folder, path.name, source, key, reporter, prefix=TEMPORARY)
     return True
 
 

@@ -20,7 +20,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel, installed_wheels
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import (
@@ -29,19 +29,19 @@ from imgbuild.plan.plan import (
     Plan,
     VenvRecipe,
     WheelsRecipe,
-    base_of,
-    plan,
+    base_plan,
+    create_plan,
 )
-from imgbuild.render.tree import Tree, tree
+from imgbuild.render.tree import LayerTree, create_tree
 from imgbuild.system import quoting
-from imgbuild.system.quoting import Quoted
+from imgbuild.system.quoting import QuotedText
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
 INSTALLER = "uv"
 CONTEXT = "base"
 
 
-class Omission(msgspec.Struct, frozen=True, kw_only=True):
+class OmittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A package with omitted files. `paths` are patterns below the prefix.
 
     `rows` are regular expressions for the rows of omitted files in RECORD.
@@ -53,31 +53,33 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[str, ...]
     reasons: tuple[str, ...]
 
-    def steps(self, folder: str) -> tuple[Quoted, ...]:
+    def steps(self, folder: str) -> tuple[QuotedText, ...]:
         """The commands that remove the files from `folder`, which contains only the package.
 
         The package is installed into a separate folder, because in a common folder, it would
         replace files of other packages, which would then be removed.
         """
-        paths = " -o ".join(f"-path {quoting.word(f'{folder}/{path}')}" for path in self.paths)
-        rows = " ".join(f"-e {quoting.word(f'/{row}/d')}" for row in self.rows)
+        paths = " -o ".join(
+            f"-path {quoting.quote_word(f'{folder}/{path}')}" for path in self.paths
+        )
+        rows = " ".join(f"-e {quoting.quote_word(f'/{row}/d')}" for row in self.rows)
         return (
-            Quoted(f"find {quoting.word(folder)} \\( {paths} \\) ! -type d -delete"),
-            Quoted(f"find {quoting.word(folder)} -type d -empty -delete"),
-            Quoted(f"sed -i {rows} {quoting.word(f'{folder}/{self.record}')}"),
+            QuotedText(f"find {quoting.quote_word(folder)} \\( {paths} \\) ! -type d -delete"),
+            QuotedText(f"find {quoting.quote_word(folder)} -type d -empty -delete"),
+            QuotedText(f"sed -i {rows} {quoting.quote_word(f'{folder}/{self.record}')}"),
         )
 
 
-class Build(msgspec.Struct, frozen=True, kw_only=True):
+class SdistBuild(msgspec.Struct, frozen=True, kw_only=True):
     """A package to build from its sdist. `requires` is the file with build requirements."""
 
     requirement: str
     env: dict[str, str]
     requires: str
-    omission: Omission | None = None
+    omission: OmittedFiles | None = None
 
 
-class Install(msgspec.Struct, frozen=True, kw_only=True):
+class WheelLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer of wheels: packages to install unchanged, and packages with omitted files.
 
     `builds` are packages that are available only as sdists.
@@ -85,17 +87,17 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     requirements: tuple[str, ...]
-    omissions: tuple[Omission, ...] = ()
-    builds: tuple[Build, ...] = ()
+    omissions: tuple[OmittedFiles, ...] = ()
+    builds: tuple[SdistBuild, ...] = ()
 
     @property
-    def without(self) -> tuple[Omission, ...]:
+    def without(self) -> tuple[OmittedFiles, ...]:
         """All packages with omitted files."""
         built = (build.omission for build in self.builds)
         return (*self.omissions, *(omission for omission in built if omission is not None))
 
 
-class Installer(msgspec.Struct, frozen=True, kw_only=True):
+class InstallerWheel(msgspec.Struct, frozen=True, kw_only=True):
     """The wheel of the installer."""
 
     file: str
@@ -103,7 +105,7 @@ class Installer(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Sha256
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class ArchStage(msgspec.Struct, frozen=True, kw_only=True):
     """The part for one architecture. `arch` is the name of the architecture in engines.
 
     `wheels` is the location of wheels: a named context, or with `urls`, a stage.
@@ -114,8 +116,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     requirements: str
     wheels: str = "wheels"
     urls: tuple[str, ...] = ()
-    installer: Installer
-    installs: tuple[Install, ...]
+    installer: InstallerWheel
+    installs: tuple[WheelLayer, ...]
 
 
 class DockerfileVariable(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +140,7 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
     reference: str = CONTEXT
 
 
-class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
+class DockerfileModel(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of an image.
 
     `kept` is set if the Dockerfile is committed next to the lock. `narrowed` is the option of
@@ -155,9 +157,9 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     interpreter: str
     prefix: str
-    stages: tuple[Stage, ...]
-    venv: Tree
-    files: Tree
+    stages: tuple[ArchStage, ...]
+    venv: LayerTree
+    files: LayerTree
     env: tuple[DockerfileVariable, ...]
     labels: dict[str, str]
     user: str
@@ -183,56 +185,56 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
         return any(file.by_arch for file in (*self.venv.files, *self.files.files))
 
 
-def dockerfile(
+def create_dockerfile(
     lock: Lock, target_digests: TargetDigests, matrix: Matrix, arches: Sequence[Arch] | None = None
-) -> Dockerfile:
+) -> DockerfileModel:
     """The steps that build the image of `lock` on `arches` (default: all).
 
     Raises InputError if a step needs a package that is not in the lock.
     """
-    plans = {arch: plan(lock, arch) for arch in arches or lock.arch}
+    plans = {arch: create_plan(lock, arch) for arch in arches or lock.arch}
     first = next(iter(plans.values()))
-    venvs = {arch: members(planned, VenvRecipe) for arch, planned in plans.items()}
+    venvs = {arch: layer_members(planned, VenvRecipe) for arch, planned in plans.items()}
     file_members = {
-        arch: (*members(planned, FilesRecipe), *added(lock, planned, matrix))
+        arch: (*layer_members(planned, FilesRecipe), *added_members(lock, planned, matrix))
         for arch, planned in plans.items()
     }
     target = matrix.targets.get(lock.target)
     config = first.config
-    return Dockerfile(
+    return DockerfileModel(
         target=lock.target,
         summary=target.summary if target else "",
         lock=sha256(codec.encode(lock)),
         image=target_digests.digest
         if set(plans) == set(target_digests.arch)
         else target_digests.arch[first.arch].manifest,
-        epoch=epoch(config.created),
+        epoch=source_date_epoch(config.created),
         created=config.created,
         base=_base(lock, target_digests, plans.values()),
         python=lock.base.python,
         interpreter=lock.base.interpreter,
         prefix=lock.settings.prefix,
         stages=tuple(_stage(lock, arch, planned) for arch, planned in plans.items()),
-        venv=tree(venvs),
-        files=tree(file_members),
+        venv=create_tree(venvs),
+        files=create_tree(file_members),
         env=_variables(config.env, _reasons(lock, matrix)),
         labels=config.labels,
         user=config.user,
         workdir=config.workdir,
         entrypoint=config.entrypoint,
         cmd=config.cmd,
-        narrowed=Quoted(
+        narrowed=QuotedText(
             "".join(f" --arch {arch}" for arch in plans if plans.keys() != lock.arch.keys())
         ),
     )
 
 
-def epoch(created: str) -> int:
+def source_date_epoch(created: str) -> int:
     """Convert `created` of a configuration to seconds since 1970, as for SOURCE_DATE_EPOCH."""
     return int(datetime.datetime.fromisoformat(created).timestamp())
 
 
-def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Member]:
+def layer_members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[LayerMember]:
     """The members of the only layer of this kind in the plan."""
     recipe = next(layer.recipe for layer in planned.layers if isinstance(layer.recipe, kind))
     if isinstance(recipe, VenvRecipe):
@@ -240,17 +242,17 @@ def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Mem
     return skeleton.files_members(recipe)
 
 
-def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
+def added_members(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[LayerMember, ...]:
     """A user's files and links, in existing folders.
 
     Raises InputError for a file that is not text.
 
     Raises IntegrityError if a file has changed.
     """
-    additions: list[Member] = []
+    additions: list[LayerMember] = []
     for layer in planned.layers:
         if isinstance(layer.recipe, AddedFilesRecipe):
-            contents = extension.contents(lock, matrix)
+            contents = extension.added_contents(lock, matrix)
             additions += skeleton.added_members(layer.recipe, contents)
     for member in additions:
         try:
@@ -266,9 +268,9 @@ def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
 def base_digest(target_digests: TargetDigests, plans: Iterable[Plan]) -> Digest:
     """The digest of the image that `imgbuild build --only base` writes."""
     records = image_digests.layer_records(target_digests)
-    bases = [base_of(planned) for planned in plans]
+    bases = [base_plan(planned) for planned in plans]
     return image_digests.top_digest(
-        {base.arch: image_digests.documents(base, records).manifest for base in bases}
+        {base.arch: image_digests.create_documents(base, records).manifest for base in bases}
     )
 
 
@@ -283,7 +285,7 @@ def _base(lock: Lock, target_digests: TargetDigests, plans: Iterable[Plan]) -> D
     )
 
 
-def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:
+def _stage(lock: Lock, arch: Arch, planned: Plan) -> ArchStage:
     resolution = lock.arch[arch]
     wheels = {wheel.package: wheel for wheel in installed_wheels(resolution)}
     if INSTALLER not in wheels:
@@ -294,24 +296,24 @@ def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:
         hint = f"add it to matrix.yaml, under requires: `{INSTALLER}: {{reason: …}}`"
         raise InputError(message, hint=hint)
     installer = wheels[INSTALLER]
-    return Stage(
+    return ArchStage(
         arch=arch.oci,
         platform=f"linux/{arch.oci}",
         requirements=requirements.file_name(arch),
-        installer=Installer(
+        installer=InstallerWheel(
             file=installer.file, version=installer.version, sha256=installer.sha256
         ),
         installs=tuple(
-            _install(lock, layer.name, layer.recipe)
+            _wheel_layer(lock, layer.name, layer.recipe)
             for layer in planned.layers
             if isinstance(layer.recipe, WheelsRecipe)
         ),
     )
 
 
-def _install(lock: Lock, name: str, recipe: WheelsRecipe) -> Install:
+def _wheel_layer(lock: Lock, name: str, recipe: WheelsRecipe) -> WheelLayer:
     wheels = sorted(recipe.wheels, key=lambda wheel: wheel.package)
-    return Install(
+    return WheelLayer(
         name=name,
         requirements=tuple(
             f"{wheel.package}=={wheel.version}"
@@ -319,17 +321,17 @@ def _install(lock: Lock, name: str, recipe: WheelsRecipe) -> Install:
             if wheel.package not in recipe.omit
         ),
         omissions=tuple(
-            omission(lock, wheel, recipe.omit[wheel.package], recipe.python)
+            omitted_files(lock, wheel, recipe.omit[wheel.package], recipe.python)
             for wheel in wheels
             if wheel.package in recipe.omit
         ),
     )
 
 
-def omission(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str) -> Omission:
+def omitted_files(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str) -> OmittedFiles:
     """The files of `wheel` that match `paths`, and their rows in RECORD."""
     site = f"lib/python{python}/site-packages/"
-    return Omission(
+    return OmittedFiles(
         requirement=f"{wheel.package}=={wheel.version}",
         record=f"{site}{_info(wheel.file)}/RECORD",
         paths=paths,
@@ -359,7 +361,7 @@ def _reasons(lock: Lock, matrix: Matrix) -> dict[str, str]:
     target = matrix.targets.get(lock.target)
     every = dict(matrix.image.env)
     if target is not None:
-        every |= flashinfer.environment(target, matrix.image, matrix.bases[target.base])
+        every |= flashinfer.mode_environment(target, matrix.image, matrix.bases[target.base])
         every |= target.env
     return {name: " ".join(variable.reason.split()) for name, variable in every.items()}
 

@@ -20,19 +20,19 @@ INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # Words that a shell, `ray job submit` and its subprocess.list2cmdline do not change.
 _WORD = re.compile(r"[A-Za-z0-9_@+=:,./-]+", re.ASCII)
 # Words that a shell interprets at the start of a command.
-_RESERVED = frozenset(
+_RESERVED_WORDS = frozenset(
     {"if", "then", "else", "elif", "fi", "case", "esac", "for", "while", "until", "do", "done",
      "in", "function", "select", "time", "coproc"}
 )  # fmt: skip
 
 
-def job(container: ContainerSettings, comment: str) -> str:
+def job_manifest(container: ContainerSettings, comment: str) -> str:
     """A Job on one node."""
     if container.nodes > 1:
         message = f"--format k8s-job supports one node, not --nodes {container.nodes}"
         raise InputError(message, hint="use --format jobset, or kuberay for Ray")
     _require_command(container, "k8s-job")
-    return container_yaml.document(job_value(container), _comment(container, comment))
+    return container_yaml.yaml_document(job_value(container), _comment(container, comment))
 
 
 def job_value(container: ContainerSettings) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def job_value(container: ContainerSettings) -> dict[str, Any]:
     }
 
 
-def jobset(container: ContainerSettings, comment: str) -> str:
+def jobset_manifest(container: ContainerSettings, comment: str) -> str:
     """A JobSet with a pod on each node, and the variables that torchrun reads."""
     _require_command(container, "jobset")
     name = container.name
@@ -76,10 +76,12 @@ def jobset(container: ContainerSettings, comment: str) -> str:
         "metadata": {"name": name},
         "spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [workers]},
     }
-    return container_yaml.document(value, _comment(container, comment, "the JobSet controller"))
+    return container_yaml.yaml_document(
+        value, _comment(container, comment, "the JobSet controller")
+    )
 
 
-def rayjob(container: ContainerSettings, comment: str) -> str:
+def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
     """A RayJob that runs the command on a Ray cluster of all nodes.
 
     Raises InputError if the image cannot serve jobs, or a shell would change a word of the command.
@@ -111,15 +113,15 @@ def rayjob(container: ContainerSettings, comment: str) -> str:
         "kind": "RayJob",
         "metadata": {"name": container.name},
         "spec": {
-            "entrypoint": entrypoint(container.command),
+            "entrypoint": rayjob_entrypoint(container.command),
             "shutdownAfterJobFinishes": True,
             "rayClusterSpec": cluster,
         },
     }
-    return container_yaml.document(value, _comment(container, comment, "the KubeRay operator"))
+    return container_yaml.yaml_document(value, _comment(container, comment, "the KubeRay operator"))
 
 
-def entrypoint(words: tuple[str, ...]) -> str:
+def rayjob_entrypoint(words: tuple[str, ...]) -> str:
     """A command as the entry point of a RayJob.
 
     The operator inserts the text into a bash command that runs `ray job submit`; the Ray server
@@ -128,7 +130,7 @@ def entrypoint(words: tuple[str, ...]) -> str:
     Raises InputError for a word that would be changed.
     """
     wrong = [word for word in words if not _WORD.fullmatch(word)]
-    if words and (words[0] in _RESERVED or "=" in words[0]):
+    if words and (words[0] in _RESERVED_WORDS or "=" in words[0]):
         wrong.insert(0, words[0])
     if wrong:
         shown = ", ".join(repr(word[:80]) for word in wrong)
@@ -172,7 +174,7 @@ def _template(
     }
     inner: dict[str, Any] = {"name": name, "image": container.image}
     if restart:  # the operator of Ray writes the commands of its pods
-        inner["args"] = [_escaped(word) for word in container.command]
+        inner["args"] = [_escape_text(word) for word in container.command]
     inner |= {
         "workingDir": container.workdir,
         "env": [*_variables(container), *(variables or [])],
@@ -205,7 +207,7 @@ def _ray_template(container: ContainerSettings, name: str) -> dict[str, Any]:
 def _variables(container: ContainerSettings) -> list[dict[str, Any]]:
     """Variables with values, and optional variables from the secret."""
     plain: list[dict[str, Any]] = [
-        {"name": name, "value": _escaped(value)} for name, value in container.env.items()
+        {"name": name, "value": _escape_text(value)} for name, value in container.env.items()
     ]
     return plain + [
         {
@@ -238,7 +240,7 @@ def _gpus(container: ContainerSettings) -> int:
     return 1 if container.gpus is None else int(container.gpus)
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Escape `text` for places where Kubernetes replaces $(NAME)."""
     return text.replace("$", "$$")
 

@@ -14,12 +14,14 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.render import builds
 from imgbuild.render.addresses import Addresses
-from imgbuild.render.dockerfile import Build, Dockerfile, Install, Stage
+from imgbuild.render.dockerfile import ArchStage, DockerfileModel, SdistBuild, WheelLayer
 from imgbuild.system import quoting
 from imgbuild.values import Arch
 
 
-def online(dockerfile: Dockerfile, lock: Lock, reference: str, addresses: Addresses) -> Dockerfile:
+def online_dockerfile(
+    dockerfile: DockerfileModel, lock: Lock, reference: str, addresses: Addresses
+) -> DockerfileModel:
     """Add URLs to `dockerfile`, and use the published base `reference`."""
     stages = tuple(
         _stage(stage, lock, Arch.parse(stage.arch), addresses) for stage in dockerfile.stages
@@ -32,15 +34,15 @@ def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
     """The requirements files, with hashes, for building packages without wheels, by name."""
     return {
         builds.file_name(built.package, arch): "".join(
-            f"{quoting.requirement(wheel.package, wheel.version, (wheel.sha256,))}\n"
-            for wheel in builds.requires(lock, arch, built)
+            f"{quoting.requirement_line(wheel.package, wheel.version, (wheel.sha256,))}\n"
+            for wheel in builds.build_requirements(lock, arch, built)
         ).encode()
         for arch in arches
         for built in lock.arch[arch].built
     }
 
 
-def reference(dockerfile: Dockerfile, lock: Lock, registry: str | None) -> str:
+def base_reference(dockerfile: DockerfileModel, lock: Lock, registry: str | None) -> str:
     """The reference of the published base of `dockerfile`, by digest.
 
     Raises InputError if no registry is specified.
@@ -57,21 +59,24 @@ def reference(dockerfile: Dockerfile, lock: Lock, registry: str | None) -> str:
     return f"{registry}@{dockerfile.base.digest}"
 
 
-def _stage(stage: Stage, lock: Lock, arch: Arch, addresses: Addresses) -> Stage:
+def _stage(stage: ArchStage, lock: Lock, arch: Arch, addresses: Addresses) -> ArchStage:
     resolution = lock.arch[arch]
     urls = {addresses(wheel.package, wheel) for wheel in resolution.wheels}
     for built in resolution.built:
         urls.add(addresses(built.package, built.sdist))
-        urls |= {addresses(wheel.package, wheel) for wheel in builds.requires(lock, arch, built)}
+        urls |= {
+            addresses(wheel.package, wheel)
+            for wheel in builds.build_requirements(lock, arch, built)
+        }
     return msgspec.structs.replace(
         stage,
         wheels=f"wheels-{stage.arch}",
         urls=tuple(sorted(urls)),
-        installs=tuple(_install(install, resolution, arch) for install in stage.installs),
+        installs=tuple(_online_layer(install, resolution, arch) for install in stage.installs),
     )
 
 
-def _install(install: Install, resolution: Resolution, arch: Arch) -> Install:
+def _online_layer(install: WheelLayer, resolution: Resolution, arch: Arch) -> WheelLayer:
     built = {f"{item.package}=={item.version}": item for item in resolution.built}
     less = {omission.requirement: omission for omission in install.omissions}
     return msgspec.structs.replace(
@@ -79,7 +84,7 @@ def _install(install: Install, resolution: Resolution, arch: Arch) -> Install:
         requirements=tuple(each for each in install.requirements if each not in built),
         omissions=tuple(each for each in install.omissions if each.requirement not in built),
         builds=tuple(
-            Build(
+            SdistBuild(
                 requirement=each,
                 env=built[each].env,
                 requires=builds.file_name(built[each].package, arch),

@@ -11,26 +11,26 @@ from collections.abc import Iterable, Sequence
 
 import imgbuild
 from imgbuild.errors import InputError
-from imgbuild.lock.addresses import GIT_INDEX, GitAddress, read
+from imgbuild.lock.addresses import GIT_INDEX, GitAddress, parse_address
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.render.addresses import Addresses
 from imgbuild.system import quoting
 from imgbuild.values import Arch
 
-Entries = dict[tuple[str, str], dict[Arch, Wheel | BuiltWheel]]
+EntriesByVersion = dict[tuple[str, str], dict[Arch, Wheel | BuiltWheel]]
 
 
-def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
+def pylock_text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
     """The text of `pylock.toml` for `lock` on `arches`."""
-    entries: Entries = {}
+    entries: EntriesByVersion = {}
     for arch in arches:
         resolution = lock.arch[arch]
         items: list[Wheel | BuiltWheel] = [*resolution.wheels, *resolution.built]
         for item in items:
             entries.setdefault((item.package, item.version), {})[arch] = item
     python = lock.base.python
-    target = quoting.line(lock.target)
+    target = quoting.comment_line(lock.target)
     lines = [
         f"# The packages of {target}: `imgbuild render {target} --format pylock`.",
         'lock-version = "1.0"',
@@ -49,7 +49,7 @@ def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
 
 def _repository(package: str, source: str) -> list[str]:
     """The entry of a package from a git repository, which has no version (PEP 751)."""
-    address = read(source)
+    address = parse_address(source)
     if not isinstance(address, GitAddress):
         message = f"{package}: the URL in the lock is not that of a git repository: {source}"
         raise InputError(message, hint="run imgbuild lock again")
@@ -67,7 +67,7 @@ def _package(
     package, version = key
     built = [item for item in items.values() if isinstance(item, BuiltWheel)]
     words = " ".join(
-        f"{quoting.line(key)}={quoting.word(text)}"
+        f"{quoting.comment_line(key)}={quoting.quote_word(text)}"
         for wheel in built[:1]
         for key, text in wheel.env.items()
     )

@@ -7,14 +7,24 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.locked_matrix import versions_of
+from imgbuild.lock.locked_matrix import locked_versions
 from imgbuild.matrix.model import Target
-from imgbuild.render.templates import render
-from imgbuild.system.amounts import paragraph
+from imgbuild.render.templates import render_template
+from imgbuild.system.amounts import wrap_paragraph
 
 FILE = "readme.j2"
 WIDTH = 100
-MAIN = ("torch", "vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray", "transformers")
+MAIN_PACKAGES = (
+    "torch",
+    "vllm",
+    "sglang",
+    "trl",
+    "verl",
+    "unsloth",
+    "deepspeed",
+    "ray",
+    "transformers",
+)
 MODES = {
     "off": "off",
     "jit": "its kernels are compiled at first use",
@@ -39,19 +49,19 @@ class ReadmeValue(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def readme(lock: Lock, target: Target, images: Path) -> str:
+def readme_text(lock: Lock, target: Target, images: Path) -> str:
     """The README of the image of `lock`. `target` is the row of the matrix.
 
     Raises InputError for a template of the project that cannot be rendered.
     """
-    versions = versions_of(lock)
+    versions = locked_versions(lock)
     value = ReadmeValue(
         target=lock.target,
         summary=target.summary,
         python=lock.base.python,
         cuda=lock.cuda,
         versions=versions,
-        main=tuple(name for name in MAIN if name in versions),
+        main=tuple(name for name in MAIN_PACKAGES if name in versions),
         prefix=lock.settings.prefix,
         workdir=lock.settings.workdir,
         cache=lock.settings.cache,
@@ -59,12 +69,15 @@ def readme(lock: Lock, target: Target, images: Path) -> str:
         flashinfer_reason=" ".join(target.flashinfer.reason.split()),
         notes=tuple(" ".join(note.split()) for note in target.guide),
     )
-    return "\n".join(map(_folded, render(FILE, value, images=images).split("\n"))).strip() + "\n"
+    return (
+        "\n".join(map(_fold_line, render_template(FILE, value, images=images).split("\n"))).strip()
+        + "\n"
+    )
 
 
-def _folded(line: str) -> str:
+def _fold_line(line: str) -> str:
     """Fold a line of prose to WIDTH characters. Indented lines do not change."""
     if line.startswith("    ") or len(line) <= WIDTH:
         return line
     indent = "  " if line.startswith("- ") else ""
-    return "\n".join(paragraph(line, WIDTH, "", indent))
+    return "\n".join(wrap_paragraph(line, WIDTH, "", indent))

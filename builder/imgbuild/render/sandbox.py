@@ -33,7 +33,19 @@ FILTERS = (
     *("map", "max", "min", "reject", "rejectattr", "select", "selectattr", "sort", "string"),
     *("trim", "unique", "upper"),
 )
-PLAIN = (str, int, float, bool, tuple, list, dict, msgspec.Struct, enum.Enum, Undefined, Macro)
+PLAIN_TYPES = (
+    str,
+    int,
+    float,
+    bool,
+    tuple,
+    list,
+    dict,
+    msgspec.Struct,
+    enum.Enum,
+    Undefined,
+    Macro,
+)
 TEXT_METHODS = frozenset(
     ("endswith", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "rpartition",
      "rstrip", "split", "startswith", "strip", "upper")
@@ -42,10 +54,10 @@ MAPPING_METHODS = frozenset(("get", "items", "keys", "values"))
 STRUCT_METHODS = frozenset(("steps",))  # of render.tree.Tree and render.dockerfile.Omission
 
 
-_COMPILED: dict[tuple[Any, ...], Any] = {}
+_COMPILED_TEMPLATES: dict[tuple[Any, ...], Any] = {}
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
+class TemplateSandbox(ImmutableSandboxedEnvironment):
     """An environment for one rendering. `filters` are added to FILTERS.
 
     `read` returns the text and the path of a template by name, or None if it does not exist.
@@ -59,27 +71,31 @@ class Sandbox(ImmutableSandboxedEnvironment):
         filters: Mapping[str, Callable[..., object]],
     ) -> None:
         super().__init__(
-            loader=jinja2.FunctionLoader(self._load),
+            loader=jinja2.FunctionLoader(self._find_template),
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
             # The result of `finalize` is marked as escaped, since no language here is HTML.
             autoescape=True,
-            finalize=self._written,
+            finalize=self._output_markup,
             optimized=False,  # or constants would be computed before anything is counted
         )
         self.globals = {}
         self.filters = {name: JINJA_FILTERS[name] for name in FILTERS}
         self.filters |= {
-            name: _accepting_plain_texts(function) for name, function in filters.items()
+            name: _wrap_for_plain_texts(function) for name, function in filters.items()
         }
-        self.filters |= {"list": self._listed, "join": self._joined, "batch": self._batched}
-        self.filters |= {"_each": self._each, "_concat": self._concat}
+        self.filters |= {
+            "list": self._list_items,
+            "join": self._join_items,
+            "batch": self._batch_items,
+        }
+        self.filters |= {"_each": self._loop_items, "_concat": self._concatenate}
         # A computation on a value counts as the value, and as the result.
-        self.filters = self._counting_all(self.filters)
-        self.filters["_counted"] = self._counted
-        self.tests = self._counting_all(JINJA_TESTS)
+        self.filters = self._count_all_results(self.filters)
+        self.filters["_counted"] = self._count_value
+        self.tests = self._count_all_results(JINJA_TESTS)
         self._read = read
         self._spent = 0
         self._longest = 0  # characters of the longest template
@@ -90,7 +106,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Whether a template can read `attr`, which must be a plain value or a permitted method."""
         if attr.startswith("_"):
             return False
-        return value is None or isinstance(value, PLAIN) or self.is_safe_callable(value)
+        return value is None or isinstance(value, PLAIN_TYPES) or self.is_safe_callable(value)
 
     def is_safe_callable(self, obj: Any) -> bool:
         """Whether a template can call `obj`: a macro, a block, or a method of a plain value."""
@@ -107,8 +123,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call `obj` for a template. A call counts as writing a whole template."""
         self._count_steps(REPETITION + self._longest)
-        self._counted((getattr(obj, "__self__", None), args, kwargs))
-        return self._counted(super().call(context, obj, *args, **kwargs))
+        self._count_value((getattr(obj, "__self__", None), args, kwargs))
+        return self._count_value(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Evaluate an operation: sums of numbers or texts, and products of numbers."""
@@ -124,9 +140,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def compile(self, source: Any, name: Any = None, filename: Any = None, *more: Any) -> Any:
         """Compile a template. The code is shared by all renderings with the same filters."""
         key = (source, name, filename, *more, *sorted(self.filters))
-        if key not in _COMPILED:
-            _COMPILED[key] = super().compile(source, name, filename, *more)
-        return _COMPILED[key]
+        if key not in _COMPILED_TEMPLATES:
+            _COMPILED_TEMPLATES[key] = super().compile(source, name, filename, *more)
+        return _COMPILED_TEMPLATES[key]
 
     # -- counted operations
 
@@ -136,7 +152,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             message = f"the template repeats too often, or writes more than {LIMIT >> 20} MB"
             raise jinja2.TemplateRuntimeError(message)
 
-    def _counted(self, value: Any) -> Any:
+    def _count_value(self, value: Any) -> Any:
         """Add the size of `value`, including nested values, to the total, and return `value`."""
         rest = [value]
         while rest:
@@ -149,19 +165,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 rest.extend(item)
         return value
 
-    def _counting_all(self, functions: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: self._with_counted_values(function) for name, function in functions.items()}
+    def _count_all_results(self, functions: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._wrap_with_counting(function) for name, function in functions.items()}
 
-    def _with_counted_values(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_with_counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the filter or test `function` to count arguments and results."""
 
         @functools.wraps(function)  # with Jinja's mark of functions that get the environment
-        def _called(*args: Any, **kwargs: Any) -> Any:
+        def _call_counted(*args: Any, **kwargs: Any) -> Any:
             args = tuple([*item] if isinstance(item, Iterator) else item for item in args)
-            self._counted((args, kwargs))
-            return self._counted(function(*args, **kwargs))
+            self._count_value((args, kwargs))
+            return self._count_value(function(*args, **kwargs))
 
-        return _called
+        return _call_counted
 
     def _generate(
         self,
@@ -171,11 +187,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         *more: Any,
         **named: Any,
     ) -> str:
-        rewritten = _Counted(name, filename).visit(source)
+        rewritten = _CountingTransformer(name, filename).visit(source)
         rewritten.set_environment(self)
         return super()._generate(rewritten, name, filename, *more, **named)
 
-    def _load(self, name: str) -> tuple[str, str, Callable[[], bool]] | None:
+    def _find_template(self, name: str) -> tuple[str, str, Callable[[], bool]] | None:
         source = self._read(name)
         if source is None:
             return None
@@ -188,7 +204,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._count_steps(REPETITION + self._longest)
         return template
 
-    def _each(self, items: Iterable[Any], size: int) -> list[Any]:
+    def _loop_items(self, items: Iterable[Any], size: int) -> list[Any]:
         """Yield `items` for a loop whose body has `size` characters."""
         counted = []
         for item in items:
@@ -196,28 +212,28 @@ class Sandbox(ImmutableSandboxedEnvironment):
             counted.append(item)
         return counted
 
-    def _listed(self, items: Iterable[Any]) -> list[Any]:
-        return self._each(items, 0)
+    def _list_items(self, items: Iterable[Any]) -> list[Any]:
+        return self._loop_items(items, 0)
 
-    def _batched(self, items: Iterable[Any], size: int) -> list[list[Any]]:
+    def _batch_items(self, items: Iterable[Any], size: int) -> list[list[Any]]:
         """Jinja's `batch` without a value to fill the last list, which could have any length."""
-        listed = self._listed(items)
+        listed = self._list_items(items)
         return [listed[start : start + size] for start in range(0, len(listed), max(size, 1))]
 
-    def _joined(self, items: Iterable[Any], between: str = "") -> str:
-        return str(self._concat(between, *self._listed(items), joined=True))
+    def _join_items(self, items: Iterable[Any], between: str = "") -> str:
+        return str(self._concatenate(between, *self._list_items(items), joined=True))
 
-    def _concat(self, first: Any, *rest: Any, joined: bool = False) -> str:
+    def _concatenate(self, first: Any, *rest: Any, joined: bool = False) -> str:
         """Join texts. The result is quoted if each text is quoted or a plain word."""
         texts = rest if joined else (first, *rest)
         self._count_steps(sum(len(str(text)) + len(str(first)) * joined for text in texts))
         whole = (str(first) if joined else "").join(map(str, texts))
         if all(isinstance(text, int) or hasattr(text, "__html__") or quoting.is_plain(str(text))
                for text in texts):  # fmt: skip
-            return quoting.Quoted(whole)
+            return quoting.QuotedText(whole)
         return whole
 
-    def _written(self, value: Any) -> Markup:
+    def _output_markup(self, value: Any) -> Markup:
         """The output of a template for `{{ value }}`."""
         if isinstance(value, Undefined):
             value = str(value)  # empty if a condition has no else; an unknown name is an error
@@ -238,22 +254,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return Markup(text)  # noqa: S704  # it was quoted, or is a plain word
 
 
-def _accepting_plain_texts(function: Callable[..., object]) -> Callable[..., object]:
+def _wrap_for_plain_texts(function: Callable[..., object]) -> Callable[..., object]:
     """Pass plain strings to `function` instead of the strings of markupsafe."""
 
-    def _called(*args: Any, **kwargs: Any) -> object:
-        return function(*map(_plain, args), **{name: _plain(arg) for name, arg in kwargs.items()})
+    def _call_with_plain_texts(*args: Any, **kwargs: Any) -> object:
+        return function(
+            *map(_plain_value, args), **{name: _plain_value(arg) for name, arg in kwargs.items()}
+        )
 
-    return _called
+    return _call_with_plain_texts
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
-    return [*map(_plain, value)] if isinstance(value, list | tuple) else value
+    return [*map(_plain_value, value)] if isinstance(value, list | tuple) else value
 
 
-class _Counted(NodeTransformer):
+class _CountingTransformer(NodeTransformer):
     """Rewrites a template to mark constants as quoted, and to count loops and values."""
 
     def __init__(self, name: str | None, filename: str | None) -> None:
@@ -286,23 +304,23 @@ class _Counted(NodeTransformer):
         self.generic_visit(node)
         if getattr(node, "ctx", "load") != "load":
             return node
-        return self._in_filter(node)
+        return self._counting_filter(node)
 
     visit_List = visit_Tuple = visit_Dict = visit_Getitem = _value  # noqa: N815
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.expr = self._in_filter(node.expr)
+        node.expr = self._counting_filter(node.expr)
         for operand in node.ops:
-            operand.expr = self._in_filter(operand.expr)
+            operand.expr = self._counting_filter(operand.expr)
         return node
 
     @staticmethod
-    def _in_filter(node: nodes.Expr) -> nodes.Filter:
+    def _counting_filter(node: nodes.Expr) -> nodes.Filter:
         return nodes.Filter(node, "_counted", [], [], None, None, lineno=node.lineno)
 
-    def _named(self, node: nodes.Node) -> nodes.Node:
+    def _named_statement(self, node: nodes.Node) -> nodes.Node:
         """Keep the name of a template in a statement as a constant."""
         return node
 
-    visit_Include = visit_Import = visit_FromImport = visit_Extends = _named  # noqa: N815
+    visit_Include = visit_Import = visit_FromImport = visit_Extends = _named_statement  # noqa: N815

@@ -14,18 +14,18 @@ import msgspec
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Resolution, installed_wheels
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.plan.plan import omitted
+from imgbuild.plan.plan import omitted_paths
 from imgbuild.render import builds, templates
 from imgbuild.render.addresses import Addresses
-from imgbuild.render.dockerfile import Omission, omission
+from imgbuild.render.dockerfile import OmittedFiles, omitted_files
 from imgbuild.system import quoting
-from imgbuild.system.quoting import Quoted
+from imgbuild.system.quoting import QuotedText
 from imgbuild.values import Arch
 
 HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or `activate` sets
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class RequirementLine(msgspec.Struct, frozen=True, kw_only=True):
     """A package as a line of a requirements file, for the default index or a folder of wheels.
 
     `with_url` is the same line with a URL, for a package from another index.
@@ -43,21 +43,21 @@ class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     package: str
-    line: Line
-    omission: Omission | None = None
+    line: RequirementLine
+    omission: OmittedFiles | None = None
     sdist: str = ""
-    requires: tuple[Line, ...] = ()
+    requires: tuple[RequirementLine, ...] = ()
     env: dict[str, str] = {}
 
 
-class Script(msgspec.Struct, frozen=True, kw_only=True):
+class InstallScript(msgspec.Struct, frozen=True, kw_only=True):
     """The values for the template."""
 
     target: str
     arch: Arch
     python: str
     glibc: str
-    requirements: tuple[Line, ...]
+    requirements: tuple[RequirementLine, ...]
     alone: tuple[SeparateInstall, ...]
     versions: dict[str, str]
     wanted: tuple[str, ...]
@@ -65,12 +65,14 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[str, str]
 
 
-def script(lock: Lock, target_digests: TargetDigests, arch: Arch, addresses: Addresses) -> Script:
+def create_script(
+    lock: Lock, target_digests: TargetDigests, arch: Arch, addresses: Addresses
+) -> InstallScript:
     """The script for `lock` on `arch`. Raises InputError if a package cannot be built on `arch`."""
     resolution = lock.arch[arch]
     omissions = _omissions(lock, resolution)
     floors = target_digests.arch[arch].floors
-    return Script(
+    return InstallScript(
         target=lock.target,
         arch=arch,
         python=lock.base.python,
@@ -91,7 +93,7 @@ def script(lock: Lock, target_digests: TargetDigests, arch: Arch, addresses: Add
                 if wheel.package in omissions
             ),
             *(
-                _built(lock, arch, each, omissions.get(each.package), addresses)
+                _separate_install(lock, arch, each, omissions.get(each.package), addresses)
                 for each in resolution.built
             ),
         ),
@@ -102,12 +104,12 @@ def script(lock: Lock, target_digests: TargetDigests, arch: Arch, addresses: Add
     )
 
 
-def _omissions(lock: Lock, resolution: Resolution) -> dict[str, Omission]:
+def _omissions(lock: Lock, resolution: Resolution) -> dict[str, OmittedFiles]:
     """The files to omit, by package."""
     wheels = installed_wheels(resolution)
-    omit = omitted(lock.drop, wheels)
+    omit = omitted_paths(lock.drop, wheels)
     return {
-        wheel.package: omission(lock, wheel, omit[wheel.package], lock.base.python)
+        wheel.package: omitted_files(lock, wheel, omit[wheel.package], lock.base.python)
         for wheel in wheels
         if wheel.package in omit
     }
@@ -115,18 +117,20 @@ def _omissions(lock: Lock, resolution: Resolution) -> dict[str, Omission]:
 
 def _line(
     lock: Lock, package: str, version: str, files: Sequence[LockedFile], addresses: Addresses
-) -> Line:
+) -> RequirementLine:
     """A package with the hashes of `files`. The first file is on an index."""
     hashes = [file.sha256 for file in files]
     with_url = ""
     if package in lock.indexes or (lock.project and package in lock.project.sources):
         url = addresses(package, files[0])
-        with_url = quoting.requirement(package, version, hashes, url=url)
-    return Line(plain=quoting.requirement(package, version, hashes), with_url=with_url)
+        with_url = quoting.requirement_line(package, version, hashes, url=url)
+    return RequirementLine(
+        plain=quoting.requirement_line(package, version, hashes), with_url=with_url
+    )
 
 
-def _built(
-    lock: Lock, arch: Arch, built: BuiltWheel, less: Omission | None, addresses: Addresses
+def _separate_install(
+    lock: Lock, arch: Arch, built: BuiltWheel, less: OmittedFiles | None, addresses: Addresses
 ) -> SeparateInstall:
     versions = lock.arch[arch].versions
     files = (built.sdist, built.wheel)
@@ -137,22 +141,22 @@ def _built(
         sdist=built.sdist.file,
         requires=tuple(
             _line(lock, wheel.package, wheel.version, (wheel,), addresses)
-            for wheel in builds.requires(lock, arch, built)
+            for wheel in builds.build_requirements(lock, arch, built)
             if versions.get(wheel.package) != wheel.version
         ),
         env=built.env,
     )
 
 
-def text(script: Script, name: str, images: Path) -> str:
+def script_text(script: InstallScript, name: str, images: Path) -> str:
     """The text of the script `name`.sh."""
-    return templates.render("script.j2", script, images=images, stem=name)
+    return templates.render_template("script.j2", script, images=images, stem=name)
 
 
 def _environment(lock: Lock) -> dict[str, str]:
     """The variables of the image, for a shell that has set $venv and $cache."""
     return {
-        name: _moved(lock, value)
+        name: _relocate_value(lock, value)
         for name, value in lock.settings.env.items()
         if not name.startswith(HOST)
     }
@@ -168,10 +172,10 @@ def _links(lock: Lock) -> dict[str, str]:
     }
 
 
-def _moved(lock: Lock, value: str) -> str:
+def _relocate_value(lock: Lock, value: str) -> str:
     """A value in double quotes, with folders of the image replaced by those of the script."""
-    quoted = quoting.double(value)
+    quoted = quoting.for_double_quotes(value)
     for folder, name in ((lock.settings.prefix, "$venv"), (lock.settings.cache, "$cache")):
         if quoted == folder or quoted.startswith(folder + "/"):
             quoted = name + quoted.removeprefix(folder)
-    return Quoted(f'"{quoted}"')
+    return QuotedText(f'"{quoted}"')

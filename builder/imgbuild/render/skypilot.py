@@ -13,7 +13,7 @@ from imgbuild.errors import InputError
 from imgbuild.render import container_yaml
 
 
-def task(container: ContainerSettings, comment: str) -> str:
+def task_text(container: ContainerSettings, comment: str) -> str:
     """A task that runs the command in the image, on machines with the GPUs."""
     wrong = _problems(container)
     if wrong:
@@ -41,7 +41,7 @@ def task(container: ContainerSettings, comment: str) -> str:
     if container.passed:
         value["secrets"] = dict.fromkeys(container.passed)
     value["run"] = shlex.join(container.command)
-    return container_yaml.document(value, comment)
+    return container_yaml.yaml_document(value, comment)
 
 
 def _problems(container: ContainerSettings) -> list[str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.errors import ImgbuildError, InputError, Signal
+from imgbuild.errors import ControlSignal, ImgbuildError, InputError
 from imgbuild.system import files, quoting
 from imgbuild.system.folder import LEVELS, OpenFolder
-from imgbuild.system.quoting import Quoted
+from imgbuild.system.quoting import QuotedText
 
 DATA = files.data("templates")
 FOLDER = "templates"  # below `images`
@@ -26,50 +26,52 @@ SIZE = 256 << 10  # bytes of a template
 HINT = "correct the template, or remove it to use that of imgbuild"
 
 
-def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: object) -> str:
+def render_template(
+    name: str, value: msgspec.Struct, *, images: Path | None, **more: object
+) -> str:
     """Render the template `name`. Variables are the fields of `value`.
 
     A file with this name in `images`/templates replaces the template of imgbuild. Raises InputError
     if the template cannot be read or is not allowed.
     """
-    from imgbuild.render.sandbox import Sandbox  # Jinja is slow to load
+    from imgbuild.render.sandbox import TemplateSandbox  # Jinja is slow to load
 
-    environment = Sandbox(lambda file: _source(images, file), filters(name))
+    environment = TemplateSandbox(lambda file: _source(images, file), quoting_filters(name))
     fields = {field: getattr(value, field) for field in value.__struct_fields__}
     try:
         return environment.get_template(name).render(it=value, **fields, **more)
     except InputError as error:
         message = f"{_place(error, name)}: {error.message}"
         raise InputError(message, hint=error.hint) from error
-    except (OSError, ImgbuildError, Signal):
+    except (OSError, ImgbuildError, ControlSignal):
         raise
     except Exception as error:  # of Jinja, or of the Python into which Jinja translates it
         message = f"{_place(error, name)}: {str(error) or type(error).__name__}"
         raise InputError(message, hint=HINT) from error
 
 
-def filters(name: str) -> dict[str, Callable[..., object]]:
+def quoting_filters(name: str) -> dict[str, Callable[..., object]]:
     """The quoting filters for the language of the template `name`."""
     lines = name not in ONE_LINE
     quoting_filters: dict[str, Callable[..., object]] = {
-        "word": lambda text: quoting.word(text, lines=lines),
-        "words": lambda texts: quoting.words(texts, lines=lines),
+        "word": lambda text: quoting.quote_word(text, lines=lines),
+        "words": lambda texts: quoting.quote_words(texts, lines=lines),
         "value": quoting.dockerfile_value,
-        "quoted": quoting.string,
-        "comment": quoting.comment,
-        "line": quoting.line,
-        "patterns": quoting.patterns,
-        "sbatch": quoting.sbatch,
+        "quoted": quoting.json_string,
+        "comment": quoting.comment_lines,
+        "line": quoting.comment_line,
+        "patterns": quoting.quote_patterns,
+        "sbatch": quoting.sbatch_word,
     }
     if name != APPTAINER:
         return quoting_filters
     return {
         **quoting_filters,
-        "word": lambda text: _braces(quoting.word(text), "{''{"),
-        "words": lambda texts: _braces(quoting.words(texts), "{''{"),
-        "comment": lambda text, indent="": quoting.comment(text.replace("{{", "{ {"), indent),
-        "line": lambda text: _braces(quoting.line(text), "{ {"),
-        "label": _label,
+        "word": lambda text: _quote_braces(quoting.quote_word(text), "{''{"),
+        "words": lambda texts: _quote_braces(quoting.quote_words(texts), "{''{"),
+        "comment": lambda text, indent="": quoting.comment_lines(text.replace("{{", "{ {"), indent),
+        "line": lambda text: _quote_braces(quoting.comment_line(text), "{ {"),
+        "label": _quote_label,
     }
 
 
@@ -87,35 +89,35 @@ def project_templates(images: Path) -> tuple[str, ...]:
         if len(inner.parts) == LEVELS:
             folders.clear()
         names += [(inner / file).as_posix() for file in files_in_place if file.endswith(".j2")]
-    return tuple(name for name in sorted(names) if not _same(folder, name))
+    return tuple(name for name in sorted(names) if not _is_same_file(folder, name))
 
 
-def slug(name: str) -> str:
+def target_slug(name: str) -> str:
     """Convert a target's name for places where dots are not allowed."""
     return name.replace(".", "_")
 
 
-def _same(folder: Path, name: str) -> bool:
+def _is_same_file(folder: Path, name: str) -> bool:
     try:
-        return _read(folder, name) == _read(DATA, name)
+        return _read_template(folder, name) == _read_template(DATA, name)
     except InputError:
         return False
 
 
-def _braces(text: str, instead: str) -> Quoted:
+def _quote_braces(text: str, instead: str) -> QuotedText:
     """Replace `{{` in `text`, which Apptainer would read as a build argument."""
     while "{{" in text:
         text = text.replace("{{", instead)
-    return Quoted(text)
+    return QuotedText(text)
 
 
-def _label(text: str) -> Quoted:
+def _quote_label(text: str) -> QuotedText:
     """A value in %labels, which is the rest of a line without quoting."""
-    quoting.word(text)  # InputError for control characters
+    quoting.quote_word(text)  # InputError for control characters
     if "{{" in text:
         message = f"{text!r} has {{{{, which labels of Apptainer cannot contain"
         raise InputError(message, hint=quoting.HINT)
-    return Quoted(text)
+    return QuotedText(text)
 
 
 def _source(images: Path | None, name: str) -> tuple[str, str] | None:
@@ -125,13 +127,13 @@ def _source(images: Path | None, name: str) -> tuple[str, str] | None:
         raise InputError(message, hint="specify a file below images/templates")
     places = [(images, f"{FOLDER}/{name}")] if images is not None else []
     for top, path in (*places, (DATA, name)):
-        text = _read(top, path)
+        text = _read_template(top, path)
         if text is not None:
             return text, str(top / path)
     return None
 
 
-def _read(top: Path, name: str) -> str | None:
+def _read_template(top: Path, name: str) -> str | None:
     """Read the template `name` below `top`. None if it does not exist.
 
     Raises InputError for links, for files that are not text, and for names that are not paths below

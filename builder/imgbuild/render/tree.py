@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.system import quoting
-from imgbuild.system.quoting import Quoted
+from imgbuild.system.quoting import QuotedText
 from imgbuild.values import Arch
 
-COMMON = "files"  # the folder next to a Dockerfile with the files of all architectures
+COMMON_FOLDER = "files"  # the folder next to a Dockerfile with the files of all architectures
 
 
 class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,11 +23,11 @@ class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):
     uid: int = 0
     gid: int = 0
 
-    def command(self, *, owners: bool) -> Quoted:
+    def command(self, *, owners: bool) -> QuotedText:
         """The command that creates the folders."""
         other = owners and (self.uid or self.gid)
         owner = ("-o", str(self.uid), "-g", str(self.gid)) if other else ()
-        return quoting.words(("install", "-d", "-m", self.mode, *owner, *self.paths))
+        return quoting.quote_words(("install", "-d", "-m", self.mode, *owner, *self.paths))
 
 
 class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
     target: str
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class TreeFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file. `source` is the path in the build context. `by_arch` means one per architecture."""
 
     path: str
@@ -45,26 +45,26 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     by_arch: bool = False
 
-    def command(self, context: str, arch: str | None) -> Quoted:
+    def command(self, context: str, arch: str | None) -> QuotedText:
         """The command that copies the file. BuildKit sets $TARGETARCH to the architecture."""
         suffix = f"-{arch}" if arch else '-"$TARGETARCH"'
-        folder = f"{context}/{COMMON}{suffix if self.by_arch else ''}"
-        source = quoting.word("/" + self.source.partition("/")[2])
-        mode, path = quoting.word(self.mode), quoting.word(self.path)
-        return Quoted(f"install -D -T -m {mode} {folder}{source} {path}")
+        folder = f"{context}/{COMMON_FOLDER}{suffix if self.by_arch else ''}"
+        source = quoting.quote_word("/" + self.source.partition("/")[2])
+        mode, path = quoting.quote_word(self.mode), quoting.quote_word(self.path)
+        return QuotedText(f"install -D -T -m {mode} {folder}{source} {path}")
 
 
-class Tree(msgspec.Struct, frozen=True, kw_only=True):
+class LayerTree(msgspec.Struct, frozen=True, kw_only=True):
     """The members that a layer adds, in the order of creation."""
 
     folders: tuple[TreeFolder, ...]
     parents: tuple[str, ...]
     links: tuple[TreeLink, ...]
-    files: tuple[File, ...]
+    files: tuple[TreeFile, ...]
 
     def steps(
         self, context: str, *, owners: bool = True, arch: str | None = None
-    ) -> tuple[Quoted, ...]:
+    ) -> tuple[QuotedText, ...]:
         """The commands that create the members, from a folder `context` with the files.
 
         Without `owners`, all files belong to the user who runs the commands. `arch` is the name of
@@ -74,12 +74,12 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
         return (
             *(folder.command(owners=owners) for folder in self.folders),
             *(file.command(context, arch) for file in self.files),
-            *((quoting.words(("mkdir", "-p", *self.parents)),) if self.parents else ()),
-            *(quoting.words(("ln", "-sfT", link.target, link.path)) for link in self.links),
+            *((quoting.quote_words(("mkdir", "-p", *self.parents)),) if self.parents else ()),
+            *(quoting.quote_words(("ln", "-sfT", link.target, link.path)) for link in self.links),
         )
 
 
-def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
+def create_tree(members: Mapping[Arch, Sequence[LayerMember]]) -> LayerTree:
     """The members of a layer. Architectures differ only in the contents of files."""
     first = next(iter(members.values()))
     folders: dict[tuple[str, int, int], list[str]] = {}
@@ -95,50 +95,50 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
     folder_paths = {path for paths in folders.values() for path in paths}
     parents = {posixpath.dirname(link.path) for link in links}
     files = tuple(
-        File(
+        TreeFile(
             path="/" + member.path,
-            source=f"{COMMON}/{member.path}",
+            source=f"{COMMON_FOLDER}/{member.path}",
             mode=f"{member.mode:04o}",
             by_arch=len(_texts(members, member.path)) > 1,
         )
         for member in first
         if member.kind is MemberKind.FILE
     )
-    return Tree(
+    return LayerTree(
         folders=tuple(
             TreeFolder(paths=tuple(paths), mode=mode, uid=uid, gid=gid)
             for (mode, uid, gid), paths in folders.items()
         ),
-        parents=tuple(sorted(parent for parent in parents if not _below(folder_paths, parent))),
+        parents=tuple(sorted(parent for parent in parents if not _is_below(folder_paths, parent))),
         links=links,
         files=files,
     )
 
 
-def sources(members: Mapping[Arch, Sequence[Member]]) -> dict[str, bytes]:
+def source_files(members: Mapping[Arch, Sequence[LayerMember]]) -> dict[str, bytes]:
     """The files of a layer by path in the folder of the Dockerfile."""
     contents: dict[str, bytes] = {}
     for arch, every in members.items():
         for member in every:
             if member.kind is MemberKind.FILE:
                 differs = len(_texts(members, member.path)) > 1
-                folder = f"{COMMON}-{arch.oci}" if differs else COMMON
+                folder = f"{COMMON_FOLDER}-{arch.oci}" if differs else COMMON_FOLDER
                 contents[f"{folder}/{member.path}"] = _content(member)
     return contents
 
 
-def _texts(members: Mapping[Arch, Sequence[Member]], path: str) -> set[bytes]:
+def _texts(members: Mapping[Arch, Sequence[LayerMember]], path: str) -> set[bytes]:
     return {
         _content(member) for every in members.values() for member in every if member.path == path
     }
 
 
-def _content(member: Member) -> bytes:
+def _content(member: LayerMember) -> bytes:
     if not isinstance(member.content, bytes):
         message = f"{member.path} is not one of imgbuild's text files"
         raise TypeError(message)
     return member.content
 
 
-def _below(folders: set[str], path: str) -> bool:
+def _is_below(folders: set[str], path: str) -> bool:
     return any(folder == path or folder.startswith(path + "/") for folder in folders)

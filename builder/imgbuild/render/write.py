@@ -14,7 +14,7 @@ from imgbuild import codec
 from imgbuild.container import settings
 from imgbuild.container.settings import StartOptions
 from imgbuild.errors import ImgbuildError, InputError, LockStale
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import lock_file, requirements
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
@@ -33,16 +33,16 @@ from imgbuild.render import (
     skypilot,
     templates,
 )
-from imgbuild.render.addresses import Addresses, addresses
-from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.render.addresses import Addresses, address_lookup
+from imgbuild.render.dockerfile import DockerfileModel, create_dockerfile
 from imgbuild.system import boundary, quoting
 from imgbuild.system.folder import OpenFolder
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch
 
-Chosen = tuple[Lock, Sequence[Arch]]
-LOCAL = ("compose", "devcontainer")  # these run an image of this machine, too
-CONTAINERS = (*LOCAL, "k8s-job", "jobset", "kuberay", "skypilot")
+ChosenLock = tuple[Lock, Sequence[Arch]]
+LOCAL_FORMATS = ("compose", "devcontainer")  # these run an image of this machine, too
+CONTAINERS = (*LOCAL_FORMATS, "k8s-job", "jobset", "kuberay", "skypilot")
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     container: StartOptions = StartOptions()
 
 
-class Rendered(msgspec.Struct, frozen=True, kw_only=True):
+class RenderedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The texts of a target by file name. `place` is the output path, if any."""
 
     target: str
@@ -71,17 +71,17 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(self.files.values()).removesuffix("\n")
 
 
-def keep(
-    project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
-) -> list[Rendered]:
+def write_committed(
+    project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT_REPORTER
+) -> list[RenderedTarget]:
     """Write Dockerfiles next to their locks, and the bake file of all targets."""
     rendered, ready = [], {}
     for lock in chosen:
         ready[lock.target] = document = _dockerfile(project, matrix, lock)
-        files = committed.files(project, matrix, lock, document)
-        committed.write(project, lock.target, files)
+        files = committed.rendered_files(project, matrix, lock, document)
+        committed.write_rendered(project, lock.target, files)
         rendered.append(
-            Rendered(
+            RenderedTarget(
                 target=lock.target,
                 form="dockerfile",
                 files={name: data.decode() for name, data in files.items()},
@@ -93,7 +93,7 @@ def keep(
 
 
 def keep_new(
-    project: Project, matrix: Matrix, names: Iterable[str], reporter: Reporter = SILENT
+    project: Project, matrix: Matrix, names: Iterable[str], reporter: Reporter = SILENT_REPORTER
 ) -> None:
     """Write the Dockerfiles of newly locked targets, or report why there is none.
 
@@ -104,42 +104,44 @@ def keep_new(
         lock = lock_file.read_lock(project.images, name)
         try:
             ready[name] = document = _dockerfile(project, matrix, lock)
-            committed.write(project, name, committed.files(project, matrix, lock, document))
+            committed.write_rendered(
+                project, name, committed.rendered_files(project, matrix, lock, document)
+            )
         except InputError as error:
-            committed.write(project, name, {})
+            committed.write_rendered(project, name, {})
             reason = error.message.removeprefix(f"{name}: ")
             reporter.info(f"{name}: no Dockerfile is written: {reason}; {error.hint}")
     _keep_bake(project, matrix, ready, reporter)
 
 
-def check(
-    project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
+def check_committed(
+    project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT_REPORTER
 ) -> None:
     """Raise LockStale with all files that do not match their locks."""
     reasons, ready = [], {}
     for lock in chosen:
         ready[lock.target] = document = _dockerfile(project, matrix, lock)
-        files = committed.files(project, matrix, lock, document)
-        reasons += committed.stale(project, lock.target, files)
+        files = committed.rendered_files(project, matrix, lock, document)
+        reasons += committed.stale_files(project, lock.target, files)
     path = project.folder / bake.FILE
-    expected = _bake(project, matrix, ready, reporter)
-    if (boundary.content(path) if path.is_file() else None) != expected:
+    expected = _bake_bytes(project, matrix, ready, reporter)
+    if (boundary.read_regular_file(path) if path.is_file() else None) != expected:
         reasons.append(f"{path} does not match the locks")
     if reasons:
         message = "\n  ".join(("rendered files are out of date:", *reasons))
         raise LockStale(message, hint="run imgbuild render --all")
 
 
-def render(
-    project: Project, matrix: Matrix, chosen: Sequence[Chosen], options: RenderOptions
-) -> list[Rendered]:
+def render_locks(
+    project: Project, matrix: Matrix, chosen: Sequence[ChosenLock], options: RenderOptions
+) -> list[RenderedTarget]:
     """Render each lock in the requested format. A bake file contains all locks."""
     if options.form == "bake":
         dockerfiles = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
-        text = codec.encode(bake.bake(dockerfiles)).decode()
-        return [Rendered(target="", form=options.form, files={bake.FILE: text})]
+        text = codec.encode(bake.bake_document(dockerfiles)).decode()
+        return [RenderedTarget(target="", form=options.form, files={bake.FILE: text})]
     return [
-        Rendered(
+        RenderedTarget(
             target=lock.target,
             form=options.form,
             files=_texts(project, matrix, choice, options),
@@ -149,7 +151,7 @@ def render(
     ]
 
 
-def leave(rendered: Sequence[Rendered], output: Path) -> list[Rendered]:
+def write_to_output(rendered: Sequence[RenderedTarget], output: Path) -> list[RenderedTarget]:
     """Write the rendered texts to `output`, which is a file for a single text, else a folder."""
     left = []
     for rendering in rendered:
@@ -161,12 +163,12 @@ def leave(rendered: Sequence[Rendered], output: Path) -> list[Rendered]:
         else:
             place = output if len(rendered) == 1 else output / rendering.target
             files = {place / name: text for name, text in rendering.files.items()}
-        _write(files)
+        _write_files(files)
         left.append(msgspec.structs.replace(rendering, place=place))
     return left
 
 
-def _write(files: Mapping[Path, str]) -> None:
+def _write_files(files: Mapping[Path, str]) -> None:
     for path, text in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +179,7 @@ def _write(files: Mapping[Path, str]) -> None:
 
 
 def _texts(
-    project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
+    project: Project, matrix: Matrix, chosen: ChosenLock, options: RenderOptions
 ) -> dict[str, str]:
     lock, arches = chosen
     name, images = lock.target, project.images
@@ -185,25 +187,35 @@ def _texts(
         case form if form in CONTAINERS:
             return _container(project, matrix, chosen, options)
         case "requirements":
-            return {f"{_name(chosen)}.txt": requirements.text(lock, _single_arch(chosen))}
+            return {
+                f"{_name(chosen)}.txt": requirements.requirements_text(lock, _single_arch(chosen))
+            }
         case "apptainer":
             dockerfile, stem = _dockerfile(project, matrix, lock), _name(chosen)
-            return {f"{stem}.def": apptainer.text(dockerfile, _single_arch(chosen), stem, images)}
+            return {
+                f"{stem}.def": apptainer.definition_text(
+                    dockerfile, _single_arch(chosen), stem, images
+                )
+            }
         case "pylock":
             where = _addresses(matrix, chosen)
-            return {f"pylock.{templates.slug(name)}.toml": pylock.text(lock, arches, where)}
+            return {
+                f"pylock.{templates.target_slug(name)}.toml": pylock.pylock_text(
+                    lock, arches, where
+                )
+            }
         case "script":
             target_digests = image_digests.read_digests(images, lock)
-            where = addresses(lock, matrix, Http())
-            built = script.script(lock, target_digests, _single_arch(chosen), where)
+            where = address_lookup(lock, matrix, HttpClient())
+            built = script.create_script(lock, target_digests, _single_arch(chosen), where)
             stem = _name(chosen)
-            return {f"{stem}.sh": script.text(built, stem, images)}
+            return {f"{stem}.sh": script.script_text(built, stem, images)}
         case _:
             return _context(project, matrix, chosen, options)
 
 
 def _container(
-    project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
+    project: Project, matrix: Matrix, chosen: ChosenLock, options: RenderOptions
 ) -> dict[str, str]:
     """The container of the image, by digest.
 
@@ -221,26 +233,26 @@ def _container(
     registry = options.registry or matrix.registry
     if registry:
         image = f"{parse_repository(registry)}@{digest}"
-    elif options.form in LOCAL:
+    elif options.form in LOCAL_FORMATS:
         image = f"{lock.target}:latest"
     else:
         message = f"--format {options.form}: the image must be in a registry"
         raise InputError(message, hint="specify the registry with --registry HOST/REPOSITORY")
-    container = settings.settings(lock, arches, image, digest, options.container)
+    container = settings.container_settings(lock, arches, image, digest, options.container)
     comment = f"{lock.target}; made by: {_command(lock.target, arches, options, whole=whole)}"
     match options.form:
         case "compose":
-            return {"compose.yaml": compose.compose(container, comment)}
+            return {"compose.yaml": compose.compose_text(container, comment)}
         case "devcontainer":
-            return {"devcontainer.json": compose.devcontainer(container)}
+            return {"devcontainer.json": compose.devcontainer_text(container)}
         case "k8s-job":
-            return {f"{lock.target}-job.yaml": kubernetes.job(container, comment)}
+            return {f"{lock.target}-job.yaml": kubernetes.job_manifest(container, comment)}
         case "jobset":
-            return {f"{lock.target}-jobset.yaml": kubernetes.jobset(container, comment)}
+            return {f"{lock.target}-jobset.yaml": kubernetes.jobset_manifest(container, comment)}
         case "kuberay":
-            return {f"{lock.target}-rayjob.yaml": kubernetes.rayjob(container, comment)}
+            return {f"{lock.target}-rayjob.yaml": kubernetes.rayjob_manifest(container, comment)}
         case _:
-            return {f"{lock.target}-sky.yaml": skypilot.task(container, comment)}
+            return {f"{lock.target}-sky.yaml": skypilot.task_text(container, comment)}
 
 
 def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, whole: bool) -> str:
@@ -257,47 +269,52 @@ def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, who
     words += [word for name in start.env for word in ("--env", name)]
     words += ["--rdma", start.rdma] if start.rdma else []
     words += ["--", *start.command] if start.command else []
-    return " ".join(map(quoting.word, words))
+    return " ".join(map(quoting.quote_word, words))
 
 
 def _context(
-    project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
+    project: Project, matrix: Matrix, chosen: ChosenLock, options: RenderOptions
 ) -> dict[str, str]:
     """The build context for `docker build`: the Dockerfile and all files that it copies."""
     lock, arches = chosen
     dockerfile = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
-        **committed.copied(lock, arches, matrix),
-        **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
+        **committed.copied_files(lock, arches, matrix),
+        **{
+            requirements.file_name(arch): requirements.requirements_text(lock, arch).encode()
+            for arch in arches
+        },
     }
     if options.online:
-        reference = online.reference(dockerfile, lock, options.registry or matrix.registry)
-        dockerfile = online.online(dockerfile, lock, reference, _addresses(matrix, chosen))
+        reference = online.base_reference(dockerfile, lock, options.registry or matrix.registry)
+        dockerfile = online.online_dockerfile(
+            dockerfile, lock, reference, _addresses(matrix, chosen)
+        )
         files |= online.build_files(lock, arches)
-    text = templates.render("dockerfile.j2", dockerfile, images=project.images)
+    text = templates.render_template("dockerfile.j2", dockerfile, images=project.images)
     return {
         committed.DOCKERFILE: text,
         **{name: data.decode() for name, data in sorted(files.items())},
     }
 
 
-def _addresses(matrix: Matrix, chosen: Chosen) -> Addresses:
+def _addresses(matrix: Matrix, chosen: ChosenLock) -> Addresses:
     lock, arches = chosen
     packages = {package for arch in arches for package in lock.arch[arch].versions}
-    return addresses(lock, matrix, Http(), packages)
+    return address_lookup(lock, matrix, HttpClient(), packages)
 
 
 def _dockerfile(
     project: Project, matrix: Matrix, lock: Lock, arches: Sequence[Arch] | None = None
-) -> Dockerfile:
-    return dockerfile(lock, image_digests.read_digests(project.images, lock), matrix, arches)
+) -> DockerfileModel:
+    return create_dockerfile(lock, image_digests.read_digests(project.images, lock), matrix, arches)
 
 
 def _keep_bake(
-    project: Project, matrix: Matrix, ready: Mapping[str, Dockerfile], reporter: Reporter
+    project: Project, matrix: Matrix, ready: Mapping[str, DockerfileModel], reporter: Reporter
 ) -> None:
     path = project.folder / bake.FILE
-    data = _bake(project, matrix, ready, reporter)
+    data = _bake_bytes(project, matrix, ready, reporter)
     if data is None:
         with OpenFolder.open(project.folder) as folder:
             folder.remove(bake.FILE)
@@ -305,8 +322,8 @@ def _keep_bake(
         codec.write_bytes(path, data)
 
 
-def _bake(
-    project: Project, matrix: Matrix, ready: Mapping[str, Dockerfile], reporter: Reporter
+def _bake_bytes(
+    project: Project, matrix: Matrix, ready: Mapping[str, DockerfileModel], reporter: Reporter
 ) -> bytes | None:
     """The bake file of all targets with a Dockerfile, or None.
 
@@ -322,16 +339,16 @@ def _bake(
             dockerfiles.append(document)
         except ImgbuildError as error:
             reporter.detail(f"{name} is omitted from {bake.FILE}: {error.message}")
-    return codec.encode(bake.bake(dockerfiles)) if dockerfiles else None
+    return codec.encode(bake.bake_document(dockerfiles)) if dockerfiles else None
 
 
-def _name(chosen: Chosen) -> str:
+def _name(chosen: ChosenLock) -> str:
     """The file name for one architecture, which includes its name if the target has several."""
     lock = chosen[0]
     return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_single_arch(chosen)}"
 
 
-def _single_arch(chosen: Chosen) -> Arch:
+def _single_arch(chosen: ChosenLock) -> Arch:
     """The selected architecture. Raises InputError if there are several."""
     lock, arches = chosen
     if len(arches) == 1:

@@ -18,13 +18,13 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import FACT
-from imgbuild.learn.loop import READABLE
+from imgbuild.learn.loop import READABLE_CHECKS
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, DebianBase, Matrix, PackageIndex, Target
 from imgbuild.matrix.project_paths import Project
-from imgbuild.report import Relation, Report, Severity
+from imgbuild.report import ConflictRelation, Report, Severity
 from imgbuild.resolve import (
     conflict,
     cutoff,
@@ -37,14 +37,14 @@ from imgbuild.resolve import (
     suggest,
 )
 from imgbuild.resolve.first_matrix import target_lines
-from imgbuild.resolve.first_solve import LearnedMemory, Query
+from imgbuild.resolve.first_solve import ArchQuery, LearnedMemory
 from imgbuild.resolve.gaps import OldVersion
 from imgbuild.resolve.locked import LockedTarget
-from imgbuild.resolve.reasons import links, reasons_of
+from imgbuild.resolve.reasons import requirement_links, version_reasons
 from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.solve import sdist_wheel, standalone
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 
 class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
     why: tuple[str, ...]
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class NoAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why there is no solution on one architecture, and suggestions.
 
     `outdated` are packages whose only possible versions are over a year older than the others.
@@ -76,7 +76,7 @@ class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     packages: tuple[ChosenVersion, ...] = ()
     warnings: tuple[str, ...] = ()
-    refused: Refusal | None = None
+    refused: NoAnswer | None = None
 
 
 class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,15 +102,15 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: tuple[str, ...] = ()
 
 
-def of_locks(
+def answer_from_locks(
     request: ResolveRequest, matrix: Matrix, locked: tuple[LockedTarget, ...]
 ) -> ResolveAnswer:
     """The result for a request that the targets `locked` satisfy."""
-    python = matrix.bases[resolve_request.base_of(request, matrix)].python
+    python = matrix.bases[resolve_request.requested_base(request, matrix)].python
     return ResolveAnswer(name="", python=python, arch={}, requested=request.packages, locked=locked)
 
 
-def answer(
+def answer_request(
     request: ResolveRequest,
     project: Project,
     matrix: Matrix,
@@ -123,54 +123,58 @@ def answer(
     are considered. InputError if the request contradicts the matrix; FetchFailed if an index does
     not respond.
     """
-    request = resolve_request.applying(request, matrix)
-    resolve_request.check(request, matrix)
+    request = resolve_request.applicable_request(request, matrix)
+    resolve_request.check_request(request, matrix)
     if request.as_of is not None:
-        return dated(request, matrix, learned, context)
-    today = resolve_request.today()
-    as_of = cutoff.derived(request, project, matrix, context)
-    dated_answer = dated(msgspec.structs.replace(request, as_of=as_of), matrix, learned, context)
+        return answer_dated_request(request, matrix, learned, context)
+    today = resolve_request.today_utc()
+    as_of = cutoff.derive_cutoff(request, project, matrix, context)
+    dated_answer = answer_dated_request(
+        msgspec.structs.replace(request, as_of=as_of), matrix, learned, context
+    )
     refusals = [each.refused for each in dated_answer.arch.values() if each.refused is not None]
     if as_of == today or not refusals or any(refused.outdated for refused in refusals):
         return dated_answer
     context.reporter.info(
         f"found no solution among files uploaded before {as_of}, trying later files"
     )
-    return dated(msgspec.structs.replace(request, as_of=today), matrix, learned, context)
+    return answer_dated_request(
+        msgspec.structs.replace(request, as_of=today), matrix, learned, context
+    )
 
 
-def dated(
+def answer_dated_request(
     request: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
 ) -> ResolveAnswer:
     """The result of a request whose `as_of` is set."""
     memory = LearnedMemory(learned)
     while True:
         previous = memory.learned_constraints
-        each = outcomes_on(request, matrix, memory, context)
+        each = resolve_on_arches(request, matrix, memory, context)
         # Constraints learned on one architecture apply to those that were resolved before it.
         if memory.learned_constraints == previous or not any(
-            constraints.violations(memory.learned_constraints, resolution.versions)
+            constraints.violated_constraints(memory.learned_constraints, resolution.versions)
             for resolution in each.found.values()
         ):
             break
-    python = matrix.bases[resolve_request.base_of(request, matrix)].python
+    python = matrix.bases[resolve_request.requested_base(request, matrix)].python
     if each.target is None:
         return ResolveAnswer(
             name=request.name or "", python=python, arch=each.outcomes, requested=request.packages
         )
     target = pinned_target(request, each.target, each.found, each.outcomes)
-    name = resolve_request.name_of(request, matrix, target.cuda, target.pins)
+    name = resolve_request.row_name(request, matrix, target.cuda, target.pins)
     return ResolveAnswer(
         name=name,
         python=python,
         arch=each.outcomes,
         requested=request.packages,
-        driver=gpus.load().oldest(target.cuda),
+        driver=gpus.load_drivers().oldest_driver(target.cuda),
         target=target,
         row=tuple(target_lines(name, target)),
         indexes=request.index_rows,
-        checks=READABLE,
-        unchecked=tuple(check for check in CHECKS if check not in READABLE),
+        checks=READABLE_CHECKS,
+        unchecked=tuple(check for check in CHECKS if check not in READABLE_CHECKS),
     )
 
 
@@ -182,53 +186,53 @@ class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[Arch, ArchOutcome]
 
 
-def outcomes_on(
+def resolve_on_arches(
     request: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
 ) -> ArchOutcomes:
     """Resolve on one architecture after the other; `memory` collects learned constraints."""
-    base = matrix.bases[resolve_request.base_of(request, matrix)]
+    base = matrix.bases[resolve_request.requested_base(request, matrix)]
     target: Target | None = None
     resolutions: dict[Arch, Resolution] = {}
     outcomes: dict[Arch, ArchOutcome] = {}
     for arch in request.arches:
         try:
-            markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-            query = Query(
-                request=request.on(markers),
+            markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+            query = ArchQuery(
+                request=request.restrict_to(markers),
                 matrix=matrix,
                 arch=arch,
                 memory=memory,
                 context=context,
                 target=target,
             )
-            python_support.refuse(query)
-            if isinstance(base, DebianBase) and base.standalone is not None:
+            python_support.refuse_unsupported_python(query)
+            if isinstance(base, DebianBase) and base.standalone_python is not None:
                 # Fetched first: solving takes minutes, and its result needs the archive.
-                standalone.resolve(base.standalone, arch, context)
-            solved = search.find(query)
+                standalone.fetch_archive(base.standalone_python, arch, context)
+            solved = search.find_target(query)
         except NoSolution as error:
-            outcomes[arch] = ArchOutcome(refused=refused(error))
+            outcomes[arch] = ArchOutcome(refused=convert_error(error))
             continue
         resolution, first = solved.resolution, solved.first
-        old = () if request.allow_old else first_solve.outdated(first, resolution.versions)
+        old = () if request.allow_old else first_solve.outdated_packages(first, resolution.versions)
         if old:
-            outcomes[arch] = ArchOutcome(refused=refused_as_old(query, old))
+            outcomes[arch] = ArchOutcome(refused=old_version_refusal(query, old))
             continue
         target, resolutions[arch] = target or solved.target, resolution
         outcomes[arch] = ArchOutcome(
-            packages=choices(
+            packages=chosen_versions(
                 request, target, resolution, arch, base, memory.learned_constraints, context.store
             ),
             warnings=(
                 *map(conflict.window_words, memory.windows),
-                *warnings_of(solved.report),
-                *first_solve.warnings(first, resolution.versions),
+                *audit_warnings(solved.report),
+                *first_solve.old_version_warnings(first, resolution.versions),
             ),
         )
     return ArchOutcomes(target=target, found=resolutions, outcomes=outcomes)
 
 
-def warnings_of(report: Report) -> tuple[str, ...]:
+def audit_warnings(report: Report) -> tuple[str, ...]:
     """The warnings of an audit, except for version windows, which the quick audit reports."""
     return tuple(
         f"{finding.message} ({finding.where})"
@@ -236,13 +240,13 @@ def warnings_of(report: Report) -> tuple[str, ...]:
         if finding.severity is Severity.WARNING
         and not (
             finding.evidence
-            and finding.evidence.relation is Relation.WINDOW
+            and finding.evidence.relation is ConflictRelation.WINDOW
             and finding.evidence.spec
         )
     )
 
 
-def choices(
+def chosen_versions(
     request: ResolveRequest,
     target: Target,
     resolution: Resolution,
@@ -256,18 +260,18 @@ def choices(
     metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in resolution.wheels}
     for built in resolution.built:
         path = store.file(built.wheel.sha256)
-        metadata[built.package] = sdist_wheel.metadata(path) if path is not None else b""
+        metadata[built.package] = sdist_wheel.wheel_metadata(path) if path is not None else b""
     origins = {requested.package: str(requested) for requested in request.requests}
     for package in target.pins:
         origins.setdefault(package, f"the version of {package} for CUDA {target.cuda}")
     for package, required in target.requires.items():
         origins.setdefault(package, required.reason)
-    markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-    evident = [entry for entry in learned if entry.check not in (gaps.AGE, preferences.EXTRA)]
-    reasons = reasons_of(versions, origins, links(metadata, markers), evident)
+    markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+    evident = [entry for entry in learned if entry.check not in (gaps.AGE, preferences.EXTRA_KIND)]
+    reasons = version_reasons(versions, origins, requirement_links(metadata, markers), evident)
     for entry in learned:
-        if entry.check == preferences.EXTRA and entry.concerns(versions):
-            reasons[entry.package] += (preferences.words(entry),)
+        if entry.check == preferences.EXTRA_KIND and entry.applies_to(versions):
+            reasons[entry.package] += (preferences.range_sentence(entry),)
     return tuple(
         ChosenVersion(package=package, version=versions[package], why=reasons[package])
         for package in sorted(versions)
@@ -302,20 +306,20 @@ def pinned_target(
     )
 
 
-def refused(error: NoSolution) -> Refusal:
+def convert_error(error: NoSolution) -> NoAnswer:
     """The refusal for an error of the resolver."""
-    return Refusal(
+    return NoAnswer(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
     )
 
 
-def refused_as_old(query: Query, old: Sequence[OldVersion]) -> Refusal:
+def old_version_refusal(query: ArchQuery, old: Sequence[OldVersion]) -> NoAnswer:
     """The refusal of a package set in which `old` are far behind the other packages."""
     names = tuple(entry.package for entry in old)
-    return Refusal(
+    return NoAnswer(
         message=f"no solution on {query.arch} without outdated versions of {', '.join(names)}",
         reasons=tuple(reason for entry in old for reason in entry.reasons),
-        nearest=suggest.targets(query.matrix, query.demands, query.cuda, query.arch),
+        nearest=suggest.nearest_targets(query.matrix, query.demands, query.cuda, query.arch),
         hint="to accept versions that are over a year older than the others, pass --allow-old",
         outdated=names,
     )

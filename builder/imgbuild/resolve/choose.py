@@ -13,14 +13,14 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.project import addresses
-from imgbuild.project.model import Declared, Place
+from imgbuild.project.model import Declarations, FilePlace
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.smoke.records import TIERS
 from imgbuild.solve.kept_releases import FRAMEWORKS
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, Bytes, normalize
+from imgbuild.values import Arch, Bytes, normalize_package
 
-Form = Literal["extends", "like"]
+RowForm = Literal["extends", "like"]
 
 OTHER_CUDA = 50  # another CUDA release than the project names costs as much as this weight
 # The cost of a contradiction; an addition costs twice that of an engine, half that of others.
@@ -29,9 +29,9 @@ WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
     (*FRAMEWORKS, "triton", "flash-attn"), 10
 )
 ENGINES = ("torch", "vllm", "sglang")
-LIKE = 10  # the cost of packages solved again, which no test has run
+LIKE_COST = 10  # the cost of packages solved again, which no test has run
 DEFAULT_STACK = "vllm"
-FIRST = 6  # targets whose additions are examined
+FIRST_CANDIDATES = 6  # targets whose additions are examined
 PATCHES = 30  # of a minor release of Python
 CUDA_LIBRARY = re.compile(r"^lib\w+\.so\.(\d+)")
 PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of Python
@@ -61,14 +61,14 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     unfit: tuple[str, ...] = ()
     learned: tuple[Constraint, ...] = ()
 
-    def requirements_of(self, package: str, version: str) -> list[Requirement]:
+    def learned_requirements(self, package: str, version: str) -> list[Requirement]:
         """The learned requirements of an added package on the packages of the target.
 
         A library of another CUDA release excludes the target's torch, whatever its version.
         """
         needs = []
         for entry in self.learned:
-            if entry.package == package and entry.covers(version):
+            if entry.package == package and entry.restricts_other_for(version):
                 library = CUDA_LIBRARY.search(entry.name) if entry.check == "cuda" else None
                 if library is None:
                     needs.append(entry.needs)
@@ -88,7 +88,7 @@ class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
     package: str
     has: str
     wanted: str
-    places: tuple[Place, ...] = ()
+    places: tuple[FilePlace, ...] = ()
     by: str = ""
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.package} {self.has} -> {self.wanted}" + (f" ({who})" if who else "")
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class TargetCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A target as a basis for a project's image, and the packages to add or change.
 
     `form` is "extends" if the target is tested, does not change, and has a Python that the project
@@ -104,7 +104,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     target: str
-    form: Form
+    form: RowForm
     met: tuple[str, ...]
     added: tuple[str, ...]
     changed: tuple[TargetChange, ...]
@@ -125,7 +125,7 @@ DemandsFor = Callable[[str], Sequence[PackageDemand]]
 Conflicts = Callable[[LockedFacts, Sequence[PackageDemand]], Sequence[TargetChange]]
 
 
-def python_accepted(declared: Declared, python: str) -> bool:
+def accepts_python(declared: Declarations, python: str) -> bool:
     """Whether the project accepts Python `python` ("3.11.2"); for a pinned patch, any patch.
 
     A specifier that cannot be read accepts it.
@@ -145,29 +145,29 @@ def python_accepted(declared: Declared, python: str) -> bool:
     return True
 
 
-def _python_class(declared: Declared, python: str) -> int:
+def _python_class(declared: Declarations, python: str) -> int:
     """0 for an accepted Python, 1 if another patch of its minor release is, 2 if none is."""
-    if python_accepted(declared, python):
+    if accepts_python(declared, python):
         return 0
     minor = ".".join(python.split(".")[:2])
     patches = (f"{minor}.{patch}" for patch in range(PATCHES))
-    return 1 if any(python_accepted(declared, patch) for patch in patches) else 2
+    return 1 if any(accepts_python(declared, patch) for patch in patches) else 2
 
 
-def candidate(
+def create_candidate(
     facts: LockedFacts,
     demands: Sequence[PackageDemand],
-    declared: Declared,
+    declared: Declarations,
     more: Sequence[TargetChange] = (),
-) -> Candidate:
+) -> TargetCandidate:
     """The target of `facts` for `demands`; `more` are changes that additions require."""
     met, added, changed = [], [], []
     for demand in demands:
         has = facts.versions.get(demand.package)
         if has is None:
             added += [demand.package] if demand.installed else []
-        elif contradicts(demand, has):
-            wanted = addresses.without_secrets(demand.source) or demand.spec
+        elif contradicts_version(demand, has):
+            wanted = addresses.strip_secrets(demand.source) or demand.spec
             changed.append(
                 TargetChange(package=demand.package, has=has, wanted=wanted, places=demand.places)
             )
@@ -176,8 +176,8 @@ def candidate(
     changed += _own_packages(facts, declared)
     names = {change.package for change in changed}
     changed += [change for change in more if change.package not in names]
-    accepted = python_accepted(declared, facts.python)
-    return Candidate(
+    accepted = accepts_python(declared, facts.python)
+    return TargetCandidate(
         target=facts.target,
         form="extends" if not changed and accepted and facts.tested else "like",
         met=tuple(met),
@@ -196,7 +196,7 @@ def candidate(
     )
 
 
-def _own_packages(facts: LockedFacts, declared: Declared) -> list[TargetChange]:
+def _own_packages(facts: LockedFacts, declared: Declarations) -> list[TargetChange]:
     """The project's own packages of which the target has a release, which would hide them."""
     return [
         TargetChange(
@@ -206,26 +206,26 @@ def _own_packages(facts: LockedFacts, declared: Declared) -> list[TargetChange]:
             by="the project's own package",
         )
         for item in declared.packages
-        if item.backend and (name := normalize(item.name)) in facts.versions
+        if item.backend and (name := normalize_package(item.name)) in facts.versions
     ]
 
 
-def contradicts(demand: PackageDemand, has: str) -> bool:
+def contradicts_version(demand: PackageDemand, has: str) -> bool:
     """Whether `demand` excludes version `has` of a target; a checkout is never the release."""
     if demand.source and not demand.spec:
         return True
-    return not demand.allows(has)
+    return not demand.allows_version(has)
 
 
-def ranked(
+def rank_candidates(
     targets: Iterable[LockedFacts],
-    declared: Declared,
+    declared: Declarations,
     demands: DemandsFor,
     conflicts: Conflicts | None = None,
     *,
     cuda: Collection[str] = (),
-    first: int = FIRST,
-) -> list[Candidate]:
+    first: int = FIRST_CANDIDATES,
+) -> list[TargetCandidate]:
     """The candidates, the nearest first; `demands` are by Python, `cuda` are CUDA releases.
 
     `conflicts` finds the packages of a target that contradict its additions; it is called for the
@@ -235,18 +235,16 @@ def ranked(
     classes: dict[int, list[LockedFacts]] = {}
     for each in facts:
         classes.setdefault(_python_class(declared, each.python), []).append(each)
-    facts = [
-        each for group in classes.values() for each in _with_required_torch(group, cuda, demands)
-    ]
+    facts = [each for group in classes.values() for each in _filter_by_torch(group, cuda, demands)]
     by_name = {each.target: each for each in facts}
-    order = _Order(declared, by_name, demands, cuda)
+    order = _CandidateOrder(declared, by_name, demands, cuda)
     candidates = sorted(
-        (candidate(each, demands(each.python), declared) for each in facts), key=order.key
+        (create_candidate(each, demands(each.python), declared) for each in facts), key=order.key
     )
     if conflicts is None:
         return candidates
     nearest = [
-        candidate(
+        create_candidate(
             by_name[each.target],
             demands(each.python),
             declared,
@@ -257,12 +255,12 @@ def ranked(
     return [*sorted(nearest, key=order.key), *candidates[first:]]
 
 
-class _Order:
+class _CandidateOrder:
     """The sort order of candidates."""
 
     def __init__(
         self,
-        declared: Declared,
+        declared: Declarations,
         facts: Mapping[str, LockedFacts],
         demands: DemandsFor,
         cuda: Collection[str],
@@ -271,7 +269,7 @@ class _Order:
         self._cuda = frozenset(cuda)
         self._facts, self._demands = facts, demands
 
-    def key(self, item: Candidate) -> tuple[object, ...]:
+    def key(self, item: TargetCandidate) -> tuple[object, ...]:
         """The sort key, which places the nearest target first."""
         facts = self._facts[item.target]
         demanded = {demand.package for demand in self._demands(item.python)}
@@ -286,7 +284,7 @@ class _Order:
             item.target,
         )
 
-    def _cost(self, item: Candidate) -> float:
+    def _cost(self, item: TargetCandidate) -> float:
         changed = sum(
             WEIGHTS.get(change.package, 1) * (1 + _distance(change) / 20) for change in item.changed
         )
@@ -296,7 +294,7 @@ class _Order:
             if package in WEIGHTS
         )
         other_cuda = OTHER_CUDA if self._cuda and item.cuda not in self._cuda else 0
-        return changed + added + other_cuda + (LIKE if item.form == "like" else 0)
+        return changed + added + other_cuda + (LIKE_COST if item.form == "like" else 0)
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
         """The sort key for a recommendation; a stack that the project uses comes first."""
@@ -318,7 +316,7 @@ def _reversed_day(day: str) -> int:
     return -int(day.replace("-", "") or 0)
 
 
-def _with_required_torch(
+def _filter_by_torch(
     facts: Sequence[LockedFacts], cuda: Collection[str], demands: DemandsFor
 ) -> list[LockedFacts]:
     """The targets with the minor release of torch that the project pins, else the nearest ones.
@@ -329,12 +327,16 @@ def _with_required_torch(
         each.target: pin
         for each in facts
         for demand in demands(each.python)
-        if demand.package == "torch" and (pin := demand.pin) is not None
+        if demand.package == "torch" and (pin := demand.pinned_version) is not None
     }
     torch = {each.target: each.versions.get("torch") for each in facts}
     if len(pins) < len(facts) or not any(torch.values()):
         return list(facts)
-    same = [each for each in facts if _minor(torch[each.target]) == _minor(pins[each.target])]
+    same = [
+        each
+        for each in facts
+        if _minor_numbers(torch[each.target]) == _minor_numbers(pins[each.target])
+    ]
     same = same or [each for each in facts if each.cuda in cuda]
     if same:
         return same
@@ -344,10 +346,10 @@ def _with_required_torch(
     return [each for each in facts if distance[each.target] == min(distance.values())]
 
 
-def _minor(version: str | None) -> tuple[int, ...]:
+def _minor_numbers(version: str | None) -> tuple[int, ...]:
     return Version(version).release[:2] if version else ()
 
 
 def _number(version: str | None) -> int:
-    major, minor = (*_minor(version), 0, 0)[:2]
+    major, minor = (*_minor_numbers(version), 0, 0)[:2]
     return major * 1000 + minor

@@ -15,21 +15,21 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.errors import FetchFailed
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.cuda_releases import active
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.cuda_releases import active_requirements
 from imgbuild.index.pages import IndexFile
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.solve import refusal
 from imgbuild.solve import torch as torches
 from imgbuild.solve.torch import READERS, TORCH, TorchBuild
-from imgbuild.system.threads import each
-from imgbuild.values import normalize
+from imgbuild.system.threads import run_for_each
+from imgbuild.values import normalize_package
 from imgbuild.wheel.local_version import local_version_label
 
 STEPS = 6  # of an explanation
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
+class VersionDemand(msgspec.Struct, frozen=True, kw_only=True):
     """A requirement of `dependent` for a version of `package` in `spec`.
 
     `dependent` is "" for a requirement of the user. `learned`: not declared by the dependent
@@ -61,7 +61,7 @@ class PackageFacts:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: FileCatalogue,
         read: Callable[[IndexFile], bytes],
         learned: Sequence[Constraint],
         torches: Sequence[TorchBuild],
@@ -71,10 +71,10 @@ class PackageFacts:
         self.torches = torches
         self._read = read
         self._versions: dict[str, tuple[Version, ...] | None] = {}
-        self._requires: dict[tuple[str, Version, frozenset[str]], tuple[Demand, ...]] = {}
+        self._requires: dict[tuple[str, Version, frozenset[str]], tuple[VersionDemand, ...]] = {}
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
-    def with_learned(self, learned: Sequence[Constraint]) -> PackageFacts:
+    def replace_learned(self, learned: Sequence[Constraint]) -> PackageFacts:
         """The same facts with other `learned` constraints; nothing is read twice."""
         facts = PackageFacts(self.catalogue, self._read, learned, self.torches)
         facts._versions, facts._fitting = self._versions, self._fitting
@@ -84,7 +84,7 @@ class PackageFacts:
         """The usable versions of `package`, newest first; None if its index does not respond."""
         if package not in self._versions:
             try:
-                offered = {offer.wheel.version for offer in self.catalogue.offers(package)}
+                offered = {offer.wheel.version for offer in self.catalogue.offered_files(package)}
             except FetchFailed:
                 self._versions[package] = None
             else:
@@ -92,16 +92,18 @@ class PackageFacts:
                 self._versions[package] = tuple(sorted(parsed, reverse=True))
         return self._versions[package]
 
-    def look_up(self, packages: Iterable[str]) -> None:
+    def look_up_pages(self, packages: Iterable[str]) -> None:
         """Read the pages of `packages` in parallel."""
         unread = [package for package in dict.fromkeys(packages) if package not in self._versions]
-        each(unread, lambda package, _: self.versions(package), threads=READERS)
+        run_for_each(unread, lambda package, _: self.versions(package), threads=READERS)
 
     def read_ahead(self, package: str, versions: Iterable[Version]) -> None:
         """Read METADATA of these versions in parallel."""
-        each(tuple(versions), lambda version, _: self.requires(package, version), threads=READERS)
+        run_for_each(
+            tuple(versions), lambda version, _: self.requires(package, version), threads=READERS
+        )
 
-    def fitting(self, package: str, spec: str) -> tuple[Version, ...] | None:
+    def allowed_versions(self, package: str, spec: str) -> tuple[Version, ...] | None:
         """The versions that `spec` allows, newest first; None if the index does not respond."""
         versions = self.versions(package)
         if versions is None:
@@ -112,14 +114,14 @@ class PackageFacts:
 
     def requires(
         self, package: str, version: Version, extras: frozenset[str] = frozenset()
-    ) -> tuple[Demand, ...]:
+    ) -> tuple[VersionDemand, ...]:
         """The requirements of `package` at `version`, from METADATA and learned constraints."""
         key = (package, version, extras)
         if key not in self._requires:
             self._requires[key] = (
-                *_compiled_for(package, version),
-                *self._declared(package, version, extras),
-                *self._learned(package, version),
+                *_torch_build_demand(package, version),
+                *self._declared_demands(package, version, extras),
+                *self._learned_demands(package, version),
             )
         return self._requires[key]
 
@@ -136,32 +138,36 @@ class PackageFacts:
         tag = "-".join(offer.wheel.name.removesuffix(".whl").split("-")[-3:])
         return "" if tag.endswith("-any") else tag
 
-    def _declared(self, package: str, version: Version, extras: frozenset[str]) -> Iterator[Demand]:
+    def _declared_demands(
+        self, package: str, version: Version, extras: frozenset[str]
+    ) -> Iterator[VersionDemand]:
         data = self.metadata(package, version)
         name = f"{package}[{','.join(sorted(extras))}]" if extras else package
-        for line in active(data or b"", self.catalogue.rules.tags.markers, sorted(extras)):
-            words = f"{name} {version} requires {normalize(line.name)}{line.specifier}"
-            yield Demand(
-                package=normalize(line.name),
+        for line in active_requirements(
+            data or b"", self.catalogue.rules.tags.environment_markers, sorted(extras)
+        ):
+            words = f"{name} {version} requires {normalize_package(line.name)}{line.specifier}"
+            yield VersionDemand(
+                package=normalize_package(line.name),
                 spec=str(line.specifier),
                 words=f"{words} (its METADATA)",
                 dependent=package,
-                extras=tuple(sorted(map(normalize, line.extras))),
+                extras=tuple(sorted(map(normalize_package, line.extras))),
             )
 
-    def _learned(self, package: str, version: Version) -> Iterator[Demand]:
+    def _learned_demands(self, package: str, version: Version) -> Iterator[VersionDemand]:
         for entry in self.learned:
-            if entry.package == package and entry.covers(str(version)):
-                yield Demand(
+            if entry.package == package and entry.restricts_other_for(str(version)):
+                yield VersionDemand(
                     package=entry.other,
                     spec=str(entry.spec),
-                    words=learned_words(entry, str(version)),
+                    words=learned_sentence(entry, str(version)),
                     dependent=package,
                     learned=True,
                 )
 
 
-def learned_words(entry: Constraint, version: str) -> str:
+def learned_sentence(entry: Constraint, version: str) -> str:
     """A learned constraint as a sentence with its evidence."""
     place = f"{entry.file}:{entry.line}" if entry.line else entry.file
     what = {"imports": "imports", "calls": "uses"}.get(entry.check, "has")
@@ -179,12 +185,12 @@ def window_words(entry: Constraint) -> str:
     )
 
 
-def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
+def _torch_build_demand(package: str, version: Version) -> Iterator[VersionDemand]:
     """The demand on torch of a wheel whose version names the torch that it is compiled for."""
     tag = local_version_label(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
-        yield Demand(
+        yield VersionDemand(
             package=TORCH,
             spec=f"=={tag.torch}.*",
             words=f"{words}: a library compiled for one C++ ABI of torch lacks symbols with"
@@ -193,33 +199,33 @@ def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
         )
 
 
-class _Search:
+class _ConflictSearch:
     """Follows demands that leave one version; `fixed` are those demands."""
 
     def __init__(self, facts: PackageFacts, cuda: str | None) -> None:
         self.facts = facts
         self.cuda = cuda
-        self.demands: dict[str, list[Demand]] = {}
-        self.fixed: dict[str, tuple[Demand, ...]] = {}
+        self.demands: dict[str, list[VersionDemand]] = {}
+        self.fixed: dict[str, tuple[VersionDemand, ...]] = {}
         self._followed: dict[str, frozenset[str]] = {}  # the extras of each fixed package
 
-    def run(self, requests: Iterable[Demand]) -> RequirementConflict | None:
+    def run(self, requests: Iterable[VersionDemand]) -> RequirementConflict | None:
         """Follow exact demands and those on torch first, because they explain most; then ranges."""
         pending = list(requests)
-        ranges: list[Demand] = []
+        ranges: list[VersionDemand] = []
         while pending or ranges:
             if not pending:
-                self.facts.look_up(item.package for item in ranges)
+                self.facts.look_up_pages(item.package for item in ranges)
                 pending, ranges = ranges, []
             demand = pending.pop(0)
             collected = self.demands.setdefault(demand.package, [])
             if demand in collected:
                 continue
             collected.append(demand)
-            left = self.left(demand.package, collected)
+            left = self.remaining_versions(demand.package, collected)
             if left is not None and not left:
-                return self.conflict(demand.package)
-            exact = [item for item in collected if _exact(item.spec) is not None]
+                return self.minimal_conflict(demand.package)
+            exact = [item for item in collected if _exact_version(item.spec) is not None]
             extras = frozenset(extra for item in collected for extra in item.extras)
             if self._followed.get(demand.package) == extras:
                 continue
@@ -227,20 +233,22 @@ class _Search:
                 continue
             self.fixed.setdefault(demand.package, tuple(exact[:1] or collected))
             self._followed[demand.package] = extras
-            version = left[0] if left else Version(_exact(exact[0].spec) or "0")
+            version = left[0] if left else Version(_exact_version(exact[0].spec) or "0")
             for item in self.facts.requires(demand.package, version, extras):
-                first = item.package == TORCH or item.learned or _exact(item.spec) is not None
+                first = (
+                    item.package == TORCH or item.learned or _exact_version(item.spec) is not None
+                )
                 if first or item.spec or item.extras:
                     (pending if first else ranges).append(item)
             pending.sort(key=lambda item: item.package != TORCH)
         return None
 
-    def run_compiled(self, requests: Iterable[Demand]) -> RequirementConflict | None:
+    def run_compiled(self, requests: Iterable[VersionDemand]) -> RequirementConflict | None:
         """Follow only local versions (`+cu124torch2.6`), even if no index has them."""
         pending = []
         for requested in requests:
-            pin = _exact(requested.spec)
-            compiled = list(_compiled_for(requested.package, Version(pin))) if pin else []
+            pin = _exact_version(requested.spec)
+            compiled = list(_torch_build_demand(requested.package, Version(pin))) if pin else []
             if compiled:
                 self.fixed[requested.package] = (requested,)
                 self.demands[requested.package] = [requested]
@@ -250,22 +258,26 @@ class _Search:
         return self.run(pending) if self.fixed else None
 
     @property
-    def torch(self) -> TorchBuild | None:
+    def newest_torch(self) -> TorchBuild | None:
         """The newest torch that the demands allow; None if none of them is on torch."""
-        left = self.left(TORCH, self.demands[TORCH]) if TORCH in self.demands else None
+        left = (
+            self.remaining_versions(TORCH, self.demands[TORCH]) if TORCH in self.demands else None
+        )
         return next((b for b in self.facts.torches if left and b.version == left[0]), None)
 
-    def left(self, package: str, demands: Sequence[Demand]) -> tuple[Version, ...] | None:
+    def remaining_versions(
+        self, package: str, demands: Sequence[VersionDemand]
+    ) -> tuple[Version, ...] | None:
         """The versions that all demands allow; None if this cannot be determined."""
         if package == TORCH and self.facts.torches:
-            allowed = tuple(b.version for b in self.facts.torches if self._fits(b))
-            return tuple(v for v in allowed if all(_allows(d.spec, v) for d in demands))
-        return self.facts.fitting(package, ",".join(d.spec for d in demands if d.spec))
+            allowed = tuple(b.version for b in self.facts.torches if self._build_fits(b))
+            return tuple(v for v in allowed if all(_spec_allows(d.spec, v) for d in demands))
+        return self.facts.allowed_versions(package, ",".join(d.spec for d in demands if d.spec))
 
-    def _fits(self, build: TorchBuild) -> bool:
+    def _build_fits(self, build: TorchBuild) -> bool:
         return build.cuda is not None and self.cuda in (None, build.cuda)
 
-    def conflict(self, package: str) -> RequirementConflict:
+    def minimal_conflict(self, package: str) -> RequirementConflict:
         """The fewest demands on `package` that exclude every version, with their causes."""
         demands = self.demands[package]
         # Between versions first: their conflict is more specific than one with a CUDA release.
@@ -275,54 +287,58 @@ class _Search:
                 for cuda in (None, self.cuda)
                 for size in (1, 2, 3)
                 for group in combinations(demands, size)
-                if not _Search(self.facts, cuda).left(package, group)
+                if not _ConflictSearch(self.facts, cuda).remaining_versions(package, group)
             ),
             tuple(demands),
         )
         steps: dict[str, None] = {}
         requests: dict[str, None] = {}
         for demand in core:
-            self._lead(demand, steps, requests, set())
-        reasons = [*steps, *self._last(package, core)]
+            self._leading_steps(demand, steps, requests, set())
+        reasons = [*steps, *self._final_reasons(package, core)]
         of_cuda = package == TORCH and any(
-            _allows_all(core, build.version) for build in self.facts.torches
+            _all_allow(core, build.version) for build in self.facts.torches
         )
         shown = reasons if len(reasons) <= STEPS else [*reasons[: STEPS - 3], *reasons[-3:]]
         return RequirementConflict(
             reasons=tuple(shown), requests=tuple(requests), package=package, cuda=of_cuda
         )
 
-    def _lead(
-        self, demand: Demand, steps: dict[str, None], requests: dict[str, None], seen: set[str]
+    def _leading_steps(
+        self,
+        demand: VersionDemand,
+        steps: dict[str, None],
+        requests: dict[str, None],
+        seen: set[str],
     ) -> None:
         if not demand.dependent:
             requests[demand.package] = None
         elif demand.dependent not in seen:
             seen.add(demand.dependent)
             for before in self.fixed.get(demand.dependent, ()):
-                self._lead(before, steps, requests, seen)
+                self._leading_steps(before, steps, requests, seen)
         steps[demand.words] = None
 
-    def _last(self, package: str, core: Sequence[Demand]) -> list[str]:
+    def _final_reasons(self, package: str, core: Sequence[VersionDemand]) -> list[str]:
         """The last reasons, which name the versions of `package` that exist."""
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
-        pin = _exact(spec)
+        pin = _exact_version(spec)
         if package == TORCH and self.facts.torches:
             return self._last_torch(core)
         versions = self.facts.versions(package)
-        if pin is not None and (reason := refusal.of_pin(catalogue, package, pin)):
+        if pin is not None and (reason := refusal.pin_refusal(catalogue, package, pin)):
             return [reason]
         if not versions:
-            return [f"{package}: {refusal.of_package(catalogue, package)}"]
+            return [f"{package}: {refusal.package_refusal(catalogue, package)}"]
         if len(core) == 1:
-            return [refusal.of_range(catalogue, package, spec)]
+            return [refusal.range_refusal(catalogue, package, spec)]
         return []
 
-    def _last_torch(self, core: Sequence[Demand]) -> list[str]:
+    def _last_torch(self, core: Sequence[VersionDemand]) -> list[str]:
         arch = self.facts.catalogue.rules.tags.arch.wheel
-        meant = [build for build in self.facts.torches if _allows_all(core, build.version)]
-        has = f"torch on {arch}: {torches.summary(self.facts.torches)}"
+        meant = [build for build in self.facts.torches if _all_allow(core, build.version)]
+        has = f"torch on {arch}: {torches.cuda_summary(self.facts.torches)}"
         if len(meant) == 1:
             lines = [f"{meant[0]} on {arch}"]
             return [*lines, has] if meant[0].cuda is None else lines
@@ -331,18 +347,18 @@ class _Search:
             return [f"none of these is built{suffix}", has]
         if len(core) > 1:
             return [text for text in map(self._abi_reason, core) if text]
-        pin = _exact(core[0].spec)
-        reason = refusal.of_pin(self.facts.catalogue, TORCH, pin) if pin else None
+        pin = _exact_version(core[0].spec)
+        reason = refusal.pin_refusal(self.facts.catalogue, TORCH, pin) if pin else None
         return [reason or has]
 
-    def _abi_reason(self, demand: Demand) -> str:
+    def _abi_reason(self, demand: VersionDemand) -> str:
         """The reason why a compiled package requires exactly one torch; "" for another `demand`."""
         left = (
-            self.left(demand.dependent, self.demands.get(demand.dependent, ()))
+            self.remaining_versions(demand.dependent, self.demands.get(demand.dependent, ()))
             if demand.dependent
             else ()
         )
-        if not left or _exact(demand.spec) is None:
+        if not left or _exact_version(demand.spec) is None:
             return ""
         tag = self.facts.compiled_tag(demand.dependent, left[0])
         return (
@@ -353,15 +369,17 @@ class _Search:
         )
 
 
-def conflict(
-    facts: PackageFacts, requests: Iterable[Demand], cuda: str | None, *, row: str = ""
+def find_conflict(
+    facts: PackageFacts, requests: Iterable[VersionDemand], cuda: str | None, *, row: str = ""
 ) -> RequirementConflict | None:
     """The first contradiction of `requests` on CUDA `cuda` (None for any release), or None.
 
     `row` is the target of the matrix that sets the CUDA release, "" if the user does.
     """
     demands = tuple(requests)
-    clash = _Search(facts, cuda).run_compiled(demands) or _Search(facts, cuda).run(demands)
+    clash = _ConflictSearch(facts, cuda).run_compiled(demands) or _ConflictSearch(facts, cuda).run(
+        demands
+    )
     if cuda is not None and facts.torches and all(build.cuda != cuda for build in facts.torches):
         return _unknown_cuda(facts, demands, cuda, clash)
     if clash is None or not clash.cuda or cuda is None:
@@ -374,15 +392,20 @@ def _cuda_reason(cuda: str, row: str) -> str:
 
 
 def _unknown_cuda(
-    facts: PackageFacts, requests: Iterable[Demand], cuda: str, clash: RequirementConflict | None
+    facts: PackageFacts,
+    requests: Iterable[VersionDemand],
+    cuda: str,
+    clash: RequirementConflict | None,
 ) -> RequirementConflict:
     """The conflict if no torch is built for the CUDA release, with other contradictions."""
     arch = facts.catalogue.rules.tags.arch.wheel
-    has = f"no torch on {arch} is built for CUDA {cuda}: {torches.summary(facts.torches)}"
-    pins = pins_of(requests).items()
-    lacking = (refusal.of_pin(facts.catalogue, package, pin) for package, pin in pins)
+    has = f"no torch on {arch} is built for CUDA {cuda}: {torches.cuda_summary(facts.torches)}"
+    pins = exact_requests(requests).items()
+    lacking = (refusal.pin_refusal(facts.catalogue, package, pin) for package, pin in pins)
     more = [reason for reason in lacking if reason is not None]
-    pinned = [b for b in facts.torches if _allows(f"=={dict(pins).get(TORCH, '0')}", b.version)]
+    pinned = [
+        b for b in facts.torches if _spec_allows(f"=={dict(pins).get(TORCH, '0')}", b.version)
+    ]
     reasons = [*(f"{build} on {arch}" for build in pinned), has, *more]
     requests_of = clash.requests if clash is not None else tuple(item.package for item in requests)
     return RequirementConflict(
@@ -390,38 +413,40 @@ def _unknown_cuda(
     )
 
 
-def torch_of(
-    facts: PackageFacts, requests: Iterable[Demand], cuda: str | None
+def newest_torch(
+    facts: PackageFacts, requests: Iterable[VersionDemand], cuda: str | None
 ) -> TorchBuild | None:
     """The newest torch that `requests` without a conflict allow; None without torch."""
-    search = _Search(facts, cuda)
+    search = _ConflictSearch(facts, cuda)
     search.run(tuple(requests))
-    return search.torch
+    return search.newest_torch
 
 
-def demand(
+def user_demand(
     package: str, spec: str, words: str | None = None, extras: tuple[str, ...] = ()
-) -> Demand:
+) -> VersionDemand:
     """A request of the user."""
     words = words or f"you require {package}{spec}"
-    return Demand(package=package, spec=spec, words=words, extras=extras)
+    return VersionDemand(package=package, spec=spec, words=words, extras=extras)
 
 
-def _exact(spec: str) -> str | None:
+def _exact_version(spec: str) -> str | None:
     """The one version of a specifier such as `==2.6.0`; None for any other."""
     if spec.startswith("==") and not spec.startswith("===") and "," not in spec and "*" not in spec:
         return spec.removeprefix("==").strip()
     return None
 
 
-def _allows(spec: str, version: Version) -> bool:
+def _spec_allows(spec: str, version: Version) -> bool:
     return SpecifierSet(spec).contains(version, prereleases=True)
 
 
-def _allows_all(demands: Iterable[Demand], version: Version) -> bool:
-    return all(_allows(demand.spec, version) for demand in demands)
+def _all_allow(demands: Iterable[VersionDemand], version: Version) -> bool:
+    return all(_spec_allows(demand.spec, version) for demand in demands)
 
 
-def pins_of(requests: Iterable[Demand]) -> Mapping[str, str]:
+def exact_requests(requests: Iterable[VersionDemand]) -> Mapping[str, str]:
     """Package → version, for the requests of an exact version."""
-    return {item.package: pin for item in requests if (pin := _exact(item.spec)) is not None}
+    return {
+        item.package: pin for item in requests if (pin := _exact_version(item.spec)) is not None
+    }

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.cache.context import Context
-from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.index.pages import IndexAddress, IndexFile, IndexLookup
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
@@ -24,7 +24,7 @@ from imgbuild.solve import uv
 MARGIN = datetime.timedelta(days=180)  # compatible releases of others usually appear within it
 
 
-def derived(
+def derive_cutoff(
     request: ResolveRequest, project: Project, matrix: Matrix, context: Context
 ) -> datetime.date:
     """The newest pin's upload date and a margin, no later than today.
@@ -33,8 +33,8 @@ def derived(
     has it. Today if nothing is pinned, or the date of a pin is unknown. For a range the date is
     moved until one of its versions is available. FetchFailed if an index does not respond.
     """
-    today = resolve_request.today()
-    if all(requested.pin is None for requested in request.requests):
+    today = resolve_request.today_utc()
+    if all(requested.pinned_version is None for requested in request.requests):
         return today
     days = [datetime.date.min]
     for requested in request.requests:
@@ -43,7 +43,7 @@ def derived(
         day = _index_date(requested, request, matrix, context) or _lock_date(
             requested, project, matrix
         )
-        if day is None and requested.pin is not None:
+        if day is None and requested.pinned_version is not None:
             return today
         days.append(day or datetime.date.min)
     return min(today, max(days))
@@ -57,7 +57,7 @@ def _index_date(
     if index.upload_times != "index" or "{" in (index.url or ""):
         return None
     place = IndexAddress(name=name, address=index.url or uv.default_index(), flat=index.flat)
-    files = Indexes({name: place}, {}, name, context.http).files(requested.package)
+    files = IndexLookup({name: place}, {}, name, context.http).files(requested.package)
     first = first_upload(files, requested.spec)
     return None if first is None else min(first.date(), datetime.date.max - MARGIN) + MARGIN
 
@@ -82,12 +82,12 @@ def _lock_date(
         datetime.date.fromisoformat(lock.as_of)
         for name in project.locked_targets()
         if name in matrix.targets
-        and _has(lock := lock_file.read_lock(project.images, name), requested)
+        and _has_requested(lock := lock_file.read_lock(project.images, name), requested)
     ]
     return min(days, default=None)
 
 
-def _has(lock: Lock, requested: RequestedPackage) -> bool:
+def _has_requested(lock: Lock, requested: RequestedPackage) -> bool:
     specifiers = SpecifierSet(requested.spec)
     versions = (each.versions.get(requested.package) for each in lock.arch.values())
     return any(version is not None and specifiers.contains(version) for version in versions)

@@ -8,12 +8,12 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix
-from imgbuild.project.model import Declared
-from imgbuild.resolve.choose import python_accepted
-from imgbuild.resolve.demands import PackageDemand, demands
-from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest, base_of
+from imgbuild.project.model import Declarations
+from imgbuild.resolve.choose import accepts_python
+from imgbuild.resolve.demands import PackageDemand, package_demands
+from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest, requested_base
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 
 class SplitDemands(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +27,9 @@ class SplitDemands(msgspec.Struct, frozen=True, kw_only=True):
     addressed: tuple[PackageDemand, ...]
 
 
-def split(declared: Declared, markers: Mapping[str, str]) -> SplitDemands:
+def split_demands(declared: Declarations, markers: Mapping[str, str]) -> SplitDemands:
     """The demands of `declared` on a machine with `markers` (PEP 508)."""
-    joined = demands(declared, markers)
+    joined = package_demands(declared, markers)
     direct = {
         item.package
         for item in declared.requirements
@@ -43,16 +43,18 @@ def split(declared: Declared, markers: Mapping[str, str]) -> SplitDemands:
     )
 
 
-def python_of(declared: Declared, request: ResolveRequest, matrix: Matrix) -> str | None:
+def python_for_request(
+    declared: Declarations, request: ResolveRequest, matrix: Matrix
+) -> str | None:
     """The Python for the resolution: the requested one, else the first that the files accept.
 
     Raises InputError if the files accept no Python of a base.
     """
     if request.python is not None or request.base is not None or not declared.python:
         return request.python
-    usual = matrix.bases[base_of(request, matrix)].python
+    usual = matrix.bases[requested_base(request, matrix)].python
     offered = dict.fromkeys((usual, *(base.python for base in matrix.bases.values())))
-    accepted = [python for python in offered if python_accepted(declared, python)]
+    accepted = [python for python in offered if accepts_python(declared, python)]
     if accepted:
         return accepted[0]
     specs = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
@@ -60,18 +62,18 @@ def python_of(declared: Declared, request: ResolveRequest, matrix: Matrix) -> st
     raise InputError(message, hint="to resolve for another Python anyway, pass --python X.Y")
 
 
-def requested(
-    declared: Declared, request: ResolveRequest, matrix: Matrix
+def requested_packages(
+    declared: Declarations, request: ResolveRequest, matrix: Matrix
 ) -> tuple[RequestedPackage, ...]:
     """The packages in the files, with a marker if only for some of the requested architectures.
 
     InputError if their versions differ between architectures.
     """
-    base = matrix.bases[base_of(request, matrix)]
+    base = matrix.bases[requested_base(request, matrix)]
     machines: dict[tuple[str, str, tuple[str, ...]], list[Arch]] = {}
     for arch in request.arches:
-        markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-        for item in split(declared, markers).named:
+        markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+        for item in split_demands(declared, markers).named:
             machines.setdefault((item.package, item.spec, item.extras), []).append(arch)
     requests: dict[str, RequestedPackage] = {}
     for (package, spec, extras), arches in machines.items():
@@ -82,17 +84,17 @@ def requested(
             package=package,
             spec=spec,
             extras=extras,
-            marker="" if len(arches) == len(request.arches) else _on(arches),
+            marker="" if len(arches) == len(request.arches) else _arch_marker(arches),
         )
     return tuple(requests.values())
 
 
-def _on(arches: Iterable[Arch]) -> str:
+def _arch_marker(arches: Iterable[Arch]) -> str:
     names = {Arch.X86_64: "x86_64", Arch.ARM64: "aarch64"}
     return " or ".join(f"platform_machine == '{names[arch]}'" for arch in arches)
 
 
-def combined(
+def combine_requests(
     named: Sequence[RequestedPackage], of_files: Sequence[RequestedPackage]
 ) -> tuple[RequestedPackage, ...]:
     """The packages on the command line and in files; the bounds of both apply.

@@ -11,13 +11,13 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.project import addresses
 from imgbuild.project.model import (
-    Declared,
+    Declarations,
     DeclaredRequirement,
-    Place,
+    FilePlace,
     exact_version,
-    holds,
+    marker_holds,
 )
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 
 class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -31,7 +31,7 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     package: str
     spec: str = ""
-    places: tuple[Place, ...] = ()
+    places: tuple[FilePlace, ...] = ()
     installed: bool = True
     locked: bool = False
     extras: tuple[str, ...] = ()
@@ -43,12 +43,12 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """`spec`, parsed."""
         return SpecifierSet(self.spec)
 
-    def allows(self, version: str | Version) -> bool:
+    def allows_version(self, version: str | Version) -> bool:
         """Whether `version` is accepted, even if it is a pre-release."""
         return self.versions.contains(version, prereleases=True)
 
     @property
-    def pin(self) -> str | None:
+    def pinned_version(self) -> str | None:
         """The only accepted version; None for a range."""
         return exact_version(self.versions)
 
@@ -59,7 +59,9 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return f"{self.package}{extras}{self.spec}"
 
 
-def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[PackageDemand, ...]:
+def package_demands(
+    declared: Declarations, markers: Mapping[str, str]
+) -> tuple[PackageDemand, ...]:
     """The demands of `declared` on a machine with `markers` (PEP 508), sorted by package.
 
     An override takes precedence over everything, a lock file over ranges. The project's own
@@ -67,53 +69,53 @@ def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[PackageDema
     """
     lines: dict[str, list[DeclaredRequirement]] = {}
     for item in declared.requirements:
-        if item.applies(markers):
+        if item.applies_to(markers):
             lines.setdefault(item.package, []).append(item)
     left_out = {
-        *(normalize(item.name) for item in declared.packages),
-        *(item.name for item in declared.excluded if holds(item.marker, markers)),
+        *(normalize_package(item.name) for item in declared.packages),
+        *(item.name for item in declared.excluded if marker_holds(item.marker, markers)),
     }
     return tuple(
-        _joined(package, items)
+        _join_demands(package, items)
         for package, items in sorted(lines.items())
         if package not in left_out
     )
 
 
-def cuda_releases(declared: Declared, markers: Mapping[str, str]) -> tuple[str, ...]:
+def cuda_releases(declared: Declarations, markers: Mapping[str, str]) -> tuple[str, ...]:
     """The CUDA releases implied by the files on a machine with `markers`, each once."""
-    names = (item.name for item in declared.cuda if holds(item.marker, markers))
+    names = (item.name for item in declared.cuda if marker_holds(item.marker, markers))
     return tuple(dict.fromkeys(names))
 
 
-def _joined(package: str, items: list[DeclaredRequirement]) -> PackageDemand:
+def _join_demands(package: str, items: list[DeclaredRequirement]) -> PackageDemand:
     overrides = [item for item in items if item.kind == "override"]
     locked = [item for item in items if item.locked]
     deciding = overrides or locked or items
-    specs = {str(each) for item in deciding for each in _public(item)}
-    sources = [item.requirement.url or item.path for item in deciding]
+    specs = {str(each) for item in deciding for each in _public_bounds(item)}
+    sources = [item.parsed_requirement.url or item.path for item in deciding]
     return PackageDemand(
         package=package,
         spec=",".join(sorted(specs, key=lambda text: (text[0] != ">", text))),
         places=tuple(dict.fromkeys(item.place for item in deciding)),
         installed=any(item.kind == "requirement" for item in items),
         locked=bool(locked) and not overrides,
-        extras=tuple(sorted({extra for item in items for extra in item.requirement.extras})),
+        extras=tuple(sorted({extra for item in items for extra in item.parsed_requirement.extras})),
         source=next((source for source in sources if source), ""),
         conda=all(item.conda for item in items),
     )
 
 
-def _public(item: DeclaredRequirement) -> Iterable[Specifier]:
+def _public_bounds(item: DeclaredRequirement) -> Iterable[Specifier]:
     """The bounds of a line; for a wheel by URL, the version in its file name."""
-    requirement = item.requirement
+    requirement = item.parsed_requirement
     if requirement.url is not None:
         version = addresses.wheel_version(requirement.url)
         return [Specifier(f"=={version.public}")] if version is not None else []
-    return [_without_local(each) for each in requirement.specifier]
+    return [_strip_local(each) for each in requirement.specifier]
 
 
-def _without_local(specifier: Specifier) -> Specifier:
+def _strip_local(specifier: Specifier) -> Specifier:
     text = specifier.version
     try:
         public = Version(text).public if "+" in text else text

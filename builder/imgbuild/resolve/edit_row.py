@@ -1,6 +1,6 @@
 """Changes the additions of a row in a user's `matrix.yaml`; keeps comments and order.
 
-Only `edited` reads and writes with ruamel.yaml, which keeps comments.
+Only `edit_yaml` reads and writes with ruamel.yaml, which keeps comments.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock import published
 from imgbuild.system import boundary
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
-BEFORE = ("extends", "like", "summary", "requirements", "extras", "groups")
+KEYS_BEFORE = ("extends", "like", "summary", "requirements", "extras", "groups")
 OFFSET = re.compile(r"^( *)[\w-]+:[^\n]*\n\1 +- ", re.MULTILINE)
-WIDE = 1 << 20  # lines are not folded
+WIDE_LINE = 1 << 20  # lines are not folded
 
 Row = Any  # a mapping of ruamel.yaml
 
 
-def add(
+def add_to_row(
     path: Path, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
     """Add to row `name` of the matrix at `path`; returns the changes, one line each.
@@ -38,51 +38,53 @@ def add(
     """
     changes: list[str] = []
 
-    def _edit(row: Row) -> None:
+    def _edit_additions(row: Row) -> None:
         for requirement in requirements:
-            package = normalize(requirement.name)
-            former = _remove(row, package)
-            _append(row, "add", str(requirement))
+            package = normalize_package(requirement.name)
+            former = _remove_addition(row, package)
+            _append_value(row, "add", str(requirement))
             changes.append(
                 f"{former} -> {requirement}" if former else f"{requirement} added to {name}"
             )
         for deb in system:
             if deb not in (row.get("packages") or ()):
-                _append(row, "packages", deb)
+                _append_value(row, "packages", deb)
                 changes.append(f"Debian package {deb} added to {name}")
 
-    _write_edited(path, name, _edit)
+    _write_edited(path, name, _edit_additions)
     return changes
 
 
-def remove(path: Path, name: str, packages: Sequence[str], system: Sequence[str]) -> list[str]:
+def remove_from_row(
+    path: Path, name: str, packages: Sequence[str], system: Sequence[str]
+) -> list[str]:
     """Remove from row `name` of the matrix at `path`; returns the changes, one line each.
 
     InputError for a package that the row does not add.
     """
     changes: list[str] = []
 
-    def _edit(row: Row) -> None:
+    def _edit_removals(row: Row) -> None:
         for package in packages:
-            former = _remove(row, normalize(package))
+            former = _remove_addition(row, normalize_package(package))
             if former is None:
                 message = f"{path}: {package} is not an addition of targets.{name}"
-                raise InputError(message, hint=_listed(row))
+                raise InputError(message, hint=_row_additions(row))
             changes.append(f"{former} removed from {name}")
         for deb in system:
             debs = row.get("packages") or []
             if deb not in debs:
                 message = f"{path}: the Debian package {deb} is not an addition of targets.{name}"
-                raise InputError(message, hint=_listed(row))
+                raise InputError(message, hint=_row_additions(row))
             debs.remove(deb)
             _drop_empty(row, "packages")
             changes.append(f"Debian package {deb} removed from {name}")
 
-    _write_edited(path, name, _edit)
+    _write_edited(path, name, _edit_removals)
     return changes
 
 
-def _listed(row: Row) -> str:
+def _row_additions(row: Row) -> str:
     names = [*_lines(row), *(row.get("requires") or ()), *(row.get("pins") or ())]
     debs = list(row.get("packages") or ())
     words = [f"the target adds {', '.join(names)}"] if names else []
@@ -95,11 +97,11 @@ def _lines(row: Row) -> list[str]:
     return [str(line) for line in row.get("add") or ()]
 
 
-def _remove(row: Row, package: str) -> str | None:
+def _remove_addition(row: Row, package: str) -> str | None:
     """Remove `package` from the additions of `row`; its former text, None if it was absent."""
     former = None
     for place, line in reversed(list(enumerate(_lines(row)))):
-        if normalize(parse_requirement(line).name) == package:
+        if normalize_package(parse_requirement(line).name) == package:
             former = line
             del row["add"][place]
     _drop_empty(row, "add")
@@ -116,12 +118,12 @@ def _drop_empty(row: Row, key: str) -> None:
         del row[key]
 
 
-def _append(row: Row, key: str, value: str) -> None:
+def _append_value(row: Row, key: str, value: str) -> None:
     if row.get(key):
         row[key].append(value)
         return
     row.pop(key, None)
-    above = BEFORE if key == "add" else (*BEFORE, "add")
+    above = KEYS_BEFORE if key == "add" else (*KEYS_BEFORE, "add")
     place = max((list(row).index(each) + 1 for each in above if each in row), default=0)
     row.insert(place, key, [value])
 
@@ -146,7 +148,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
 def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
     """The matrix `data` of `path` after `move`. Writes nothing."""
 
-    def _edit(document: Row) -> None:
+    def _edit_move(document: Row) -> None:
         for name, form in move.rows.items():
             row = document["targets"][name]
             row[form] = move.new
@@ -171,31 +173,33 @@ def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
         if move.new != move.old and not move.keep_old:
             table.pop(move.old, None)
 
-    return _written(path, data, _edit)
+    return _edit_document(path, data, _edit_move)
 
 
 def _write_edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
     """Write the matrix with row `name` edited."""
-    before = boundary.content(path)
-    codec.write_bytes(path, _written(path, before, lambda whole: edit(whole["targets"][name])))
+    before = boundary.read_regular_file(path)
+    codec.write_bytes(
+        path, _edit_document(path, before, lambda whole: edit(whole["targets"][name]))
+    )
     try:
-        published.load(path)
+        published.load_matrix(path)
     except ImgbuildError:
         codec.write_bytes(path, before)
         raise
 
 
-def _written(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
+def _edit_document(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
     """The document `data` of `path`, edited."""
     text = data.decode()
     crlf = text.count("\r\n") * 2 > text.count("\n")
     text = text.replace("\r\n", "\n")
     indented = OFFSET.search(text) is not None
-    changed = edited(text, edit, str(path), hint="edit the file by hand", indented=indented)
+    changed = edit_yaml(text, edit, str(path), hint="edit the file by hand", indented=indented)
     return (changed.replace("\n", "\r\n") if crlf else changed).encode()
 
 
-def edited(
+def edit_yaml(
     text: str, edit: Callable[[Any], None], what: str, *, hint: str, indented: bool = True
 ) -> str:
     """The YAML document `text` after `edit`, with its comments; `what` names it in an InputError.
@@ -207,7 +211,7 @@ def edited(
 
     editor = YAML()
     editor.preserve_quotes = True
-    editor.width = WIDE
+    editor.width = WIDE_LINE
     editor.indent(mapping=2, sequence=4 if indented else 2, offset=2 if indented else 0)
     try:
         document = editor.load(text)

@@ -14,18 +14,20 @@ from imgbuild.index import cuda_releases
 from imgbuild.index.pages import IndexFile
 from imgbuild.project.model import DeclaredName
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle
+from imgbuild.resolve.feasible import IndexPages, UnmetDemand
 from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 TORCH = "torch"
-NEWEST = frozenset({"<", "<=", "!="})  # bounds that imply the newest version that they accept
+UPPER_OPERATORS = frozenset(
+    {"<", "<=", "!="}
+)  # bounds that imply the newest version that they accept
 BUILDS = 8  # releases of torch of which the CUDA release is read
 
 
-def with_torch(
+def add_engine_torch(
     demands: Sequence[PackageDemand],
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
@@ -37,8 +39,10 @@ def with_torch(
     by_name = {demand.package: demand for demand in demands}
     own = by_name.get(TORCH, PackageDemand(package=TORCH, installed=False))
     engines = (by_name[name] for name in torch.ENGINES if name in by_name)
-    pinned = [each for each in engines if decides(each) and each.installed and not each.source]
-    if own.pin or own.source or not pinned:
+    pinned = [
+        each for each in engines if decides_version(each) and each.installed and not each.source
+    ]
+    if own.pinned_version or own.source or not pinned:
         return tuple(demands)
     bound = next(filter(None, (_torch(each, markers, metadata) for each in pinned)), None)
     if bound is None:
@@ -48,13 +52,15 @@ def with_torch(
     return (*(each for each in demands if each.package != TORCH), joint)
 
 
-def decides(demand: PackageDemand) -> bool:
+def decides_version(demand: PackageDemand) -> bool:
     """Whether a demand determines one version: it is exact or has an upper bound."""
     operators = {each.operator for each in demand.versions}
-    return demand.pin is not None or bool(operators - {"!="} and operators <= NEWEST)
+    return demand.pinned_version is not None or bool(
+        operators - {"!="} and operators <= UPPER_OPERATORS
+    )
 
 
-def build(
+def newest_build(
     wheels: Iterable[IndexFile],
     read: Callable[[IndexFile], bytes],
     markers: Mapping[str, str],
@@ -68,23 +74,25 @@ def build(
     for wheel in itertools.islice(wheels, BUILDS):
         version = wheel.version
         if version is not None:
-            built = torch.build_of(version, cuda_releases.active(read(wheel), markers))
+            built = torch.torch_build(
+                version, cuda_releases.active_requirements(read(wheel), markers)
+            )
             if built.cuda in cuda:
                 return built
             builds += [built] if built.cuda is not None else []
     return builds[0] if builds else None
 
 
-def required(
+def required_with_extras(
     demand: PackageDemand, metadata: bytes, markers: Mapping[str, str]
 ) -> list[Requirement]:
     """The requirements in METADATA of a package with its extras, including nested extras."""
     machine = tuple(sorted(markers.items()))
-    return list(_required(demand.package, demand.extras, metadata, machine))
+    return list(_metadata_requirements(demand.package, demand.extras, metadata, machine))
 
 
 @functools.lru_cache(maxsize=2000)  # the same for each target of a Python
-def _required(
+def _metadata_requirements(
     package: str, named: tuple[str, ...], metadata: bytes, machine: tuple[tuple[str, str], ...]
 ) -> tuple[Requirement, ...]:
     markers = dict(machine)
@@ -92,20 +100,20 @@ def _required(
     more = set(named)
     while more - extras:
         extras |= more
-        own = cuda_releases.active(metadata, markers, extras)
+        own = cuda_releases.active_requirements(metadata, markers, extras)
         more = {extra for each in own for extra in each.extras
-                if normalize(each.name) == package}  # fmt: skip
-    return tuple(cuda_releases.active(metadata, markers, extras))
+                if normalize_package(each.name) == package}  # fmt: skip
+    return tuple(cuda_releases.active_requirements(metadata, markers, extras))
 
 
-def without_toolkit(
+def missing_toolkit_obstacles(
     demand: PackageDemand | None,
     built: str,
     named: str,
     cuda: Sequence[DeclaredName],
     pages: IndexPages,
-    tags: Tags,
-) -> list[Obstacle]:
+    tags: WheelTags,
+) -> list[UnmetDemand]:
     """The demanded torch, or the CUDA release of the files, if no image can have it.
 
     There is no `cuda-toolkit` for it, or the exact torch is built for another release. Torch is
@@ -117,12 +125,18 @@ def without_toolkit(
         return []  # the index is a partial copy
     lacks = f"of which the index has no {cuda_releases.METAPACKAGE}"
     if demand is not None and built and Version(built).release not in have:
-        later = PackageDemand(package=TORCH, spec=f">{demand.pin}") if demand.pin else demand
+        later = (
+            PackageDemand(package=TORCH, spec=f">{demand.pinned_version}")
+            if demand.pinned_version
+            else demand
+        )
         wheels = pages.wheels(later, tags)[::-1][:BUILDS]
-        builds = [build([wheel], pages.metadata, tags.markers, ()) for wheel in wheels]
+        builds = [
+            newest_build([wheel], pages.metadata, tags.environment_markers, ()) for wheel in wheels
+        ]
         usable = [each for each in builds if each and Version(each.cuda or "0").release in have]
         return [
-            Obstacle(
+            UnmetDemand(
                 package=TORCH,
                 demand=str(demand),
                 cause="cuda",
@@ -135,15 +149,15 @@ def without_toolkit(
     if named and Version(named).release not in have:
         reason = f"a release {lacks}; --cuda uses another"
         return [
-            Obstacle(
+            UnmetDemand(
                 package="cuda", demand=f"CUDA {named}", cause="cuda", reason=reason, places=places
             )
         ]
-    if demand is not None and demand.pin and built and named not in ("", built):
+    if demand is not None and demand.pinned_version and built and named not in ("", built):
         where = next((f" ({place})" for place in places), "")
         reason = f"the index has it for CUDA {built}, not for CUDA {named}{where}"
         return [
-            Obstacle(
+            UnmetDemand(
                 package=TORCH,
                 demand=str(demand),
                 cause="cuda",
@@ -160,8 +174,8 @@ def _torch(
     metadata: Callable[[PackageDemand], bytes],
 ) -> PackageDemand | None:
     """The torch that an engine pins."""
-    for needed in required(engine, metadata(engine), markers):
+    for needed in required_with_extras(engine, metadata(engine), markers):
         bound = PackageDemand(package=TORCH, spec=str(needed.specifier), places=engine.places)
-        if normalize(needed.name) == TORCH and bound.pin:
+        if normalize_package(needed.name) == TORCH and bound.pinned_version:
             return bound
     return None

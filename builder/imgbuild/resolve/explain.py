@@ -13,17 +13,17 @@ import msgspec
 from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock.published import PublishedTarget
 from imgbuild.resolve import conflict, first_solve, resolve_request
-from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
-from imgbuild.resolve.first_solve import LearnedMemory, Query
+from imgbuild.resolve.conflict import PackageFacts, RequirementConflict, VersionDemand
+from imgbuild.resolve.first_solve import ArchQuery, LearnedMemory
 from imgbuild.resolve.resolve_request import RequestedPackage
-from imgbuild.resolve.suggest import QuickLook, Suggestions
+from imgbuild.resolve.suggest import QuickLook, SuggestionSearch
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 
-TRIED = 24  # versions of a package that was requested with a range
+TRIED_LIMIT = 24  # versions of a package that was requested with a range
 
 
-def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
+def explain_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
     """`error` with a short conflict and suggestions, if any are found."""
     try:
         overlay = problem.overlay
@@ -35,9 +35,9 @@ def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
 
 
 def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
-    query = query_of(problem)
+    query = query_from_problem(problem)
     try:
-        first_solve.refuse(query, first_solve.available(query))
+        first_solve.refuse_if_conflicting(query, first_solve.available_facts(query))
     except NoSolution as better:
         if better.cuda is not None and problem.row is not None:
             better.hint = (
@@ -48,12 +48,12 @@ def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
     return error
 
 
-def query_of(problem: SolveProblem) -> Query:
+def query_from_problem(problem: SolveProblem) -> ArchQuery:
     """The request that corresponds to a target of the matrix."""
     requires = problem.matrix.requirements_of(problem.target)
     target = msgspec.structs.replace(problem.target, requires=requires)
-    return Query(
-        request=resolve_request.of_target(problem.name, target, problem.arch),
+    return ArchQuery(
+        request=resolve_request.request_of_target(problem.name, target, problem.arch),
         matrix=problem.matrix,
         arch=problem.arch,
         memory=LearnedMemory(problem.known),
@@ -64,7 +64,7 @@ def query_of(problem: SolveProblem) -> Query:
 def _extension_error(
     error: NoSolution, problem: SolveProblem, base_target: PublishedTarget
 ) -> NoSolution:
-    """As `explained`, for a target that extends a published one, whose packages cannot change."""
+    """As `explain_error`, for a target that extends a published one, whose packages cannot change."""
     hint = (
         f"{base_target.name} cannot change: add another version, extend a target that meets the"
         f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
@@ -74,25 +74,25 @@ def _extension_error(
     arch, cuda = problem.arch, problem.target.cuda
     demands = _demands(base_target, problem)
     requests = tuple(RequestedPackage(package=item.package, spec=item.spec) for item in demands)
-    query = query_of(problem)
+    query = query_from_problem(problem)
     request = msgspec.structs.replace(query.request, requests=requests, row="")
     try:
-        facts = first_solve.available(msgspec.structs.replace(query, request=request))
+        facts = first_solve.available_facts(msgspec.structs.replace(query, request=request))
         conflict = _conflict(facts, demands, cuda, base_target.name)
-        added = _added(conflict, base_target, arch) if conflict is not None else []
+        added = _added_packages(conflict, base_target, arch) if conflict is not None else []
         if conflict is None or not added:  # no conflict with a published package
             return plain
         retained = tuple(base_target.lock.arch[arch].versions)
         # According to METADATA: comparing code with all published packages would be a whole audit.
-        suggestions = Suggestions(facts, demands, conflict, lambda _: QuickLook(), retained)
-        near = suggestions.find(cuda)
+        suggestions = SuggestionSearch(facts, demands, conflict, lambda _: QuickLook(), retained)
+        near = suggestions.find_suggestions(cuda)
     except ImgbuildError:
         return plain
     message = f"{' and '.join(added)} cannot be added to {base_target.name}"
     return NoSolution(message, reasons=conflict.reasons, nearest=near, hint=hint)
 
 
-def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Demand, ...]:
+def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[VersionDemand, ...]:
     """The published packages, and the packages requested in addition."""
     versions = base_target.lock.arch[problem.arch].versions
     target = problem.target
@@ -100,11 +100,13 @@ def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Deman
     specs |= {package: each.spec for package, each in target.requires.items()}
     return (
         *(
-            conflict.demand(package, f"=={version}", f"{base_target.name} has {package} {version}")
+            conflict.user_demand(
+                package, f"=={version}", f"{base_target.name} has {package} {version}"
+            )
             for package, version in versions.items()
         ),
         *(
-            conflict.demand(package, spec)
+            conflict.user_demand(package, spec)
             for package, spec in specs.items()
             if package not in versions
         ),
@@ -112,22 +114,22 @@ def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Deman
 
 
 def _conflict(
-    facts: PackageFacts, demands: Sequence[Demand], cuda: str, row: str
+    facts: PackageFacts, demands: Sequence[VersionDemand], cuda: str, row: str
 ) -> RequirementConflict | None:
     """The first contradiction, or one to which every version of a range leads."""
-    plain = conflict.conflict(facts, demands, cuda, row=row)
+    plain = conflict.find_conflict(facts, demands, cuda, row=row)
     if plain is not None:
         return plain
     for demand in demands:
-        fitting = facts.fitting(demand.package, demand.spec) or ()
+        fitting = facts.allowed_versions(demand.package, demand.spec) or ()
         if not demand.words.startswith("you require") or len(fitting) < 2:
             continue
-        tried = fitting[:TRIED]
+        tried = fitting[:TRIED_LIMIT]
         facts.read_ahead(demand.package, tried)
         words = f"{demand.words}, of which {tried[0]} is the newest"
-        exact = [conflict.demand(demand.package, f"=={version}", words) for version in tried]
+        exact = [conflict.user_demand(demand.package, f"=={version}", words) for version in tried]
         conflicts = [
-            conflict.conflict(
+            conflict.find_conflict(
                 facts, [each if item == demand else item for item in demands], cuda, row=row
             )
             for each in exact
@@ -138,7 +140,9 @@ def _conflict(
     return None
 
 
-def _added(conflict: RequirementConflict, base_target: PublishedTarget, arch: Arch) -> list[str]:
+def _added_packages(
+    conflict: RequirementConflict, base_target: PublishedTarget, arch: Arch
+) -> list[str]:
     """The requested packages of the conflict."""
     versions = base_target.lock.arch[arch].versions
     return [package for package in conflict.requests if package not in versions]

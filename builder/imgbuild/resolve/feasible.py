@@ -15,25 +15,25 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.cache.context import Context
-from imgbuild.index.candidates import Rules, accepts_python, best, is_sdist, usable
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.index.candidates import FileRules, accepts_python, best_wheel, is_sdist, usable_files
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import IndexAddress, IndexFile, IndexLookup
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.matrix.model import Matrix
-from imgbuild.project.model import Place
+from imgbuild.project.model import FilePlace
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.solve import refusal, uv
 from imgbuild.system import threads
 from imgbuild.system.syntax import parse_version
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 THREADS = 12
-NO_ADDRESSES: Mapping[str, IndexAddress] = {}
+EMPTY_ADDRESSES: Mapping[str, IndexAddress] = {}
 NO_NAMES: Mapping[str, str] = {}
-Cause = Literal["name", "version", "source", "python", "late", "index", "cuda"]
+ObstacleCause = Literal["name", "version", "source", "python", "late", "index", "cuda"]
 
 
-class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
+class UnmetDemand(msgspec.Struct, frozen=True, kw_only=True):
     """A demand that cannot be met, with the reason and the nearest alternative.
 
     `cause`: the index has no such package or version, only an sdist, no wheel for this Python or
@@ -45,9 +45,9 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
 
     package: str
     demand: str
-    cause: Cause
+    cause: ObstacleCause
     reason: str
-    places: tuple[Place, ...] = ()
+    places: tuple[FilePlace, ...] = ()
     version: str = ""
     nearest: tuple[str, ...] = ()
     conda: bool = False
@@ -75,17 +75,17 @@ class IndexPages:
         matrix: Matrix,
         context: Context,
         as_of: datetime.date,
-        addresses: Mapping[str, IndexAddress] = NO_ADDRESSES,
+        addresses: Mapping[str, IndexAddress] = EMPTY_ADDRESSES,
         assigned: Mapping[str, str] = NO_NAMES,
     ) -> None:
         self._matrix, self.context, self._as_of = matrix, context, as_of
         self._addresses, self._assigned = addresses, assigned
-        self._wheels: dict[tuple[str, str, Tags], list[IndexFile]] = {}
+        self._wheels: dict[tuple[str, str, WheelTags], list[IndexFile]] = {}
         self._allowed: dict[tuple[str, str], list[IndexFile]] = {}
         self._metadata: dict[IndexFile, bytes] = {}
 
     @functools.cached_property
-    def _indexes(self) -> Indexes:
+    def _indexes(self) -> IndexLookup:
         name = self._matrix.default_index
         index = self._matrix.indexes[name]
         place = IndexAddress(
@@ -94,14 +94,14 @@ class IndexPages:
             timed=index.upload_times == "index",
         )
         addresses = {**self._addresses, name: place}
-        return Indexes(addresses, self._assigned, name, self.context.http)
+        return IndexLookup(addresses, self._assigned, name, self.context.http)
 
     def read(self, packages: Iterable[str]) -> None:
         """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
         names = sorted(set(packages))
         if names:
             indexes = self._indexes  # before the threads start, each of which would create it
-            threads.each(names, lambda name, _: indexes.files(name), threads=THREADS)
+            threads.run_for_each(names, lambda name, _: indexes.files(name), threads=THREADS)
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
         """Every file of a package; empty if the index has no such package."""
@@ -110,74 +110,76 @@ class IndexPages:
     def metadata(self, wheel: IndexFile) -> bytes:
         """METADATA of a wheel."""
         if wheel not in self._metadata:
-            self._metadata[wheel] = metadata(wheel, self.context.http, self.context.store)
+            self._metadata[wheel] = read_wheel_metadata(
+                wheel, self.context.http, self.context.store
+            )
         return self._metadata[wheel]
 
     def allowed(self, demand: PackageDemand) -> list[IndexFile]:
         """The files of the versions that `demand` allows."""
         key = (demand.package, demand.spec)
         if key not in self._allowed:
-            self._allowed[key] = allowed(demand, self.files(demand.package))
+            self._allowed[key] = allowed_files(demand, self.files(demand.package))
         return self._allowed[key]
 
-    def catalogue(self, tags: Tags, sdists: Iterable[str] = ()) -> Catalogue:
+    def catalogue(self, tags: WheelTags, sdists: Iterable[str] = ()) -> FileCatalogue:
         """The files usable for `tags`, including builds of `sdists` and of the matrix's sdists."""
-        rules = Rules(as_of=self._as_of, tags=tags, pins={})
-        return Catalogue(
+        rules = FileRules(as_of=self._as_of, tags=tags, pins={})
+        return FileCatalogue(
             self._indexes,
             rules,
             self.context.http,
             self.context.store,
-            sdists=dict.fromkeys((*self._matrix.sdists, *sdists), _not_built),
+            sdists=dict.fromkeys((*self._matrix.sdists, *sdists), _refuse_build),
         )
 
-    def pinned(self, demand: PackageDemand, tags: Tags) -> IndexFile | None:
+    def pinned_wheel(self, demand: PackageDemand, tags: WheelTags) -> IndexFile | None:
         """The wheel of the only version that `demand` allows; None if the index has none."""
         files = self.allowed(demand)
         version = next((file.version for file in files), None)
-        return best(files, version, tags) if version is not None else None
+        return best_wheel(files, version, tags) if version is not None else None
 
-    def newest(self, demand: PackageDemand, tags: Tags) -> IndexFile | None:
+    def newest_wheel(self, demand: PackageDemand, tags: WheelTags) -> IndexFile | None:
         """The wheel of the newest final version that `demand` allows; None if there is none."""
         return next(iter(self.wheels(demand, tags)), None)
 
-    def wheels(self, demand: PackageDemand, tags: Tags) -> list[IndexFile]:
+    def wheels(self, demand: PackageDemand, tags: WheelTags) -> list[IndexFile]:
         """The wheel of each version that `demand` allows, final ones first, newest first."""
         key = (demand.package, demand.spec, tags)
         if key not in self._wheels:
             self._wheels[key] = self._read_wheels(demand, tags)
         return self._wheels[key]
 
-    def _read_wheels(self, demand: PackageDemand, tags: Tags) -> list[IndexFile]:
+    def _read_wheels(self, demand: PackageDemand, tags: WheelTags) -> list[IndexFile]:
         files = self.allowed(demand)
-        rules = Rules(as_of=self._as_of, tags=tags, pins=_pins(demand))
+        rules = FileRules(as_of=self._as_of, tags=tags, pins=_pins(demand))
         timed = self._indexes.place(demand.package).timed
         of_version: dict[Version, list[IndexFile]] = {}
-        for file in usable(files, demand.package, rules, timed=timed):
+        for file in usable_files(files, demand.package, rules, timed=timed):
             if file.version is not None:
                 of_version.setdefault(file.version, []).append(file)
         ordered = sorted(of_version, key=lambda each: (not each.is_prerelease, each), reverse=True)
-        wheels = (best(of_version[version], version, tags) for version in ordered)
+        wheels = (best_wheel(of_version[version], version, tags) for version in ordered)
         return [wheel for wheel in wheels if wheel is not None]
 
-    def first_day(self, demand: PackageDemand, tags: Tags) -> datetime.date | None:
+    def first_day(self, demand: PackageDemand, tags: WheelTags) -> datetime.date | None:
         """The day after the first upload that meets `demand`; None if that is unknown.
 
         Of several versions, the newest one counts, although a lower one would suffice.
         """
-        rules = Rules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
+        rules = FileRules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
         files = self.allowed(demand)
-        wheels = usable(files, demand.package, rules, timed=False)
+        wheels = usable_files(files, demand.package, rules, timed=False)
         times = [file.uploaded for file in wheels or files if file.uploaded is not None]
         return min(times).date() + datetime.timedelta(days=1) if times else None
 
 
 def _pins(demand: PackageDemand) -> dict[str, str]:
     """The exact version of `demand`, if it has one: a yanked file is used only for a pin."""
-    return {demand.package: demand.pin} if demand.pin else {}
+    return {demand.package: demand.pinned_version} if demand.pinned_version else {}
 
 
-def allowed(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile]:
+def allowed_files(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile]:
     """The files of the versions that `demand` allows; each version of a page is parsed once."""
     accepted: dict[str, bool] = {}
     kept = []
@@ -185,7 +187,7 @@ def allowed(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile
         text = _version_text(file.name)
         if text not in accepted:
             version = _version(text)
-            accepted[text] = version is not None and demand.allows(version)
+            accepted[text] = version is not None and demand.allows_version(version)
         if accepted[text]:
             kept.append(file)
     return kept
@@ -200,14 +202,18 @@ def _version_text(name: str) -> str:
 _version = functools.lru_cache(maxsize=100_000)(parse_version)
 
 
-def _not_built(package: str, sdist: IndexFile) -> bytes:
+def _refuse_build(package: str, sdist: IndexFile) -> bytes:
     message = f"{package}: {sdist.name} is not built here"
     raise AssertionError(message)
 
 
-def obstacles(
-    demands: Sequence[PackageDemand], pages: IndexPages, tags: Tags, *, sdists: Iterable[str] = ()
-) -> list[Obstacle]:
+def find_obstacles(
+    demands: Sequence[PackageDemand],
+    pages: IndexPages,
+    tags: WheelTags,
+    *,
+    sdists: Iterable[str] = (),
+) -> list[UnmetDemand]:
     """Every demand of an index that no file can meet on a machine with `tags`.
 
     `sdists` are packages that may be built in addition to the packages of the matrix.
@@ -220,18 +226,20 @@ def obstacles(
     return [each for demand in asked if (each := _obstacle(demand, pages, catalogue)) is not None]
 
 
-def _obstacle(demand: PackageDemand, pages: IndexPages, catalogue: Catalogue) -> Obstacle | None:
+def _obstacle(
+    demand: PackageDemand, pages: IndexPages, catalogue: FileCatalogue
+) -> UnmetDemand | None:
     package = demand.package
     files = pages.files(package)
     named = pages.allowed(demand)
     timed = catalogue.indexes.place(package).timed
-    if usable(named, package, catalogue.rules, timed=timed):
+    if usable_files(named, package, catalogue.rules, timed=timed):
         return None
-    offers = [offer.wheel.version for offer in catalogue.offers(package)]
+    offers = [offer.wheel.version for offer in catalogue.offered_files(package)]
     available = [version for version in offers if version is not None]
-    if any(demand.allows(version) for version in available):
+    if any(demand.allows_version(version) for version in available):
         return None  # it is built from an sdist
-    newest = _newest([file.version for file in named if file.version is not None])
+    newest = _newest_final([file.version for file in named if file.version is not None])
     if not files:
         cause, reason = "name", "the index has no such package"
     elif newest is None:
@@ -240,42 +248,42 @@ def _obstacle(demand: PackageDemand, pages: IndexPages, catalogue: Catalogue) ->
         newest_files = [file for file in named if file.version == newest]
         cause = _cause(newest_files, catalogue)
         reason = _text(catalogue, demand, newest)
-    return Obstacle(
+    return UnmetDemand(
         package=package,
         demand=str(demand),
         cause=cause,  # type: ignore[arg-type]  # mypy joins the literals to str
         reason=reason,
         places=demand.places,
         version=str(newest or ""),
-        nearest=refusal.nearest(_number(demand, newest), available) if available else (),
+        nearest=refusal.nearest_versions(_number(demand, newest), available) if available else (),
         conda=demand.conda and cause == "name",
     )
 
 
-def _newest(versions: Sequence[Version]) -> Version | None:
+def _newest_final(versions: Sequence[Version]) -> Version | None:
     final = [version for version in versions if not version.is_prerelease]
     return max(final or versions, default=None)
 
 
 def _number(demand: PackageDemand, newest: Version | None) -> Version:
     """The version to compare others with: the pin, else the best one that the demand allows."""
-    if demand.pin is not None:
-        return Version(demand.pin)
+    if demand.pinned_version is not None:
+        return Version(demand.pinned_version)
     bounds = [each.version.removesuffix(".*") for each in demand.versions]
     return newest or Version(bounds[0] if bounds else "0")
 
 
-def _cause(files: Sequence[IndexFile], catalogue: Catalogue) -> Cause:
+def _cause(files: Sequence[IndexFile], catalogue: FileCatalogue) -> ObstacleCause:
     rules = catalogue.rules
-    fitting = [file for file in files if file.is_wheel and rules.tags.fits(file.name)]
+    fitting = [file for file in files if file.is_wheel and rules.tags.is_compatible(file.name)]
     if fitting:
         return "late" if any(accepts_python(file, rules) for file in fitting) else "python"
     return "source" if any(map(is_sdist, files)) else "python"
 
 
-def _text(catalogue: Catalogue, demand: PackageDemand, newest: Version) -> str:
+def _text(catalogue: FileCatalogue, demand: PackageDemand, newest: Version) -> str:
     """The reason from `refusal`, without the names in the obstacle, and the nearest version."""
-    text = refusal.of_range(catalogue, demand.package, f"=={newest}")
+    text = refusal.range_refusal(catalogue, demand.package, f"=={newest}")
     text = text.removeprefix(f"{demand.package} {newest}: ")
     return text.replace(f", and the matrix does not list {demand.package} under `sdists`", "")
 
@@ -286,6 +294,6 @@ def _span(files: Sequence[IndexFile]) -> str:
     return f"; it has {min(final)} to {max(final)}" if final else ""
 
 
-def similar(package: str, names: Iterable[str]) -> tuple[str, ...]:
+def similar_packages(package: str, names: Iterable[str]) -> tuple[str, ...]:
     """Missing package → a package of a locked target with a similar name."""
     return tuple(difflib.get_close_matches(package, sorted(set(names)), n=1, cutoff=0.8))

@@ -23,7 +23,7 @@ from imgbuild.matrix.model import PackageIndex, Target
 from imgbuild.resolve.resolve_request import RequestedPackage
 from imgbuild.system import quoting
 
-BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
+BARE_SCALAR = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
 SCHEMA = "matrix.schema.json"
 HEAD = f"""\
 # yaml-language-server: $schema=./{project_paths.FOLDER}/{SCHEMA}
@@ -38,14 +38,16 @@ EXTENSION = """\
 # An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
 # the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
 """
-COPIED = "    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh\n"
-FROM_THERE = "   # its layers are taken from here by digest\n"
-NO_IMAGE = """\
+COPIED_COMMENT = (
+    "    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh\n"
+)
+LAYERS_COMMENT = "   # its layers are taken from here by digest\n"
+NO_IMAGE_COMMENT = """\
     # Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are built from the
     # lock, byte for byte.
     # image: registry.example.org/imgbuild/{extends}
 """
-AS_OF = """\
+AS_OF_COMMENT = """\
     # What is added was uploaded before this day; by default {as_of}, as for {extends} itself: what
     # existed together works together.
     # as_of: {as_of}
@@ -96,17 +98,17 @@ class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[tuple[Path, str], ...] = ()
 
 
-class _Block(dict[str, Any]):
+class _BlockMapping(dict[str, Any]):
     """A mapping that is written with one line for each key."""
 
 
-class _Writer(yaml.SafeDumper):
+class _QuotingDumper(yaml.SafeDumper):
     """Writes strings in double quotes if YAML could misread them."""
 
 
 def _text(writer: yaml.SafeDumper, text: str) -> yaml.Node:
     # YAML reads a bare `null` as no value, and `a: b` as a mapping.
-    bare = BARE.fullmatch(text) and ": " not in text and yaml.safe_load(text) == text
+    bare = BARE_SCALAR.fullmatch(text) and ": " not in text and yaml.safe_load(text) == text
     return writer.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
 
 
@@ -115,17 +117,17 @@ def _list(writer: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
 
 
 def _mapping(writer: yaml.SafeDumper, mapping: dict[str, Any]) -> yaml.Node:
-    flow = not isinstance(mapping, _Block)
+    flow = not isinstance(mapping, _BlockMapping)
     return writer.represent_mapping("tag:yaml.org,2002:map", mapping.items(), flow_style=flow)
 
 
-_Writer.add_representer(str, _text)
-_Writer.add_representer(list, _list)
-for kind in (dict, _Block):
-    _Writer.add_representer(kind, _mapping)
+_QuotingDumper.add_representer(str, _text)
+_QuotingDumper.add_representer(list, _list)
+for kind in (dict, _BlockMapping):
+    _QuotingDumper.add_representer(kind, _mapping)
 
 
-def text(
+def matrix_text(
     extension: WantedExtension, below: PublishedTarget, folder: str, origin: str, image: str
 ) -> str:
     """The text of a matrix for `extension`, with examples of other additions.
@@ -135,24 +137,32 @@ def text(
     """
     published = {"lock": folder, "from": origin} | ({"image": image} if image else {})
     first = {"like" if extension.like else "extends": below.name, "summary": extension.summary}
-    row = {**first, **_declared(extension), **_added(extension)}
+    row = {**first, **_declared_fields(extension), **_addition_fields(extension)}
     whole = {"version": 1, "published": {below.name: published}, "targets": {extension.name: row}}
     sdists = {name: {"reason": reason} for name, reason in extension.sdists.items()}
-    rows = {name: _Block(_without_defaults(index)) for name, index in extension.index_rows.items()}
-    ends = {key: _Block(table) for key, table in (("indexes", rows), ("sdists", sdists)) if table}
+    rows = {
+        name: _BlockMapping(_drop_defaults(index)) for name, index in extension.index_rows.items()
+    }
+    ends = {
+        key: _BlockMapping(table) for key, table in (("indexes", rows), ("sdists", sdists)) if table
+    }
     whole |= ends
     words = {
-        "extends": quoting.line(below.name),
-        "as_of": quoting.line(below.lock.as_of),
+        "extends": quoting.comment_line(below.name),
+        "as_of": quoting.comment_line(below.lock.as_of),
     }
     about = PROJECT if extension.requirements else EXTENSION
     parts = [HEAD, about, _entry(0, "version", 1), "\n"]
-    parts += [_head(0, "published"), _head(1, below.name), COPIED]
+    parts += [_head(0, "published"), _head(1, below.name), COPIED_COMMENT]
     parts += [_entry(2, "lock", folder), _entry(2, "from", origin)]
-    parts += [_entry(2, "image", image)[:-1], FROM_THERE] if image else [NO_IMAGE.format(**words)]
+    parts += (
+        [_entry(2, "image", image)[:-1], LAYERS_COMMENT]
+        if image
+        else [NO_IMAGE_COMMENT.format(**words)]
+    )
     parts += ["\n", _head(0, "targets"), _head(1, extension.name)]
-    parts += [_entry(2, key, row[key]) for key in (*first, *_declared(extension))]
-    parts += [] if extension.like or extension.as_of else [AS_OF.format(**words)]
+    parts += [_entry(2, key, row[key]) for key in (*first, *_declared_fields(extension))]
+    parts += [] if extension.like or extension.as_of else [AS_OF_COMMENT.format(**words)]
     parts += [_entry(2, key, row[key]) if key in row else other for key, other in EXAMPLES.items()]
     parts.append(ENV)
     for key, table in ends.items():
@@ -164,7 +174,7 @@ def text(
     return document
 
 
-def _declared(extension: WantedExtension) -> dict[str, Any]:
+def _declared_fields(extension: WantedExtension) -> dict[str, Any]:
     """The requirements and exclusions of a project's files, by key of a row, without empty ones."""
     relax = {
         package: {**({"spec": f"=={version}"} if version else {}), "reason": reason}
@@ -175,10 +185,10 @@ def _declared(extension: WantedExtension) -> dict[str, Any]:
         "extras": list(extension.extras),
         "groups": list(extension.groups),
         "add": list(extension.add),
-        "names": _Block(extension.names),
-        "exclude": _Block(extension.exclude),
-        "relax": _Block(relax),
-        "indexes": _Block(extension.indexes),
+        "names": _BlockMapping(extension.names),
+        "exclude": _BlockMapping(extension.exclude),
+        "relax": _BlockMapping(relax),
+        "indexes": _BlockMapping(extension.indexes),
         "cuda": extension.cuda,
         "arch": list(extension.arch),
         "as_of": extension.as_of,
@@ -186,23 +196,27 @@ def _declared(extension: WantedExtension) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def _added(extension: WantedExtension) -> dict[str, Any]:
+def _addition_fields(extension: WantedExtension) -> dict[str, Any]:
     """The additions, by key of a row; keys without a value are omitted."""
     _refuse_extras(extension.packages)
     requires = {
         package.package: {**({"spec": package.spec} if package.spec else {}), "reason": REASON}
         for package in extension.packages
-        if package.pin is None
+        if package.pinned_version is None
     }
-    pins = {package.package: package.pin for package in extension.packages if package.pin}
+    pins = {
+        package.package: package.pinned_version
+        for package in extension.packages
+        if package.pinned_version
+    }
     files = {
         there: {"from": here.as_posix(), "mode": _mode(here)} for here, there in extension.files
     }
     rows: Mapping[str, Any] = {
-        "requires": _Block(requires),
-        "pins": _Block(pins),
+        "requires": _BlockMapping(requires),
+        "pins": _BlockMapping(pins),
         "packages": list(extension.system),
-        "files": _Block(files),
+        "files": _BlockMapping(files),
     }
     return {key: value for key, value in rows.items() if value}
 
@@ -230,32 +244,34 @@ def _mode(path: Path) -> str:
 
 def target_lines(name: str, target: Target) -> list[str]:
     """The lines of `target`, to be pasted below `targets:` of a matrix and edited."""
-    row = _without_defaults(target)
-    row |= {key: _Block(row[key]) for key in BLOCKS if key in row}
+    row = _drop_defaults(target)
+    row |= {key: _BlockMapping(row[key]) for key in BLOCKS if key in row}
     parts = [_head(1, name), *(_entry(2, key, value) for key, value in row.items())]
     return "".join(parts).splitlines()
 
 
 def index_lines(indexes: Mapping[str, PackageIndex]) -> list[str]:
     """The lines of indexes, to be pasted below `indexes:` of a matrix."""
-    rows = (_entry(1, name, _Block(_without_defaults(index))) for name, index in indexes.items())
+    rows = (
+        _entry(1, name, _BlockMapping(_drop_defaults(index))) for name, index in indexes.items()
+    )
     return "".join(rows).splitlines()
 
 
-def _without_defaults(value: Any) -> Any:
+def _drop_defaults(value: Any) -> Any:
     """A value of a matrix in a form that YAML can write, without keys with default values."""
     match value:
         case msgspec.Struct():
             return {
-                field.encode_name: _without_defaults(item)
+                field.encode_name: _drop_defaults(item)
                 for field in msgspec.structs.fields(value)
                 if (item := getattr(value, field.name)) != field.default
                 and (item or field.required)
             }
         case dict():
-            return {str(key): _without_defaults(item) for key, item in sorted(value.items())}
+            return {str(key): _drop_defaults(item) for key, item in sorted(value.items())}
         case tuple():
-            return [_without_defaults(item) for item in value]
+            return [_drop_defaults(item) for item in value]
         case str():
             return str(value)
     return value
@@ -264,7 +280,7 @@ def _without_defaults(value: Any) -> Any:
 def _entry(depth: int, key: str, value: object) -> str:
     """The lines of one key of a mapping at nesting level `depth`."""
     written = yaml.dump(
-        _Block({key: value}), Dumper=_Writer, sort_keys=False, allow_unicode=True,
+        _BlockMapping({key: value}), Dumper=_QuotingDumper, sort_keys=False, allow_unicode=True,
         default_flow_style=None, width=1 << 20,
     )  # fmt: skip
     return textwrap.indent(written, "  " * depth)

@@ -15,16 +15,16 @@ from packaging.version import Version
 from imgbuild.cache.context import Context
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.index.candidates import same_version
-from imgbuild.index.catalogue import Catalogue
+from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.index.pages import IndexFile
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
 from imgbuild.resolve import conflict, gaps, preferences, quick_audit, resolve_request, suggest
-from imgbuild.resolve.conflict import Demand, PackageFacts
-from imgbuild.resolve.gaps import Gaps, OldVersion
-from imgbuild.resolve.preferences import Pair
+from imgbuild.resolve.conflict import PackageFacts, VersionDemand
+from imgbuild.resolve.gaps import OldVersion, ReleaseGaps
+from imgbuild.resolve.preferences import PackagePair
 from imgbuild.resolve.quick_audit import QuickAudit
 from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.solve import freshness, refusal, solve, torch, uv
@@ -45,8 +45,8 @@ class LearnedMemory:
 
     def __init__(self, learned_constraints: Sequence[Constraint]) -> None:
         self._learned = tuple(learned_constraints)
-        self.preferred: dict[Pair, tuple[Constraint, ...]] = {}
-        self._unmet: set[Pair] = set()
+        self.preferred: dict[PackagePair, tuple[Constraint, ...]] = {}
+        self._unmet: set[PackagePair] = set()
         self.seen: tuple[Constraint, ...] = ()
         self.windows: tuple[Constraint, ...] = ()
 
@@ -55,28 +55,28 @@ class LearnedMemory:
         """The learned constraints, and the preferred ranges."""
         return (*self._learned, *itertools.chain(*self.preferred.values()))
 
-    def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+    def add_learned(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
         """Add learned constraints; returns all that are known now."""
-        self._learned = constraints.merge(self._learned, learned)
+        self._learned = constraints.merge_constraints(self._learned, learned)
         return self.learned_constraints
 
-    def drop(self, check: str) -> bool:
+    def drop_check(self, check: str) -> bool:
         """Remove the constraints of one check; returns whether there were any."""
         before = self._learned
         self._learned = tuple(entry for entry in before if entry.check != check)
         return self._learned != before
 
-    def prefer(self, first: FirstSolve, versions: Mapping[str, str]) -> bool:
+    def add_preferences(self, first: FirstSolve, versions: Mapping[str, str]) -> bool:
         """Add the ranges of extras that `versions` violate; returns whether there are new ones."""
         specs = {demand.package: demand.spec for demand in first.demands}
         before = len(self.preferred)
-        for pair in preferences.violated(first.facts, versions):
+        for pair in preferences.violated_pairs(first.facts, versions):
             if pair not in self.preferred and pair not in self._unmet:
-                entries = preferences.constraints_of(first.facts, pair, specs.get(pair[0], ""))
+                entries = preferences.pair_constraints(first.facts, pair, specs.get(pair[0], ""))
                 self.preferred[pair] = entries
         return len(self.preferred) > before
 
-    def give_up(self) -> bool:
+    def remove_last_preference(self) -> bool:
         """Remove the range added last, which no set satisfies; returns whether there was one."""
         if not self.preferred:
             return False
@@ -84,12 +84,12 @@ class LearnedMemory:
         self._unmet.add(pair)
         return True
 
-    def see(self, seen: QuickAudit) -> bool:
+    def add_seen(self, seen: QuickAudit) -> bool:
         """Add the result of a quick audit; returns whether it has a new constraint."""
         before = self.learned_constraints
         self.windows = seen.windows
         self.seen += tuple(entry for entry in seen.learned if entry not in self.seen)
-        return self.keep(seen.learned) != before
+        return self.add_learned(seen.learned) != before
 
 
 class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
 
     chosen: tuple[uv.ChosenPackage, ...]
     facts: PackageFacts
-    demands: tuple[Demand, ...]
+    demands: tuple[VersionDemand, ...]
     torch: TorchBuild | None
     cuda: str
 
@@ -107,7 +107,7 @@ class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
         return {item.package: item.version for item in self.chosen}
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A request on one architecture; `target` is the result on another one, which it must match.
 
     Constraints that are learned in the meantime are added to `memory`.
@@ -126,10 +126,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return self.request.cuda or (self.target.cuda if self.target is not None else None)
 
     @property
-    def demands(self) -> tuple[Demand, ...]:
+    def demands(self) -> tuple[VersionDemand, ...]:
         """The requests, with the torch of the other architecture."""
         demands = [
-            conflict.demand(
+            conflict.user_demand(
                 requested.package, requested.spec, str(requested), extras=requested.extras
             )
             for requested in self.request.requests
@@ -137,24 +137,24 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         pin = self.target.pins.get(TORCH) if self.target is not None else None
         if pin is not None and not any(item.package == TORCH for item in demands):
             words = f"torch {pin} is the version of the other architecture"
-            demands.append(conflict.demand(TORCH, f"=={pin}", words))
+            demands.append(conflict.user_demand(TORCH, f"=={pin}", words))
         return tuple(demands)
 
 
-def solve_first(query: Query) -> FirstSolve:
+def solve_first(query: ArchQuery) -> FirstSolve:
     """The first solve of `query`.
 
     NoSolution if nothing fits; InputError if the CUDA release cannot be determined.
     """
     cuda, demands, memory = query.cuda, query.demands, query.memory
-    facts = available(query)
-    refuse(query, facts)
-    pins = conflict.pins_of(demands)
+    facts = available_facts(query)
+    refuse_if_conflicting(query, facts)
+    pins = conflict.exact_requests(demands)
     named = {package: pin for package, pin in pins.items() if package != TORCH}
-    if memory.see(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
-        facts = facts.with_learned((*memory.seen, *memory.learned_constraints))
-        refuse(query, facts)
-    chosen = _solve(query, facts)
+    if memory.add_seen(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
+        facts = facts.replace_learned((*memory.seen, *memory.learned_constraints))
+        refuse_if_conflicting(query, facts)
+    chosen = _solve_query(query, facts)
     versions = {item.package: item.version for item in chosen}
     torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
     cuda = cuda or (torch.cuda if torch is not None else None)
@@ -164,59 +164,65 @@ def solve_first(query: Query) -> FirstSolve:
     return FirstSolve(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
 
 
-def available(query: Query) -> PackageFacts:
+def available_facts(query: ArchQuery) -> PackageFacts:
     """The files that `query` may use; wheels of sdists are built on request."""
     matrix, memory, context = query.matrix, query.memory, query.context
     name = query.request.name or "request"
     problem = SolveProblem(
-        with_target(matrix, name, _provisional(query)), name, query.arch, context
+        add_target(matrix, name, _provisional_target(query)), name, query.arch, context
     )
-    plain = solve.wheels_only(problem, problem.base.python)
-    gaps = Gaps(plain.indexes, plain.rules.tags, matrix.sdists)
-    hide = _unless_pinned(gaps, plain.rules.pins)
+    plain = solve.wheel_catalogue(problem, problem.base.python)
+    gaps = ReleaseGaps(plain.indexes, plain.rules.tags, matrix.sdists)
+    hide = _hide_before_gap(gaps, plain.rules.pins)
     root = host_root(problem.base, matrix.image.user, host_arch(), context)
-    sdist_wheels = solve.sdist_wheels_of(problem, plain, (), root)
-    catalogue = solve.with_sdists(problem, plain, sdist_wheels, hide=hide)
-    return facts_of(catalogue, (*memory.seen, *memory.learned_constraints), context)
+    sdist_wheels = solve.create_sdist_wheels(problem, plain, (), root)
+    catalogue = solve.add_sdists(problem, plain, sdist_wheels, hide=hide)
+    return catalogue_facts(catalogue, (*memory.seen, *memory.learned_constraints), context)
 
 
-def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> PackageFacts:
+def catalogue_facts(
+    catalogue: FileCatalogue, learned: Sequence[Constraint], context: Context
+) -> PackageFacts:
     """The facts for finding conflicts, with METADATA of every usable torch."""
 
-    def _read(file: IndexFile) -> bytes:
-        return metadata(file, context.http, context.store)
+    def _read_metadata(file: IndexFile) -> bytes:
+        return read_wheel_metadata(file, context.http, context.store)
 
-    return PackageFacts(catalogue, _read, learned, torch.builds(catalogue, _read))
+    return PackageFacts(
+        catalogue, _read_metadata, learned, torch.torch_builds(catalogue, _read_metadata)
+    )
 
 
-def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
+def add_target(matrix: Matrix, name: str, target: Target) -> Matrix:
     """`matrix` with one more target."""
     return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
 
 
-def refuse(query: Query, facts: PackageFacts) -> None:
+def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
     """NoSolution, with the conflict and suggestions, if the demands contradict each other."""
     request, demands, cuda, context = query.request, query.demands, query.cuda, query.context
     catalogue = facts.catalogue
-    clash = conflict.conflict(facts, demands, cuda, row=request.row)
+    clash = conflict.find_conflict(facts, demands, cuda, row=request.row)
     if clash is None:
         return
-    pins = conflict.pins_of(demands)
-    outside = [window for window in query.memory.windows if window.violated(pins)]
+    pins = conflict.exact_requests(demands)
+    outside = [window for window in query.memory.windows if window.is_violated(pins)]
     reasons = [*clash.reasons, *(conflict.window_words(window) for window in outside)]
-    wide = quick_audit.widened(facts.learned, clash.requests, catalogue, context)
+    wide = quick_audit.widen_constraints(facts.learned, clash.requests, catalogue, context)
     retained = [requested.package for requested in request.requests if requested.have]
 
-    def _check(versions: Mapping[str, str]) -> suggest.QuickLook:
+    def _check_versions(versions: Mapping[str, str]) -> suggest.QuickLook:
         named = {package: version for package, version in versions.items() if package != TORCH}
         seen = quick_audit.audit_requested(catalogue, named, (), context)
         return suggest.QuickLook(clashes=seen.clashes, learned=seen.learned, read=seen.read)
 
-    looked = suggest.Suggestions(
-        facts.with_learned((*wide, *outside)), demands, clash, _check, retained
+    looked = suggest.SuggestionSearch(
+        facts.replace_learned((*wide, *outside)), demands, clash, _check_versions, retained
     )
-    near = looked.find(cuda)
-    suggested = suggest.targets(query.matrix, demands, cuda, query.arch, excluded=request.row)
+    near = looked.find_suggestions(cuda)
+    suggested = suggest.nearest_targets(
+        query.matrix, demands, cuda, query.arch, excluded=request.row
+    )
     message = f"no solution on {query.arch}"
     raise NoSolution(
         message,
@@ -227,40 +233,42 @@ def refuse(query: Query, facts: PackageFacts) -> None:
     )
 
 
-def _audit_hint(demands: Sequence[Demand]) -> str | None:
+def _audit_hint(demands: Sequence[VersionDemand]) -> str | None:
     """The command that compares the files of exact versions; None if a version is open."""
-    pins = conflict.pins_of(demands)
+    pins = conflict.exact_requests(demands)
     if len(pins) < 2 or len(pins) < len(demands):
         return None
     words = " ".join(f"{package}=={version}" for package, version in pins.items())
     return f"to find the incompatible code in their files, run: imgbuild audit {words}"
 
 
-def _provisional(query: Query) -> Target:
+def _provisional_target(query: ArchQuery) -> Target:
     """A target for completing the URLs of indexes; CUDA is "0.0" as long as it is unknown."""
     request, matrix, cuda = query.request, query.matrix, query.cuda
     return Target(
         summary="",
-        base=resolve_request.base_of(request, matrix),
+        base=resolve_request.requested_base(request, matrix),
         cuda=cuda or "0.0",
         arch=request.arches,
-        as_of=request.as_of or resolve_request.today(),
-        pins=dict(conflict.pins_of(query.demands)),
+        as_of=request.as_of or resolve_request.today_utc(),
+        pins=dict(conflict.exact_requests(query.demands)),
         indexes=dict(request.indexes),
         flashinfer=Flashinfer(mode="off", reason="not known yet"),
     )
 
 
-def _solve(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
+def _solve_query(query: ArchQuery, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     matrix, cuda, demands = query.matrix, query.cuda, query.demands
     specs = {demand.package: demand.spec for demand in demands}
     for package, want in matrix.requires.items():
         specs.setdefault(package, want.spec)
     fitting = [b.version for b in facts.torches if b.cuda is not None and cuda in (None, b.cuda)]
-    torch_spec = torch.spec_of(fitting, [b.version for b in facts.torches]) if fitting else "<0"
+    torch_spec = (
+        torch.matching_specifier(fitting, [b.version for b in facts.torches]) if fitting else "<0"
+    )
 
-    def _amend(package: str, version: Version) -> Sequence[str]:
-        return constraints.required(facts.learned, package, str(version), specs)
+    def _amend_metadata(package: str, version: Version) -> Sequence[str]:
+        return constraints.added_requirements(facts.learned, package, str(version), specs)
 
     names = {
         demand.package: f"{demand.package}[{','.join(demand.extras)}]"
@@ -271,42 +279,42 @@ def _solve(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     store = query.context.store
     try:
         bounds = uv.ResolverBounds(constraints=(f"{TORCH}{torch_spec}",))
-        return uv.resolve(facts.catalogue, requirements, bounds, store, _amend)
-    except uv.Unsolvable as error:
+        return uv.run_resolver(facts.catalogue, requirements, bounds, store, _amend_metadata)
+    except uv.UnsolvableError as error:
         message = f"no package set satisfies the request on {query.arch}"
-        near = suggest.targets(matrix, demands, cuda, query.arch)
-        reasons = refusal.of_resolver(str(error))
+        near = suggest.nearest_targets(matrix, demands, cuda, query.arch)
+        reasons = refusal.resolver_lines(str(error))
         raise NoSolution(message, reasons=reasons, nearest=near) from error
 
 
-def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
+def _hide_before_gap(gaps: ReleaseGaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
     """Whether to hide a version from the resolver: it is before a gap, and not pinned."""
 
-    def _hide(package: str, version: Version) -> bool:
-        return not same_version(version, pins.get(package)) and gaps.beyond(package, version)
+    def _is_hidden(package: str, version: Version) -> bool:
+        return not same_version(version, pins.get(package)) and gaps.is_before_gap(package, version)
 
-    return _hide
+    return _is_hidden
 
 
-def floors(first: FirstSolve) -> tuple[Constraint, ...]:
-    """Constraints that require newer versions of requested packages (see `gaps.floors`)."""
+def floor_constraints(first: FirstSolve) -> tuple[Constraint, ...]:
+    """Constraints that require newer versions of requested packages (see `gaps.floor_constraints`)."""
     if first.torch is None:
         return ()
     torch = str(first.torch.version)
-    return gaps.floors(first.facts, first.demands, first.versions, first.cuda, torch)
+    return gaps.floor_constraints(first.facts, first.demands, first.versions, first.cuda, torch)
 
 
-def outdated(first: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion, ...]:
+def outdated_packages(first: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion, ...]:
     """The packages of `versions`, the final choice, that are over a year behind the others."""
-    return gaps.outdated(first.facts, first.demands, first.chosen, versions, first.cuda)
+    return gaps.outdated_packages(first.facts, first.demands, first.chosen, versions, first.cuda)
 
 
-def warnings(first: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
+def old_version_warnings(first: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
     """The warnings about `versions` far behind the newest: requests by months, others by years."""
     catalogue = first.facts.catalogue
     offers = catalogue.chosen_files(versions)
     named = {demand.package for demand in first.demands}
     chosen = [item for item in first.chosen if item.package not in named]
-    lags = freshness.lags(catalogue, chosen, offers)
+    lags = freshness.version_lags(catalogue, chosen, offers)
     behind = gaps.behind_newest(first.facts, first.demands, versions, first.cuda)
     return (*behind, *map(str, lags))

@@ -13,46 +13,48 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.index.candidates import is_sdist
-from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.index.pages import IndexFile, IndexLookup
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve import conflict
-from imgbuild.resolve.conflict import Demand, PackageFacts
+from imgbuild.resolve.conflict import PackageFacts, VersionDemand
 from imgbuild.solve import freshness
-from imgbuild.solve.freshness import newest
+from imgbuild.solve.freshness import newest_file
 from imgbuild.solve.torch import TORCH
 from imgbuild.solve.uv import ChosenPackage
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 GAP = datetime.timedelta(days=365)
 YEAR = datetime.timedelta(days=365)
 RELEASES = 12  # minor releases that count as a year if upload times are unknown
-TRIED = 24  # newer versions of a requested package
+TRIED_LIMIT = 24  # newer versions of a requested package
 AGE = "age"  # the check of constraints that only keep old versions out
-OF_CUDA = ("nvidia-", "cuda-")  # packages whose version is that of the CUDA release
-BEHIND = datetime.timedelta(days=120)  # a requested package that is further behind gets a warning
+CUDA_PREFIXES = ("nvidia-", "cuda-")  # packages whose version is that of the CUDA release
+BEHIND_LIMIT = datetime.timedelta(
+    days=120
+)  # a requested package that is further behind gets a warning
 
 
-class Gaps:
+class ReleaseGaps:
     """Finds versions before a gap, more than a year in which no release had a file for the machine.
 
     tensordict has wheels for Linux aarch64 from 0.8.0 on; version 0.1.2, two years older, fits any
     machine, and a resolver that finds no other usable version selects it without an error.
     """
 
-    def __init__(self, indexes: Indexes, tags: Tags, built: Collection[str]) -> None:
+    def __init__(self, indexes: IndexLookup, tags: WheelTags, built: Collection[str]) -> None:
         self._indexes = indexes
         self._tags = tags
         self._built = frozenset(built)
         self._last: dict[str, Version | None] = {}
 
-    def beyond(self, package: str, version: Version) -> bool:
+    def is_before_gap(self, package: str, version: Version) -> bool:
         """Whether `version` is before a gap."""
         if package not in self._last:
-            self._last[package] = self._find(package)
+            self._last[package] = self._version_before_gap(package)
         last = self._last[package]
         return last is not None and version <= last
 
-    def _find(self, package: str) -> Version | None:
+    def _version_before_gap(self, package: str) -> Version | None:
         """The newest version before the newest gap that ends; None if there is no gap."""
         fits: dict[Version, bool] = {}
         times: dict[Version, datetime.datetime] = {}
@@ -60,7 +62,9 @@ class Gaps:
             version = file.version
             if version is None or version.is_prerelease or file.uploaded is None:
                 continue
-            usable = self._tags.fits(file.name) or (is_sdist(file) and package in self._built)
+            usable = self._tags.is_compatible(file.name) or (
+                is_sdist(file) and package in self._built
+            )
             fits[version] = fits.get(version, False) or usable
             times[version] = min(file.uploaded, times.get(version, file.uploaded))
         last: Version | None = None
@@ -77,13 +81,17 @@ class Gaps:
 
 
 def behind_newest(
-    facts: PackageFacts, demands: Sequence[Demand], versions: Mapping[str, str], cuda: str | None
+    facts: PackageFacts,
+    demands: Sequence[VersionDemand],
+    versions: Mapping[str, str],
+    cuda: str | None,
 ) -> tuple[str, ...]:
     """The requests whose selected version is months behind the newest one, with the causes."""
     return tuple(
         words
         for requested in demands
-        if requested.package in versions and requested.package not in conflict.pins_of(demands)
+        if requested.package in versions
+        and requested.package not in conflict.exact_requests(demands)
         if (words := _behind_newest(facts, demands, requested, versions, cuda)) is not None
     )
 
@@ -95,9 +103,9 @@ class OldVersion(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
 
-def outdated(
+def outdated_packages(
     facts: PackageFacts,
-    demands: Sequence[Demand],
+    demands: Sequence[VersionDemand],
     chosen: Iterable[ChosenPackage],
     versions: Mapping[str, str],
     cuda: str,
@@ -108,7 +116,7 @@ def outdated(
     packages that are not requested and whose newer version contradicts others of the set. `chosen`
     has the packages that require each one.
     """
-    catalogue, pins = facts.catalogue, conflict.pins_of(demands)
+    catalogue, pins = facts.catalogue, conflict.exact_requests(demands)
     offers = catalogue.chosen_files(versions)
     named = {demand.package: demand for demand in demands}
     times = [offers[name].wheel.uploaded for name in named if name in offers]
@@ -116,17 +124,19 @@ def outdated(
     old_versions = []
     for item in chosen:
         package = item.package
-        if package in pins or package not in offers or package.startswith(OF_CUDA):
+        if package in pins or package not in offers or package.startswith(CUDA_PREFIXES):
             continue
         requested = named.get(package)
         spec = requested.spec if requested is not None else ""
-        allowed = set(facts.fitting(package, spec) or ())
-        wheels = [each.wheel for each in catalogue.offers(package) if each.wheel.version in allowed]
+        allowed = set(facts.allowed_versions(package, spec) or ())
+        wheels = [
+            each.wheel for each in catalogue.offered_files(package) if each.wheel.version in allowed
+        ]
         current = offers[package].wheel
         newer = _far_newer(current, wheels, latest)
         if newer is None:
             continue
-        free = requested or conflict.demand(package, "")
+        free = requested or conflict.user_demand(package, "")
         cause = _cause(facts, demands, free, newer, versions, cuda)
         via = () if requested is not None else item.via
         if requested is None and (
@@ -138,9 +148,9 @@ def outdated(
     return tuple(old_versions)
 
 
-def floors(
+def floor_constraints(
     facts: PackageFacts,
-    demands: Sequence[Demand],
+    demands: Sequence[VersionDemand],
     versions: Mapping[str, str],
     cuda: str,
     torch: str,
@@ -151,22 +161,25 @@ def floors(
     packages before it. Without constraints, a solver chooses an old version of the package that it
     decides last, not of the least important one.
     """
-    pinned = [demand for demand in demands if demand.package in conflict.pins_of([demand])]
+    pinned = [demand for demand in demands if demand.package in conflict.exact_requests([demand])]
     bounds = []
     for requested in demands:
         package = requested.package
         if requested in pinned or package not in versions:
             continue
         best = chosen = Version(versions[package])
-        for version in (facts.fitting(package, requested.spec) or ())[:TRIED]:
-            candidate = conflict.demand(package, f"=={version}")
-            if version <= chosen or conflict.conflict(facts, [candidate, *pinned], cuda) is None:
+        for version in (facts.allowed_versions(package, requested.spec) or ())[:TRIED_LIMIT]:
+            candidate = conflict.user_demand(package, f"=={version}")
+            if (
+                version <= chosen
+                or conflict.find_conflict(facts, [candidate, *pinned], cuda) is None
+            ):
                 best = max(version, chosen)
                 break
         if _months_apart(facts, package, chosen, best):
             needs = f"{package}>={best}"
             bounds.append(Constraint(package=TORCH, versions=f"=={torch}", needs=needs, check=AGE))
-        pinned.append(conflict.demand(package, f"=={best}"))
+        pinned.append(conflict.user_demand(package, f"=={best}"))
     return tuple(bounds)
 
 
@@ -175,7 +188,7 @@ def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Ve
     offers = [facts.catalogue.chosen(package, each) for each in (version, newer)]
     times = [offer.wheel.uploaded for offer in offers if offer is not None]
     if len(times) == 2 and times[0] is not None and times[1] is not None:
-        return times[1] - times[0] > BEHIND
+        return times[1] - times[0] > BEHIND_LIMIT
     return newer.release[:2] > version.release[:2]
 
 
@@ -212,19 +225,19 @@ def _ages(current: IndexFile, package: str, newer: IndexFile, via: Sequence[str]
 
 def _behind_newest(
     facts: PackageFacts,
-    demands: Sequence[Demand],
-    requested: Demand,
+    demands: Sequence[VersionDemand],
+    requested: VersionDemand,
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> str | None:
     package, version = requested.package, Version(versions[requested.package])
-    allowed = set(facts.fitting(package, requested.spec) or ())
-    wheels = [offer.wheel for offer in facts.catalogue.offers(package)]
-    top = newest(wheel for wheel in wheels if wheel.version in allowed)
+    allowed = set(facts.allowed_versions(package, requested.spec) or ())
+    wheels = [offer.wheel for offer in facts.catalogue.offered_files(package)]
+    top = newest_file(wheel for wheel in wheels if wheel.version in allowed)
     times = [wheel.uploaded for wheel in wheels if wheel.version == version and wheel.uploaded]
     if top is None or top.version is None or top.uploaded is None or not times:
         return None
-    if top.version <= version or top.uploaded - min(times) <= BEHIND:
+    if top.version <= version or top.uploaded - min(times) <= BEHIND_LIMIT:
         return None
     reasons = _cause(facts, demands, requested, top, versions, cuda)
     cause = f": {'; '.join(reasons)}" if reasons else ""
@@ -236,8 +249,8 @@ def _behind_newest(
 
 def _cause(
     facts: PackageFacts,
-    demands: Sequence[Demand],
-    requested: Demand,
+    demands: Sequence[VersionDemand],
+    requested: VersionDemand,
     top: IndexFile,
     versions: Mapping[str, str],
     cuda: str | None,
@@ -245,7 +258,7 @@ def _cause(
     """The reason why the version of `top` is impossible with the other packages of `requested`."""
     package = requested.package
     others = [
-        conflict.demand(
+        conflict.user_demand(
             item.package,
             f"=={versions[item.package]}",
             f"the package set has {item.package} {versions[item.package]}",
@@ -253,8 +266,8 @@ def _cause(
         for item in demands
         if item.package != package and item.package in versions
     ]
-    candidate = conflict.demand(
+    candidate = conflict.user_demand(
         package, f"=={top.version}", f"{package} {top.version} is available"
     )
-    clash = conflict.conflict(facts, [candidate, *others], cuda)
+    clash = conflict.find_conflict(facts, [candidate, *others], cuda)
     return clash.reasons if clash is not None else ()

@@ -28,7 +28,7 @@ class ImportSite(msgspec.Struct, frozen=True, kw_only=True, order=True):
         return f"{self.file}:{self.line}" + (" (only in some cases)" if self.guarded else "")
 
 
-def sites(folder: Path, modules: frozenset[str]) -> dict[str, tuple[ImportSite, ...]]:
+def import_sites(folder: Path, modules: frozenset[str]) -> dict[str, tuple[ImportSite, ...]]:
     """Each of `modules` → where the files below `folder` import it or a part of it.
 
     Files that cannot be parsed are omitted, and in very large projects, those after the first

@@ -20,14 +20,14 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import FetchFailed, InputError, NothingSelected
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.published import DIGESTS_FILE, LOCK, PublishedTarget
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.fields import NAME
-from imgbuild.matrix.notes import nearest
+from imgbuild.matrix.notes import nearest_choice
 from imgbuild.matrix.project_paths import CATALOGUE, Project
-from imgbuild.matrix.schema import published_extension
+from imgbuild.matrix.schema import extension_schema_bytes
 from imgbuild.matrix.settings import is_outside
 from imgbuild.resolve import first_matrix
 from imgbuild.resolve.first_matrix import WantedExtension
@@ -38,14 +38,16 @@ from imgbuild.values import Arch
 
 TARGET_NAME = re.compile(NAME)
 FOLDER = f"{project_paths.FOLDER}/published"  # of the copies, from the folder of the matrix
-REMOTE = re.compile(r"https?://")
+REMOTE_PREFIX = re.compile(r"https?://")
 
-INSTALLED = "catalogue"  # the `from` of targets that come from the catalogue of this imgbuild
+CATALOGUE_PLACE = "catalogue"  # the `from` of targets that come from the catalogue of this imgbuild
 DEFAULT_STACK = "vllm"  # as in `recommended:` of a matrix
-IGNORED = "# Commit the other files of this folder: locks, digests, what they extend.\nbuild/\n"
+GITIGNORE_TEXT = (
+    "# Commit the other files of this folder: locks, digests, what they extend.\nbuild/\n"
+)
 
 
-def name_for(word: str) -> str:
+def target_name_for(word: str) -> str:
     """The name of the target: `word`, or the current folder's name if `word` is its path.
 
     Raises InputError for another path, and for an invalid name.
@@ -53,7 +55,7 @@ def name_for(word: str) -> str:
     if "/" not in word and word.strip("."):
         require_name(word)
         return word
-    folder = files.expanded(word).resolve()
+    folder = files.expand_home(word).resolve()
     name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "my-image"
     if folder != Path.cwd().resolve():
         message = f"{word} is another folder; a project is created in the current folder"
@@ -74,14 +76,14 @@ def require_target(project: Project, target: str) -> None:
     """NothingSelected if `project` has no lock of `target`."""
     target_digests = project.locked_targets()
     if target not in target_digests:
-        near = nearest(target, target_digests)
+        near = nearest_choice(target, target_digests)
         ask = f"did you mean {near}? " if near else ""
         where = project.root if project.writable else "the bundled catalogue"
         message = f"no locked target {target} in {where}"
         raise NothingSelected(message, hint=f"{ask}`imgbuild list` shows all targets")
 
 
-def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
+def recommended_target(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     """The target to extend by default.
 
     `stacks` maps each target to the stack for which it is recommended, or "". The target for vLLM
@@ -93,7 +95,7 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     for name, stack in ((name, stack) for name, stack in stacks.items() if name in target_digests):
         lock = lock_file.read_lock(project.images, name)
         if arch in lock.arch:
-            tier = recording.tested(project, lock, [arch])
+            tier = recording.highest_passed_tier(project, lock, [arch])
             order = TIERS.index(tier) if tier is not None else -1
             rank[name] = (stack == DEFAULT_STACK, stack != "", order)
     if not rank:
@@ -102,8 +104,8 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     return max(rank, key=lambda name: rank[name])
 
 
-def copied(
-    place: str, target: str, folder: Path, http: Http, *, below: Path | None = None
+def copy_published_target(
+    place: str, target: str, folder: Path, http: HttpClient, *, below: Path | None = None
 ) -> PublishedTarget:
     """Copy lock and digests of `target`, published at `place`, into `folder`; returns the copy.
 
@@ -118,7 +120,7 @@ def copied(
         for name, data in files.items():
             codec.write_bytes(Path(scratch) / name, data)
         try:
-            published.read(Path(scratch), target)
+            published.read_published_target(Path(scratch), target)
         except InputError as error:
             message = error.message.replace(scratch, place)
             raise InputError(
@@ -126,16 +128,16 @@ def copied(
             ) from error
     for name, data in files.items():
         codec.write_bytes(folder / name, data, below=below)
-    return published.read(folder, target)
+    return published.read_published_target(folder, target)
 
 
-def _lock_files(place: str, target: str, http: Http) -> tuple[str, dict[str, bytes]]:
+def _lock_files(place: str, target: str, http: HttpClient) -> tuple[str, dict[str, bytes]]:
     """The location of lock and digests of `target`, and their bytes."""
-    place = str(CATALOGUE) if place == INSTALLED else place.rstrip("/")
+    place = str(CATALOGUE) if place == CATALOGUE_PLACE else place.rstrip("/")
     places = [place, f"{place}/{target}", f"{place}/images/{target}"]
     for each in places:
-        lock = _read(f"{each}/{LOCK}", http)
-        target_digests = _read(f"{each}/{DIGESTS_FILE}", http) if lock is not None else None
+        lock = _read_file(f"{each}/{LOCK}", http)
+        target_digests = _read_file(f"{each}/{DIGESTS_FILE}", http) if lock is not None else None
         if lock is not None and target_digests is not None:
             return each, {LOCK: lock, DIGESTS_FILE: target_digests}
     message = f"{place} has no {LOCK} and {DIGESTS_FILE} of {target}"
@@ -143,20 +145,26 @@ def _lock_files(place: str, target: str, http: Http) -> tuple[str, dict[str, byt
     raise InputError(message, hint=f"pass the folder that contains both files; searched {tried}")
 
 
-def _read(place: str, http: Http) -> bytes | None:
-    if REMOTE.match(place):
+def _read_file(place: str, http: HttpClient) -> bytes | None:
+    if REMOTE_PREFIX.match(place):
         try:
-            return http.bytes(place)
+            return http.fetch_bytes(place)
         except FetchFailed as error:
             if getattr(error, "status", None) in (404, 410):
                 return None
             raise
-    path = files.expanded(place)
-    return boundary.content(path) if path.is_file() else None
+    path = files.expand_home(place)
+    return boundary.read_regular_file(path) if path.is_file() else None
 
 
-def begin(
-    path: Path, extension: WantedExtension, *, extends: str, place: str, image: str, http: Http
+def begin_matrix(
+    path: Path,
+    extension: WantedExtension,
+    *,
+    extends: str,
+    place: str,
+    image: str,
+    http: HttpClient,
 ) -> PublishedTarget:
     """Write a new matrix to `path`, and copy the target that it extends from `place` next to it.
 
@@ -167,15 +175,19 @@ def begin(
     refuse_existing(path)
     if folder.exists():
         _, contents = _lock_files(place, extends, http)
-        if any(_read(f"{folder / name}", http) != data for name, data in contents.items()):
+        if any(_read_file(f"{folder / name}", http) != data for name, data in contents.items()):
             message = f"{folder} already exists, with another lock of {extends}"
             raise InputError(message, hint="remove it, or use another folder")
-        below = published.read(folder, extends)
-        write(path, first_matrix.text(extension, below, f"{FOLDER}/{extends}", place, image))
+        below = published.read_published_target(folder, extends)
+        write_matrix(
+            path, first_matrix.matrix_text(extension, below, f"{FOLDER}/{extends}", place, image)
+        )
         return below
     try:
-        below = copied(place, extends, folder, http, below=path.parent)
-        write(path, first_matrix.text(extension, below, f"{FOLDER}/{extends}", place, image))
+        below = copy_published_target(place, extends, folder, http, below=path.parent)
+        write_matrix(
+            path, first_matrix.matrix_text(extension, below, f"{FOLDER}/{extends}", place, image)
+        )
     except BaseException:
         files.remove_tree(folder)
         with contextlib.suppress(OSError):
@@ -193,11 +205,11 @@ def refuse_existing(path: Path) -> None:
         raise InputError(message, hint=hint)
 
 
-def write(path: Path, matrix: str) -> None:
+def write_matrix(path: Path, matrix: str) -> None:
     """Write a new matrix to `path` if it is valid; InputError otherwise."""
     codec.write_bytes(path, matrix.encode())
     try:
-        published.load(path)
+        published.load_matrix(path)
     except InputError as error:
         path.unlink()
         file = f"{path.name} (not written)"
@@ -210,8 +222,8 @@ def write_editor_files(folder: Path) -> list[Path]:
     """Write the schema for editors and a .gitignore into `.imgbuild` if they do not exist."""
     inner = folder / project_paths.FOLDER
     contents = {
-        inner / first_matrix.SCHEMA: published_extension(),
-        inner / ".gitignore": IGNORED.encode(),
+        inner / first_matrix.SCHEMA: extension_schema_bytes(),
+        inner / ".gitignore": GITIGNORE_TEXT.encode(),
     }
     missing = [path for path in contents if not path.exists()]
     for path in missing:
@@ -219,7 +231,7 @@ def write_editor_files(folder: Path) -> list[Path]:
     return missing
 
 
-class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+class RenewedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A copied published target before and after a refresh; `before` is empty for a first copy."""
 
     target: str
@@ -227,31 +239,31 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     after: str
 
 
-def refresh(path: Path, http: Http) -> list[Renewed]:
+def refresh_targets(path: Path, http: HttpClient) -> list[RenewedTarget]:
     """Renew the copies of the targets that the matrix at `path` extends."""
     renewed = []
-    for name, item in published.published(path).items():
+    for name, item in published.published_sources(path).items():
         if not item.origin:
             message = f"{path}: published.{name} has no source (`from`)"
             raise InputError(message, hint="add `from:`, a URL or a path")
         folder = path.parent / item.lock
         before = _digest(folder)
         place = item.origin
-        if place != INSTALLED and not REMOTE.match(place):
-            place = str(path.parent / files.expanded(place))
-        after = copied(place, name, folder, http, below=path.parent)
-        renewed.append(Renewed(target=name, before=before, after=after.digest))
+        if place != CATALOGUE_PLACE and not REMOTE_PREFIX.match(place):
+            place = str(path.parent / files.expand_home(place))
+        after = copy_published_target(place, name, folder, http, below=path.parent)
+        renewed.append(RenewedTarget(target=name, before=before, after=after.digest))
     return renewed
 
 
 def _digest(folder: Path) -> str:
     try:
-        return str(json.loads(boundary.content(folder / DIGESTS_FILE))["digest"])
+        return str(json.loads(boundary.read_regular_file(folder / DIGESTS_FILE))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
-def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
+def parse_file_pairs(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
     """The pairs of `HERE:THERE` words; InputError for other words and for missing files.
 
     Local paths are relative to the folder of the matrix, however the words are written.

@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
-from imgbuild.matrix.notes import nearest
+from imgbuild.matrix.notes import nearest_choice
 from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.smoke import recording
@@ -36,7 +36,7 @@ class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_OTHER = 1  # requested packages of which a near target has another version
-ENOUGH = 2  # requested packages that a target must have if it lacks another one
+SIMILAR_LIMIT = 2  # requested packages that a target must have if it lacks another one
 
 
 class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,18 +51,18 @@ class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
 
 
-def similar(request: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
+def similar_packages(request: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
     """Requested package that no target has → a package of a target with a similar name."""
     names = {
         name for target in matrix.targets.values() for name in (*target.pins, *target.requires)
     }
     missing = set(request.packages) - names
-    names |= packages(project) if missing else set()
-    near_names = {package: nearest(package, names) for package in sorted(missing - names)}
+    names |= locked_packages(project) if missing else set()
+    near_names = {package: nearest_choice(package, names) for package in sorted(missing - names)}
     return {package: near for package, near in near_names.items() if near is not None}
 
 
-def packages(project: Project) -> set[str]:
+def locked_packages(project: Project) -> set[str]:
     """The packages of all locked targets."""
     return {
         package
@@ -72,7 +72,7 @@ def packages(project: Project) -> set[str]:
     }
 
 
-def satisfying(
+def satisfying_targets(
     request: ResolveRequest, project: Project, matrix: Matrix
 ) -> tuple[LockedTarget, ...]:
     """The targets with a current lock that satisfies the request, on each architecture.
@@ -88,8 +88,8 @@ def satisfying(
         if name not in matrix.targets or not _is_suitable(request, matrix, name):
             continue
         lock = lock_file.read_lock(project.images, name)
-        versions = versions_in(request, lock)
-        if versions is None or lock_file.stale(lock, matrix):
+        versions = requested_versions(request, lock)
+        if versions is None or lock_file.matrix_differences(lock, matrix):
             continue
         targets.append(
             LockedTarget(
@@ -98,7 +98,7 @@ def satisfying(
                 as_of=lock.as_of,
                 arch=tuple(lock.arch),
                 versions=versions,
-                tested=recording.tested(project, lock, request.arches) or "",
+                tested=recording.highest_passed_tier(project, lock, request.arches) or "",
                 commands=(f"imgbuild run {name}", f"imgbuild init --extends {name}"),
             )
         )
@@ -109,7 +109,7 @@ def satisfying(
     return tuple(sorted(by_test, key=lambda target: matrix.targets[target.target].retired != ""))
 
 
-def versions_in(request: ResolveRequest, lock: Lock) -> dict[str, str] | None:
+def requested_versions(request: ResolveRequest, lock: Lock) -> dict[str, str] | None:
     """The locked versions of the requested packages; None if one does not satisfy `request`."""
     versions: dict[str, str] = {}
     for arch in reversed(request.arches):
@@ -129,10 +129,10 @@ def versions_in(request: ResolveRequest, lock: Lock) -> dict[str, str] | None:
 def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
     """The current target that has all requested packages, at most MOST_OTHER at another version.
 
-    Targets with the fewest differences come first, then newer ones, as in `satisfying`. Without
-    such a target, one may lack at most MOST_OTHER of three or more requested packages that are
-    requested in any version; targets that pin most of the others come first. None if there is no
-    target. `as_of` is ignored.
+    Targets with the fewest differences come first, then newer ones, as in `satisfying_targets`.
+    Without such a target, one may lack at most MOST_OTHER of three or more requested packages that
+    are requested in any version; targets that pin most of the others come first. None if there is
+    no target. `as_of` is ignored.
     """
     wanted = msgspec.structs.replace(request, as_of=None)
     near: list[tuple[bool, int, int, str, NearTarget]] = []
@@ -142,13 +142,17 @@ def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) ->
         if not _is_suitable(wanted, matrix, name):
             continue
         lock = lock_file.read_lock(project.images, name)
-        missing = _missing(wanted, lock)
+        missing = _missing_packages(wanted, lock)
         requests = tuple(each for each in wanted.requests if each.package not in missing)
-        others = _others(msgspec.structs.replace(wanted, requests=requests), lock)
+        others = _other_versions(msgspec.structs.replace(wanted, requests=requests), lock)
         if others is None or len(others) + len(missing) > MOST_OTHER:
             continue
         bound = any(each.spec for each in wanted.requests if each.package in missing)
-        if bound or (missing and len(requests) < ENOUGH) or lock_file.stale(lock, matrix):
+        if (
+            bound
+            or (missing and len(requests) < SIMILAR_LIMIT)
+            or lock_file.matrix_differences(lock, matrix)
+        ):
             continue
         pinned = sum(each.package in matrix.targets[name].pins for each in requests)
         target = NearTarget(target=name, others=others, missing=missing)
@@ -156,7 +160,7 @@ def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) ->
     return max(near, key=lambda each: each[:4])[4] if near else None
 
 
-def _missing(request: ResolveRequest, lock: Lock) -> tuple[str, ...]:
+def _missing_packages(request: ResolveRequest, lock: Lock) -> tuple[str, ...]:
     """The requested packages that the lock lacks on one of its requested architectures."""
     has = [lock.arch[arch].versions for arch in request.arches if arch in lock.arch]
     return tuple(
@@ -164,7 +168,7 @@ def _missing(request: ResolveRequest, lock: Lock) -> tuple[str, ...]:
     )
 
 
-def _others(request: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | None:
+def _other_versions(request: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | None:
     """Requested package → its locked version and the specifier that it does not satisfy.
 
     None if the lock lacks an architecture or a package.

@@ -19,16 +19,16 @@ from imgbuild.errors import FetchFailed
 from imgbuild.index import cuda_releases
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve.conflict import PackageFacts
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
-EXTRA = "extra"  # the check of constraints that follow from such a range
-READ = 240  # versions of one package
-NEVER = "<0"
+EXTRA_KIND = "extra"  # the check of constraints that follow from such a range
+METADATA_LIMIT = 240  # versions of one package
+NO_VERSIONS = "<0"
 
-Pair = tuple[str, str]  # a package, and the one that its extra is named after
+PackagePair = tuple[str, str]  # a package, and the one that its extra is named after
 
 
-def violated(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[Pair]:
+def violated_pairs(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[PackagePair]:
     """The pairs in which the second package is outside of a range in the extra of the first."""
     for package, version in versions.items():
         for other, specs in _ranges(facts, package, Version(version)).items():
@@ -39,13 +39,13 @@ def violated(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[Pair]
                 yield package, other
 
 
-def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constraint, ...]:
+def pair_constraints(facts: PackageFacts, pair: PackagePair, spec: str) -> tuple[Constraint, ...]:
     """The ranges of the other package in the extras of the package's versions that `spec` allows.
 
     Versions that precede the extra need none: their code does not use the other package.
     """
     package, other = pair
-    versions = sorted((facts.fitting(package, spec) or ())[:READ])
+    versions = sorted((facts.allowed_versions(package, spec) or ())[:METADATA_LIMIT])
     with contextlib.suppress(FetchFailed):
         facts.read_ahead(package, versions)
     needs: list[tuple[Version, str]] = []
@@ -56,7 +56,7 @@ def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constrai
         if len(specs) == 1:
             needs.append((version, specs[0]))
         else:
-            needs.append((version, "" if is_declared else NEVER))
+            needs.append((version, "" if is_declared else NO_VERSIONS))
     entries = []
     for needed, group in groupby(needs, key=lambda item: item[1]):
         group_versions = [version for version, _ in group]
@@ -68,7 +68,7 @@ def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constrai
                     if len(group_versions) == 1
                     else f">={group_versions[0]},<={group_versions[-1]}",
                     needs=f"{other}{needed}",
-                    check=EXTRA,
+                    check=EXTRA_KIND,
                     name=other,
                     read_in=str(group_versions[-1]),
                 )
@@ -76,7 +76,7 @@ def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constrai
     return tuple(entries)
 
 
-def words(entry: Constraint) -> str:
+def range_sentence(entry: Constraint) -> str:
     """A satisfied range as a reason for the version of its package."""
     return f"supports {entry.needs} according to its extra {entry.name}"
 
@@ -87,9 +87,9 @@ def _ranges(facts: PackageFacts, package: str, version: Version) -> Mapping[str,
     with contextlib.suppress(FetchFailed):
         data = facts.metadata(package, version)
     ranges: dict[str, tuple[str, ...]] = {}
-    for requirement in cuda_releases.requirements(data) if data is not None else ():
+    for requirement in cuda_releases.parse_requirements(data) if data is not None else ():
         if bounded_extra(requirement):
-            other, spec = normalize(requirement.name), str(requirement.specifier)
+            other, spec = normalize_package(requirement.name), str(requirement.specifier)
             if spec not in ranges.get(other, ()):
                 ranges[other] = (*ranges.get(other, ()), spec)
     return ranges

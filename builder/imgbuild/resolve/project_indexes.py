@@ -15,23 +15,23 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
-from imgbuild.http.client import Http
-from imgbuild.index.candidates import best
-from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.http.client import HttpClient
+from imgbuild.index.candidates import best_wheel
+from imgbuild.index.pages import IndexAddress, IndexFile, IndexLookup
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.matrix.model import PackageIndex
 from imgbuild.project import releases
 from imgbuild.project.model import DeclaredIndex
 from imgbuild.resolve import engine_torch
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle, allowed
+from imgbuild.resolve.feasible import IndexPages, UnmetDemand, allowed_files
 from imgbuild.resolve.resolve_request import unused_name
 from imgbuild.system import threads
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 DEPTH = 10  # of the requirements of packages of an index
-LOOKED_UP = 100  # packages at most, those of no target first
+LOOKUP_LIMIT = 100  # packages at most, those of no target first
 ATTEMPTS = 2  # the index of a project may be reachable only for its authors
 
 
@@ -47,16 +47,16 @@ class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
     addresses: dict[str, IndexAddress] = {}
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
-    obstacles: tuple[Obstacle, ...] = ()
+    obstacles: tuple[UnmetDemand, ...] = ()
 
 
-class _Index:
+class _ProjectIndex:
     """An index whose pages are read; after a failure it has no files.
 
     `url` is the URL that the matrix has.
     """
 
-    def __init__(self, declared: DeclaredIndex, name: str, folder: Path, http: Http) -> None:
+    def __init__(self, declared: DeclaredIndex, name: str, folder: Path, http: HttpClient) -> None:
         self.declared, self.name = declared, name
         url = self.url = declared.url
         if url.startswith("file:"):
@@ -66,7 +66,7 @@ class _Index:
         self.address = IndexAddress(name=name, address=url, flat=declared.flat, timed=False)
         self.packages: set[str] = set()
         self.failure = ""
-        self._indexes = Indexes({name: self.address}, {}, name, http)
+        self._indexes = IndexLookup({name: self.address}, {}, name, http)
         self._http = http
 
     def read(self, packages: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ class _Index:
         names = sorted(packages)
         self.files(*names[:1])
         if not self.failure:
-            threads.each(names[1:], lambda name, _: self.files(name), threads=8)
+            threads.run_for_each(names[1:], lambda name, _: self.files(name), threads=8)
 
     def files(self, *packages: str) -> tuple[IndexFile, ...]:
         """The files of packages; empty if the index does not respond."""
@@ -86,12 +86,12 @@ class _Index:
         return ()
 
     @property
-    def timed(self) -> bool:
+    def has_upload_times(self) -> bool:
         """Whether the index has upload times of its packages, on pages or in its JSON API."""
         if self.address.flat or self.failure:
             return False
         address = msgspec.structs.replace(self.address, timed=True)
-        indexes = Indexes({self.name: address}, {}, self.name, self._http)
+        indexes = IndexLookup({self.name: address}, {}, self.name, self._http)
         try:
             files = [file for package in self.packages for file in indexes.files(package)]
         except ImgbuildError:
@@ -101,17 +101,17 @@ class _Index:
     def metadata(self, wheel: IndexFile, context: Context) -> bytes:
         """METADATA of a wheel; empty if the index does not respond."""
         try:
-            return metadata(wheel, context.http, context.store)
+            return read_wheel_metadata(wheel, context.http, context.store)
         except ImgbuildError as error:
             self.failure = error.message
             return b""
 
 
-def find(
+def find_project_indexes(
     declared: Sequence[DeclaredIndex],
     demands: Sequence[PackageDemand],
     pages: IndexPages,
-    tags: Tags,
+    tags: WheelTags,
     *,
     published: Collection[str],
     folder: Path,
@@ -123,9 +123,9 @@ def find(
     does not meet the demand. `folder` is the project's folder, `taken` are the names of other
     indexes.
     """
-    http = Http(offline=pages.context.http.offline, attempts=ATTEMPTS)
+    http = HttpClient(offline=pages.context.http.offline, attempts=ATTEMPTS)
     names = _names(declared, taken)
-    indexes = [_Index(each, names[each.url], folder, http) for each in declared]
+    indexes = [_ProjectIndex(each, names[each.url], folder, http) for each in declared]
     by_package = {
         each.package: each
         for each in demands
@@ -141,32 +141,37 @@ def find(
         open_names = sorted(
             by_package.keys() - assigned, key=lambda name: (name in published, name)
         )
-        looked_up = open_names[:LOOKED_UP]
+        looked_up = open_names[:LOOKUP_LIMIT]
         pages.read(looked_up)
         new = {
             package
             for package in looked_up
-            if package not in published or not allowed(by_package[package], pages.files(package))
+            if package not in published
+            or not allowed_files(by_package[package], pages.files(package))
         }
-        _assign(general, new, pages)
-        _follow(general, by_package, {*by_package, *published}, pages, tags)
+        _assign_packages(general, new, pages)
+        _follow_requirements(general, by_package, {*by_package, *published}, pages, tags)
     for index in indexes:
         index.read(index.packages)
     return _result(indexes, by_package)
 
 
-def _assign(indexes: Sequence[_Index], packages: Collection[str], pages: IndexPages) -> set[str]:
+def _assign_packages(
+    indexes: Sequence[_ProjectIndex], packages: Collection[str], pages: IndexPages
+) -> set[str]:
     """Assign each package to the first index that has a file which the default index lacks."""
     left = set(packages)
     for index in indexes:
         index.read(left)
-        of_index = {package for package in left if _other(index.files(package), pages, package)}
+        of_index = {
+            package for package in left if _files_differ(index.files(package), pages, package)
+        }
         index.packages |= of_index
         left -= of_index
     return set(packages) - left
 
 
-def _other(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
+def _files_differ(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
     """Whether `files` differ from the files of the default index, which the index may mirror."""
     if not files:
         return False
@@ -178,12 +183,12 @@ def _other(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
     )
 
 
-def _follow(
-    general: Sequence[_Index],
+def _follow_requirements(
+    general: Sequence[_ProjectIndex],
     by_package: dict[str, PackageDemand],
     excluded: Collection[str],
     pages: IndexPages,
-    tags: Tags,
+    tags: WheelTags,
 ) -> None:
     """Look up the requirements of an index's packages, except `excluded`."""
     seen, new = set(excluded), {name for index in general for name in index.packages}
@@ -192,22 +197,24 @@ def _follow(
         for index in general:
             for package in sorted(index.packages & new):
                 demand = by_package.get(package, PackageDemand(package=package))
-                wheel = _newest(allowed(demand, index.files(package)), tags)
+                wheel = _newest_wheel(allowed_files(demand, index.files(package)), tags)
                 if wheel is not None:
                     data = index.metadata(wheel, pages.context)
-                    needed = engine_torch.required(demand, data, tags.markers)
-                    required |= {normalize(each.name) for each in needed}
+                    needed = engine_torch.required_with_extras(
+                        demand, data, tags.environment_markers
+                    )
+                    required |= {normalize_package(each.name) for each in needed}
         required -= seen | releases.TORCH
         seen |= required
         pages.read(required)
-        new = _assign(general, required, pages)
+        new = _assign_packages(general, required, pages)
         if not new:
             return
 
 
-def _newest(files: Sequence[IndexFile], tags: Tags) -> IndexFile | None:
+def _newest_wheel(files: Sequence[IndexFile], tags: WheelTags) -> IndexFile | None:
     versions = sorted({file.version for file in files if file.version is not None}, reverse=True)
-    wheels = (best(files, version, tags) for version in versions)
+    wheels = (best_wheel(files, version, tags) for version in versions)
     return next((wheel for wheel in wheels if wheel is not None), None)
 
 
@@ -221,13 +228,15 @@ def _names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[st
     return names
 
 
-def _result(indexes: Sequence[_Index], demands: Mapping[str, PackageDemand]) -> ProjectIndexes:
+def _result(
+    indexes: Sequence[_ProjectIndex], demands: Mapping[str, PackageDemand]
+) -> ProjectIndexes:
     used = [index for index in indexes if index.packages and not index.failure]
     rows: dict[str, PackageIndex] = {}
     addresses: dict[str, IndexAddress] = {}
     notes: list[str] = []
     for index in used:
-        timed = index.timed
+        timed = index.has_upload_times
         rows[index.name] = PackageIndex(
             url=index.url,
             upload_times="index" if timed else "none",
@@ -248,7 +257,7 @@ def _result(indexes: Sequence[_Index], demands: Mapping[str, PackageDemand]) -> 
             if index.failure
         ),
         obstacles=tuple(
-            Obstacle(
+            UnmetDemand(
                 package=package,
                 demand=str(demands[package]),
                 cause="index",

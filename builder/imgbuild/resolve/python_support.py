@@ -9,66 +9,68 @@ from packaging.version import Version
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import NoSolution
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.remote_wheel import Blocks
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.index.remote_wheel import BlockCache
 from imgbuild.learn import learn
-from imgbuild.learn.boundaries import ReleaseCatalogue, lacks
-from imgbuild.report import Evidence, Relation
+from imgbuild.learn.boundaries import ReleaseCatalogue, lacks_item
+from imgbuild.report import ConflictRelation, Evidence
 from imgbuild.resolve import conflict, resolve_request, suggest
-from imgbuild.resolve.first_solve import Query
+from imgbuild.resolve.first_solve import ArchQuery
 from imgbuild.solve import uv
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
-HOW_TO = "docs/howto/python-version.md"
-OTHER = f"a base can use another Python from a standalone build: {HOW_TO}"
+HOW_TO_PAGE = "docs/howto/python-version.md"
+OTHER_PYTHON_REMEDY = f"a base can use another Python from a standalone build: {HOW_TO_PAGE}"
 
 
 def bases_text(pythons: Collection[str]) -> str:
     """A sentence with the releases of Python in the bases, and how to get another one."""
-    return f"the bases have Python {_any_of(pythons)}; {OTHER}"
+    return f"the bases have Python {_join_releases(pythons)}; {OTHER_PYTHON_REMEDY}"
 
 
-def _any_of(pythons: Collection[str]) -> str:
+def _join_releases(pythons: Collection[str]) -> str:
     """The releases as a list, such as "3.10, 3.11 or 3.12"."""
     *first, last = sorted(set(pythons), key=Version)
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def refuse(query: Query) -> None:
+def refuse_unsupported_python(query: ArchQuery) -> None:
     """NoSolution if no base has the requested Python."""
     request, matrix, arch = query.request, query.matrix, query.arch
     store, http = query.context.store, query.context.http
     bases = {name: base.python for name, base in matrix.bases.items()}
-    base_name = resolve_request.base_of(request, matrix)
+    base_name = resolve_request.requested_base(request, matrix)
     if request.python in (None, bases[base_name]):
         return
-    has = _any_of(bases.values())
+    has = _join_releases(bases.values())
     reasons = [f"you require Python {request.python}, but the bases of the matrix have {has}"]
     index = matrix.indexes[matrix.default_index]
     place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())
-    indexes = Indexes({place.name: place}, {}, place.name, http)
+    indexes = IndexLookup({place.name: place}, {}, place.name, http)
     glibc = matrix.bases[base_name].glibc
 
-    def _catalogue(python: str) -> Catalogue:
-        rules = Rules(
-            as_of=request.as_of or resolve_request.today(),
-            tags=Tags(python=python, glibc=glibc, arch=arch),
+    def _catalogue(python: str) -> FileCatalogue:
+        rules = FileRules(
+            as_of=request.as_of or resolve_request.today_utc(),
+            tags=WheelTags(python=python, glibc=glibc, arch=arch),
             pins={},
         )
-        return Catalogue(indexes, rules, http, store)
+        return FileCatalogue(indexes, rules, http, store)
 
     requested_catalogue, ours = _catalogue(request.python or ""), _catalogue(bases[base_name])
     near = []
-    with Library(store, Blocks(http)) as library:
+    with Library(store, BlockCache(http)) as library:
         release_catalogue = ReleaseCatalogue(ours, library, store)
         for requested in request.requests:
             reasons += _package_support(requested.package, requested_catalogue, release_catalogue)
-            newest = release_catalogue.releases(requested.package)
-            if newest and requested.pin is None:
+            newest = release_catalogue.package_releases(requested.package)
+            if newest and requested.pinned_version is None:
                 near.append(f"{requested.package} {newest[-1].version}")
-    demands = [conflict.demand(requested.package, requested.spec) for requested in request.requests]
+    demands = [
+        conflict.user_demand(requested.package, requested.spec) for requested in request.requests
+    ]
     packages = f", with {', '.join(near)}" if near else ""
     message = f"no solution on {arch}"
     raise NoSolution(
@@ -76,23 +78,23 @@ def refuse(query: Query) -> None:
         reasons=tuple(reasons[: conflict.STEPS]),
         nearest=(
             f"Python {bases[base_name]}, of the base {base_name}{packages}",
-            *suggest.targets(matrix, demands, request.cuda, arch),
+            *suggest.nearest_targets(matrix, demands, request.cuda, arch),
         ),
-        hint=OTHER,
+        hint=OTHER_PYTHON_REMEDY,
     )
 
 
 def _package_support(
-    package: str, catalogue: Catalogue, release_catalogue: ReleaseCatalogue
+    package: str, catalogue: FileCatalogue, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
     """A sentence on the versions of `package` for the Python, and the common names they lack."""
     python = catalogue.rules.tags.python
-    files = [offer.wheel for offer in catalogue.offers(package)]
+    files = [offer.wheel for offer in catalogue.offered_files(package)]
     versions = [file.version for file in files if file.version and not file.version.is_prerelease]
     newest = max(versions, default=None)
     later = [
         item
-        for item in release_catalogue.releases(package)
+        for item in release_catalogue.package_releases(package)
         if newest is None or item.version > newest
     ]
     if not later:
@@ -102,27 +104,31 @@ def _package_support(
     left = f"the newest for Python {python} is {newest}" if newest else "it has no earlier version"
     yield f"{package} from {later[0].version} on {why}; {left}"
     if newest is not None:
-        yield from _lacking(package, newest, release_catalogue)
+        yield from _missing_names(package, newest, release_catalogue)
 
 
-def _lacking(package: str, version: Version, release_catalogue: ReleaseCatalogue) -> Iterator[str]:
+def _missing_names(
+    package: str, version: Version, release_catalogue: ReleaseCatalogue
+) -> Iterator[str]:
     """The first commonly used name that `version` lacks, and the version that added it."""
     release = release_catalogue.release(package, str(version))
     module = package.replace("-", "_")
-    names = [entry.name for entry in policy.load().entries if entry.name.startswith(f"{module}.")]
+    names = [
+        entry.name for entry in policy.load_policy().entries if entry.name.startswith(f"{module}.")
+    ]
     for name in names if release is not None else ():
         if name.count(".") != 1 or release is None:
             continue
         evidence = Evidence(
-            relation=Relation.NAME,
+            relation=ConflictRelation.NAME,
             package=package,
             version=str(version),
             other=package,
             other_version=str(version),
             subject=name.replace(".", ":"),
         )
-        if lacks(release_catalogue, evidence, release):
-            bounds = learn.bounds(evidence, release_catalogue)
+        if lacks_item(release_catalogue, evidence, release):
+            bounds = learn.find_bounds(evidence, release_catalogue)
             came = f": it was added in {bounds.came}" if bounds is not None and bounds.came else ""
             yield f"{package} {version} has no {name}{came}"
             return

@@ -12,23 +12,27 @@ from typing import Final
 
 import msgspec
 
-from imgbuild.audit.judge import Terms, audit, unused
+from imgbuild.audit.judge import AuditTerms, audit_package_set, relax_learned_finding
 from imgbuild.audit.packages.library import Library
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.remote_wheel import Blocks
-from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, lacks
-from imgbuild.learn.learn import learn, package_range
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.remote_wheel import BlockCache
+from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, lacks_item
+from imgbuild.learn.learn import learn_constraint, package_range
 from imgbuild.learn.uses import same_use
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 
 CHECKS: Final = ("imports", "calls", "support")
 LESSONS: Final = 12  # more errors of a few packages would be repetitions
 # The relation of an entry whose name does not imply it, and those that `f(x)` may have.
-PLAIN: Final = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
-OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
+RELATION_BY_CHECK: Final = {"imports": ConflictRelation.MODULE, "calls": ConflictRelation.ATTRIBUTE}
+CALL_RELATIONS: Final = (
+    ConflictRelation.KEYWORD,
+    ConflictRelation.ARGUMENT,
+    ConflictRelation.REGISTERED,
+)
 
 
 class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +49,7 @@ class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit_requested(
-    catalogue: Catalogue,
+    catalogue: FileCatalogue,
     versions: Mapping[str, str],
     pinned: Collection[str],
     context: Context,
@@ -54,20 +58,22 @@ def audit_requested(
 
     If fewer than two can be read, none is read.
     """
-    with Library(context.store, Blocks(context.http)) as library:
+    with Library(context.store, BlockCache(context.http)) as library:
         release_catalogue = ReleaseCatalogue(catalogue, library, context.store)
         releases = dict(_releases(release_catalogue, versions))
         if len(releases) < 2:
             return QuickAudit()
-        report = audit(release_catalogue.package_set(releases), Terms(), checks=CHECKS)
+        report = audit_package_set(
+            release_catalogue.create_package_set(releases), AuditTerms(), checks=CHECKS
+        )
         errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
-        learned = learned_from(errors, release_catalogue, pinned)
+        learned = constraints_from_errors(errors, release_catalogue, pinned)
         for entry in learned:
             context.reporter.detail(f"learned: {entry}")
-        errors = [error for error in errors if unused(error, learned) is error]
+        errors = [error for error in errors if relax_learned_finding(error, learned) is error]
         return QuickAudit(
             learned=tuple(entry for entry in learned if not entry.unused),
-            windows=windows(report.findings),
+            windows=window_constraints(report.findings),
             clashes=bool(errors),
             read=frozenset(releases),
         )
@@ -84,7 +90,7 @@ def _releases(
                 yield package, release
 
 
-def learned_from(
+def constraints_from_errors(
     errors: Iterable[Finding], release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
     """A constraint from each error. They are not merged, because a refusal shows all of them."""
@@ -96,13 +102,13 @@ def learned_from(
         key = (evidence.package, evidence.other, evidence.subject)
         if key in entries or len(entries) >= LESSONS:
             continue
-        entry = learn(error, release_catalogue, pinned)
+        entry = learn_constraint(error, release_catalogue, pinned)
         if entry is not None:
             entries[key] = entry
     return tuple(entries.values())
 
 
-def windows(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
+def window_constraints(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
     """The version windows outside of which packages only warn, as entries for one version each."""
     return tuple(
         Constraint(
@@ -118,15 +124,15 @@ def windows(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
         for finding in findings
         if finding.severity is Severity.WARNING
         and (evidence := finding.evidence) is not None
-        and evidence.relation is Relation.WINDOW
+        and evidence.relation is ConflictRelation.WINDOW
         and evidence.spec
     )
 
 
-def widened(
+def widen_constraints(
     entries: Iterable[Constraint],
     packages: Collection[str],
-    catalogue: Catalogue,
+    catalogue: FileCatalogue,
     context: Context,
 ) -> tuple[Constraint, ...]:
     """`entries`, in which those of `packages` cover all versions to which they apply.
@@ -137,23 +143,23 @@ def widened(
     originals = tuple(entries)
     if not any(entry.package in packages for entry in originals):
         return originals
-    with Library(context.store, Blocks(context.http)) as library:
+    with Library(context.store, BlockCache(context.http)) as library:
         release_catalogue = ReleaseCatalogue(catalogue, library, context.store)
         return tuple(
             msgspec.structs.replace(entry, versions=package_range(evidence, release_catalogue, ()))
             if entry.package in packages
-            and (evidence := evidence_of(entry, release_catalogue)) is not None
+            and (evidence := find_evidence(entry, release_catalogue)) is not None
             else entry
             for entry in originals
         )
 
 
-def evidence_of(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evidence | None:
+def find_evidence(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evidence | None:
     """The evidence from which an entry was learned; None if its kind cannot be determined."""
-    if entry.missing or not entry.read_in or entry.check not in PLAIN:
+    if entry.missing or not entry.read_in or entry.check not in RELATION_BY_CHECK:
         return None
     evidence = Evidence(
-        relation=Relation.NAME if ":" in entry.name else PLAIN[entry.check],
+        relation=ConflictRelation.NAME if ":" in entry.name else RELATION_BY_CHECK[entry.check],
         package=entry.package,
         version=entry.read_in,
         file=entry.file,
@@ -171,14 +177,14 @@ def _call_evidence(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> E
     if release is None:
         return None
     if evidence.subject.partition("(")[2].removesuffix(")").isdecimal():
-        return msgspec.structs.replace(evidence, relation=Relation.ARGUMENT)
+        return msgspec.structs.replace(evidence, relation=ConflictRelation.ARGUMENT)
     version = evidence.other_version
     other = release_catalogue.release(evidence.other, version) if version else None
     if other is None:
         return None
-    for relation in OF_CALLS:
+    for relation in CALL_RELATIONS:
         candidate = msgspec.structs.replace(evidence, relation=relation)
-        if same_use(release_catalogue, candidate)(release) and lacks(
+        if same_use(release_catalogue, candidate)(release) and lacks_item(
             release_catalogue, candidate, other
         ):
             return candidate

@@ -2,7 +2,7 @@
 
 The additions have no exact version. A target is extended only if some version of each addition, and
 of each dependency that the target lacks, fits. Only the newest versions and the newest ones before
-the target's date are examined. `contradictions` finds pins of a project that require versions
+the target's date are examined. `find_contradictions` finds pins of a project that require versions
 excluded by its other lines, from METADATA alone.
 """
 
@@ -16,36 +16,36 @@ from packaging.requirements import Requirement
 from imgbuild.errors import ImgbuildError
 from imgbuild.index.pages import IndexFile
 from imgbuild.project import agreement
-from imgbuild.project.model import Declared
+from imgbuild.project.model import Declarations
 from imgbuild.resolve import engine_torch
 from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle
-from imgbuild.resolve.source_only import LEVELS, levels
+from imgbuild.resolve.feasible import IndexPages, UnmetDemand
+from imgbuild.resolve.source_only import LEVELS, requirement_levels
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 VERSIONS = 4  # of an addition, and as many from before the target's day
 PACKAGES = 200  # that are examined, dependencies included
 
 
 def range_conflicts(
-    additions: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
+    additions: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: WheelTags
 ) -> list[TargetChange]:
     """The changes that the newest version of each addition requires if no version fits."""
-    open_ranges = [each for each in additions if not each.pin and not each.source]
-    for _ in levels(open_ranges, facts.versions, pages, tags):
+    open_ranges = [each for each in additions if not each.pinned_version and not each.source]
+    for _ in requirement_levels(open_ranges, facts.versions, pages, tags):
         pass  # fetched in threads; the walk has one thread, so that its result does not vary
-    walk = _Walk(facts, pages, tags)
+    walk = _AdditionWalk(facts, pages, tags)
     changes: dict[str, TargetChange] = {}
     for each in open_ranges:
-        for change in walk.changes(each):
+        for change in walk.find_changes(each):
             changes.setdefault(change.package, change)
     return list(changes.values())
 
 
-def changes_for(
+def required_changes(
     demand: PackageDemand, version: str, required: Iterable[Requirement], has: Mapping[str, str]
 ) -> list[TargetChange]:
     """The requirements of `version` of the demanded package that the versions `has` do not meet."""
@@ -58,37 +58,39 @@ def changes_for(
             places=demand.places,
         )
         for needed in required
-        if (package := normalize(needed.name)) in has
+        if (package := normalize_package(needed.name)) in has
         if not needed.specifier.contains(has[package], prereleases=True)
     ]
 
 
-class _Walk:
+class _AdditionWalk:
     """Examines the additions to one target, and each dependency once."""
 
-    def __init__(self, facts: LockedFacts, pages: IndexPages, tags: Tags) -> None:
+    def __init__(self, facts: LockedFacts, pages: IndexPages, tags: WheelTags) -> None:
         self._facts, self._pages, self._tags = facts, pages, tags
         self._known: dict[tuple[str, str, tuple[str, ...]], list[TargetChange]] = {}
 
-    def changes(self, demand: PackageDemand, depth: int = LEVELS) -> list[TargetChange]:
+    def find_changes(self, demand: PackageDemand, depth: int = LEVELS) -> list[TargetChange]:
         """The changes for the newest version that meets `demand`; empty if some version fits."""
         key = (demand.package, demand.spec, demand.extras)
         if key not in self._known:
             if len(self._known) >= PACKAGES:
                 return []
             self._known[key] = []  # for cycles
-            self._known[key] = self._read(demand, depth)
+            self._known[key] = self._read_changes(demand, depth)
         return self._known[key]
 
-    def _read(self, demand: PackageDemand, depth: int) -> list[TargetChange]:
+    def _read_changes(self, demand: PackageDemand, depth: int) -> list[TargetChange]:
         newest: list[TargetChange] = []
         try:
-            for wheel in self._versions(demand):
+            for wheel in self._allowed_versions(demand):
                 text = self._pages.metadata(wheel)
-                required = engine_torch.required(demand, text, self._tags.markers)
-                required += self._facts.requirements_of(demand.package, str(wheel.version))
+                required = engine_torch.required_with_extras(
+                    demand, text, self._tags.environment_markers
+                )
+                required += self._facts.learned_requirements(demand.package, str(wheel.version))
                 has = self._facts.versions
-                changes = changes_for(demand, str(wheel.version), required, has)
+                changes = required_changes(demand, str(wheel.version), required, has)
                 changes = changes or self._dependency_changes(demand, required, depth)
                 if not changes:
                     return []
@@ -98,7 +100,7 @@ class _Walk:
             return []
         return newest
 
-    def _versions(self, demand: PackageDemand) -> Iterable[IndexFile]:
+    def _allowed_versions(self, demand: PackageDemand) -> Iterable[IndexFile]:
         wheels = self._pages.wheels(demand, self._tags)
         day = datetime.date.fromisoformat(self._facts.as_of)
         older = [
@@ -111,7 +113,7 @@ class _Walk:
     ) -> list[TargetChange]:
         """The changes that one of the dependencies that the target lacks requires."""
         for needed in required if depth > 1 else ():
-            package = normalize(needed.name)
+            package = normalize_package(needed.name)
             if needed.url or package in self._facts.versions:
                 continue
             dependency = PackageDemand(
@@ -120,16 +122,16 @@ class _Walk:
                 places=demand.places,
                 extras=tuple(sorted(needed.extras)),
             )
-            if changes := self.changes(dependency, depth - 1):
+            if changes := self.find_changes(dependency, depth - 1):
                 return changes
         return []
 
 
-def contradictions(
+def find_contradictions(
     required: Iterable[tuple[PackageDemand, Sequence[Requirement]]],
     demands: Iterable[PackageDemand],
-    declared: Declared,
-) -> list[Obstacle]:
+    declared: Declarations,
+) -> list[UnmetDemand]:
     """The pins with a requirement that no version of another demanded package satisfies.
 
     `required` are pins with their requirements. Packages that are overridden or installed without
@@ -144,21 +146,21 @@ def contradictions(
         if each.spec and each.package not in decided and each.package not in free
     }
     return [
-        Obstacle(
+        UnmetDemand(
             package=pin.package,
             demand=str(pin),
             cause="version",
             reason=f"requires {needed.name}{needed.specifier}, and {other} is required"
             f" ({', '.join(map(str, other.places))})",
             places=pin.places,
-            version=pin.pin or "",
+            version=pin.pinned_version or "",
         )
         for pin, requirements in required
         if pin.package not in free
         for needed in requirements
-        if (other := bounds.get(normalize(needed.name))) is not None and needed.url is None
+        if (other := bounds.get(normalize_package(needed.name))) is not None and needed.url is None
         if not (pin.locked and other.locked)  # the tool that locked them has more information
-        if not agreement.compatible(
+        if not agreement.are_compatible(
             parse_requirement(f"{other.package}{other.spec}"),
             parse_requirement(f"{other.package}{needed.specifier}"),  # without its marker
         )

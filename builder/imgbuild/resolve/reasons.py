@@ -10,7 +10,7 @@ from imgbuild.attest.sbom import needs
 from imgbuild.index import cuda_releases
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.system.syntax import valid_requirement
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 
 class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,15 +21,17 @@ class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
     spec: str
 
 
-def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[RequirementLink, ...]:
+def requirement_links(
+    metadata: Mapping[str, bytes], markers: Mapping[str, str]
+) -> tuple[RequirementLink, ...]:
     """The requirements between the packages of `metadata`, including requested extras."""
     lines = {
         package: filter(valid_requirement, cuda_releases.requirement_lines(data))
         for package, data in metadata.items()
     }
     keys = {
-        (need.package, normalize(need.requirement.name), str(need.requirement.specifier))
-        for need in needs.applied(lines, markers)
+        (need.package, normalize_package(need.requirement.name), str(need.requirement.specifier))
+        for need in needs.applied_requirements(lines, markers)
     }
     return tuple(
         RequirementLink(dependent=dependent, package=package, spec=spec)
@@ -37,7 +39,7 @@ def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[Re
     )
 
 
-def reasons_of(
+def version_reasons(
     versions: Mapping[str, str],
     origins: Mapping[str, str],
     requirement_links: Sequence[RequirementLink],
@@ -52,7 +54,7 @@ def reasons_of(
         for entry in learned
         if entry.package in versions
         and entry.other in versions
-        and entry.covers(versions[entry.package])
+        and entry.restricts_other_for(versions[entry.package])
     ]
     reasons: dict[str, tuple[str, ...]] = {}
     for package in versions:

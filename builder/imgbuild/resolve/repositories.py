@@ -15,18 +15,18 @@ from imgbuild.system import threads
 THREADS = 8
 
 
-def failures(demands: Iterable[PackageDemand], context: Context) -> list[ImgbuildError]:
+def repository_failures(demands: Iterable[PackageDemand], context: Context) -> list[ImgbuildError]:
     """The reasons why repositories cannot be used, with their lines. Fetches nothing."""
     named = [item for item in demands if item.installed and item.source.startswith(addresses.GIT)]
-    errors = threads.each(named, lambda item, _: _failure(item, context), threads=THREADS)
+    errors = threads.run_for_each(named, lambda item, _: _failure(item, context), threads=THREADS)
     return [error for error in errors if error is not None]
 
 
 def _failure(demand: PackageDemand, context: Context) -> ImgbuildError | None:
     try:
-        address = addresses.read(demand.source)
+        address = addresses.parse_address(demand.source)
         if isinstance(address, GitAddress):
-            git_tree.require(address, context)
+            git_tree.require_repository(address, context)
     except ValueError:
         return None  # the form of an address is checked where it is read
     except (FetchFailed, InputError) as error:
@@ -35,7 +35,7 @@ def _failure(demand: PackageDemand, context: Context) -> ImgbuildError | None:
     return None
 
 
-def refusal(errors: Sequence[ImgbuildError]) -> ImgbuildError:
+def refusal_error(errors: Sequence[ImgbuildError]) -> ImgbuildError:
     """One error for all of `errors`: FetchFailed if a download failed, else InputError."""
     if len(errors) == 1:
         return errors[0]
@@ -45,6 +45,6 @@ def refusal(errors: Sequence[ImgbuildError]) -> ImgbuildError:
     return kind(message, hint=errors[0].hint)
 
 
-def reasons(errors: Sequence[ImgbuildError]) -> list[str]:
+def error_lines(errors: Sequence[ImgbuildError]) -> list[str]:
     """Errors as lines of a longer list."""
     return [f"{error.message}; {error.hint}" if error.hint else error.message for error in errors]

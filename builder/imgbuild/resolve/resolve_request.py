@@ -16,11 +16,11 @@ from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.project import releases
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, is_number, normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import Arch, is_number, normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 # A comma before a name separates two requests, else two bounds or two extras of one.
-BETWEEN = re.compile(r",\s*(?=[A-Za-z])(?![^\[\]]*\])")
+REQUEST_SEPARATOR = re.compile(r",\s*(?=[A-Za-z])(?![^\[\]]*\])")
 CUDA = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
 PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
@@ -44,12 +44,12 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
         """The package with its extras, as in a requirement."""
         return f"{self.package}[{','.join(self.extras)}]" if self.extras else self.package
 
-    def applies(self, markers: Mapping[str, str]) -> bool:
+    def applies_to(self, markers: Mapping[str, str]) -> bool:
         """Whether the request applies to a machine with `markers`."""
         return not self.marker or Marker(self.marker).evaluate({**markers, "extra": ""})
 
     @property
-    def pin(self) -> str | None:
+    def pinned_version(self) -> str | None:
         """The only accepted version, in normalized form (PEP 440); None for a range."""
         exact = self.spec.startswith("==") and not self.spec.startswith("===")
         if exact and "," not in self.spec and "*" not in self.spec:
@@ -88,19 +88,19 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         """The requested packages, in the order of the request."""
         return tuple(requested.package for requested in self.requests)
 
-    def on(self, markers: Mapping[str, str]) -> ResolveRequest:
+    def restrict_to(self, markers: Mapping[str, str]) -> ResolveRequest:
         """The request without the packages that do not apply to a machine with `markers`."""
-        requests = tuple(each for each in self.requests if each.applies(markers))
+        requests = tuple(each for each in self.requests if each.applies_to(markers))
         return msgspec.structs.replace(self, requests=requests)
 
-    def requested(self, package: str) -> RequestedPackage | None:
+    def find_requested(self, package: str) -> RequestedPackage | None:
         """The request for `package`."""
         return next(
             (requested for requested in self.requests if requested.package == package), None
         )
 
 
-def read(
+def parse_requests(
     wants: Iterable[str], have: Iterable[str], assigned: Mapping[str, str]
 ) -> tuple[tuple[RequestedPackage, ...], str | None]:
     """The requests in `wants` and `have`, and the CUDA release in the latter (`+cu124`).
@@ -112,12 +112,12 @@ def read(
     requests: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → the request that names it
     for word, owned in [(word, True) for word in have] + [(word, False) for word in wants]:
-        for part in BETWEEN.split(word):
-            requested, named = _requested(part.strip(), owned=owned, keep=set(assigned))
+        for part in REQUEST_SEPARATOR.split(word):
+            requested, named = _parse_requested(part.strip(), owned=owned, keep=set(assigned))
             if named is not None:
                 builds.setdefault(named, part.strip())
             before = requests.setdefault(requested.package, requested)
-            if before != requested and before.have and not _agree(before, requested):
+            if before != requested and before.have and not _requests_agree(before, requested):
                 message = f"{before} and {requested} contradict each other"
                 raise InputError(message, hint="remove one of them")
             if before.have:
@@ -139,14 +139,16 @@ def read(
     return tuple(requests.values()), next(iter(builds), None)
 
 
-def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPackage, str | None]:
+def _parse_requested(
+    text: str, *, owned: bool, keep: set[str]
+) -> tuple[RequestedPackage, str | None]:
     try:
         requirement = parse_requirement(text)
     except InvalidRequirement as error:
         message = f"invalid requirement: {text!r}"
         hint = "write NAME, NAME[EXTRA], NAME==VERSION or 'NAME>=LOW,<HIGH'"
         raise InputError(message, hint=hint) from error
-    package = normalize(requirement.name)
+    package = normalize_package(requirement.name)
     if requirement.url:
         message = f"{text!r} has a URL, which `requires:` does not support"
         raise InputError(message, hint="specify a version, and an index that has it with --index")
@@ -155,20 +157,20 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
     requested = RequestedPackage(
         package=package,
-        spec=_ordered(requirement),
+        spec=_ordered_specifier(requirement),
         have=owned,
-        extras=tuple(sorted(map(normalize, requirement.extras))),
+        extras=tuple(sorted(map(normalize_package, requirement.extras))),
         marker=str(requirement.marker or ""),
     )
     if not owned:
         return requested, None
-    if requested.pin is None:
+    if requested.pinned_version is None:
         message = f"--have {text}: expected an exact version"
         raise InputError(
             message, hint=f"use --have {package}==VERSION, with the version that `pip list` shows"
         )
-    version = Version(requested.pin)
-    cuda = releases.of_tag(version.local or "")
+    version = Version(requested.pinned_version)
+    cuda = releases.cuda_of_tag(version.local or "")
     if version.local and not cuda and package not in keep:
         message = f"--have {text}: the default index has no build +{version.local} of {package}"
         hint = (
@@ -180,21 +182,21 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
     return requested, cuda
 
 
-def _ordered(requirement: Requirement) -> str:
+def _ordered_specifier(requirement: Requirement) -> str:
     """The specifier with lower bounds first, as is usual."""
     return ",".join(
         sorted(map(str, requirement.specifier), key=lambda text: (text[0] != ">", text))
     )
 
 
-def _agree(have: RequestedPackage, want: RequestedPackage) -> bool:
-    version = have.pin or ""
+def _requests_agree(have: RequestedPackage, want: RequestedPackage) -> bool:
+    version = have.pinned_version or ""
     return parse_requirement(f"{want.package}{want.spec}").specifier.contains(
         version, prereleases=True
     )
 
 
-def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
+def request_of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
     """The requests of a target of the matrix on one architecture."""
     pins = {package: f"=={version}" for package, version in target.pins.items()}
     ranges = {package: requirement.spec for package, requirement in target.requires.items()}
@@ -213,7 +215,7 @@ def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
     )
 
 
-def indexes_of(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
+def parse_index_words(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
     """The mapping of `PACKAGE=INDEX` words; InputError for an index that is not in the matrix."""
     indexes = {}
     for word in words:
@@ -221,11 +223,11 @@ def indexes_of(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
         if index not in matrix.indexes:
             message = f"--index {word}: the matrix has no index {index or '(no name)'}"
             raise InputError(message, hint=f"the matrix has {', '.join(matrix.indexes)}")
-        indexes[normalize(package)] = index
+        indexes[normalize_package(package)] = index
     return indexes
 
 
-def arches_of(words: Iterable[str]) -> tuple[Arch, ...]:
+def requested_arches(words: Iterable[str]) -> tuple[Arch, ...]:
     """The architectures of `--arch`, each once; by default the one of this machine."""
     names = [name for word in words for name in word.split(",")] or [platform.machine()]
     arches = []
@@ -238,7 +240,7 @@ def arches_of(words: Iterable[str]) -> tuple[Arch, ...]:
     return tuple(dict.fromkeys(arches))
 
 
-def cuda_of(text: str | None, named: str | None) -> str | None:
+def requested_cuda(text: str | None, named: str | None) -> str | None:
     """The requested CUDA release: `--cuda`, else the one in `--have`."""
     if text is None:
         return named
@@ -254,7 +256,7 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
     return plain
 
 
-def python_of(text: str) -> str:
+def parse_python(text: str) -> str:
     """The Python of `--python`; InputError for an invalid release."""
     if not PYTHON.fullmatch(text):
         message = f"--python {text}: expected a Python release with two numbers"
@@ -262,17 +264,17 @@ def python_of(text: str) -> str:
     return text
 
 
-def today() -> datetime.date:
+def today_utc() -> datetime.date:
     """The date in UTC; as a cut-off it allows all uploads before this day."""
     return datetime.datetime.now(datetime.UTC).date()
 
 
-def check(request: ResolveRequest, matrix: Matrix) -> None:
+def check_request(request: ResolveRequest, matrix: Matrix) -> None:
     """InputError if the matrix has no such base, or already has a target of that name.
 
     Raises InputError also if an index needs a CUDA release and none is requested.
     """
-    base_of(request, matrix)
+    requested_base(request, matrix)
     if request.name is not None and request.name in matrix.targets:
         message = f"the matrix already has a target {request.name}"
         raise InputError(message, hint="choose another --name")
@@ -284,16 +286,16 @@ def check(request: ResolveRequest, matrix: Matrix) -> None:
             raise InputError(message, hint="specify the release with --cuda, such as --cuda 12.8")
 
 
-def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
+def applicable_request(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
     """The request without packages that do not apply to any of its architectures.
 
     InputError if no package applies to one of the architectures.
     """
-    base = matrix.bases[base_of(request, matrix)]
+    base = matrix.bases[requested_base(request, matrix)]
     counting: set[str] = set()
     for arch in request.arches:
-        markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-        packages = request.on(markers).packages
+        markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+        packages = request.restrict_to(markers).packages
         if not packages:
             message = f"no package is requested for Python {base.python} on {arch}"
             raise InputError(message, hint="omit a marker, or specify another --arch")
@@ -302,7 +304,7 @@ def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
     return msgspec.structs.replace(request, requests=requests)
 
 
-def base_of(request: ResolveRequest, matrix: Matrix) -> str:
+def requested_base(request: ResolveRequest, matrix: Matrix) -> str:
     """The requested base, else the one of most targets; InputError if it does not exist."""
     if request.base is not None and request.base not in matrix.bases:
         message = f"the matrix has no base {request.base}"
@@ -318,7 +320,9 @@ def base_of(request: ResolveRequest, matrix: Matrix) -> str:
     return max(fitting, key=used.count)
 
 
-def name_of(request: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
+def row_name(
+    request: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]
+) -> str:
     """The row's name: the requested one, else an unused name such as `cu126-vllm0.9.2`."""
     if request.name is not None:
         return request.name

@@ -12,10 +12,10 @@ from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
 from imgbuild.index.candidates import is_sdist
 from imgbuild.index.pages import IndexFile
-from imgbuild.resolve.feasible import IndexPages, Obstacle
+from imgbuild.resolve.feasible import IndexPages, UnmetDemand
 from imgbuild.solve import native_code
 from imgbuild.values import sha256
-from imgbuild.wheel.sdist import entries
+from imgbuild.wheel.sdist import read_entries
 
 FACT = "sdist-code-4"
 LIMIT = 24 << 20  # bytes of an sdist that is looked into
@@ -25,10 +25,10 @@ NO_MODULES = re.compile(
     r"(tests?|testing|samples?|examples?|docs?|scripts|tools)/|[^/]*\.egg-info/"
     r"|(setup|conftest|versioneer|noxfile|tasks|fabfile)\.py\Z"
 )
-NATIVE = "only an sdist that requires a compiler exists; specify the URL of a wheel"
+NATIVE_REASON = "only an sdist that requires a compiler exists; specify the URL of a wheel"
 MODULES = (".py", ".pyi", ".pth")
 PLACEHOLDER = "only a placeholder sdist without a module exists; specify the URL of a wheel"
-Content = Literal["python", "native", "cuda", "placeholder", "unread"]
+ContentKind = Literal["python", "native", "cuda", "placeholder", "unread"]
 INFO = ("PKG-INFO", "requires.txt")  # in the folder of the metadata, which has any name
 
 
@@ -38,31 +38,31 @@ class SdistContent(msgspec.Struct, frozen=True):
     A placeholder has neither code nor requirements: the package is published elsewhere.
     """
 
-    code: Content
+    code: ContentKind
     requires: bytes = b""
 
 
-UNREAD = SdistContent("unread")  # of one that cannot be looked into
+UNREAD_CONTENT = SdistContent("unread")  # of one that cannot be looked into
 
 
-def read(file: IndexFile, context: Context) -> SdistContent:
-    """The content of the sdist `file`; `UNREAD` if it is too large, or cannot be read."""
+def read_sdist_content(file: IndexFile, context: Context) -> SdistContent:
+    """The content of the sdist `file`; `UNREAD_CONTENT` if it is too large, or cannot be read."""
     if file.size is not None and file.size > LIMIT:
-        return UNREAD
+        return UNREAD_CONTENT
     key = file.sha256 or file.url
     stored = context.store.fact(FACT, key)
     if stored is not None:
         return msgspec.msgpack.decode(stored, type=SdistContent)
     try:
-        content = _read(file, context)
+        content = _read_archive(file, context)
     except ImgbuildError as error:
         context.reporter.detail(f"{file.name}: {error.message}")
-        return UNREAD
+        return UNREAD_CONTENT
     context.store.put_fact(FACT, key, msgspec.msgpack.encode(content))
     return content
 
 
-def code_of(obstacle: Obstacle, pages: IndexPages) -> Content:
+def obstacle_code(obstacle: UnmetDemand, pages: IndexPages) -> ContentKind:
     """The code that a build of the package compiles; "unread" if the sdist cannot be read."""
     files = (
         file
@@ -70,20 +70,20 @@ def code_of(obstacle: Obstacle, pages: IndexPages) -> Content:
         if is_sdist(file) and str(file.version) == obstacle.version
     )
     file = next(files, None)
-    return read(file, pages.context).code if file is not None else UNREAD.code
+    return read_sdist_content(file, pages.context).code if file is not None else UNREAD_CONTENT.code
 
 
-def _read(file: IndexFile, context: Context) -> SdistContent:
-    data = context.http.bytes(file.url)
+def _read_archive(file: IndexFile, context: Context) -> SdistContent:
+    data = context.http.fetch_bytes(file.url)
     if file.sha256 is not None and sha256(data) != file.sha256:
-        return UNREAD
+        return UNREAD_CONTENT
     names: list[str] = []
     texts: dict[str, str] = {}
     info: dict[str, bytes] = {}
     with context.store.scratch() as scratch:
         path = scratch / "sdist"
         path.write_bytes(data)
-        for member, content in entries(path, file.name):
+        for member, content in read_entries(path, file.name):
             name = member.path.partition("/")[2]
             if member.kind != "file":
                 continue
@@ -96,7 +96,7 @@ def _read(file: IndexFile, context: Context) -> SdistContent:
                 else:
                     info.setdefault(last, text)
     requires = _info_lines(info)
-    code: Content = native_code.code_of(names, texts)
+    code: ContentKind = native_code.code_kind(names, texts)
     if code == "python" and not requires and not any(map(_is_module, names)):
         code = "placeholder"
     return SdistContent(code, requires)

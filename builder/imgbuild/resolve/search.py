@@ -17,18 +17,18 @@ from imgbuild.index import cuda_releases
 from imgbuild.learn.loop import AuditedResolution, resolve_audited
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
-from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
+from imgbuild.matrix.model import Flashinfer, Matrix, RequiredPackage, Target
 from imgbuild.report import Report
 from imgbuild.resolve import first_solve, gaps, resolve_request
 from imgbuild.resolve.conflict import PackageFacts
-from imgbuild.resolve.first_solve import FirstSolve, Query, with_target
+from imgbuild.resolve.first_solve import ArchQuery, FirstSolve, add_target
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
 from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.solve.torch import TORCH, TorchBuild
-from imgbuild.system.syntax import applies
-from imgbuild.values import normalize
+from imgbuild.system.syntax import marker_applies
+from imgbuild.values import normalize_package
 
-ASKED = "requested with imgbuild resolve"
+REQUEST_REASON = "requested with imgbuild resolve"
 FLASHINFER = "flashinfer-python"
 ROUNDS = 4  # of versions whose extras require something else
 
@@ -42,7 +42,7 @@ class SolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
     first: FirstSolve
 
 
-def find(query: Query) -> SolvedTarget:
+def find_target(query: ArchQuery) -> SolvedTarget:
     """A target that satisfies the request.
 
     Sets that keep the ranges of extras are tried first. NoSolution if nothing is left to try.
@@ -51,18 +51,18 @@ def find(query: Query) -> SolvedTarget:
         try:
             solved = _find_newer(query)
         except NoSolution:
-            if not query.memory.give_up():
+            if not query.memory.remove_last_preference():
                 raise
             continue
-        old = not query.request.allow_old and first_solve.outdated(
+        old = not query.request.allow_old and first_solve.outdated_packages(
             solved.first, solved.resolution.versions
         )
-        if not old or not query.memory.give_up():
+        if not old or not query.memory.remove_last_preference():
             return solved
 
 
-def _find_newer(query: Query) -> SolvedTarget:
-    """As `find`, for the currently preferred ranges.
+def _find_newer(query: ArchQuery) -> SolvedTarget:
+    """As `find_target`, for the currently preferred ranges.
 
     For requested packages whose versions are months older than necessary, newer versions are tried
     first.
@@ -70,18 +70,18 @@ def _find_newer(query: Query) -> SolvedTarget:
     try:
         return solve_with(query, floors=not query.request.allow_old)
     except NoSolution:
-        if not query.memory.drop(gaps.AGE):
+        if not query.memory.drop_check(gaps.AGE):
             raise
     return solve_with(query, floors=False)
 
 
-def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
-    """As `find`; with `floors`, requested packages have newer versions.
+def solve_with(query: ArchQuery, *, floors: bool) -> SolvedTarget:
+    """As `find_target`; with `floors`, requested packages have newer versions.
 
     If learned constraints require another torch, the search starts again.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
-    base = resolve_request.base_of(request, matrix)
+    base = resolve_request.requested_base(request, matrix)
     failed: NoSolution | None = None
     tried: list[TorchBuild | None] = []
     while True:
@@ -89,19 +89,21 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
             first = first_solve.solve_first(query)
         if failed is not None and first.torch in tried:
             raise failed
-        if memory.see(look(request, first, query.context)) or memory.prefer(first, first.versions):
+        if memory.add_seen(look_at_code(request, first, query.context)) or memory.add_preferences(
+            first, first.versions
+        ):
             continue
         previous = memory.learned_constraints
-        if floors and memory.keep(first_solve.floors(first)) != previous:
+        if floors and memory.add_learned(first_solve.floor_constraints(first)) != previous:
             continue
-        target = query.target or target_of(request, matrix, base, first)
+        target = query.target or target_from_request(request, matrix, base, first)
         try:
             target, done = resolve_with_extras(query, target, first)
         except NoSolution as error:
             failed = error
             tried.append(first.torch)
         else:
-            if memory.prefer(first, done.resolutions[arch].versions):
+            if memory.add_preferences(first, done.resolutions[arch].versions):
                 continue
             return SolvedTarget(
                 target=target,
@@ -111,26 +113,30 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
             )
 
 
-def look(request: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
+def look_at_code(request: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
     """The constraints that the code of the requested packages puts on each other."""
     named = [requested.package for requested in request.requests if requested.package != TORCH]
     versions = {name: first.versions[name] for name in named}
-    pinned = [requested.package for requested in request.requests if requested.pin is not None]
+    pinned = [
+        requested.package for requested in request.requests if requested.pinned_version is not None
+    ]
     with context.reporter.step(f"quick audit of {', '.join(named)}"):
         return audit_requested(first.facts.catalogue, versions, pinned, context)
 
 
-def target_of(request: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve) -> Target:
+def target_from_request(
+    request: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve
+) -> Target:
     """The target of a request, with torch and CUDA of the first solve."""
     pins = {
-        requested.package: requested.pin
+        requested.package: requested.pinned_version
         for requested in request.requests
-        if requested.pin is not None
+        if requested.pinned_version is not None
     }
     if first.torch is not None:
         pins.setdefault(TORCH, str(first.torch.version))
     requires = {
-        requested.package: Wanted(spec=requested.spec, reason=ASKED)
+        requested.package: RequiredPackage(spec=requested.spec, reason=REQUEST_REASON)
         for requested in request.requests
         if requested.package not in pins
     }
@@ -139,16 +145,16 @@ def target_of(request: ResolveRequest, matrix: Matrix, base: str, first: FirstSo
         base=base,
         cuda=first.cuda,
         arch=request.arches,
-        as_of=request.as_of or resolve_request.today(),
+        as_of=request.as_of or resolve_request.today_utc(),
         pins=pins,
         requires=requires,
         indexes=dict(request.indexes),
-        flashinfer=flashinfer_of(matrix, request, first.cuda, first.versions),
+        flashinfer=flashinfer_mode(matrix, request, first.cuda, first.versions),
     )
 
 
 def resolve_with_extras(
-    query: Query, target: Target, first: FirstSolve
+    query: ArchQuery, target: Target, first: FirstSolve
 ) -> tuple[Target, AuditedResolution]:
     """`target` with the requirements of the requested extras, and its packages.
 
@@ -156,16 +162,16 @@ def resolve_with_extras(
     requirements.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
-    name = resolve_request.name_of(request, matrix, target.cuda, first.versions)
+    name = resolve_request.row_name(request, matrix, target.cuda, first.versions)
     versions = first.versions
     for _ in range(ROUNDS):
-        whole = with_extras(query, target, first, versions)
-        extended = with_target(matrix, name, msgspec.structs.replace(whole, arch=(arch,)))
+        whole = add_extra_requirements(query, target, first, versions)
+        extended = add_target(matrix, name, msgspec.structs.replace(whole, arch=(arch,)))
         done = resolve_audited(
-            extended, name, [arch], query.context, memory.learned_constraints, memory.keep
+            extended, name, [arch], query.context, memory.learned_constraints, memory.add_learned
         )
         versions = done.resolutions[arch].versions
-        if with_extras(query, target, first, versions) == whole:
+        if add_extra_requirements(query, target, first, versions) == whole:
             return whole, done
     message = (
         f"no package set satisfies the requirements of the extras of {', '.join(request.packages)}"
@@ -173,8 +179,8 @@ def resolve_with_extras(
     raise NoSolution(message, hint="request exact versions")
 
 
-def with_extras(
-    query: Query, target: Target, first: FirstSolve, versions: Mapping[str, str]
+def add_extra_requirements(
+    query: ArchQuery, target: Target, first: FirstSolve, versions: Mapping[str, str]
 ) -> Target:
     """`target` with the requirements of the requested extras at `versions`."""
     required = _extra_requirements(query.request.requests, versions, first.facts)
@@ -182,7 +188,7 @@ def with_extras(
     return msgspec.structs.replace(target, requires={**more, **target.requires})
 
 
-def flashinfer_of(
+def flashinfer_mode(
     matrix: Matrix, request: ResolveRequest, cuda: str, versions: Mapping[str, str]
 ) -> Flashinfer:
     """The mode of FlashInfer that the index and the CUDA release allow."""
@@ -201,13 +207,13 @@ def flashinfer_of(
 
 def _extra_requirements(
     requests: Iterable[RequestedPackage], versions: Mapping[str, str], facts: PackageFacts
-) -> dict[str, Wanted]:
+) -> dict[str, RequiredPackage]:
     """Package → its requirements from the extras of `requests`, including nested extras.
 
     `versions` are the versions of the package set. Packages that are requested directly are
     omitted; rows of a matrix name no extras.
     """
-    markers = facts.catalogue.rules.tags.markers
+    markers = facts.catalogue.rules.tags.environment_markers
     by_package = {requested.package: requested for requested in requests}
     pending = [(package, extra) for package, each in by_package.items() for extra in each.extras]
     seen: set[tuple[str, str]] = set()
@@ -219,26 +225,26 @@ def _extra_requirements(
             continue
         seen.add((package, extra))
         data = facts.metadata(package, Version(versions[package])) or b""
-        for requirement in _requirements_of_extra(data, extra, markers):
-            other = normalize(requirement.name)
-            pending += [(other, normalize(each)) for each in requirement.extras]
+        for requirement in _extra_only_requirements(data, extra, markers):
+            other = normalize_package(requirement.name)
+            pending += [(other, normalize_package(each)) for each in requirement.extras]
             if other not in by_package:
                 specs.setdefault(other, {}).update(dict.fromkeys(map(str, requirement.specifier)))
                 reasons.setdefault(other, f"{package}[{extra}] requires it")
     return {
-        package: Wanted(spec=",".join(sorted(each)), reason=reasons[package])
+        package: RequiredPackage(spec=",".join(sorted(each)), reason=reasons[package])
         for package, each in sorted(specs.items())
     }
 
 
-def _requirements_of_extra(
+def _extra_only_requirements(
     metadata: bytes, extra: str, markers: Mapping[str, str]
 ) -> Iterable[Requirement]:
     """The requirements that apply only if `extra` is requested."""
     return (
         requirement
-        for requirement in cuda_releases.requirements(metadata)
+        for requirement in cuda_releases.parse_requirements(metadata)
         if requirement.marker is not None
-        and not applies(requirement.marker, markers)
-        and applies(requirement.marker, markers, [extra])
+        and not marker_applies(requirement.marker, markers)
+        and marker_applies(requirement.marker, markers, [extra])
     )

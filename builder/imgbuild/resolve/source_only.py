@@ -17,11 +17,11 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.index.candidates import is_sdist
 from imgbuild.resolve import engine_torch, sdist_code
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
+from imgbuild.resolve.feasible import IndexPages, UnmetDemand, find_obstacles
 from imgbuild.resolve.imports import ImportSite
 from imgbuild.system import threads
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 LEVELS = 4  # of requirements of requirements
 PACKAGES = 60  # that are looked up at each level
@@ -121,7 +121,7 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
 
     @property
-    def abi(self) -> str:
+    def abi_name(self) -> str:
         """The C++11 ABI of torch as in file names: "TRUE" or "FALSE"."""
         release = Version(self.torch).release[:2]
         new = release >= NEW_ABI or (release == (2, 6) and self.cuda == "12.6")
@@ -142,13 +142,13 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
             version=version,
             cuda=cuda,
             torch=f"{major}.{minor}",
-            abi=self.abi,
+            abi=self.abi_name,
             python="cp" + self.python.replace(".", ""),
             machine=self.machine,
         )
 
 
-class Advice(msgspec.Struct, frozen=True, kw_only=True):
+class BuildAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why a package has no wheel, and the remedies in order.
 
     `targets` contain the package. `imports` are the places where files of the project import it,
@@ -165,7 +165,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     needed_by: tuple[str, ...] = ()
 
     @property
-    def remedies(self) -> list[str]:
+    def remedy_lines(self) -> list[str]:
         """The remedies in order, and the packages that require it, one line each."""
         lines = []
         if self.file:
@@ -193,7 +193,7 @@ def is_source_project(package: str) -> bool:
     return package in PROJECTS
 
 
-def absence(package: str) -> str:
+def absence_text(package: str) -> str:
     """The reason why images lack `package`, and the remedy; "" unless it is in `PROJECTS`."""
     project = PROJECTS.get(package)
     if project is None:
@@ -211,7 +211,7 @@ def is_nightly(version: str) -> bool:
     return NIGHTLY.search(version) is not None
 
 
-def advice(
+def build_advice(
     package: str,
     version: str,
     needs: WheelNeeds,
@@ -220,13 +220,13 @@ def advice(
     imports: Sequence[ImportSite] = (),
     needed_by: Sequence[str] = (),
     unfit: str = "",
-) -> Advice:
+) -> BuildAdvice:
     """The advice for `package` at `version` (the one that would be chosen).
 
     `unfit` is the reason why the wheel that the project requires by URL cannot be used.
     """
     project = PROJECTS.get(package)
-    return Advice(
+    return BuildAdvice(
         package=package,
         version=version,
         reason=(
@@ -248,15 +248,15 @@ def without(package: str) -> list[str]:
     return [f"without it: {setting}" for setting in project.without] if project else []
 
 
-def module_of(package: str) -> str:
+def imported_module(package: str) -> str:
     """The name under which `package` is imported."""
     project = PROJECTS.get(package)
     return project.module if project is not None else package.replace("-", "_")
 
 
 def required_sdists(
-    additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: Tags
-) -> list[Obstacle]:
+    additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: WheelTags
+) -> list[UnmetDemand]:
     """The pure Python requirements, without a wheel, of the newest versions of `additions`.
 
     Direct and indirect requirements are returned as obstacles. Without them a solver selects a
@@ -268,14 +268,14 @@ def required_sdists(
     """
     return [
         each
-        for level in levels(additions, have, pages, tags)
-        for each in obstacles(level, pages, tags)
-        if each.cause == "source" and sdist_code.code_of(each, pages) == "python"
+        for level in requirement_levels(additions, have, pages, tags)
+        for each in find_obstacles(level, pages, tags)
+        if each.cause == "source" and sdist_code.obstacle_code(each, pages) == "python"
     ]
 
 
-def levels(
-    additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: Tags
+def requirement_levels(
+    additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: WheelTags
 ) -> Iterator[list[PackageDemand]]:
     """The requirements of the newest versions of `additions`, level by level.
 
@@ -285,14 +285,16 @@ def levels(
     seen = {*have, *(each.package for each in additions)}
     for _ in range(LEVELS):
         pages.read(each.package for each in level)
-        texts = threads.each(level, lambda each, _: _metadata(each, pages, tags), threads=THREADS)
+        texts = threads.run_for_each(
+            level, lambda each, _: _metadata(each, pages, tags), threads=THREADS
+        )
         needed = {
             name: PackageDemand(
                 package=name, spec=str(item.specifier), extras=tuple(sorted(item.extras))
             )
             for demand, text in zip(level, texts, strict=True)
-            for item in engine_torch.required(demand, text, tags.markers)
-            if (name := normalize(item.name)) not in seen and item.url is None
+            for item in engine_torch.required_with_extras(demand, text, tags.environment_markers)
+            if (name := normalize_package(item.name)) not in seen and item.url is None
         }
         if not needed:
             return
@@ -301,16 +303,20 @@ def levels(
         yield level
 
 
-def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags) -> bytes:
+def _metadata(demand: PackageDemand, pages: IndexPages, tags: WheelTags) -> bytes:
     """METADATA of the newest wheel that meets `demand`, else of the newest sdist, if any."""
-    wheel = pages.newest(demand, tags)
+    wheel = pages.newest_wheel(demand, tags)
     try:
         if wheel is not None:
             return pages.metadata(wheel)
         sdists = [file for file in pages.allowed(demand) if is_sdist(file)]
         final = [file for file in sdists if file.version and not file.version.is_prerelease]
         newest = max(final or sdists, key=lambda file: file.version or 0, default=None)
-        return sdist_code.read(newest, pages.context).requires if newest is not None else b""
+        return (
+            sdist_code.read_sdist_content(newest, pages.context).requires
+            if newest is not None
+            else b""
+        )
     except ImgbuildError as error:  # the solver reports it if it matters
         pages.context.reporter.detail(f"{demand.package}: {error.message}")
         return b""

@@ -22,7 +22,7 @@ from imgbuild.values import sha256
 FACT = "resolve"
 
 
-def answer(
+def cached_answer(
     request: ResolveRequest,
     project: Project,
     matrix: Matrix,
@@ -31,12 +31,12 @@ def answer(
     *,
     again: bool = False,
 ) -> ResolveAnswer:
-    """The result of `answers.answer`, from the cache unless `again`.
+    """The result of `answers.answer_request`, from the cache unless `again`.
 
     A cached result is valid on the same day (UTC), for the same request, matrix, locks,
     constraints, default index and code. Errors are not kept.
     """
-    key = key_of(request, project, matrix, learned)
+    key = result_key(request, project, matrix, learned)
     data = None if again else context.store.fact(FACT, key)
     if data is not None:
         with contextlib.suppress(InputError):
@@ -45,12 +45,12 @@ def answer(
             )
             context.reporter.info("solved earlier today; use --again to solve it again")
             return resolve_answer
-    resolve_answer = answers.answer(request, project, matrix, learned, context)
+    resolve_answer = answers.answer_request(request, project, matrix, learned, context)
     context.store.put_fact(FACT, key, codec.encode(resolve_answer))
     return resolve_answer
 
 
-def key_of(
+def result_key(
     request: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
 ) -> str:
     """A hash of all inputs of a result."""
@@ -58,11 +58,11 @@ def key_of(
     index = matrix.indexes[matrix.default_index].url or uv.default_index()
     parts = (
         code_digest(__name__),
-        resolve_request.today().isoformat(),
+        resolve_request.today_utc().isoformat(),
         sha256(index.encode()),  # it may hold a password
-        codec.compact(request).decode(),
-        codec.compact(matrix).decode(),
-        codec.compact(list(learned)).decode(),
+        codec.encode_compact(request).decode(),
+        codec.encode_compact(matrix).decode(),
+        codec.encode_compact(list(learned)).decode(),
         *(sha256(path.read_bytes()) for path in locked),
     )
     return "\n".join(parts)

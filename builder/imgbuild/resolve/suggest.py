@@ -16,16 +16,16 @@ from imgbuild.matrix import near
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve import conflict
-from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
+from imgbuild.resolve.conflict import PackageFacts, RequirementConflict, VersionDemand
 from imgbuild.solve import refusal
 from imgbuild.solve.torch import TORCH, TorchBuild
 from imgbuild.values import Arch
 
-TRIED = 96  # versions on each side
-AT_ONCE = 16
+TRIED_LIMIT = 96  # versions on each side
+THREADS = 16
 ROUNDS = 6  # of learning from the code of a suggestion
-SHOWN = 4  # suggestions
-UNREAD = "according to METADATA; its code was not read"
+SHOWN_SUGGESTIONS = 4  # suggestions
+UNREAD_NOTE = "according to METADATA; its code was not read"
 
 
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,11 +40,11 @@ class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
     read: frozenset[str] = frozenset()
 
 
-Check = Callable[[Mapping[str, str]], QuickLook]
-Key = frozenset[tuple[str, str]]
+CheckVersions = Callable[[Mapping[str, str]], QuickLook]
+RequestKey = frozenset[tuple[str, str]]
 
 
-class Suggestions:
+class SuggestionSearch:
     """Finds package sets similar to contradicting requests; learns from `check`.
 
     `retained` are packages whose versions are not to be changed.
@@ -53,9 +53,9 @@ class Suggestions:
     def __init__(
         self,
         facts: PackageFacts,
-        requests: Sequence[Demand],
+        requests: Sequence[VersionDemand],
         clash: RequirementConflict,
-        check: Check,
+        check: CheckVersions,
         retained: Sequence[str],
     ) -> None:
         self.facts = facts
@@ -63,10 +63,10 @@ class Suggestions:
         self.found = clash
         self.check = check
         self.kept = retained
-        self.clashing: set[Key] = set()  # requests whose code is incompatible
+        self.clashing: set[RequestKey] = set()  # requests whose code is incompatible
         self.cuda: str | None = None  # a release on which the same requests have a solution
 
-    def find(self, cuda: str | None) -> tuple[str, ...]:
+    def find_suggestions(self, cuda: str | None) -> tuple[str, ...]:
         """Suggestions that change one request (with the same CUDA first), else several requests."""
         changeable = [
             requested
@@ -75,132 +75,140 @@ class Suggestions:
             and requested.package not in self.kept
             and requested.spec
         ]
-        near = self._nearest(changeable, cuda)
+        near = self._nearest_suggestions(changeable, cuda)
         if cuda is not None and (self.found.cuda or not near):
             near += self._other_cuda(cuda)
         if cuda is not None and not near:
-            near = self._nearest(changeable, None)
-        near = near or self._several()
-        return tuple(near[:SHOWN])
+            near = self._nearest_suggestions(changeable, None)
+        near = near or self._several_changes()
+        return tuple(near[:SHOWN_SUGGESTIONS])
 
-    def _nearest(self, changeable: Sequence[Demand], cuda: str | None) -> list[str]:
+    def _nearest_suggestions(
+        self, changeable: Sequence[VersionDemand], cuda: str | None
+    ) -> list[str]:
         """The next versions of each of these requests, newer ones first."""
         both = [self._neighbours(requested, cuda) for requested in changeable]
         return [texts[side] for side in (0, 1) for texts in both if texts[side]]
 
-    def _neighbours(self, requested: Demand, cuda: str | None) -> tuple[str, str]:
+    def _neighbours(self, requested: VersionDemand, cuda: str | None) -> tuple[str, str]:
         """The next newer and the next older version without a conflict, as text.
 
         An older version is omitted if it is more releases away than the newer one: usually it fits
         only because it declares fewer requirements.
         """
         newer, older = _sides(self.facts, requested, self.found)
-        text, distance = self._neighbour(requested, newer[:TRIED], cuda)
-        near = older[: distance or TRIED]
+        text, distance = self._neighbour(requested, newer[:TRIED_LIMIT], cuda)
+        near = older[: distance or TRIED_LIMIT]
         return text, self._neighbour(requested, near, cuda)[0]
 
     def _neighbour(
-        self, requested: Demand, side: Sequence[Version], cuda: str | None
+        self, requested: VersionDemand, side: Sequence[Version], cuda: str | None
     ) -> tuple[str, int]:
         """The first version of `side` without a conflict as text, and its position (from 1).
 
         Returns "" and 0 if there is none.
         """
         for _ in range(ROUNDS):
-            fits = self._first(requested, side, cuda)
+            fits = self._first_without_conflict(requested, side, cuda)
             if fits is None:
                 break
-            changed = _changed(self.requests, requested, fits)
+            changed = _change_request(self.requests, requested, fits)
             read = self._compatible_code(changed)
             if read is not None:
-                text = self._text_of(f"{requested.package} {fits}", changed, cuda, read)
+                text = self._suggestion_text(f"{requested.package} {fits}", changed, cuda, read)
                 return text, side.index(fits) + 1
         return "", 0
 
     def _other_cuda(self, cuda: str) -> list[str]:
         """The same requests on the next CUDA release, if no other change is needed."""
         others = {build.cuda for build in self.facts.torches if build.cuda not in (None, cuda)}
-        for other in sorted(filter(None, others), key=lambda text: _apart(text, cuda)):
-            if conflict.conflict(self.facts, self.requests, other) is None:
+        for other in sorted(filter(None, others), key=lambda text: _release_distance(text, cuda)):
+            if conflict.find_conflict(self.facts, self.requests, other) is None:
                 read = self._compatible_code(self.requests)
                 if read is None:
                     return []  # on no release, since their code is the same on each
                 self.cuda = other
                 return [
-                    self._text_of(f"CUDA {other} instead of {cuda}", self.requests, other, read)
+                    self._suggestion_text(
+                        f"CUDA {other} instead of {cuda}", self.requests, other, read
+                    )
                 ]
         return []
 
-    def _several(self) -> list[str]:
+    def _several_changes(self) -> list[str]:
         """A suggestion that changes several requests, one after the other, on any CUDA release."""
         for _ in range(ROUNDS):
-            moved = self._moved()
+            moved = self._moved_requests()
             if not moved:
                 break
             changed = list(self.requests)
             for requested, version in moved:
-                changed = _changed(changed, requested, version)
+                changed = _change_request(changed, requested, version)
             read = self._compatible_code(changed)
             if read is not None:
                 text = " and ".join(
                     f"{requested.package} {version}" for requested, version in moved
                 )
-                return [self._text_of(text, changed, None, read)]
+                return [self._suggestion_text(text, changed, None, read)]
         return []
 
-    def _compatible_code(self, requests: Sequence[Demand]) -> frozenset[str] | None:
+    def _compatible_code(self, requests: Sequence[VersionDemand]) -> frozenset[str] | None:
         """The packages whose code was read; None if it contradicts the pins of `requests`.
 
         The resulting constraints are applied, and these requests are not tried again.
         """
-        look = self.check(conflict.pins_of(requests))
+        look = self.check(conflict.exact_requests(requests))
         if not look.clashes:
             return look.read
         self.clashing.add(_key(requests))
         if look.learned:
-            self.facts = self.facts.with_learned((*self.facts.learned, *look.learned))
+            self.facts = self.facts.replace_learned((*self.facts.learned, *look.learned))
         return None
 
-    def _text_of(
-        self, summary: str, requests: Sequence[Demand], cuda: str | None, read: frozenset[str]
+    def _suggestion_text(
+        self,
+        summary: str,
+        requests: Sequence[VersionDemand],
+        cuda: str | None,
+        read: frozenset[str],
     ) -> str:
         """A suggestion as text, with its torch and the packages that were not read."""
-        text = _with_torch(summary, conflict.torch_of(self.facts, requests, cuda))
+        text = _add_torch(summary, conflict.newest_torch(self.facts, requests, cuda))
         unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
             return text
         partly = f"the code of {', '.join(unread)} was not read"
-        return f"{text} ({partly if read else UNREAD})"
+        return f"{text} ({partly if read else UNREAD_NOTE})"
 
-    def _first(
-        self, requested: Demand, side: Sequence[Version], cuda: str | None
+    def _first_without_conflict(
+        self, requested: VersionDemand, side: Sequence[Version], cuda: str | None
     ) -> Version | None:
-        for start in range(0, len(side), AT_ONCE):
-            some = side[start : start + AT_ONCE]
+        for start in range(0, len(side), THREADS):
+            some = side[start : start + THREADS]
             self.facts.read_ahead(requested.package, some)
             for version in some:
-                changed = _changed(self.requests, requested, version)
+                changed = _change_request(self.requests, requested, version)
                 if _key(changed) in self.clashing:
                     continue
-                if conflict.conflict(self.facts, changed, cuda) is None:
+                if conflict.find_conflict(self.facts, changed, cuda) is None:
                     return version
         return None
 
-    def _moved(self) -> list[tuple[Demand, Version]]:
+    def _moved_requests(self) -> list[tuple[VersionDemand, Version]]:
         """The requests to change in turn, with their new versions; empty if changes do not help."""
-        changed, moved = list(self.requests), list[tuple[Demand, Version]]()
-        while (now := conflict.conflict(self.facts, changed, None)) is not None:
+        changed, moved = list(self.requests), list[tuple[VersionDemand, Version]]()
+        while (now := conflict.find_conflict(self.facts, changed, None)) is not None:
             done = [requested.package for requested, _ in moved]
             step = self._step(changed, now, [*self.kept, *done])
             if step is None:
                 return []
-            changed = _changed(changed, *step)
+            changed = _change_request(changed, *step)
             moved.append(step)
         return moved
 
     def _step(
-        self, requests: Sequence[Demand], clash: RequirementConflict, retained: Sequence[str]
-    ) -> tuple[Demand, Version] | None:
+        self, requests: Sequence[VersionDemand], clash: RequirementConflict, retained: Sequence[str]
+    ) -> tuple[VersionDemand, Version] | None:
         """A request of the conflict, and its nearest version without the conflict."""
         for requested in requests:
             if (
@@ -210,18 +218,18 @@ class Suggestions:
             ):
                 continue
             for side in _sides(self.facts, requested, clash):
-                for version in side[:TRIED]:
-                    changed = _changed(requests, requested, version)
+                for version in side[:TRIED_LIMIT]:
+                    changed = _change_request(requests, requested, version)
                     if _key(changed) in self.clashing:
                         continue
-                    after = conflict.conflict(self.facts, changed, None)
+                    after = conflict.find_conflict(self.facts, changed, None)
                     if after is None or requested.package not in after.requests:
                         return requested, version
         return None
 
 
 def _sides(
-    facts: PackageFacts, requested: Demand, clash: RequirementConflict
+    facts: PackageFacts, requested: VersionDemand, clash: RequirementConflict
 ) -> tuple[list[Version], list[Version]]:
     """The newer and the older versions outside of `requested`, the nearest first.
 
@@ -230,7 +238,7 @@ def _sides(
     versions = facts.versions(requested.package)
     if not versions:
         return [], []
-    spec, pivot = SpecifierSet(requested.spec), _pivot(requested.spec)
+    spec, pivot = SpecifierSet(requested.spec), _pivot_version(requested.spec)
     if clash.package == requested.package:
         versions = tuple(refusal.versions_within_a_year(facts.catalogue, requested.package, pivot))
     final = {v for v in versions if not v.is_prerelease and not spec.contains(v)}
@@ -239,16 +247,18 @@ def _sides(
     return newer, older
 
 
-def _changed(requests: Sequence[Demand], requested: Demand, version: Version) -> list[Demand]:
-    other = conflict.demand(requested.package, f"=={version}", extras=requested.extras)
+def _change_request(
+    requests: Sequence[VersionDemand], requested: VersionDemand, version: Version
+) -> list[VersionDemand]:
+    other = conflict.user_demand(requested.package, f"=={version}", extras=requested.extras)
     return [other if item == requested else item for item in requests]
 
 
-def _key(requests: Iterable[Demand]) -> Key:
+def _key(requests: Iterable[VersionDemand]) -> RequestKey:
     return frozenset((requested.package, requested.spec) for requested in requests)
 
 
-def _with_torch(summary: str, torch: TorchBuild | None) -> str:
+def _add_torch(summary: str, torch: TorchBuild | None) -> str:
     if torch is None or torch.cuda is None:
         return summary
     torch_words = f"torch {torch.version}"
@@ -259,11 +269,11 @@ def _with_torch(summary: str, torch: TorchBuild | None) -> str:
     )
 
 
-def _pivot(spec: str) -> Version:
+def _pivot_version(spec: str) -> Version:
     return min(Version(item.version.removesuffix(".*")) for item in SpecifierSet(spec))
 
 
-def _apart(cuda: str, other: str) -> int:
+def _release_distance(cuda: str, other: str) -> int:
     return abs(_number(cuda) - _number(other))
 
 
@@ -272,9 +282,9 @@ def _number(cuda: str) -> int:
     return int(major) * 100 + int(minor)
 
 
-def targets(
+def nearest_targets(
     matrix: Matrix,
-    requests: Sequence[Demand],
+    requests: Sequence[VersionDemand],
     cuda: str | None,
     arch: Arch,
     *,
@@ -282,5 +292,5 @@ def targets(
 ) -> tuple[str, ...]:
     """The target of the matrix on `arch` with most of the requested packages, as text."""
     specs = {requested.package: requested.spec for requested in requests}
-    names = near.ranked(matrix, specs, cuda, arch, excluded=excluded)
-    return tuple(near.words(matrix, name, arch) for name in names[:1])
+    names = near.rank_targets(matrix, specs, cuda, arch, excluded=excluded)
+    return tuple(near.describe_target(matrix, name, arch) for name in names[:1])

@@ -15,36 +15,36 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.index.pages import IndexFile
 from imgbuild.resolve import engine_torch, sdist_code
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.resolve.feasible import IndexPages, UnmetDemand, find_obstacles
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 VERSIONS = 8  # of a package, all of which are examined
 PACKAGES = 80  # that are examined
 LEVELS = 3  # of requirements of requirements
-UPPER = frozenset({"==", "===", "<", "<=", "~="})
+UPPER_OPERATORS = frozenset({"==", "===", "<", "<=", "~="})
 SOURCES = {
-    "native": sdist_code.NATIVE,
+    "native": sdist_code.NATIVE_REASON,
     "placeholder": sdist_code.PLACEHOLDER,
     "cuda": "only source that compiles CUDA code exists",
 }
 
 
-def unavailable(
+def unavailable_demands(
     demands: Sequence[PackageDemand],
     have: Collection[str],
     omitted: Collection[str],
     pages: IndexPages,
-    tags: Tags,
-) -> list[Obstacle]:
+    tags: WheelTags,
+) -> list[UnmetDemand]:
     """An obstacle for each of `demands` with an unavailable requirement in every version.
 
     `have` are packages of the nearest target, which exist. `omitted` are excluded or overridden
     packages. Locked versions are not examined.
     """
-    search = _Search(have, omitted, pages, tags)
+    search = _UnavailableSearch(have, omitted, pages, tags)
     return [
-        Obstacle(
+        UnmetDemand(
             package=demand.package,
             demand=str(demand),
             cause="version",
@@ -57,11 +57,11 @@ def unavailable(
     ]
 
 
-class _Search:
+class _UnavailableSearch:
     """Examines each package once for each range of versions."""
 
     def __init__(
-        self, have: Collection[str], omitted: Collection[str], pages: IndexPages, tags: Tags
+        self, have: Collection[str], omitted: Collection[str], pages: IndexPages, tags: WheelTags
     ) -> None:
         self._have, self._omitted, self._pages, self._tags = have, omitted, pages, tags
         self._known: dict[tuple[str, str, tuple[str, ...]], str] = {}
@@ -72,28 +72,30 @@ class _Search:
         if key not in self._known:
             self._known[key] = ""  # for cycles
             if len(self._known) <= PACKAGES:
-                self._known[key] = self._of_versions(demand, levels)
+                self._known[key] = self._reason_of_versions(demand, levels)
         return self._known[key]
 
-    def _of_versions(self, demand: PackageDemand, levels: int) -> str:
+    def _reason_of_versions(self, demand: PackageDemand, levels: int) -> str:
         wheels = self._pages.wheels(demand, self._tags)
         if len(wheels) > VERSIONS:
             return ""
         newest = ""
         for wheel in wheels:
-            reason = self._of_wheel(demand, wheel, levels)
+            reason = self._reason_of_wheel(demand, wheel, levels)
             if not reason:
                 return ""
             newest = newest or reason
         return newest
 
-    def _of_wheel(self, demand: PackageDemand, wheel: IndexFile, levels: int) -> str:
+    def _reason_of_wheel(self, demand: PackageDemand, wheel: IndexFile, levels: int) -> str:
         try:
             text = self._pages.metadata(wheel)
-            required = engine_torch.required(demand, text, self._tags.markers)
-            needed = [_demand(item) for item in required if self._is_examined(item)]
-            for each in obstacles(needed, self._pages, self._tags):
-                code = sdist_code.code_of(each, self._pages) if each.cause == "source" else ""
+            required = engine_torch.required_with_extras(
+                demand, text, self._tags.environment_markers
+            )
+            needed = [_create_demand(item) for item in required if self._is_examined(item)]
+            for each in find_obstacles(needed, self._pages, self._tags):
+                code = sdist_code.obstacle_code(each, self._pages) if each.cause == "source" else ""
                 if each.cause != "source" or code in SOURCES:
                     reason = SOURCES.get(code, each.reason)
                     return f"requires {msgspec.structs.replace(each, reason=reason).text}"
@@ -107,13 +109,17 @@ class _Search:
             return ""
 
     def _is_examined(self, item: Requirement) -> bool:
-        name = normalize(item.name)
+        name = normalize_package(item.name)
         if item.url is not None or name in self._omitted:
             return False
-        return name not in self._have or any(each.operator in UPPER for each in item.specifier)
+        return name not in self._have or any(
+            each.operator in UPPER_OPERATORS for each in item.specifier
+        )
 
 
-def _demand(item: Requirement) -> PackageDemand:
+def _create_demand(item: Requirement) -> PackageDemand:
     return PackageDemand(
-        package=normalize(item.name), spec=str(item.specifier), extras=tuple(sorted(item.extras))
+        package=normalize_package(item.name),
+        spec=str(item.specifier),
+        extras=tuple(sorted(item.extras)),
     )

@@ -7,36 +7,36 @@ from collections.abc import Callable, Sequence
 
 from packaging.version import Version
 
-from imgbuild.index.candidates import described
+from imgbuild.index.candidates import wheel_platform_and_python
 from imgbuild.project import addresses
 from imgbuild.resolve.choose import DemandsFor, LockedFacts
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import Obstacle
-from imgbuild.wheel.tags import Tags
+from imgbuild.resolve.feasible import UnmetDemand
+from imgbuild.wheel.tags import WheelTags
 
 TORCH_OF_LOCAL = re.compile(r"torch\.?(\d+\.\d+)")
 
 
-def unfit(demands: Sequence[PackageDemand], tags: Tags) -> list[Obstacle]:
+def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[UnmetDemand]:
     """The wheels required by URL that are for another Python or architecture than `tags`."""
     return [
-        Obstacle(
+        UnmetDemand(
             package=demand.package,
             demand=str(demand),
             cause="python",
-            reason=f"the wheel is for {described(name)}",
+            reason=f"the wheel is for {wheel_platform_and_python(name)}",
             places=demand.places,
             version=version.public,
             by_url=True,
         )
         for demand in demands
-        if (name := _file(demand)) and not tags.fits(name)
+        if (name := _file(demand)) and not tags.is_compatible(name)
         if (version := addresses.wheel_version(demand.source)) is not None
     ]
 
 
-def nearest(
-    facts: Sequence[LockedFacts], demands: DemandsFor, tags: Callable[[str], Tags]
+def most_compatible(
+    facts: Sequence[LockedFacts], demands: DemandsFor, tags: Callable[[str], WheelTags]
 ) -> list[LockedFacts]:
     """The targets compatible with most wheels required by URL, according to Python and torch."""
     numbers = {
@@ -48,7 +48,7 @@ def nearest(
     return [each for each in facts if numbers[each.target] == least]
 
 
-def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
+def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: WheelTags) -> int:
     """The number of differences (Python, torch) between a target and a wheel's file name."""
     name = _file(demand)
     if not name:
@@ -57,7 +57,7 @@ def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
     match = TORCH_OF_LOCAL.search(version.local if version and version.local else "")
     torch = facts.versions.get("torch")
     other = bool(match and torch and Version(torch).release[:2] != Version(match[1]).release[:2])
-    return (not tags.fits(name)) + other
+    return (not tags.is_compatible(name)) + other
 
 
 def _file(demand: PackageDemand) -> str:

@@ -41,10 +41,10 @@ LAUNCHER = re.compile(
 """
 )
 
-Like = Literal["", "record", "launcher", "folder"]
+LikeKind = Literal["", "record", "launcher", "folder"]
 
 
-class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AcceptedDifference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry in a list of accepted differences.
 
     In `path`, * matches a part of a name, and ** a part of a path; "configuration" is the
@@ -61,7 +61,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     field: str
     reason: str
     only: tuple[str, ...] = ()
-    like: Like = ""
+    like: LikeKind = ""
 
 
 class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,25 +74,25 @@ class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def builders() -> tuple[Accepted, ...]:
+def builder_differences() -> tuple[AcceptedDifference, ...]:
     """The accepted differences between images that two builders create from the same plan."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return _accepted(text, FILE)
+    return _parse_accepted(text, FILE)
 
 
-def read(path: Path) -> tuple[Accepted, ...]:
+def read_accepted(path: Path) -> tuple[AcceptedDifference, ...]:
     """Read the list at `path`. Raises InputError with all problems."""
     try:
-        text = boundary.content(path).decode()
+        text = boundary.read_regular_file(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         message = f"cannot read {path}: {error}"
         raise InputError(message) from error
-    return _accepted(text, str(path))
+    return _parse_accepted(text, str(path))
 
 
-def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
+def _parse_accepted(text: str, file: str) -> tuple[AcceptedDifference, ...]:
     try:
-        entries = msgspec.convert(yaml_data.read(text) or [], tuple[Accepted, ...])
+        entries = msgspec.convert(yaml_data.parse_yaml(text) or [], tuple[AcceptedDifference, ...])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         message = f"{file} is not a valid list of accepted differences: {error}"
         raise InputError(message, hint="each entry must have path, field and reason") from error
@@ -103,21 +103,21 @@ def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
     return entries
 
 
-class Acceptor:
+class DifferenceMatcher:
     """Compares differences with a list, and records which entries are used.
 
-    `names` are the names of the two sides. `watch` stores the contents that entries compare.
+    `names` are the names of the two sides. `watch_side` stores the contents that entries compare.
     """
 
-    def __init__(self, accepted: Sequence[Accepted], names: tuple[str, str]) -> None:
+    def __init__(self, accepted: Sequence[AcceptedDifference], names: tuple[str, str]) -> None:
         self._accepted = accepted
         self._names = names
-        self._paths = [pattern(entry.path) for entry in accepted]
-        self._fields = [pattern(entry.field) for entry in accepted]
+        self._paths = [path_pattern(entry.path) for entry in accepted]
+        self._fields = [path_pattern(entry.field) for entry in accepted]
         self._texts: tuple[dict[str, bytearray], dict[str, bytearray]] = ({}, {})
         self._used: set[int] = set()
 
-    def watch(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
+    def watch_side(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
         """A callback for `Merged.add` of `side` (0 or 1) that stores the contents to compare."""
         limits = [
             (path, LIMITS[entry.like])
@@ -125,34 +125,37 @@ class Acceptor:
             if entry.like in LIMITS
         ]
 
-        def _reader_of(path: str) -> Callable[[bytes], object] | None:
+        def _content_reader(path: str) -> Callable[[bytes], object] | None:
             limit = max((limit for each, limit in limits if each.fullmatch(path)), default=0)
             if not limit:
                 return None
             buffer = self._texts[side][path] = bytearray()
 
-            def _keep(chunk: bytes) -> None:
+            def _append_chunk(chunk: bytes) -> None:
                 if path in self._texts[side]:
                     buffer.extend(chunk)
                     if len(buffer) > limit:
                         del self._texts[side][path]
 
-            return _keep
+            return _append_chunk
 
-        return _reader_of
+        return _content_reader
 
-    def judge(self, differences: Iterable[FileDifference]) -> tuple[FileDifference, ...]:
+    def accept_differences(
+        self, differences: Iterable[FileDifference]
+    ) -> tuple[FileDifference, ...]:
         """The differences in the same order, with the reasons of accepted ones."""
-        judged = [self._judged(each, ("", "launcher"), {}) for each in differences]
+        judged = [self._accept_difference(each, ("", "launcher"), {}) for each in differences]
         # Folders and RECORD refer to other files, whose differences must be compared first.
         for like in ("folder", "record"):
-            by_path = _by_path(judged)
+            by_path = _differences_by_path(judged)
             judged = [
-                each if each.reason else self._judged(each, (like,), by_path) for each in judged
+                each if each.reason else self._accept_difference(each, (like,), by_path)
+                for each in judged
             ]
         return tuple(judged)
 
-    def unused(self) -> tuple[Accepted, ...]:
+    def unused_entries(self) -> tuple[AcceptedDifference, ...]:
         """The entries without an accepted difference, except entries for other builders."""
         return tuple(
             entry
@@ -161,7 +164,7 @@ class Acceptor:
             and not (entry.only and set(entry.only).isdisjoint(self._names))
         )
 
-    def _judged(
+    def _accept_difference(
         self,
         difference: FileDifference,
         comparisons: tuple[str, ...],
@@ -174,7 +177,7 @@ class Acceptor:
                 continue
             if not self._fields[place].fullmatch(difference.field):
                 continue
-            if entry.only and self._only(difference) not in entry.only:
+            if entry.only and self._only_side(difference) not in entry.only:
                 continue
             if entry.like and not self._is_equivalent(entry.like, difference, by_path):
                 continue
@@ -182,14 +185,14 @@ class Acceptor:
             return msgspec.structs.replace(difference, reason=entry.reason)
         return difference
 
-    def _only(self, difference: FileDifference) -> str | None:
+    def _only_side(self, difference: FileDifference) -> str | None:
         """The only side that has the path or field, or None if both sides have it."""
         if difference.left is None:
             return self._names[1]
         return self._names[0] if difference.right is None else None
 
     def _is_equivalent(
-        self, like: Like, difference: FileDifference, by_path: Mapping[str, FileDifference]
+        self, like: LikeKind, difference: FileDifference, by_path: Mapping[str, FileDifference]
     ) -> bool:
         if like == "folder":
             return _is_harmless_folder(difference, by_path)
@@ -197,11 +200,13 @@ class Acceptor:
         if not left or not right:
             return False
         if like == "launcher":
-            return _launched(left) is not None and _launched(left) == _launched(right)
+            return _launcher_target(left) is not None and _launcher_target(
+                left
+            ) == _launcher_target(right)
         return _same_record(difference.path, left, right, by_path)
 
 
-def _by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
+def _differences_by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
     """One difference for each path, preferably one that is not accepted."""
     by_path: dict[str, FileDifference] = {}
     for each in judged:
@@ -224,14 +229,14 @@ def _is_folder(difference: FileDifference) -> bool:
     ).startswith("folder ")
 
 
-def pattern(text: str) -> re.Pattern[str]:
+def path_pattern(text: str) -> re.Pattern[str]:
     """Compile a pattern in which * matches a part of a name and ** a part of a path."""
     parts = re.split(r"(\*\*|\*)", text)
     stars = {"**": ".*", "*": "[^/]*"}
     return re.compile("".join(stars.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
-def _launched(script: bytes) -> tuple[str, str, str] | None:
+def _launcher_target(script: bytes) -> tuple[str, str, str] | None:
     """The interpreter, module and function of a script that only calls a function, or None.
 
     A script with an additional or different line does not match.

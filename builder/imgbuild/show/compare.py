@@ -1,8 +1,9 @@
 """Compares the files and configuration of two images for `imgbuild diff --files`.
 
-The input are two images and a list of accepted differences. The output is a `Comparison` with all
-differences in paths, types, modes, owners, link targets, attributes, contents and configuration,
-and the reasons for accepted ones. Times and the division into layers are not compared.
+The input are two images and a list of accepted differences. The output is a `ImageComparison` with
+all differences in paths, types, modes, owners, link targets, attributes, contents and
+configuration, and the reasons for accepted ones. Times and the division into layers are not
+compared.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from imgbuild.codec import compact
+from imgbuild.codec import encode_compact
 from imgbuild.oci.documents import Configuration
 from imgbuild.oci.image import ImageSummary
-from imgbuild.oci.merged import Merged, Node, shown_path
-from imgbuild.oci.reader import Reader, inflated
-from imgbuild.show.accepted import Accepted, Acceptor, FileDifference
-from imgbuild.system.reporter import SILENT, Reporter
-from imgbuild.system.threads import Stop, each
+from imgbuild.oci.merged import MergedTree, TreeNode, shown_path
+from imgbuild.oci.reader import TarReader, open_inflated
+from imgbuild.show.accepted import AcceptedDifference, DifferenceMatcher, FileDifference
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
+from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Bytes, Digest
 
 CONFIGURATION = "configuration"  # in place of a path
@@ -34,14 +35,14 @@ class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Bytes
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class ImageComparison(msgspec.Struct, frozen=True, kw_only=True):
     """The differences between two images. `unused` are entries of the list without a match."""
 
     left: CompareSide
     right: CompareSide
     equal: bool  # except for what is accepted
     differences: tuple[FileDifference, ...]
-    unused: tuple[Accepted, ...]
+    unused: tuple[AcceptedDifference, ...]
 
     @property
     def refused(self) -> tuple[FileDifference, ...]:
@@ -49,39 +50,39 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(each for each in self.differences if not each.reason)
 
 
-def compare(
+def compare_images(
     left: ImageSummary,
     right: ImageSummary,
-    accepted: Sequence[Accepted] = (),
+    accepted: Sequence[AcceptedDifference] = (),
     *,
     names: tuple[str, str],
-    reporter: Reporter = SILENT,
-) -> Comparison:
+    reporter: Reporter = SILENT_REPORTER,
+) -> ImageComparison:
     """Compare two images. `names` are the names for the images in the result.
 
     The images are read in parallel, with layers as streams. Raises IntegrityError if a layer is
     damaged.
     """
-    acceptor = Acceptor(accepted, names)
-    trees = _merged((left, right), acceptor, reporter)
+    acceptor = DifferenceMatcher(accepted, names)
+    trees = _merge_layers((left, right), acceptor, reporter)
     raw_differences = [
         *_configurations(left.configuration, right.configuration),
         *_trees(trees[0].root, trees[1].root),
     ]
-    differences = acceptor.judge(raw_differences)
-    return Comparison(
+    differences = acceptor.accept_differences(raw_differences)
+    return ImageComparison(
         left=_side(names[0], left, trees[0]),
         right=_side(names[1], right, trees[1]),
         equal=all(each.reason for each in differences),
         differences=differences,
-        unused=acceptor.unused(),
+        unused=acceptor.unused_entries(),
     )
 
 
-def _side(name: str, summary: ImageSummary, tree: Merged) -> CompareSide:
+def _side(name: str, summary: ImageSummary, tree: MergedTree) -> CompareSide:
     paths, size = 0, 0
     seen: set[int] = set()
-    for _, node in tree.walk():
+    for _, node in tree.iterate_paths():
         paths += 1
         if node.names == 1 or id(node) not in seen:
             size += node.size
@@ -92,29 +93,33 @@ def _side(name: str, summary: ImageSummary, tree: Merged) -> CompareSide:
     )
 
 
-def _merged(
-    summaries: Sequence[ImageSummary], acceptor: Acceptor, reporter: Reporter
-) -> list[Merged]:
+def _merge_layers(
+    summaries: Sequence[ImageSummary], acceptor: DifferenceMatcher, reporter: Reporter
+) -> list[MergedTree]:
     with reporter.progress("reading both images", None) as bar:
 
-        def _read(number: int, stop: Stop) -> Merged:
-            summary, tree = summaries[number], Merged()
+        def _read(number: int, stop: StopFlag) -> MergedTree:
+            summary, tree = summaries[number], MergedTree()
             for layer in summary.layers:
-                with inflated(layer) as stream:
-                    reader = Reader(stream, str(layer.path))
-                    tree.add(reader, advance=stop.checked(bar.advance), also=acceptor.watch(number))
+                with open_inflated(layer) as stream:
+                    reader = TarReader(stream, str(layer.path))
+                    tree.add(
+                        reader,
+                        advance=stop.check_before(bar.advance),
+                        also=acceptor.watch_side(number),
+                    )
             return tree
 
-        return each(range(len(summaries)), _read, threads=2)
+        return run_for_each(range(len(summaries)), _read, threads=2)
 
 
 # -- files
 
 
-def _trees(left: Node, right: Node) -> Iterator[FileDifference]:
+def _trees(left: TreeNode, right: TreeNode) -> Iterator[FileDifference]:
     """The differences between two trees, ordered by path."""
     first = (_names(left), _names(right))
-    todo: list[tuple[str, Node | None, Node | None]] = [("", left, right)]
+    todo: list[tuple[str, TreeNode | None, TreeNode | None]] = [("", left, right)]
     while todo:
         path, node, other = todo.pop()
         if node is None or other is None:
@@ -129,7 +134,7 @@ def _trees(left: Node, right: Node) -> Iterator[FileDifference]:
 
 
 def _nodes(
-    path: str, node: Node, other: Node, first: tuple[dict[int, str], dict[int, str]]
+    path: str, node: TreeNode, other: TreeNode, first: tuple[dict[int, str], dict[int, str]]
 ) -> Iterator[FileDifference]:
     if node.kind != other.kind:
         yield _difference(path, "type", node.kind, other.kind)
@@ -153,7 +158,7 @@ def _nodes(
         yield _difference(path, "same file as", *same)
 
 
-def _names(root: Node) -> dict[int, str]:
+def _names(root: TreeNode) -> dict[int, str]:
     """The first name of each file with several names."""
     first_names: dict[int, str] = {}
     todo = [("", root)]
@@ -166,11 +171,11 @@ def _names(root: Node) -> dict[int, str]:
     return first_names
 
 
-def _children(node: Node | None) -> dict[str, Node]:
+def _children(node: TreeNode | None) -> dict[str, TreeNode]:
     return (node.children if node else None) or {}
 
 
-def _summary(node: Node | None) -> str | None:
+def _summary(node: TreeNode | None) -> str | None:
     if node is None:
         return None
     if node.kind == "symlink":
@@ -179,11 +184,11 @@ def _summary(node: Node | None) -> str | None:
     return f"{node.kind} {node.mode:04o} of {_owner(node)}{size}"
 
 
-def _owner(node: Node) -> str:
+def _owner(node: TreeNode) -> str:
     return f"{node.uid}:{node.gid}"
 
 
-def _content(node: Node) -> str:
+def _content(node: TreeNode) -> str:
     return f"{node.size} bytes, sha256 {node.digest.hex()}"
 
 
@@ -218,5 +223,5 @@ def _settings(configuration: Configuration) -> dict[str, str]:
         elif key == "Labels" and isinstance(value, dict):
             settings |= {f"Labels {name}": f"={content}" for name, content in value.items()}
         elif value:
-            settings[key] = value if isinstance(value, str) else compact(value).decode()
+            settings[key] = value if isinstance(value, str) else encode_compact(value).decode()
     return {field: value for field, value in settings.items() if value}

@@ -17,18 +17,18 @@ from imgbuild.attest.sbom import needs
 from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.notes import nearest
+from imgbuild.matrix.notes import nearest_choice
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.plan.plan import FilesRecipe, Plan, WheelsRecipe
-from imgbuild.system.syntax import within
-from imgbuild.values import Arch, Bytes, normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.system.syntax import is_within
+from imgbuild.values import Arch, Bytes, normalize_package
+from imgbuild.wheel.tags import WheelTags
 
-ANY = "any version"
-REPEATED = " (*)"  # after a package whose dependencies are above
+ANY_VERSION = "any version"
+REPEATED_MARK = " (*)"  # after a package whose dependencies are above
 
 
-class Dependency(msgspec.Struct, frozen=True, kw_only=True):
+class PackageDependency(msgspec.Struct, frozen=True, kw_only=True):
     """A requirement: `package` requires `needs`, as `requirement` in METADATA states.
 
     `spec` is the specifier, or "" for any version. `extra` is the extra of `package` that declares
@@ -43,7 +43,7 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
     extra: str = ""
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True):
+class DependencyGraph(msgspec.Struct, frozen=True, kw_only=True):
     """The packages of a target and their dependencies. `roots` are required by the target.
 
     `packages` maps packages to versions, and `roots` maps packages to specifiers.
@@ -53,7 +53,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     arch: Arch
     roots: dict[str, str]
     packages: dict[str, str]
-    dependencies: tuple[Dependency, ...]
+    dependencies: tuple[PackageDependency, ...]
 
 
 class PackageLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,17 +89,17 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     as_of: str
     target_spec: str | None
-    dependents: tuple[Dependency, ...]
+    dependents: tuple[PackageDependency, ...]
     bounds: str
     unpinned: str = ""
-    exact: tuple[Dependency, ...] = ()
+    exact: tuple[PackageDependency, ...] = ()
     learned: tuple[Constraint, ...] = ()
     notes: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     layer: PackageLayer | None = None
 
 
-class Unmet(msgspec.Struct, frozen=True, kw_only=True):
+class UnmetRequirement(msgspec.Struct, frozen=True, kw_only=True):
     """A requirement on `package` that a target does not satisfy, because it has `version`."""
 
     package: str
@@ -119,46 +119,50 @@ class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
     package: str
     version: str
     targets: tuple[str, ...]
-    obstacles: tuple[Unmet, ...]
+    obstacles: tuple[UnmetRequirement, ...]
     lacks: tuple[str, ...] = ()
 
 
-def graph(lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]) -> Graph:
+def dependency_graph(
+    lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]
+) -> DependencyGraph:
     """The dependencies between packages of `lock`. `requires` maps packages to requirements."""
-    versions = {normalize(name): version for name, version in lock.arch[arch].versions.items()}
+    versions = {
+        normalize_package(name): version for name, version in lock.arch[arch].versions.items()
+    }
     base = lock.base
-    markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-    return Graph(
+    markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+    return DependencyGraph(
         target=lock.target,
         arch=arch,
         roots={name: spec for name, spec in lock.requirements.items() if name in versions},
         packages=versions,
         dependencies=tuple(
-            Dependency(
+            PackageDependency(
                 package=need.package,
                 version=versions[need.package],
-                needs=normalize(need.requirement.name),
-                requirement=_plain(need.requirement),
+                needs=normalize_package(need.requirement.name),
+                requirement=_without_marker(need.requirement),
                 spec=str(need.requirement.specifier),
                 extra=need.extra,
             )
-            for need in needs.applied(requires, markers)
+            for need in needs.applied_requirements(requires, markers)
         ),
     )
 
 
-def _plain(requirement: Requirement) -> str:
+def _without_marker(requirement: Requirement) -> str:
     """Format a requirement without the marker, such as torch[opt]<3,>=2.1."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     address = f" @ {requirement.url}" if requirement.url else ""
-    return f"{normalize(requirement.name)}{extras}{requirement.specifier}{address}"
+    return f"{normalize_package(requirement.name)}{extras}{requirement.specifier}{address}"
 
 
 def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
     """The normalized name of `package`. Raises InputError if `versions` lacks it."""
-    name = normalize(package)
+    name = normalize_package(package)
     if name not in versions:
-        near = nearest(name, versions)
+        near = nearest_choice(name, versions)
         suggestion = f"did you mean {near}? " if near else ""
         message = f"{target} has no package {package}"
         raise InputError(
@@ -167,8 +171,8 @@ def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
     return name
 
 
-def absent(
-    graph: Graph, package: str, lock: Lock, arch: Arch, learned: Sequence[Constraint]
+def absent_package(
+    graph: DependencyGraph, package: str, lock: Lock, arch: Arch, learned: Sequence[Constraint]
 ) -> AbsentPackage:
     """The requirements of `package` in `graph`, by METADATA and code, on packages of a lock."""
     has, version = lock.arch[arch].versions, graph.packages[package]
@@ -181,7 +185,7 @@ def absent(
     bounds += [
         (constraint.other, str(constraint.spec), True)
         for constraint in learned
-        if constraint.package == package and constraint.covers(version)
+        if constraint.package == package and constraint.restricts_other_for(version)
     ]
     return AbsentPackage(
         target=lock.target,
@@ -190,15 +194,17 @@ def absent(
         version=version,
         targets=(graph.target,),
         obstacles=tuple(
-            Unmet(package=name, spec=spec, version=has[name], learned=by_code)
+            UnmetRequirement(package=name, spec=spec, version=has[name], learned=by_code)
             for name, spec, by_code in bounds
-            if name in has and not within(has[name], spec)
+            if name in has and not is_within(has[name], spec)
         ),
         lacks=tuple(sorted(needed.keys() - has.keys())),
     )
 
 
-def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -> VersionReason:
+def version_reason(
+    graph: DependencyGraph, package: str, as_of: str, learned: Sequence[Constraint]
+) -> VersionReason:
     """The reasons for the version of `package`, a normalized name in `graph`."""
     dependents = tuple(
         dependent
@@ -207,7 +213,7 @@ def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -
     )
     specs = [SpecifierSet(dependent.spec) for dependent in dependents]
     concerned = tuple(
-        constraint for constraint in learned if _bounds(constraint, package, graph.packages)
+        constraint for constraint in learned if _bounds_package(constraint, package, graph.packages)
     )
     specs += [constraint.spec for constraint in concerned if constraint.other == package]
     return VersionReason(
@@ -245,16 +251,22 @@ def _intersection(specs: Iterable[SpecifierSet]) -> str:
     return ",".join([*map(str, tightest), *sorted(map(str, others))])
 
 
-def _bounds(constraint: Constraint, package: str, versions: Mapping[str, str]) -> bool:
+def _bounds_package(constraint: Constraint, package: str, versions: Mapping[str, str]) -> bool:
     """Whether a constraint requires or excludes versions of `package`."""
     if constraint.other == package:
-        return constraint.concerns(versions)
+        return constraint.applies_to(versions)
     other = versions.get(constraint.other)
     rules_out = other is not None and not constraint.spec.contains(other, prereleases=True)
-    return constraint.package == package and rules_out and not constraint.covers(versions[package])
+    return (
+        constraint.package == package
+        and rules_out
+        and not constraint.restricts_other_for(versions[package])
+    )
 
 
-def layer_of(planned: Plan, layers: Sequence[LayerDigests], package: str) -> PackageLayer | None:
+def replaced_layers(
+    planned: Plan, layers: Sequence[LayerDigests], package: str
+) -> PackageLayer | None:
     """The layers that change with the version of a package. None for a package without a layer."""
     lists_versions = [
         layer
@@ -265,7 +277,7 @@ def layer_of(planned: Plan, layers: Sequence[LayerDigests], package: str) -> Pac
     sizes = {layer.name: made.size for layer, made in zip(planned.layers, layers, strict=True)}
     for position, layer in enumerate(planned.layers, start=1):
         if isinstance(layer.recipe, WheelsRecipe):
-            packages = [normalize(wheel.package) for wheel in layer.recipe.wheels]
+            packages = [normalize_package(wheel.package) for wheel in layer.recipe.wheels]
             if package in packages:
                 changed = (layer.name, *(each.name for each in lists_versions))
                 return PackageLayer(
@@ -282,10 +294,10 @@ def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
     """The bounds on the version and their origins, as pairs for two columns."""
     if reason.target_spec is not None:
         pinned = ", a pin of the matrix" if reason.target_spec.startswith("==") else ""
-        yield f"target {reason.target}", (reason.target_spec or ANY) + pinned
+        yield f"target {reason.target}", (reason.target_spec or ANY_VERSION) + pinned
     for dependent in reason.dependents:
         extra = f"[{dependent.extra}]" if dependent.extra else ""
-        yield f"{dependent.package}{extra} {dependent.version}", dependent.spec or ANY
+        yield f"{dependent.package}{extra} {dependent.version}", dependent.spec or ANY_VERSION
     if reason.as_of:
         yield "as_of", f"uploaded before {reason.as_of}"
 
@@ -305,13 +317,18 @@ def bounds_summary(reason: VersionReason) -> str:
     for part in sorted(SpecifierSet(reason.bounds), key=str):
         names = dict.fromkeys(name for name, spec in sources if part in set(spec))
         together.setdefault(", ".join(names), []).append(str(part))
-    return ", ".join(f"{','.join(parts)} ({names})" for names, parts in together.items()) or ANY
+    return (
+        ", ".join(f"{','.join(parts)} ({names})" for names, parts in together.items())
+        or ANY_VERSION
+    )
 
 
 class DependencyTree:
     """Formats a graph as indented lines. Dependencies of each package are listed once."""
 
-    def __init__(self, graph: Graph, *, invert: bool = False, depth: int | None = None) -> None:
+    def __init__(
+        self, graph: DependencyGraph, *, invert: bool = False, depth: int | None = None
+    ) -> None:
         self._graph = graph
         self._depth = depth
         self._invert = invert
@@ -328,10 +345,10 @@ class DependencyTree:
                 self._next[start].append((end, dependency.requirement))
         self._shown: set[str] = set()
 
-    def lines(self, roots: Sequence[str]) -> Iterator[str]:
+    def tree_lines(self, roots: Sequence[str]) -> Iterator[str]:
         """The lines of the trees below `roots`."""
         for name in roots:
-            yield from self._below(name, "", "", "", 0)
+            yield from self._lines_below(name, "", "", "", 0)
 
     def reached(self, roots: Sequence[str]) -> set[str]:
         """The packages in the trees of `roots`, up to the displayed depth."""
@@ -346,10 +363,12 @@ class DependencyTree:
             level += 1
         return names
 
-    def _below(self, name: str, note: str, first: str, rest: str, level: int) -> Iterator[str]:
+    def _lines_below(
+        self, name: str, note: str, first: str, rest: str, level: int
+    ) -> Iterator[str]:
         below = sorted(self._next[name])
         repeated = bool(below) and name in self._shown
-        mark = REPEATED if repeated else ""
+        mark = REPEATED_MARK if repeated else ""
         yield f"{first}{name} {self._graph.packages[name]}{note}{mark}"
         if repeated or (self._depth is not None and level >= self._depth):
             return
@@ -358,4 +377,4 @@ class DependencyTree:
             last = number == len(below)
             branch, space = ("└── ", "    ") if last else ("├── ", "│   ")
             label = f" [{requirement}]" if self._invert or requirement != end else ""
-            yield from self._below(end, label, rest + branch, rest + space, level + 1)
+            yield from self._lines_below(end, label, rest + branch, rest + space, level + 1)

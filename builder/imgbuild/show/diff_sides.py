@@ -21,29 +21,31 @@ from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.oci.image import PlatformImage
 from imgbuild.plan import image_digests
 from imgbuild.registry import artifact_store
-from imgbuild.registry.client import Client
-from imgbuild.registry.image import read
-from imgbuild.registry.image_reference import Reference, parse
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image import read_registry_image
+from imgbuild.registry.image_reference import ImageReference, parse_reference
 from imgbuild.show import image_diff, revisions
 from imgbuild.show.image_diff import DiffLayer, DiffSide, SideContent
 from imgbuild.system import boundary
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Digest
 
-MADE = re.compile(r"imgbuild layer (.+)")
+LAYER_COMMENT = re.compile(r"imgbuild layer (.+)")
 LOCK = "lock.json"
 DIGESTS_FILE = "digests.json"
 
 
-def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SILENT) -> DiffSide:
+def read_side(
+    text: str, client: RegistryClient, matrix: Path | None, reporter: Reporter = SILENT_REPORTER
+) -> DiffSide:
     """Read the image `text`. Raises InputError or LockStale if it does not exist."""
     path = Path(text)
     if path.exists():
-        return _on_disk(path, text)
+        return _side_on_disk(path, text)
     name, at, revision = text.partition("@")
     if "/" not in name and ":" not in name and not revision.startswith("sha256:"):
-        return _target_side(name, revision, text, matrix) if at else _locked(name, matrix)
-    return _in_registry(client, parse(text, default_tag="latest"), reporter)
+        return _target_side(name, revision, text, matrix) if at else _locked_side(name, matrix)
+    return _registry_side(client, parse_reference(text, default_tag="latest"), reporter)
 
 
 def select_arches(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
@@ -60,14 +62,14 @@ def select_arches(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
     return msgspec.structs.replace(side, arch=kept)
 
 
-def _on_disk(path: Path, name: str) -> DiffSide:
+def _side_on_disk(path: Path, name: str) -> DiffSide:
     file = path / LOCK if path.is_dir() else path
     hint = f"specify {LOCK}, or a folder with {LOCK} and {DIGESTS_FILE}"
     if not file.is_file():
         message = f"{path} has no {LOCK}"
         raise InputError(message, hint=hint)
     lock = lock_file.decode_lock(
-        boundary.content(file), str(file), hint=hint, remedy="run imgbuild lock again"
+        boundary.read_regular_file(file), str(file), hint=hint, remedy="run imgbuild lock again"
     )
     place = file.with_name(DIGESTS_FILE)
     if not place.is_file():
@@ -75,29 +77,31 @@ def _on_disk(path: Path, name: str) -> DiffSide:
             f"{place} is missing, but required because a lock does not contain the sizes of layers"
         )
         raise InputError(message, hint=hint)
-    return image_diff.side(lock, image_digests.read_digests_at(place, lock, hint=hint), name)
+    return image_diff.lock_side(lock, image_digests.read_digests_at(place, lock, hint=hint), name)
 
 
-def _locked(name: str, matrix: Path | None) -> DiffSide:
-    images = project_paths.find(matrix).images
+def _locked_side(name: str, matrix: Path | None) -> DiffSide:
+    images = project_paths.find_project(matrix).images
     if matrix is None and not lock_file.lock_path(images, name).exists():
-        catalogue = project_paths.catalogue()
+        catalogue = project_paths.catalogue_project()
         images = catalogue.images if name in catalogue.locked_targets() else images
     lock = lock_file.read_lock(images, name)
-    return image_diff.side(lock, image_digests.read_digests(images, lock))
+    return image_diff.lock_side(lock, image_digests.read_digests(images, lock))
 
 
 def _target_side(name: str, revision: str, text: str, matrix: Path | None) -> DiffSide:
-    locked_lock = revisions.locked_at(project_paths.find(matrix), name, revision)
+    locked_lock = revisions.locked_at(project_paths.find_project(matrix), name, revision)
     if locked_lock is None:
         message = f"{name} has no lock at {revision}"
         raise InputError(message, hint="specify another revision, or another target")
-    return image_diff.side(*locked_lock, name=text)
+    return image_diff.lock_side(*locked_lock, name=text)
 
 
-def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> DiffSide:
-    remote_image = read(client, reference)
-    attached = _attached(client, reference, remote_image.top.digest, reporter)
+def _registry_side(
+    client: RegistryClient, reference: ImageReference, reporter: Reporter
+) -> DiffSide:
+    remote_image = read_registry_image(client, reference)
+    attached = _attached_lock(client, reference, remote_image.top.digest, reporter)
     if attached is None:
         reporter.warn(
             f"{reference} has no lock attached; only the package versions in its"
@@ -112,14 +116,16 @@ def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Di
     )
 
 
-def _attached(
-    client: Client, reference: Reference, digest: Digest, reporter: Reporter
+def _attached_lock(
+    client: RegistryClient, reference: ImageReference, digest: Digest, reporter: Reporter
 ) -> LockBundle | None:
     """The lock and digests attached to the image `digest`, if they belong to the image."""
     place = str(reference)
-    for artifact in artifact_store.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
+    for artifact in artifact_store.find_artifacts(
+        client, reference.repository, digest, bundle.ARTIFACT_TYPE
+    ):
         try:
-            attached = bundle.read(
+            attached = bundle.read_lock_bundle(
                 {name: part.data for name, part in artifact.files.items()}, place
             )
         except ImgbuildError as error:
@@ -135,7 +141,7 @@ def _attached(
 
 def _content(image: PlatformImage, attached: LockBundle | None) -> SideContent:
     commands = [step.created_by for step in image.configuration.history if not step.empty_layer]
-    names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in commands]
+    names = [match[1] if (match := LAYER_COMMENT.fullmatch(text)) else "" for text in commands]
     names += [""] * (len(image.layers) - len(names))
     labelled = {
         ("wheel", key.removeprefix(VERSION_LABEL)): text
@@ -143,13 +149,13 @@ def _content(image: PlatformImage, attached: LockBundle | None) -> SideContent:
         if key.startswith(VERSION_LABEL)
     }
     return SideContent(
-        packages=image_diff.versions(attached.lock, image.arch) if attached else labelled,
+        packages=image_diff.package_versions(attached.lock, image.arch) if attached else labelled,
         layers=tuple(
             DiffLayer(name=name or layer.digest, digest=layer.digest, size=layer.size)
             for name, layer in zip(names, image.layers, strict=False)
         ),
         size=image.size,
-        properties=image_diff.properties(
+        properties=image_diff.image_properties(
             attached.lock, attached.target_digests.arch.get(image.arch)
         )
         if attached

@@ -19,14 +19,14 @@ _MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
-def text(reports: Sequence[Report], form: str, *, notes: bool) -> str:
+def findings_text(reports: Sequence[Report], form: str, *, notes: bool) -> str:
     """The findings in the format `form`, "sarif" or "github", with notes if `notes` is set."""
     if form == "sarif":
-        return codec.encode(sarif(reports, notes=notes)).decode()
+        return codec.encode(sarif_document(reports, notes=notes)).decode()
     return "\n".join(workflow_commands(reports, notes=notes))
 
 
-def _shown(reports: Iterable[Report], *, notes: bool) -> Iterator[tuple[Report, Finding]]:
+def _shown_findings(reports: Iterable[Report], *, notes: bool) -> Iterator[tuple[Report, Finding]]:
     for report in reports:
         for finding in report.findings:
             if notes or finding.severity is not Severity.NOTE:
@@ -40,7 +40,7 @@ def _words(report: Report, finding: Finding) -> str:
 
 def workflow_commands(reports: Iterable[Report], *, notes: bool) -> Iterator[str]:
     """A workflow command of GitHub Actions for each finding."""
-    for report, finding in _shown(reports, notes=notes):
+    for report, finding in _shown_findings(reports, notes=notes):
         properties = {"title": finding.check}
         if isinstance(finding, CodeFinding):
             properties = {
@@ -49,19 +49,23 @@ def workflow_commands(reports: Iterable[Report], *, notes: bool) -> Iterator[str
                 **({} if finding.cell else {"line": str(finding.line), "col": str(finding.column)}),
                 "title": finding.code,
             }
-        shown = ",".join(f"{key}={_escaped(value, _PROPERTY)}" for key, value in properties.items())
-        words = _escaped(_words(report, finding), _MESSAGE)
+        shown = ",".join(
+            f"{key}={_escape_value(value, _PROPERTY)}" for key, value in properties.items()
+        )
+        words = _escape_value(_words(report, finding), _MESSAGE)
         yield f"::{_COMMANDS[finding.severity]} {shown}::{words}"
 
 
-def _escaped(value: str, table: Mapping[str, str]) -> str:
+def _escape_value(value: str, table: Mapping[str, str]) -> str:
     return "".join(table.get(character, character) for character in value)
 
 
-def sarif(reports: Iterable[Report], *, notes: bool) -> dict[str, Any]:
+def sarif_document(reports: Iterable[Report], *, notes: bool) -> dict[str, Any]:
     """A SARIF 2.1.0 run with all findings. A finding in a wheel has no location."""
-    results = [_result(report, finding) for report, finding in _shown(reports, notes=notes)]
-    listed = kinds.load()
+    results = [
+        _result(report, finding) for report, finding in _shown_findings(reports, notes=notes)
+    ]
+    listed = kinds.load_finding_kinds()
     rules = [
         {
             "id": rule,

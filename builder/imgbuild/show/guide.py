@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from imgbuild.show.page import Page, PageImage, capabilities
-from imgbuild.smoke.records import RecordedRun, equal_image, words
+from imgbuild.show.page import PageImage, TargetPage, image_capabilities
+from imgbuild.smoke.records import RecordedRun, equal_image, run_summary
 from imgbuild.system import quoting
 from imgbuild.system.amounts import size_text
 
@@ -27,20 +27,20 @@ PULL = "docker pull "  # the start of the command that pulls an image from a reg
 ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
 
-class Guide(msgspec.Struct, frozen=True, kw_only=True):
+class TargetGuide(msgspec.Struct, frozen=True, kw_only=True):
     """The text of /opt/imgbuild/README in the image of a target, and the page of the target."""
 
     readme: str
-    page: Page
+    page: TargetPage
 
 
-def guide(readme: str, page: Page, *, user_packages: bool) -> Guide:
+def create_guide(readme: str, page: TargetPage, *, user_packages: bool) -> TargetGuide:
     """The guide of a target. In an image without `user_packages`, only root can use pip."""
-    text = readme_of(readme, page.row.target, user_packages=user_packages)
-    return Guide(readme=text, page=page)
+    text = image_readme(readme, page.row.target, user_packages=user_packages)
+    return TargetGuide(readme=text, page=page)
 
 
-def readme_of(readme: str, target: str, *, user_packages: bool) -> str:
+def image_readme(readme: str, target: str, *, user_packages: bool) -> str:
     """The README of an image. Without `user_packages`, the section on adding packages differs."""
     if user_packages:
         return readme
@@ -52,7 +52,7 @@ def readme_of(readme: str, target: str, *, user_packages: bool) -> str:
     return ADDITION.sub(lambda _: text, readme)
 
 
-def lines(guide: Guide) -> Iterator[str]:
+def guide_lines(guide: TargetGuide) -> Iterator[str]:
     """The guide as Markdown with 100 columns. Only commands and digests can be longer."""
     page = guide.page
     yield from guide.readme.rstrip("\n").split("\n")
@@ -75,13 +75,13 @@ def lines(guide: Guide) -> Iterator[str]:
             yield from _item(f"{image.arch}: no test record for this digest")
         for run in image.runs:
             other = f"; {equal_image(run.digest)}" if run.digest != image.digest else ""
-            yield from _item(f"{image.arch}, {_run(run)}{other}")
+            yield from _item(f"{image.arch}, {_run_text(run)}{other}")
     if any(image.runs for image in page.images):
         cases = f"imgbuild show {shlex.quote(page.row.target)} --tests"
         yield from ("", "Skipped cases and their reasons:", "", f"    {cases}")
 
 
-def _commands(page: Page) -> Iterator[str]:
+def _commands(page: TargetPage) -> Iterator[str]:
     """The commands to run the image with an engine, on a Slurm cluster and in Kubernetes."""
     if compose := [command for command in page.commands if COMPOSE in command]:
         name = shlex.quote(page.row.target)
@@ -108,20 +108,20 @@ def _facts(image: PageImage) -> Sequence[str]:
     """The download size, the size on disk, and the requirements on the host."""
     needs = [f"NVIDIA driver {image.driver}"] if image.driver else []
     needs += [f"glibc {image.glibc}"] if image.glibc else []
-    needs += [f"a GPU of {gpus}"] if (gpus := capabilities(image)) else []
+    needs += [f"a GPU of {gpus}"] if (gpus := image_capabilities(image)) else []
     return (
         f"{size_text(image.size)} to download, {size_text(image.unpacked)} unpacked",
         *([f"needs at least {', '.join(needs)}"] if needs else []),
     )
 
 
-def _run(run: RecordedRun) -> str:
+def _run_text(run: RecordedRun) -> str:
     """The tier, machine, date and numbers of cases of a run, and the first failure."""
     failure = (
         f"; {quoting.code_span(f'{run.first.case}: {run.first.message}')}" if run.first else ""
     )
     cases = f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped"
-    return f"{words(run)}: {cases}{failure}"
+    return f"{run_summary(run)}: {cases}{failure}"
 
 
 def _item(text: str) -> list[str]:

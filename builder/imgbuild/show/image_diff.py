@@ -1,6 +1,6 @@
 """Compares two images by packages and by bytes to pull.
 
-The input are two locks of a target, or two sides of any kind. The output is a `Diff`.
+The input are two locks of a target, or two sides of any kind. The output is a `ImageDiff`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.show import lock_changes
-from imgbuild.smoke.records import LISTED
-from imgbuild.system.amounts import count, first_of, size_text
+from imgbuild.smoke.records import LISTED_PACKAGES
+from imgbuild.system.amounts import format_count, join_first, size_text
 from imgbuild.values import Arch, Bytes, Digest
 
-NAMED = 5  # layers in a line of text
+NAMED_CHANGES = 5  # layers in a line of text
 WHEEL = "wheel"  # packages of this kind come first
 KINDS = {WHEEL: "wheels", "deb": "Debian packages", "interpreter": "interpreter"}
-# Settings that `properties` also has, and architectures, which have lines of their own.
+# Settings that `image_properties` also has, and architectures, which have lines of their own.
 PROPERTIES = ("CUDA: ", "Python: ", "compute capabilities: ", *(f"{arch} " for arch in Arch))
-FEW = 20  # packages of a kind that a summary lists
+FEW_CHANGES = 20  # packages of a kind that a summary lists
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
     """A package that was added (`before` is empty), removed (`after` is empty) or changed."""
 
     kind: str  # "wheel", "deb" or "interpreter"
@@ -50,14 +50,14 @@ class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
     `hosts` are properties that are known for both images and differ.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[PackageChange, ...]
     layers: tuple[str, ...]
     pull: int
     total: int
     hosts: tuple[HostChange, ...] = ()
 
 
-class Diff(msgspec.Struct, frozen=True, kw_only=True):
+class ImageDiff(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of a target, or from the image `before` to `target`.
 
     `absent` are architectures that only the old image has. `new` are architectures that only the
@@ -105,24 +105,26 @@ class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
     lock: Lock | None = None
 
 
-def diff(old: tuple[Lock, TargetDigests] | None, new: tuple[Lock, TargetDigests]) -> Diff:
+def diff_locked_targets(
+    old: tuple[Lock, TargetDigests] | None, new: tuple[Lock, TargetDigests]
+) -> ImageDiff:
     """Compare two locks of a target. `old` is None if the target was not locked."""
-    return between(side(*old) if old else None, side(*new))
+    return diff_sides(lock_side(*old) if old else None, lock_side(*new))
 
 
-def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
+def lock_side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
     """The side for a lock. The default name is that of the target."""
     return DiffSide(
         name=name or lock.target,
         arch={
             arch: SideContent(
-                packages=versions(lock, arch),
+                packages=package_versions(lock, arch),
                 layers=tuple(
                     DiffLayer(name=layer.name, digest=layer.digest, size=layer.size)
                     for layer in image.layers
                 ),
                 size=image.size,
-                properties=properties(lock, image),
+                properties=image_properties(lock, image),
             )
             for arch, image in target_digests.arch.items()
         },
@@ -130,7 +132,7 @@ def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
     )
 
 
-def properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
+def image_properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
     """The properties of an image: CUDA, Python, requirements on the host, and unpacked size."""
     floors = image.floors if image is not None else None
     capabilities = {*floors.gpu, *floors.gpu_ptx} if floors is not None else ()
@@ -138,19 +140,19 @@ def properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
         "CUDA": lock.cuda,
         "Python": lock.base.python,
         "oldest driver": floors.driver if floors is not None else "",
-        "GPUs": " ".join(sorted(capabilities, key=gpus.numbers)),
+        "GPUs": " ".join(sorted(capabilities, key=gpus.version_numbers)),
         "unpacked": size_text(sum(layer.unpacked for layer in image.layers)) if image else "",
     }
 
 
-def between(old: DiffSide | None, new: DiffSide) -> Diff:
+def diff_sides(old: DiffSide | None, new: DiffSide) -> ImageDiff:
     """Compare two sides. On an architecture that `old` lacks, everything is new.
 
     If only some packages of a side are known, only these are compared. x86_64 is first, and wheels
     precede Debian packages.
     """
     before = old.arch if old else {}
-    return Diff(
+    return ImageDiff(
         target=new.name,
         before=old.name if old else "",
         arch={
@@ -166,10 +168,10 @@ def between(old: DiffSide | None, new: DiffSide) -> Diff:
 def _settings(old: Lock | None, new: Lock | None) -> Iterator[str]:
     """The changed settings, except properties that depend on the architecture."""
     before, after = (
-        lock_changes.decoded(codec.encode(lock) if lock else None) for lock in (old, new)
+        lock_changes.decode_lock(codec.encode(lock) if lock else None) for lock in (old, new)
     )
     if before and after:
-        for line in lock_changes.differences(before, after).settings:
+        for line in lock_changes.lock_changes(before, after).settings:
             if not line.startswith(PROPERTIES):
                 yield line
 
@@ -195,7 +197,7 @@ def _arch(old: SideContent | None, new: SideContent, keys: Iterable[tuple[str, s
     fresh = {layer.digest: layer for layer in new.layers if layer.digest not in digests}
     return ArchDiff(
         changes=tuple(
-            Change(
+            PackageChange(
                 kind=key[0],
                 package=key[1],
                 before=before.get(key, ""),
@@ -215,7 +217,7 @@ def _arch(old: SideContent | None, new: SideContent, keys: Iterable[tuple[str, s
     )
 
 
-def versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
+def package_versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
     """The versions of all packages of `lock` on `arch` by kind and name."""
     wheels = {
         ("wheel", wheel.package): wheel.version for wheel in installed_wheels(lock.arch[arch])
@@ -227,15 +229,15 @@ def versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
 
 
 def _layers(names: Sequence[str]) -> str:
-    return f"{count(len(names), 'layer')}: {first_of(names, NAMED)}"
+    return f"{format_count(len(names), 'layer')}: {join_first(names, NAMED_CHANGES)}"
 
 
-def words(diff: Diff) -> list[str]:
+def diff_lines(diff: ImageDiff) -> list[str]:
     """The differences as lines of text, with all packages."""
     return _lines(diff, _changes)
 
 
-def summary(diff: Diff) -> list[str]:
+def diff_summary(diff: ImageDiff) -> list[str]:
     """The differences as lines of text. If many packages differ, only the main ones are listed.
 
     For an architecture that only the new image has, only the size is shown. Packages that are the
@@ -255,12 +257,14 @@ def summary(diff: Diff) -> list[str]:
     return _lines(diff, _body)
 
 
-def is_short(diff: Diff) -> bool:
+def is_short(diff: ImageDiff) -> bool:
     """Whether the summary omits packages."""
-    return any(len(changes) > FEW for part in diff.arch.values() for _, changes in _kinds(part))
+    return any(
+        len(changes) > FEW_CHANGES for part in diff.arch.values() for _, changes in _kinds(part)
+    )
 
 
-def _lines(diff: Diff, body: Callable[[ArchDiff], Iterable[str]]) -> list[str]:
+def _lines(diff: ImageDiff, body: Callable[[ArchDiff], Iterable[str]]) -> list[str]:
     lines = []
     name = diff.target
     if diff.before not in ("", diff.target):
@@ -275,7 +279,7 @@ def _lines(diff: Diff, body: Callable[[ArchDiff], Iterable[str]]) -> list[str]:
             lines.append(f"{name} {arch}: no change")
             continue
         lines.append(
-            f"{name} {arch}: {count(len(part.changes), 'package')} changed;"
+            f"{name} {arch}: {format_count(len(part.changes), 'package')} changed;"
             f" {part.pull / 1e6:,.1f} MB of {part.total / 1e6:,.1f} MB to pull"
             f" ({_layers(part.layers)})"
         )
@@ -297,7 +301,7 @@ def _changes(part: ArchDiff) -> Iterator[str]:
         yield from (f"  {_change(change)}" for change in changes)
 
 
-def _kinds(part: ArchDiff) -> Iterator[tuple[str, list[Change]]]:
+def _kinds(part: ArchDiff) -> Iterator[tuple[str, list[PackageChange]]]:
     """The changes by kind of package, in the order of KINDS."""
     for kind in KINDS:
         changes = [change for change in part.changes if change.kind == kind]
@@ -305,18 +309,18 @@ def _kinds(part: ArchDiff) -> Iterator[tuple[str, list[Change]]]:
             yield kind, changes
 
 
-def _change(change: Change) -> str:
+def _change(change: PackageChange) -> str:
     return f"{change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
 
 
 def _summary(part: ArchDiff) -> Iterator[str]:
     for kind, changes in _kinds(part):
-        if len(changes) <= FEW:
+        if len(changes) <= FEW_CHANGES:
             yield from [] if kind == WHEEL else [f"  {KINDS[kind]}:"]
             yield from (f"  {_change(change)}" for change in changes)
             continue
         named = {change.package: change for change in changes if kind == WHEEL}
-        yield from (f"  {_change(named[name])}" for name in LISTED if name in named)
+        yield from (f"  {_change(named[name])}" for name in LISTED_PACKAGES if name in named)
         numbers = {
             "added": sum(not change.before for change in changes),
             "removed": sum(not change.after for change in changes),

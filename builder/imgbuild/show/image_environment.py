@@ -1,7 +1,8 @@
 """Collects the variables of an image with value, reason, source and origin.
 
-The input are the matrix and the lock of a target, if it exists. The output is an `Environment` with
-the variables in the image, and variables that are set at run time (`set` in data/variables.yaml).
+The input are the matrix and the lock of a target, if it exists. The output is an
+`TargetEnvironment` with the variables in the image, and variables that are set at run time (`set`
+in data/variables.yaml).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.published import overlay
+from imgbuild.lock.published import find_overlay
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.fields import Source
 from imgbuild.matrix.model import Matrix, Variable
@@ -36,12 +37,12 @@ SOURCES = (
     "builder/imgbuild/data/image/packages.py",
 )
 
-Setter = Literal[
+VariableSetter = Literal[
     "entry point", "SIF", "slurm", "smoke", "root folder with GPUs", "kernels", "bytecode"
 ]  # in the order of the output
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class VariableSetting(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the image. `by` is the origin: a place in the matrix, or a mode.
 
     `differs` describes the value in the matrix, if it is different.
@@ -63,26 +64,26 @@ class RuntimeVariable(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     value: str
-    by: Setter
+    by: VariableSetter
     when: str
     reason: str
     source: tuple[str, ...]
 
 
-class Environment(msgspec.Struct, frozen=True, kw_only=True):
+class TargetEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """All variables of a target's image. If `locked` is set, the values are from the lock."""
 
     target: str
     arch: tuple[Arch, ...]
     locked: bool
-    image: tuple[Setting, ...]
+    image: tuple[VariableSetting, ...]
     late: tuple[RuntimeVariable, ...]
 
 
 class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Variables with the same origin and reason."""
 
-    by: Setter
+    by: VariableSetter
     names: tuple[str, ...]
     value: str
     reason: str
@@ -91,15 +92,15 @@ class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     packages: tuple[str, ...] = ()
 
 
-def rows() -> tuple[VariableRow, ...]:
+def set_variable_rows() -> tuple[VariableRow, ...]:
     """The part `set` of the table: variables that are set at run time."""
-    tables = yaml_data.load(files.data("variables.yaml"), dict[str, Any])
+    tables = yaml_data.load_yaml_data(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["set"], tuple[VariableRow, ...])
 
 
-def environment(
+def target_environment(
     matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None
-) -> Environment:
+) -> TargetEnvironment:
     """The variables of target `name` in the image and at run time."""
     expected = {
         key: (by, variable)
@@ -113,9 +114,9 @@ def environment(
         )
         late = _runtime_variables(matrix.image.cache, None)
     else:
-        settings = _arch_settings(_locked(lock, expected), lock, arches)
+        settings = _arch_settings(_locked_settings(lock, expected), lock, arches)
         late = _runtime_variables(lock.settings.cache, have.versions.keys())
-    return Environment(
+    return TargetEnvironment(
         target=name,
         arch=tuple(arches),
         locked=lock is not None,
@@ -130,7 +131,7 @@ def environment(
     )
 
 
-class _Packages(msgspec.Struct, frozen=True, kw_only=True):
+class _ImagePackages(msgspec.Struct, frozen=True, kw_only=True):
     """The packages of an image with the origin of each version. Incomplete without a lock."""
 
     versions: Mapping[str, str]
@@ -138,7 +139,9 @@ class _Packages(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
 
 
-def _packages(matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None) -> _Packages:
+def _packages(
+    matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None
+) -> _ImagePackages:
     pins = matrix.targets[name].pins
     locks = lock.arch if lock is not None else {}
     locked = {
@@ -151,16 +154,16 @@ def _packages(matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | No
         package: f"targets.{name}.pins" if pins.get(package) == version else "the lock"
         for package, version in (locked or pins).items()
     }
-    return _Packages(versions=locked or pins, places=places, complete=bool(locked))
+    return _ImagePackages(versions=locked or pins, places=places, complete=bool(locked))
 
 
-def _sources(given: Iterable[str], have: _Packages) -> tuple[str, ...]:
+def _sources(given: Iterable[str], have: _ImagePackages) -> tuple[str, ...]:
     """The sources that apply to the versions in `have`.
 
     If no source applies to the version of a package, sources for other versions are returned, with
     the actual version and its origin.
     """
-    cited = [(source, *_cited(source)) for source in given]
+    cited = [(source, *_cited_package(source)) for source in given]
     exact = {package for _, package, version in cited if have.versions.get(package) == version}
     sources = []
     for source, package, version in cited:
@@ -174,7 +177,7 @@ def _sources(given: Iterable[str], have: _Packages) -> tuple[str, ...]:
     return tuple(sources)
 
 
-def _cited(source: str) -> tuple[str, str]:
+def _cited_package(source: str) -> tuple[str, str]:
     """The package and version of a source in a wheel. Empty for other sources."""
     package, equal, rest = source.partition("==")
     return (package, rest.partition(" ")[0]) if equal and " " not in package else ("", "")
@@ -183,7 +186,7 @@ def _cited(source: str) -> tuple[str, str]:
 def _matrix_variables(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
     """The variables of target `name` in the matrix, by origin."""
     target = matrix.targets[name]
-    item = overlay(matrix, name)
+    item = find_overlay(matrix, name)
     if item is not None:  # the reasons are in the matrix of the publisher
         extended = item.published
         reason = f"the reason is in the matrix of the published target {extended.name}"
@@ -192,7 +195,7 @@ def _matrix_variables(matrix: Matrix, name: str) -> dict[str, Mapping[str, Varia
             for key, value in extended.lock.settings.env.items()
         }
         return {f"published {extended.name}": published, f"targets.{name}.env": target.env}
-    mode = flashinfer.environment(target, matrix.image, matrix.bases[target.base])
+    mode = flashinfer.mode_environment(target, matrix.image, matrix.bases[target.base])
     removed = {lock_file.NO_USER_SITE} if target.user_packages else set()
     return {
         "image.env": {
@@ -203,13 +206,15 @@ def _matrix_variables(matrix: Matrix, name: str) -> dict[str, Mapping[str, Varia
     }
 
 
-def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[Setting, ...]:
+def _locked_settings(
+    lock: Lock, expected: Mapping[str, tuple[str, Variable]]
+) -> tuple[VariableSetting, ...]:
     """The variables of the lock, and variables that are only in the matrix."""
     locked = tuple(
         _setting(key, value, expected) for key, value in sorted(lock.settings.env.items())
     )
     absent = tuple(
-        Setting(
+        VariableSetting(
             name=key,
             value="",
             by=by,
@@ -224,18 +229,18 @@ def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[S
 
 
 def _arch_settings(
-    settings: Sequence[Setting], lock: Lock, arches: Sequence[Arch]
-) -> tuple[Setting, ...]:
+    settings: Sequence[VariableSetting], lock: Lock, arches: Sequence[Arch]
+) -> tuple[VariableSetting, ...]:
     """Adjust `settings` to the architecture and `user_packages` of the image."""
     base = {item.name: item for item in settings}
     values: dict[tuple[str, str], list[Arch]] = {}
     for arch in arches:
-        for name, value in plan.environment(lock, arch).items():
+        for name, value in plan.image_environment(lock, arch).items():
             if value != lock.settings.env.get(name):
                 values.setdefault((name, value), []).append(arch)
     changed = {name for name, _ in values}
     of_arch = [
-        Setting(
+        VariableSetting(
             name=name,
             value=value,
             by=USER_PACKAGES if len(of) == len(arches) else f"{USER_PACKAGES}, on {', '.join(of)}",
@@ -251,13 +256,15 @@ def _arch_settings(
     return tuple(sorted([*rest, *of_arch], key=lambda item: item.name))
 
 
-def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]) -> Setting:
+def _setting(
+    name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
+) -> VariableSetting:
     if name not in expected:
-        return Setting(
+        return VariableSetting(
             name=name, value=value, by="lock", differs="the matrix does not set this variable"
         )
     by, variable = expected[name]
-    return Setting(
+    return VariableSetting(
         name=name,
         value=value,
         by=by,
@@ -278,7 +285,7 @@ def _runtime_variables(cache: str, has: AbstractSet[str] | None) -> list[Runtime
             reason=row.reason,
             source=row.source,
         )
-        for row in rows()
+        for row in set_variable_rows()
         if not row.packages or has is None or not has.isdisjoint(row.packages)
         for name in row.names
     ]

@@ -23,7 +23,7 @@ class LayerBar(msgspec.Struct, frozen=True, kw_only=True):
     size: Bytes
 
 
-def lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) -> list[str]:
+def bar_lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) -> list[str]:
     """A line for each layer with number, name, size, bar, share of the image and contents.
 
     Names and contents are cut to fit `width` columns (at least 60). Without `blocks`, bars consist
@@ -43,11 +43,11 @@ def lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) -> lis
     for number, (layer, size) in enumerate(zip(layers, sizes, strict=True), start=1):
         cells = (
             f"{number:>{numbers}}",
-            _cut(layer.name, names).ljust(names),
+            _cut_text(layer.name, names).ljust(names),
             size.rjust(amounts),
             _bar(layer.size / largest, bar, blocks=blocks).ljust(bar),
             f"{layer.size / total * 100:3.0f} %",
-            _cut(layer.contents, contents),
+            _cut_text(layer.contents, contents),
         )
         rows.append(GAP.join(cells).rstrip())
     return rows
@@ -61,5 +61,5 @@ def _bar(share: float, width: int, *, blocks: bool) -> str:
     return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
-def _cut(text: str, width: int) -> str:
+def _cut_text(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"[:width]

@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from imgbuild.matrix.fields import DEBIAN_PACKAGE, Line, Package
-from imgbuild.system.amounts import first_of
+from imgbuild.system.amounts import join_first
 from imgbuild.values import Arch
 
-LONGEST = 160  # characters of a line
+LONGEST_VALUE = 160  # characters of a line
 VALUES = 6  # names in a line
 ITEMS = {"variable": "env", "link": "links"}
 # Settings whose old and new values are shown.
-NAMED = {
+NAMED_SETTINGS = {
     "entrypoint": "entrypoint",
     "cmd": "command",
     "user": "user",
@@ -37,7 +37,9 @@ SENTENCES = {
         "/opt/imgbuild/README was removed",
     ),
 }
-HARDENED = "hardened: no setuid and setgid files, caches that only the image's user can write to"
+HARDENED_TEXT = (
+    "hardened: no setuid and setgid files, caches that only the image's user can write to"
+)
 BASE = {"name": "base", "suite": "Debian", "python": "Python", "image": "base image"}
 FACTS = {"cuda": "CUDA", "as_of": "cut-off date of packages", "flashinfer": "FlashInfer"}
 
@@ -61,20 +63,20 @@ class LockChanges(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[Line, ...] = ()
 
 
-class _Versioned(msgspec.Struct, frozen=True):
+class _VersionedPackage(msgspec.Struct, frozen=True):
     package: AnyPackage
     version: Version
 
 
-class _Wheel(msgspec.Struct, frozen=True):
+class _WheelFields(msgspec.Struct, frozen=True):
     package: Package
     version: Version
 
 
-class _Resolution(msgspec.Struct, frozen=True):
-    wheels: tuple[_Wheel, ...]
-    built: tuple[_Wheel, ...] = ()
-    debs: tuple[_Versioned, ...] = ()
+class _ResolutionFields(msgspec.Struct, frozen=True):
+    wheels: tuple[_WheelFields, ...]
+    built: tuple[_WheelFields, ...] = ()
+    debs: tuple[_VersionedPackage, ...] = ()
     security: str | None = None
 
     @property
@@ -91,7 +93,7 @@ class _Resolution(msgspec.Struct, frozen=True):
 class CommittedLock(msgspec.Struct, frozen=True):
     """The fields that all formats of lock.json have. Other fields are compared as JSON."""
 
-    arch: dict[Arch, _Resolution]
+    arch: dict[Arch, _ResolutionFields]
     base: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     cuda: str = ""
@@ -101,7 +103,7 @@ class CommittedLock(msgspec.Struct, frozen=True):
     drop: Any = None
 
 
-def decoded(data: bytes | None) -> CommittedLock | None:
+def decode_lock(data: bytes | None) -> CommittedLock | None:
     """Decode a lock. None if it is missing or unreadable."""
     try:
         return msgspec.json.decode(data, type=CommittedLock) if data is not None else None
@@ -109,7 +111,7 @@ def decoded(data: bytes | None) -> CommittedLock | None:
         return None
 
 
-def differences(before: CommittedLock, after: CommittedLock) -> LockChanges:
+def lock_changes(before: CommittedLock, after: CommittedLock) -> LockChanges:
     """Compare two locks. Packages are compared on architectures that both locks have."""
     arches = [arch for arch in sorted(after.arch, reverse=True) if arch in before.arch]
     pairs = [(before.arch[arch], after.arch[arch]) for arch in arches]
@@ -149,23 +151,23 @@ def _settings(before: CommittedLock, after: CommittedLock) -> Iterator[str]:
     yield from _image_settings(before.settings, after.settings)
     if before.layers != after.layers:
         yield from _layer_rules(before.layers, after.layers)
-    yield from _dropped(before.drop, after.drop)
+    yield from _dropped_files(before.drop, after.drop)
 
 
 def _layer_rules(before: object, after: object) -> Iterator[str]:
     """The changed rules for dividing packages into layers."""
     old, new = _texts(before), _texts(after)
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
-    rules = f" (rules: {first_of(names, VALUES)})" if names else ""
+    rules = f" (rules: {join_first(names, VALUES)})" if names else ""
     yield f"packages are divided into layers differently{rules}"
 
 
-def _dropped(before: object, after: object) -> Iterator[str]:
+def _dropped_files(before: object, after: object) -> Iterator[str]:
     """The files of packages that were omitted or included."""
     old, new = _drops(before), _drops(after)
     for words, files in (("omitted", new - old), ("no longer omitted", old - new)):
         if files:
-            yield f"{words}: {first_of(sorted(files), VALUES)}"
+            yield f"{words}: {join_first(sorted(files), VALUES)}"
 
 
 def _drops(value: object) -> set[str]:
@@ -188,7 +190,7 @@ def _base(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
         if old != new:
             yield f"{noun}: {old or 'none'} → {new or 'none'}"
     if before.get("hardened") != after.get("hardened"):
-        yield f"base: {HARDENED if after.get('hardened') else 'no longer hardened'}"
+        yield f"base: {HARDENED_TEXT if after.get('hardened') else 'no longer hardened'}"
     if before.get("standalone") != after.get("standalone"):
         yield "base: another build of the same Python release"
 
@@ -203,13 +205,13 @@ def _image_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
         }
         for verb, names in groups.items():
             if names:
-                yield f"{noun}{'s' if names[1:] else ''} {verb}: {first_of(names, VALUES)}"
+                yield f"{noun}{'s' if names[1:] else ''} {verb}: {join_first(names, VALUES)}"
     old_gpus, new_gpus = (
         _texts(each.get("labels")).get("dev.imgbuild.gpu", "") for each in (before, after)
     )
     if old_gpus != new_gpus:
         yield f"compute capabilities: {old_gpus or 'none'} → {new_gpus or 'none'}"
-    for key, name in NAMED.items():
+    for key, name in NAMED_SETTINGS.items():
         if before.get(key) != after.get(key):
             yield f"{name}: {_value(before.get(key))} → {_value(after.get(key))}"
     for key, (first, other, none) in SENTENCES.items():
@@ -231,4 +233,4 @@ def _texts(value: object) -> dict[str, str]:
 
 def _line(text: str) -> str:
     printable = "".join(filter(str.isprintable, text))
-    return printable if len(printable) <= LONGEST else f"{printable[:LONGEST]}…"
+    return printable if len(printable) <= LONGEST_VALUE else f"{printable[:LONGEST_VALUE]}…"

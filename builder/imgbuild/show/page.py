@@ -12,8 +12,8 @@ import msgspec
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.show.table import TableRow
-from imgbuild.smoke.records import RecordedRun, other_digests, words
-from imgbuild.system.amounts import count, paragraph, size_text
+from imgbuild.smoke.records import RecordedRun, other_digests, run_summary
+from imgbuild.system.amounts import format_count, size_text, wrap_paragraph
 from imgbuild.values import Arch, Bytes, Digest
 
 WIDTH = 80
@@ -26,7 +26,16 @@ FLASHINFER = {
 GPUS = 8  # of a node, in the examples
 LABEL = 14  # columns of a label, the space after it included
 # Packages that are named in addition to the pins, where they are locked.
-ALSO = ("transformers", "ray", "accelerate", "datasets", "peft", "triton", "flash-attn", "xformers")
+ALSO_SHOWN = (
+    "transformers",
+    "ray",
+    "accelerate",
+    "datasets",
+    "peft",
+    "triton",
+    "flash-attn",
+    "xformers",
+)
 # The prefix of a line in a log: process, level, time.
 SITE_PACKAGES = re.compile(r"/\S+/site-packages/")
 ORIGIN = re.compile(
@@ -58,7 +67,7 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RecordedRun, ...]
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class TargetPage(msgspec.Struct, frozen=True, kw_only=True):
     """A target: the row in the matrix, the digest and images of the lock, and commands to copy.
 
     Without a lock, `digest` is None and `images` is empty. `security` is the date of the security
@@ -74,14 +83,14 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     also: dict[str, str] = {}
 
 
-def page(
+def target_page(
     row: TableRow,
     lock: Lock | None,
     target_digests: TargetDigests | None,
     registry: str | None,
     *,
     writable: bool = True,
-) -> Page:
+) -> TargetPage:
     """The page of a target. `lock` and `target_digests` are None if there is no current lock.
 
     `writable` is true if the matrix is in a checkout, where the target can be locked.
@@ -100,20 +109,20 @@ def page(
         if lock
         else set()
     )
-    return Page(
+    return TargetPage(
         row=row,
         security=min(dates, default="none" if debian else ""),
         digest=target_digests.digest if target_digests else None,
         images=tuple(images),
         commands=tuple(_commands(row, lock, target_digests, registry, writable=writable)),
-        also=_also(row, lock) if lock else {},
+        also=_also_shown_versions(row, lock) if lock else {},
     )
 
 
-def _also(row: TableRow, lock: Lock) -> dict[str, str]:
+def _also_shown_versions(row: TableRow, lock: Lock) -> dict[str, str]:
     """Versions of packages in ALSO that are not pinned. Several if architectures differ."""
     named: dict[str, str] = {}
-    for package in ALSO:
+    for package in ALSO_SHOWN:
         versions = {each.versions.get(package, "") for each in lock.arch.values()} - {""}
         if versions and package not in row.pins:
             named[package] = " or ".join(sorted(versions))
@@ -175,11 +184,11 @@ def _commands(
         yield f"apptainer pull {name}.sif docker://{registry}@{target_digests.digest}"
 
 
-def lines(page: Page) -> Iterator[str]:
+def page_lines(page: TargetPage) -> Iterator[str]:
     """The page as text with 80 columns. Only commands can be longer."""
     row = page.row
     yield row.target
-    yield from _wrapped(row.summary, INDENT)
+    yield from _wrap_text(row.summary, INDENT)
     yield ""
     yield from _fields(row, page.security, page.also)
     if page.digest and len(page.images) > 1:
@@ -189,7 +198,7 @@ def lines(page: Page) -> Iterator[str]:
         yield from _image_lines(image)
     for arch, reason in row.exclude.items():
         yield ""
-        yield from _wrapped(f"{arch}: not available, {reason}", 0)
+        yield from _wrap_text(f"{arch}: not available, {reason}", 0)
     yield ""
     yield "Commands"
     for command in page.commands:
@@ -198,7 +207,7 @@ def lines(page: Page) -> Iterator[str]:
         name = shlex.quote(row.target)
         parts = "--guide, --tests, --layers, --packages, --history"
         yield ""
-        yield from _wrapped(f"More: imgbuild show {name} {parts}", INDENT, "")
+        yield from _wrap_text(f"More: imgbuild show {name} {parts}", INDENT, "")
 
 
 def _command(command: str) -> list[str]:
@@ -235,22 +244,23 @@ def _image_lines(image: PageImage) -> Iterator[str]:
     yield from _field(
         "Size", f"{size_text(image.size)} to pull, {size_text(image.unpacked)} unpacked"
     )
-    debs = f", {count(image.debs, 'Debian package')}" if image.debs else ""
+    debs = f", {format_count(image.debs, 'Debian package')}" if image.debs else ""
     yield from _field(
-        "Contents", f"{count(image.layers, 'layer')}, {count(image.wheels, 'wheel')}{debs}"
+        "Contents",
+        f"{format_count(image.layers, 'layer')}, {format_count(image.wheels, 'wheel')}{debs}",
     )
     needs = [f"glibc {image.glibc}"] if image.glibc else []
     needs += [f"NVIDIA driver {image.driver}"] if image.driver else []
     if needs:
         yield from _field("Needs at least", ", ".join(needs))
-    if gpus := capabilities(image):
+    if gpus := image_capabilities(image):
         yield from _field("GPUs", gpus)
-    yield from _field("Tested", "; ".join(map(words, image.runs)) or "no test record")
+    yield from _field("Tested", "; ".join(map(run_summary, image.runs)) or "no test record")
     for text in other_digests(image.runs, image.digest):
         yield from _field("", text)
 
 
-def capabilities(image: PageImage) -> str:
+def image_capabilities(image: PageImage) -> str:
     """The GPUs that the image supports, or "" if unknown."""
     able = sorted({*image.gpu, *image.gpu_ptx}, key=lambda text: [*map(int, text.split("."))])
     later = (
@@ -273,9 +283,9 @@ def distinct_notes(notes: Iterable[str]) -> list[str]:
 def _field(label: str, value: str) -> list[str]:
     first = f"  {label}"
     column = INDENT + LABEL + 1
-    return _wrapped(value, column, first.ljust(column))
+    return _wrap_text(value, column, first.ljust(column))
 
 
-def _wrapped(text: str, indent: int, first: str | None = None) -> list[str]:
+def _wrap_text(text: str, indent: int, first: str | None = None) -> list[str]:
     space = " " * indent
-    return paragraph(text, WIDTH, space if first is None else first, space)
+    return wrap_paragraph(text, WIDTH, space if first is None else first, space)

@@ -18,13 +18,13 @@ from imgbuild.system import git
 from imgbuild.values import Bytes, Digest
 
 
-class _Digest(msgspec.Struct, frozen=True):
+class _DigestFields(msgspec.Struct, frozen=True):
     """The fields of digests.json that show whether an image has changed."""
 
     digest: Digest
 
 
-class Revision(msgspec.Struct, frozen=True, kw_only=True):
+class TargetRevision(msgspec.Struct, frozen=True, kw_only=True):
     """A commit that changed the digest of a target. If the target was removed, the digest is None.
 
     `date` is the date of the commit in its time zone. `subject` is the first line of the commit
@@ -38,14 +38,14 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
 
 
-def history(project: Project, target: str) -> tuple[Revision, ...]:
+def target_history(project: Project, target: str) -> tuple[TargetRevision, ...]:
     """The revisions of a target's digest in the checkout of `project`, the newest first.
 
     Only commits that changed the digest are included. Raises InputError without a repository, or if
     no commit has the target.
     """
     revisions = tuple(
-        Revision(
+        TargetRevision(
             commit=change.commit,
             date=change.date[:10],
             digest=change.digests.digest if change.digests else None,
@@ -54,7 +54,7 @@ def history(project: Project, target: str) -> tuple[Revision, ...]:
             else {},
             subject=change.subject,
         )
-        for change in digest_history.commits(project, target)
+        for change in digest_history.digest_commits(project, target)
     )
     if not revisions:
         message = f"no commit in {project.root} contains digests of {target}"
@@ -66,16 +66,16 @@ def history(project: Project, target: str) -> tuple[Revision, ...]:
 
 def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]]:
     """The targets and git objects of files images/TARGET/`name` at `commit`."""
-    for line in _git(project, "ls-tree", "-r", commit, "--", "images").splitlines():
+    for line in _git_output(project, "ls-tree", "-r", commit, "--", "images").splitlines():
         about, _, path = line.partition("\t")
         target, _, file = path.removeprefix("images/").partition("/")
         if file == name:
             yield target, about.split()[2]
 
 
-def _git(project: Project, command: git.Reading, *words: str) -> str:
+def _git_output(project: Project, command: git.ReadingCommand, *words: str) -> str:
     """Run git in the folder with `images`, and return the output."""
-    done = git.run(digest_history.folder_of(project), command, *words)
+    done = git.run_git(digest_history.images_parent(project), command, *words)
     if done.status != 0:
         errors = done.stderr.strip().splitlines()
         message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
@@ -88,10 +88,10 @@ def _commit(project: Project, revision: str) -> str:
 
     Raises InputError if the revision or the repository does not exist.
     """
-    commit = git.run(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    commit = git.run_git(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if commit.status == 0:
         return commit.stdout.strip()
-    inside = git.run(project.root, "rev-parse", "--git-dir")
+    inside = git.run_git(project.root, "rev-parse", "--git-dir")
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
         message = f"{project.root} is not in a git repository that can be read"
@@ -109,9 +109,9 @@ def digests_at(project: Project, revision: str) -> dict[str, Digest]:
     commit = _commit(project, revision)
     digests: dict[str, Digest] = {}
     for target, blob in _blobs(project, commit, DIGESTS_FILE):
-        data = _git(project, "cat-file", "blob", blob).encode()
+        data = _git_output(project, "cat-file", "blob", blob).encode()
         place = f"{revision}:images/{target}/{DIGESTS_FILE}"
-        digests[target] = codec.decode(data, _Digest, file=place, what="digests").digest
+        digests[target] = codec.decode(data, _DigestFields, file=place, what="digests").digest
     return digests
 
 
@@ -124,7 +124,7 @@ def locked_at(project: Project, target: str, revision: str) -> tuple[Lock, Targe
     files = []
     for name in (LOCK, DIGESTS_FILE):
         place = f"{commit}:./images/{target}/{name}"
-        shown = git.run(digest_history.folder_of(project), "cat-file", "blob", place)
+        shown = git.run_git(digest_history.images_parent(project), "cat-file", "blob", place)
         if shown.status != 0:
             return None
         files.append(shown.stdout.encode())

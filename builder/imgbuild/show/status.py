@@ -23,15 +23,15 @@ from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import current, image_digests
-from imgbuild.system.boundary import content
+from imgbuild.system.boundary import read_regular_file
 from imgbuild.system.code_digest import code_digest
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Condition, Sha256, sha256
 
 FACT = "current-targets"
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a target. `reasons` are its needs, or the reasons for a stale lock."""
 
     target: str
@@ -44,39 +44,39 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return self.condition.value
 
 
-def state(project: Project, matrix: Matrix, name: str) -> State:
+def target_state(project: Project, matrix: Matrix, name: str) -> TargetState:
     """The state of target `name`, determined without solving or fetching."""
     if not lock_file.lock_path(project.images, name).exists():
-        missing = needs(matrix, name)
+        missing = target_needs(matrix, name)
         condition = Condition.NEEDS if missing else Condition.UNLOCKED
-        return State(target=name, condition=condition, reasons=missing)
+        return TargetState(target=name, condition=condition, reasons=missing)
     try:
         current.read_current(project, matrix, name)
     except ImgbuildError as error:
         reasons = tuple(line.strip() for line in error.message.splitlines())
-        return State(target=name, condition=Condition.STALE, reasons=reasons)
-    return State(target=name, condition=Condition.LOCKED)
+        return TargetState(target=name, condition=Condition.STALE, reasons=reasons)
+    return TargetState(target=name, condition=Condition.LOCKED)
 
 
-def states(
+def target_states(
     project: Project, matrix: Matrix, names: Iterable[str], store: Store | None
-) -> dict[str, State]:
-    """The states of targets `names`, determined as in `state`.
+) -> dict[str, TargetState]:
+    """The states of targets `names`, determined as in `target_state`.
 
     For each locked target, `store` contains a hash of all inputs of the state, so that the state is
     determined again only after a change. If `store` is None or read-only, states are always
     determined.
     """
     place = str(project.matrix.resolve())
-    before = _stored(store, place)
+    before = _stored_hashes(store, place)
     hashes = dict(before)
     answers = {}
     for name in names:
         inputs = inputs_hash(project, matrix, name) if store is not None else None
         if inputs is not None and before.get(name) == inputs:
-            answers[name] = State(target=name, condition=Condition.LOCKED)
+            answers[name] = TargetState(target=name, condition=Condition.LOCKED)
             continue
-        answers[name] = state(project, matrix, name)
+        answers[name] = target_state(project, matrix, name)
         hashes.pop(name, None)
         is_locked = answers[name].condition is Condition.LOCKED
         # Another process may have changed a file meanwhile.
@@ -88,7 +88,7 @@ def states(
     return answers
 
 
-def _stored(store: Store | None, place: str) -> dict[str, Sha256]:
+def _stored_hashes(store: Store | None, place: str) -> dict[str, Sha256]:
     """The stored hashes of targets of the matrix at `place`. Empty without a valid fact."""
     data = store.fact(FACT, place) if store is not None else None
     with contextlib.suppress(msgspec.MsgspecError):
@@ -113,33 +113,33 @@ def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
             *([learned] if learned.exists() else []),
         ]
         expected = lock_file.make_lock(matrix, name, {})
-        parts = [msgspec.json.encode([arches, expected]), *map(content, paths)]
+        parts = [msgspec.json.encode([arches, expected]), *map(read_regular_file, paths)]
     except (ImgbuildError, OSError):
         return None
     return sha256("".join([code_digest(__name__), *map(sha256, parts)]).encode())
 
 
-def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
+def target_needs(matrix: Matrix, name: str) -> tuple[str, ...]:
     """The needs of target `name` in addition to the default index: servers, users' wheels."""
     target = matrix.targets[name]
     base = matrix.bases[target.base]
     entries = []
-    if isinstance(base, DebianBase) and base.standalone is not None:
-        urls = (base.standalone.archives.get(arch) for arch in target.arch)
+    if isinstance(base, DebianBase) and base.standalone_python is not None:
+        urls = (base.standalone_python.archives.get(arch) for arch in target.arch)
         hosts = dict.fromkeys(urlsplit(url).hostname or "" for url in urls if url)
         entries.append(f"the archive of Python {base.python} on {' and '.join(hosts)}")
     for index in dict.fromkeys(target.indexes.values()):
         if index == matrix.default_index:
             continue
         packages = [package for package, other in target.indexes.items() if other == index]
-        address = pages.fill(
+        address = pages.fill_address(
             matrix.indexes[index], cuda=target.cuda, torch=target.pins.get("torch")
         )
         if address is None or urlsplit(address).scheme != "file":
             entries.append(f"the index {index} for {', '.join(packages)}")
             continue
         folder = Path(unquote(urlsplit(address).path))
-        absent = [package for package in packages if package not in fetched(folder)]
+        absent = [package for package in packages if package not in packages_with_wheel(folder)]
         if absent:
             entries.append(f"a wheel of {' and of '.join(absent)} in {folder.name}/")
     return tuple(entries)
@@ -147,24 +147,24 @@ def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
 
 def lock_remedy(matrix: Matrix, name: str) -> str:
     """Instructions to use the unlocked target `name` of a catalogue in a project."""
-    servers = " and ".join(needs(matrix, name))
+    servers = " and ".join(target_needs(matrix, name))
     wants = f"its lock needs {servers}; " if servers else ""
     commands = f"imgbuild lock {name}, then in this folder: imgbuild init --lock CLONE"
     return f"{wants}in a clone of imgbuild, run: {commands}"
 
 
-def fetched(folder: Path) -> frozenset[str]:
+def packages_with_wheel(folder: Path) -> frozenset[str]:
     """The packages with a wheel in `folder`. Empty if the folder does not exist."""
-    owners = (pages.owner(path.name) for path in folder.glob("*.whl"))
+    owners = (pages.package_of_file(path.name) for path in folder.glob("*.whl"))
     return frozenset(owner for owner in owners if owner)
 
 
-def within_reach(
+def reachable_targets(
     project: Project,
     matrix: Matrix,
     selected: Sequence[Selected],
     patterns: Sequence[str],
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> list[Selected]:
     """Omit targets that need another server, with a warning, unless they are selected by name.
 
@@ -173,7 +173,7 @@ def within_reach(
     reachable, passed = [], []
     for item in selected:
         locked = lock_file.lock_path(project.images, item.name).exists()
-        missing = () if locked else needs(matrix, item.name)
+        missing = () if locked else target_needs(matrix, item.name)
         if missing and item.name not in patterns and len(matrix.targets) > 1:
             passed.append(item.name)
             reporter.warn(f"skipping {item.name}, which needs {'; '.join(missing)}")

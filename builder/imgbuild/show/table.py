@@ -1,6 +1,7 @@
 """Builds the tables of `imgbuild list` and of the images in the README.
 
-`rows` returns values, `cells` and `narrow` return text, and `markdown` and `images` return tables.
+`create_rows` returns values, `table_cells` and `narrow_table` return text, and `markdown_lines` and
+`images` return tables.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from imgbuild.matrix.select import Selected
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import ImageDigests
 from imgbuild.smoke import recording, records
-from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, words
+from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, run_summary
 from imgbuild.system import quoting
-from imgbuild.system.quoting import Quoted
+from imgbuild.system.quoting import QuotedText
 from imgbuild.values import Arch, Bytes, Digest
 
 # The packages that have their own column, where any shown target pins them; the other pins are in
 # the column "also".
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
 MARK = " *"  # after the name of a recommended target
-RETIRED = " (retired)"  # after the name of a retired one
-RETIRED_BRIEF = " (ret.)"
-PLANNED = "plan"  # in the narrowest table, of a target without a lock
+RETIRED_MARK = " (retired)"  # after the name of a retired one
+RETIRED_SHORT_MARK = " (ret.)"
+PLANNED_STATE = "plan"  # in the narrowest table, of a target without a lock
 # The narrow table has one column for the engine, and one for these other stacks.
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 STACKS = ("verl", "unsloth", "deepspeed", "ray")
 ENGINE, STACK = "engine", "with"
 OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
-LONG = ("also", "state", "tested")  # columns whose values can be long
+LONG_COLUMNS = ("also", "state", "tested")  # columns whose values can be long
 DIGITS = 12  # of a digest that a table shows
-NONE = "-"
+NO_VALUE = "-"
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
         return {**self.locked, **self.pins}
 
 
-def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
+def create_rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
     """A row for each selected target, with the selected architectures."""
     return tuple(
         TableRow(
@@ -117,47 +118,49 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
     )
 
 
-def ordered(table: Sequence[TableRow]) -> list[TableRow]:
+def order_rows(table: Sequence[TableRow]) -> list[TableRow]:
     """Sort recommended targets first and retired ones last, otherwise as in the matrix."""
     return sorted(table, key=lambda row: (row.retired != "", not row.recommended))
 
 
-def narrow(
+def narrow_table(
     table: Sequence[TableRow], width: int | None, columns_of: Sequence[str] = ()
 ) -> list[list[str]]:
     """The cells of a table that fits `width` characters (at least 80). The first row is the header.
 
-    On a wide terminal, columns of `MORE` that fit are added to those of `columns_of`. If the table
-    does not fit, the months of tests are omitted, then versions are cut, then the versions of
-    STACKS and the column of torch are omitted. If `width` is None (no terminal), the usual columns
-    with full versions are used.
+    On a wide terminal, columns of `MORE_COLUMNS` that fit are added to those of `columns_of`. If
+    the table does not fit, the months of tests are omitted, then versions are cut, then the
+    versions of STACKS and the column of torch are omitted. If `width` is None (no terminal), the
+    usual columns with full versions are used.
     """
     columns = {
-        "name": [_name_with_mark(row, RETIRED) for row in table],
+        "name": [_name_with_mark(row, RETIRED_MARK) for row in table],
         "CUDA": [row.cuda for row in table],
-        "torch": [row.versions.get("torch", NONE) for row in table],
+        "torch": [row.versions.get("torch", NO_VALUE) for row in table],
         ENGINE: [_engine(row) for row in table],
-        "trl": [row.versions.get("trl", NONE) for row in table],
+        "trl": [row.versions.get("trl", NO_VALUE) for row in table],
         STACK: _stacks(table, str, limited=width is not None),
-        "tested": [record(row) for row in table],
+        "tested": [highest_record(row) for row in table],
     }
     for head in columns_of:
-        before, cell = MORE[head]
-        columns = _with(columns, before, head, [cell(row) for row in table])
+        before, cell = MORE_COLUMNS[head]
+        columns = _insert_column(columns, before, head, [cell(row) for row in table])
     if width is not None:
-        if not _fits(columns, width):
-            columns |= {"tested": [record(row, brief=True) for row in table]}
-        if not _fits(columns, width):
-            columns |= {head: [*map(_brief, columns[head])] for head in ("torch", ENGINE, "trl")}
-            columns |= {STACK: _stacks(table, _brief)}
-        if not _fits(columns, width):
+        if not _columns_fit(columns, width):
+            columns |= {"tested": [highest_record(row, brief=True) for row in table]}
+        if not _columns_fit(columns, width):
+            columns |= {
+                head: [*map(_brief_version, columns[head])] for head in ("torch", ENGINE, "trl")
+            }
+            columns |= {STACK: _stacks(table, _brief_version)}
+        if not _columns_fit(columns, width):
             columns |= {STACK: _stacks(table, lambda _: "")}
-            columns |= {"name": [_name_with_mark(row, RETIRED_BRIEF) for row in table]}
-        if not _fits(columns, width):
+            columns |= {"name": [_name_with_mark(row, RETIRED_SHORT_MARK) for row in table]}
+        if not _columns_fit(columns, width):
             del columns["torch"]
-        for head, (before, cell) in MORE.items():
-            wider = _with(columns, before, head, [cell(row) for row in table])
-            columns = wider if head not in columns and _fits(wider, width) else columns
+        for head, (before, cell) in MORE_COLUMNS.items():
+            wider = _insert_column(columns, before, head, [cell(row) for row in table])
+            columns = wider if head not in columns and _columns_fit(wider, width) else columns
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
@@ -169,7 +172,7 @@ def _engine(row: TableRow) -> str:
     """The engine with its version, such as "vLLM 0.26.0"."""
     versions = row.versions
     named = (f"{label} {versions[name]}" for name, label in ENGINES.items() if name in versions)
-    return ", ".join(named) or NONE
+    return ", ".join(named) or NO_VALUE
 
 
 def _stacks(
@@ -181,19 +184,21 @@ def _stacks(
     column, except the only package of a row.
     """
 
-    def parts(versions: Mapping[str, str]) -> list[str]:
+    def _stack_parts(versions: Mapping[str, str]) -> list[str]:
         return [f"{name} {form(versions[name])}".strip() for name in STACKS if name in versions]
 
-    pinned = [parts(row.pins) for row in table]
+    pinned = [_stack_parts(row.pins) for row in table]
     room = max((len(", ".join(cell)) for cell in pinned), default=0)
     for row, cell in zip(table, pinned, strict=True):
-        for part in parts({name: row.locked[name] for name in row.locked.keys() - row.pins.keys()}):
+        for part in _stack_parts(
+            {name: row.locked[name] for name in row.locked.keys() - row.pins.keys()}
+        ):
             if not limited or not cell or len(", ".join((*cell, part))) <= room:
                 cell.append(part)
-    return [", ".join(cell) or NONE for cell in pinned]
+    return [", ".join(cell) or NO_VALUE for cell in pinned]
 
 
-def _with(
+def _insert_column(
     columns: Mapping[str, list[str]], before: str, head: str, cells: list[str]
 ) -> dict[str, list[str]]:
     """Insert a column before the column `before` of `columns`."""
@@ -205,28 +210,28 @@ def _with(
     return wider
 
 
-def _fits(columns: Mapping[str, list[str]], width: int) -> bool:
+def _columns_fit(columns: Mapping[str, list[str]], width: int) -> bool:
     """Whether the columns, separated by two spaces, fit `width`."""
     widths = [max(len(cell) for cell in (head, *cells)) for head, cells in columns.items()]
     return sum(widths) + 2 * (len(widths) - 1) <= width
 
 
-def _brief(version: str) -> str:
+def _brief_version(version: str) -> str:
     """Replace the post-release and local part of a version with an ellipsis."""
     public = version.partition(".post")[0].partition("+")[0]
     return public if public == version else f"{public}…"
 
 
-def record(row: TableRow, *, brief: bool = False) -> str:
+def highest_record(row: TableRow, *, brief: bool = False) -> str:
     """The highest passed tier, such as "H200 2026-11" or "cpu"; "failed" if a tier failed.
 
     Without a test record, the result shows whether an image exists, and whether only for arm64.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
-        return PLANNED if brief else "not locked"
+        return PLANNED_STATE if brief else "not locked"
     if not runs:
-        return NONE if brief or Arch.X86_64 in row.arch else f"- ({', '.join(row.arch)})"
+        return NO_VALUE if brief or Arch.X86_64 in row.arch else f"- ({', '.join(row.arch)})"
     if any(not run.good for run in runs):
         return "failed"
     best = max(runs, key=lambda run: (TIERS.index(run.tier), run.started))
@@ -237,7 +242,7 @@ def record(row: TableRow, *, brief: bool = False) -> str:
     return f"{number}{name}" if brief else f"{number}{name} {best.started[:7]}"
 
 
-def runs_on(row: TableRow, gpu: str) -> list[RecordedRun]:
+def runs_on_gpu(row: TableRow, gpu: str) -> list[RecordedRun]:
     """The runs of a row on `gpu`, such as "H200", or "2 H200" for two GPUs."""
     several = re.fullmatch(r"(\d+) (.+)", gpu)
     number, name = several.groups() if several else ("", gpu)
@@ -250,27 +255,30 @@ def runs_on(row: TableRow, gpu: str) -> list[RecordedRun]:
     ]
 
 
-def blocks(table: Sequence[TableRow], width: int) -> list[str]:
-    """A paragraph for each row with headers and values of `cells`, at most `width` wide.
+def row_paragraphs(table: Sequence[TableRow], width: int) -> list[str]:
+    """A paragraph for each row with headers and values of `table_cells`, at most `width` wide.
 
     Long values, such as test records, are on separate lines.
     """
-    head, *body = cells(table)
+    head, *body = table_cells(table)
     lines: list[str] = []
     for name, *values in body:
         lines += ["", name] if lines else [name]
-        named = [pair for pair in zip(head[1:], values, strict=True) if pair[1] != NONE]
-        short = "; ".join(f"{label} {value}" for label, value in named if label not in LONG)
-        for text in (short, *(f"{label}: {value}" for label, value in named if label in LONG)):
+        named = [pair for pair in zip(head[1:], values, strict=True) if pair[1] != NO_VALUE]
+        short = "; ".join(f"{label} {value}" for label, value in named if label not in LONG_COLUMNS)
+        for text in (
+            short,
+            *(f"{label}: {value}" for label, value in named if label in LONG_COLUMNS),
+        ):
             lines += textwrap.wrap(
                 text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
             )
     return lines
 
 
-def markdown(table: Sequence[TableRow]) -> list[str]:
+def markdown_lines(table: Sequence[TableRow]) -> list[str]:
     """A Markdown table as lines."""
-    return markdown_table(cells(table))
+    return markdown_table(table_cells(table))
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
@@ -279,61 +287,61 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] * len(head), *body]
     return [
         "| " + " | ".join(
-            cell if isinstance(cell, Quoted) else quoting.markdown(cell) for cell in line
+            cell if isinstance(cell, QuotedText) else quoting.markdown_cell(cell) for cell in line
         ) + " |"
         for line in lines
     ]  # fmt: skip
 
 
-def cells(table: Sequence[TableRow]) -> list[list[str]]:
+def table_cells(table: Sequence[TableRow]) -> list[list[str]]:
     """The header and a line for each row. Some columns are omitted if no row has a value."""
     columns: dict[str, list[str]] = {
-        "target": [row.target + (RETIRED if row.retired else "") for row in table],
-        "recommended": [row.recommended or NONE for row in table],
+        "target": [row.target + (RETIRED_MARK if row.retired else "") for row in table],
+        "recommended": [row.recommended or NO_VALUE for row in table],
         "CUDA": [row.cuda for row in table],
         "Python": [row.python for row in table],
         "base": [row.base for row in table],
     }
     for name in COLUMNS:
         if any(name in row.pins for row in table):
-            columns[name] = [row.pins.get(name, NONE) for row in table]
-    if any(also_pinned(row) for row in table):
-        columns["also"] = [also_pinned(row) or NONE for row in table]
+            columns[name] = [row.pins.get(name, NO_VALUE) for row in table]
+    if any(other_pins(row) for row in table):
+        columns["also"] = [other_pins(row) or NO_VALUE for row in table]
     if not any(row.recommended for row in table):
         del columns["recommended"]
     columns["flashinfer"] = [_flashinfer(row) for row in table]
     columns["arch"] = [", ".join(row.arch) for row in table]
     columns["as of"] = [row.as_of for row in table]
     if any(row.images for row in table):
-        columns["pull"] = [_to_pull(row) for row in table]
+        columns["pull"] = [_pull_size_text(row) for row in table]
     if any(row.state for row in table):
         columns["state"] = [row.state for row in table]
     if any(row.images for row in table):
-        columns["tested"] = [" / ".join(test_runs(row)) or NONE for row in table]
+        columns["tested"] = [" / ".join(test_runs(row)) or NO_VALUE for row in table]
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
-def to_pull(row: TableRow) -> Bytes:
+def pull_size(row: TableRow) -> Bytes:
     """The download size for x86_64, or else for the other architecture. 0 without an image."""
     sizes = {image.arch: image.size for image in row.images}
     return sizes.get(Arch.X86_64) or next(iter(sizes.values()), 0)
 
 
-def _to_pull(row: TableRow) -> str:
+def _pull_size_text(row: TableRow) -> str:
     """The download size, such as "4.2 GB"."""
-    size = to_pull(row)
-    return f"{size / 1e9:.1f} GB" if size else NONE
+    size = pull_size(row)
+    return f"{size / 1e9:.1f} GB" if size else NO_VALUE
 
 
 # Columns that a wide terminal shows, the first first: head → the column after it, and its cells.
-MORE: dict[str, tuple[str, Callable[[TableRow], str]]] = {
+MORE_COLUMNS: dict[str, tuple[str, Callable[[TableRow], str]]] = {
     "Python": ("torch", lambda row: row.python),
-    "pull": ("tested", _to_pull),
-    "driver": ("torch", lambda row: next((image.driver for image in row.images), "") or NONE),
+    "pull": ("tested", _pull_size_text),
+    "driver": ("torch", lambda row: next((image.driver for image in row.images), "") or NO_VALUE),
     "arch": ("pull", lambda row: ", ".join(row.arch)),
-    "also": ("arch", lambda row: also_pinned(row) or NONE),
+    "also": ("arch", lambda row: other_pins(row) or NO_VALUE),
     "date": ("tested", lambda row: row.as_of),
-    "for": ("CUDA", lambda row: row.recommended or NONE),
+    "for": ("CUDA", lambda row: row.recommended or NO_VALUE),
 }
 
 
@@ -346,17 +354,17 @@ def test_runs(row: TableRow) -> list[str]:
     """The tests of each image, such as "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
     several = len(row.images) > 1
     return [
-        f"{f'{image.arch} ' if several else ''}{short(image.digest)}: {image.tested}"
+        f"{f'{image.arch} ' if several else ''}{short_digest(image.digest)}: {image.tested}"
         for image in row.images
     ]
 
 
-def short(digest: Digest) -> str:
+def short_digest(digest: Digest) -> str:
     """Shorten a digest to its first digits, for tables."""
     return digest.partition(":")[2][:DIGITS]
 
 
-def also_pinned(row: TableRow) -> str:
+def other_pins(row: TableRow) -> str:
     """The pins without a column, such as "sglang 0.5.12, ray 2.58.0"."""
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
 
@@ -368,16 +376,21 @@ def _driver(image: ImageDigests) -> str:
 def _summary(runs: Sequence[RecordedRun], digest: Digest) -> str:
     """Format runs as text, with the digests of images other than the current one."""
     other = records.other_digests(runs, digest)
-    return "; ".join(map(words, runs)) + (f" ({'; '.join(other)})" if other else "") or NO_RECORD
+    return (
+        "; ".join(map(run_summary, runs)) + (f" ({'; '.join(other)})" if other else "") or NO_RECORD
+    )
 
 
-def with_images(project: Project, row: TableRow) -> TableRow:
+def add_images(project: Project, row: TableRow) -> TableRow:
     """Add the locked images and their test records to `row`."""
     path = image_digests.digests_path(project.images, row.target)
     if not path.exists():
         return row
-    target_digests = codec.read(
-        path, image_digests.TargetDigests, what="digests", hint=lock_file.damaged(row.target)
+    target_digests = codec.read_document(
+        path,
+        image_digests.TargetDigests,
+        what="digests",
+        hint=lock_file.damaged_lock_remedy(row.target),
     )
     runs = recording.counted_runs(project, target_digests)
     table_images = [
@@ -392,10 +405,12 @@ def with_images(project: Project, row: TableRow) -> TableRow:
         for arch in row.arch
         if arch in target_digests.arch
     ]
-    return msgspec.structs.replace(row, images=tuple(table_images), locked=_locked(project, row))
+    return msgspec.structs.replace(
+        row, images=tuple(table_images), locked=_locked_versions(project, row)
+    )
 
 
-def _locked(project: Project, row: TableRow) -> dict[str, str]:
+def _locked_versions(project: Project, row: TableRow) -> dict[str, str]:
     """The locked versions of packages with a column. Empty without a readable lock."""
     try:
         of_arches = lock_file.locked_versions(project.images, row.target)

@@ -12,7 +12,7 @@ NO_GPU = "none"
 REASON = 160  # characters of a reason, of a case that was skipped
 
 
-def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
+def run_rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
     """A header, and a row for each run, ordered by GPU (none first) and tier."""
     ordered = sorted(runs, key=lambda run: (_gpus(run) != NO_GPU, _gpus(run), _tier(run)))
     return [
@@ -34,7 +34,7 @@ def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
     ]
 
 
-def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
+def skipped_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
     """Lines with the skipped cases of each run by reason, or with the number of cases.
 
     Reasons are cut after REASON characters, and omit the errors of failed imports.
@@ -56,7 +56,7 @@ def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
             yield f"  {'; '.join(dict.fromkeys(cases))}: {cut}"
 
 
-def tiers(runs: Sequence[RecordedRun]) -> list[str]:
+def tier_descriptions(runs: Sequence[RecordedRun]) -> list[str]:
     """Lines with the cases of each tier in `runs`."""
     ran = sorted({run.tier for run in runs}, key=TIERS.index)
     head = (
@@ -67,7 +67,7 @@ def tiers(runs: Sequence[RecordedRun]) -> list[str]:
     return [*head, *(f"  {tier}: {CASES[tier]}" for tier in ran)]
 
 
-def failures(runs: Sequence[RecordedRun]) -> list[str]:
+def failure_lines(runs: Sequence[RecordedRun]) -> list[str]:
     """A line for each run with failures: the first failed case, and its message."""
     return [
         f"first failure of {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}:"

@@ -15,32 +15,32 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.system.boundary import reads, regular
+from imgbuild.system.boundary import open_regular, reads_untrusted
 from imgbuild.values import Arch, Bytes
 
-LAUNCH = b"#!/usr/bin/env run-singularity\n"
+LAUNCH_LINE = b"#!/usr/bin/env run-singularity\n"
 MAGIC = b"SIF_MAGIC"
 VERSION = b"01"
 ARCHES = {Arch.X86_64: b"02", Arch.ARM64: b"04"}
 HEADER = struct.Struct("<32s10s3s3s16sqqqqqqqq")
 DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
 PARTITION = struct.Struct("<ii3s")
-DESCRIPTORS_AT = 4096
+DESCRIPTORS_OFFSET = 4096
 DESCRIPTORS = 48
-DATA_AT = DESCRIPTORS_AT + DESCRIPTORS * DESCRIPTOR.size
+DATA_OFFSET = DESCRIPTORS_OFFSET + DESCRIPTORS * DESCRIPTOR.size
 PAGE = 4096
 GROUP = 0xF0000001  # group 1, of which an object is a member
-NO_LINK = 0
-LARGEST = 1 << 26  # bytes of all objects that are read
+LINK_NONE = 0
+LARGEST_OBJECT = 1 << 26  # bytes of all objects that are read
 
 DEFINITION = 0x4001
 FILE_SYSTEM = 0x4004
 JSON = 0x4006
 SQUASHFS = 1
-PRIMARY = 2  # the partition with the root file system
+PRIMARY_PARTITION = 2  # the partition with the root file system
 
 
-class Object(msgspec.Struct, frozen=True, kw_only=True):
+class DataObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object other than the file system: a definition file, or named JSON."""
 
     kind: int
@@ -48,34 +48,44 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
 
-def file_system_at(objects: Sequence[Object]) -> Bytes:
+def file_system_offset(objects: Sequence[DataObject]) -> Bytes:
     """The offset of the file system after `objects`."""
-    return _aligned(DATA_AT + sum(len(each.data) for each in objects))
+    return _align_offset(DATA_OFFSET + sum(len(each.data) for each in objects))
 
 
-def finish(path: Path, objects: Sequence[Object], arch: Arch, time: int) -> None:
+def write_container(path: Path, objects: Sequence[DataObject], arch: Arch, time: int) -> None:
     """Write header, descriptors and `objects` into `path`, which already has the file system.
 
-    The file system starts at `file_system_at(objects)`. `time` is the time of the image, in seconds
-    since 1970.
+    The file system starts at `file_system_offset(objects)`. `time` is the time of the image, in
+    seconds since 1970.
     """
-    start = file_system_at(objects)
-    descriptors, at = [], DATA_AT
+    start = file_system_offset(objects)
+    descriptors, at = [], DATA_OFFSET
     for number, each in enumerate(objects, 1):
         size = len(each.data)
         descriptors.append(_descriptor(each.kind, number, (at, size, size), time, each.name))
         at += size
     size = path.stat().st_size - start
-    extra = PARTITION.pack(SQUASHFS, PRIMARY, ARCHES[arch])
+    extra = PARTITION.pack(SQUASHFS, PRIMARY_PARTITION, ARCHES[arch])
     place = (start, size, start + size - at)
     descriptors.append(_descriptor(FILE_SYSTEM, len(objects) + 1, place, time, extra=extra))
     header = HEADER.pack(
-        LAUNCH, MAGIC, VERSION, ARCHES[arch], bytes(16), time, time,
-        DESCRIPTORS - len(descriptors), DESCRIPTORS, DESCRIPTORS_AT, DATA_AT - DESCRIPTORS_AT,
-        DATA_AT, start + size - DATA_AT,
-    )  # fmt: skip
-    head = header.ljust(DESCRIPTORS_AT, b"\0") + b"".join(descriptors)
-    front = head.ljust(DATA_AT, b"\0") + b"".join(each.data for each in objects)
+        LAUNCH_LINE,
+        MAGIC,
+        VERSION,
+        ARCHES[arch],
+        bytes(16),
+        time,
+        time,
+        DESCRIPTORS - len(descriptors),
+        DESCRIPTORS,
+        DESCRIPTORS_OFFSET,
+        DATA_OFFSET - DESCRIPTORS_OFFSET,
+        DATA_OFFSET,
+        start + size - DATA_OFFSET,
+    )
+    head = header.ljust(DESCRIPTORS_OFFSET, b"\0") + b"".join(descriptors)
+    front = head.ljust(DATA_OFFSET, b"\0") + b"".join(each.data for each in objects)
     file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.pwrite(file, front.ljust(start, b"\0"), 0)
@@ -84,11 +94,11 @@ def finish(path: Path, objects: Sequence[Object], arch: Arch, time: int) -> None
         os.close(file)
 
 
-@reads("path")
-def arch_of(path: Path) -> Arch:
+@reads_untrusted("path")
+def read_arch(path: Path) -> Arch:
     """The architecture of the SIF at `path`; InputError if it is not a SIF."""
     try:
-        with open(path, "rb", opener=regular) as file:
+        with open(path, "rb", opener=open_regular) as file:
             head = file.read(HEADER.size).ljust(HEADER.size, b"\0")
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
@@ -106,17 +116,17 @@ def arch_of(path: Path) -> Arch:
     )
 
 
-@reads("path")
-def objects_of(path: Path) -> list[Object]:
+@reads_untrusted("path")
+def read_objects(path: Path) -> list[DataObject]:
     """The objects of the SIF at `path`; InputError if it is not a SIF or is truncated."""
-    arch_of(path)
+    read_arch(path)
     with path.open("rb") as file:
         *_, total, at = HEADER.unpack(file.read(HEADER.size))[:10]
         end = os.fstat(file.fileno()).st_size
         file.seek(min(max(at, 0), end))
         table = file.read(max(0, min(total, DESCRIPTORS)) * DESCRIPTOR.size)
         objects = []
-        left = LARGEST
+        left = LARGEST_OBJECT
         for row in DESCRIPTOR.iter_unpack(table[: len(table) // DESCRIPTOR.size * DESCRIPTOR.size]):
             kind, used, *_, name, _ = row
             start, size = row[5:7]
@@ -131,7 +141,7 @@ def objects_of(path: Path) -> list[Object]:
                     message, hint="to build the file again, run: imgbuild build TARGET --format sif"
                 )
             text = name.rstrip(b"\0").decode(errors="replace")
-            objects.append(Object(kind=kind, name=text, data=data))
+            objects.append(DataObject(kind=kind, name=text, data=data))
     return objects
 
 
@@ -146,9 +156,9 @@ def _descriptor(
     """A descriptor. `place` has the offset, the size, and the size with preceding padding."""
     owner = 0
     return DESCRIPTOR.pack(
-        kind, True, number, GROUP, NO_LINK, *place, time, time, owner, owner, name.encode(), extra
+        kind, True, number, GROUP, LINK_NONE, *place, time, time, owner, owner, name.encode(), extra
     )
 
 
-def _aligned(offset: int) -> int:
+def _align_offset(offset: int) -> int:
     return offset + -offset % PAGE

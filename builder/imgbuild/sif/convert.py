@@ -20,11 +20,11 @@ from imgbuild.oci.layout import Layout
 from imgbuild.oci.merged import shown_path
 from imgbuild.plan.image_digests import read_digests
 from imgbuild.sif import container, enroot, files, squashfs
-from imgbuild.sif.flat import Flat, LayerSource
-from imgbuild.sif.image import archive, read
+from imgbuild.sif.flat import FlatTree, LayerSource
+from imgbuild.sif.image import layer_archive, read_sif_source
 from imgbuild.system import boundary
-from imgbuild.system.files import replacing
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.files import replace_file
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
 Format = Literal["sif", "squashfs"]
@@ -63,64 +63,64 @@ class ConvertedImage(msgspec.Struct, frozen=True, kw_only=True):
     pushed: PushedSif | None = None
 
 
-def convert(
+def convert_image(
     layout: Layout,
     arch: Arch,
     out: Path,
     options: ConvertOptions,
     *,
     lock: bytes = b"",
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> ConvertedImage:
     """Write the image of `layout` on `arch` to `out`; `lock` is its lock.json, or empty.
 
     The bytes of the result depend on the content of the layers, not on their compression.
     ToolMissing without mksquashfs, IntegrityError if a layer is damaged.
     """
-    tool = squashfs.find()
-    image = read(layout, arch, lock)
-    flat = Flat()
+    tool = squashfs.find_mksquashfs()
+    image = read_sif_source(layout, arch, lock)
+    flat = FlatTree()
     layers = [
         LayerSource(path=file.path, digest=layer.digest, size=layer.size, diff_id=file.diff_id)
         for layer, file in zip(layout.image(arch).layers, layout.layer_files(arch), strict=True)
     ]
     flat.add(layers, reporter=reporter)
-    for attribute, path in flat.lost.items():
+    for attribute, path in flat.lost_attributes.items():
         reporter.warn(
             f"{image.name}: a squashfs cannot store the attribute {attribute!r}, so"
             f" {shown_path(path)} and others are written without it"
         )
-    for name in files.left_out(image) if options.format == "sif" else ():
+    for name in files.unsettable_variables(image) if options.format == "sif" else ():
         reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is omitted")
     format_module = files if options.format == "sif" else enroot
-    flat.add([LayerSource(path=out, data=archive(format_module.members(image, flat.tree)))])
-    objects = files.objects(image) if options.format == "sif" else []
-    offset = container.file_system_at(objects) if options.format == "sif" else 0
-    with _written(out) as temporary:
+    flat.add([LayerSource(path=out, data=layer_archive(format_module.members(image, flat.tree)))])
+    objects = files.sif_objects(image) if options.format == "sif" else []
+    offset = container.file_system_offset(objects) if options.format == "sif" else 0
+    with _temporary_output(out) as temporary:
         with reporter.progress(f"writing {out.name}", flat.size) as bar:
             chunks = flat.chunks(bar.advance)
-            squashfs.write(
+            squashfs.write_squashfs(
                 tool,
                 chunks,
                 flat.tree.root,
                 temporary,
                 compressor=options.compressor,
-                time=max(image.time, flat.newest),
+                time=max(image.time, flat.newest_time),
                 processors=options.processors,
                 offset=offset,
             )
         if options.format == "sif":
-            container.finish(temporary, objects, arch, image.time)
+            container.write_container(temporary, objects, arch, image.time)
             temporary.chmod(0o755 & ~_umask())  # with Apptainer installed, a SIF can be executed
-        size, digest = _measured(temporary)
+        size, digest = _measure_file(temporary)
     return ConvertedImage(
         name=image.name, arch=arch, image=image.digest, output=out, format=options.format,
         compressor=options.compressor, tool=tool.version, size=size, digest=digest,
     )  # fmt: skip
 
 
-def lock_of(
-    images: Path, target: str, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT
+def find_lock_of_target(
+    images: Path, target: str, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT_REPORTER
 ) -> bytes:
     """The lock.json of `target` if the image of `layout` follows from it, otherwise b""."""
     built = layout.image(arch).manifest.digest
@@ -135,30 +135,32 @@ def lock_of(
             f" will contain no lock; to build the locked image, run: imgbuild build {target}"
         )
         return b""
-    return boundary.content(lock_path(images, target))
+    return boundary.read_regular_file(lock_path(images, target))
 
 
-def lock_of_any(images: Path, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT) -> bytes:
+def find_lock_of_image(
+    images: Path, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT_REPORTER
+) -> bytes:
     """The lock.json of the image of `layout` in `images`; b"" if there is none.
 
     Only the lock of the target with the layout's name is read.
     """
     target = Path(layout.name).name
     if target and lock_path(images, target).exists():
-        return lock_of(images, target, layout, arch, reporter=reporter)
+        return find_lock_of_target(images, target, layout, arch, reporter=reporter)
     reporter.warn(f"{layout.path}: found no lock of the image, so the file will not contain a lock")
     return b""
 
 
 @contextlib.contextmanager
-def _written(out: Path) -> Iterator[Path]:
+def _temporary_output(out: Path) -> Iterator[Path]:
     """A temporary file for writing, which is renamed to `out` on success and removed on failure."""
     if out.is_dir():
         message = f"{out} is a folder"
         raise InputError(message, hint="pass a file with --output")
     stack = contextlib.ExitStack()
     try:
-        file = stack.enter_context(replacing(out))
+        file = stack.enter_context(replace_file(out))
     except OSError as error:
         message = f"cannot write {out}: {error.strerror}"
         raise InputError(message, hint="choose another file with --output") from error
@@ -177,7 +179,7 @@ def _umask() -> int:
     return mask
 
 
-def _measured(path: Path) -> tuple[Bytes, Digest]:
+def _measure_file(path: Path) -> tuple[Bytes, Digest]:
     with path.open("rb") as file:
         digest = digest_of_file(file)
     return path.stat().st_size, digest

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import codec
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.merged import MergedTree
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.sif import container
-from imgbuild.sif.image import SifSource, file, folder, link, words
+from imgbuild.sif.image import SifSource, file_member, folder_member, link_member, quote_command
 from imgbuild.values import Digest, digest_of
 
 HOME = ".singularity.d"
@@ -42,26 +42,26 @@ CONFIG_OBJECT = "oci-config.json"
 INSPECT_OBJECT = "inspect-metadata.json"
 
 # Setting one of these is an error in bash or in Apptainer's shell.
-READ_ONLY = ("BASHOPTS", "BASH_VERSINFO", "EUID", "GID", "PPID", "SHELLOPTS", "UID")
+READONLY_VARIABLES = ("BASHOPTS", "BASH_VERSINFO", "EUID", "GID", "PPID", "SHELLOPTS", "UID")
 # These would make the image's Python import the caller's packages.
-UNWANTED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE")
-KEPT_OUT = """\
+UNWANTED_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE")
+UNWANTED_SCRIPT = """\
 #!/bin/sh
 # The caller's own packages stay out; --env and APPTAINERENV_... bring one of these back.
 """
-UNFIT = """\
+UNFIT_SCRIPT = """\
 # What a read-only root and an unknown user leave unfit; the entry point does the same.
 if [ -f /opt/imgbuild/environment.sh ]; then
   . /opt/imgbuild/environment.sh
 fi
 """
-LAST = f"""\
+LAST_SCRIPT = f"""\
 #!/bin/sh
 export LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}{LIBRARIES}"
 export PS1="${{PS1:-Apptainer> }}"
 """
 # Current Apptainer has these actions built in; older versions run these scripts.
-SOURCED = f"""\
+SOURCING_SCRIPT = f"""\
 #!/bin/sh
 for script in /{HOME}/env/*.sh; do
   if [ -f "$script" ]; then
@@ -79,50 +79,57 @@ ACTIONS = {
 START = "#!/bin/sh\n# An instance keeps running by itself: nothing is started in it.\n"
 
 
-def members(image: SifSource, tree: Merged) -> list[Member]:
+def sif_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
     """The members of a layer on top of the image whose files are `tree`."""
     additions = [
-        folder(HOME),
-        folder(f"{HOME}/env"),
-        folder(f"{HOME}/actions"),
-        folder(LIBRARIES[1:]),
+        folder_member(HOME),
+        folder_member(f"{HOME}/env"),
+        folder_member(f"{HOME}/actions"),
+        folder_member(LIBRARIES[1:]),
     ]
     additions += [
-        file(f"{HOME}/{name}", text, mode) for name, (text, mode) in _texts(image).items()
+        file_member(f"{HOME}/{name}", text, mode) for name, (text, mode) in _texts(image).items()
     ]
     additions += [
-        file(f"{HOME}/actions/{name}", SOURCED + text, 0o755) for name, text in ACTIONS.items()
+        file_member(f"{HOME}/actions/{name}", SOURCING_SCRIPT + text, 0o755)
+        for name, text in ACTIONS.items()
     ]
     additions += [
-        link(path, target) for path, target in LINKS.items() if _can_create_link(tree, path)
+        link_member(path, target) for path, target in LINKS.items() if _can_create_link(tree, path)
     ]
-    additions += [folder(path, mode) for path, mode in FOLDERS.items() if tree.find(path) is None]
-    additions += [file(path, "") for path in FILES if tree.find(path) is None]
-    return [*_above(additions, tree), *additions]
+    additions += [
+        folder_member(path, mode) for path, mode in FOLDERS.items() if tree.find_node(path) is None
+    ]
+    additions += [file_member(path, "") for path in FILES if tree.find_node(path) is None]
+    return [*_missing_parents(additions, tree), *additions]
 
 
-def objects(image: SifSource) -> list[container.Object]:
+def sif_objects(image: SifSource) -> list[container.DataObject]:
     """The objects of the SIF: definition, metadata for `apptainer inspect`, config and lock."""
     sif_objects = [
-        container.Object(kind=container.DEFINITION, data=definition(image).encode()),
-        container.Object(kind=container.JSON, name=INSPECT_OBJECT, data=_inspected(image)),
-        container.Object(kind=container.JSON, name=CONFIG_OBJECT, data=image.config),
+        container.DataObject(kind=container.DEFINITION, data=definition_text(image).encode()),
+        container.DataObject(
+            kind=container.JSON, name=INSPECT_OBJECT, data=_inspect_metadata(image)
+        ),
+        container.DataObject(kind=container.JSON, name=CONFIG_OBJECT, data=image.config),
     ]
     if image.lock:
-        sif_objects.append(container.Object(kind=container.JSON, name=LOCK_OBJECT, data=image.lock))
+        sif_objects.append(
+            container.DataObject(kind=container.JSON, name=LOCK_OBJECT, data=image.lock)
+        )
     return sif_objects
 
 
-def config_of(path: Path) -> Digest | None:
+def config_digest(path: Path) -> Digest | None:
     """The digest of the configuration of the image in the SIF at `path`.
 
     None if another tool made the SIF without this digest. InputError if it is not a SIF.
     """
-    contents = (each.data for each in container.objects_of(path) if each.name == CONFIG_OBJECT)
+    contents = (each.data for each in container.read_objects(path) if each.name == CONFIG_OBJECT)
     return next((digest_of(data) for data in contents), None)
 
 
-def labels(image: SifSource) -> dict[str, str]:
+def sif_labels(image: SifSource) -> dict[str, str]:
     """The image's labels, and labels with the digests of image and lock."""
     digest_labels = {IMAGE_LABEL: image.digest}
     if image.lock:
@@ -130,7 +137,7 @@ def labels(image: SifSource) -> dict[str, str]:
     return {**(image.settings.labels or {}), **digest_labels}
 
 
-def definition(image: SifSource) -> str:
+def definition_text(image: SifSource) -> str:
     """The origin of the image, as an Apptainer definition file.
 
     It has the digest but no name: the same image yields the same file under any name.
@@ -138,77 +145,77 @@ def definition(image: SifSource) -> str:
     return f"bootstrap: oci\nfrom: image@{image.digest}\n"
 
 
-def environment(image: SifSource) -> str:
+def environment_script(image: SifSource) -> str:
     """The image's environment as a shell script, with values quoted.
 
-    HOME is omitted, because Apptainer uses the caller's or --home. The variables of `left_out` are
-    also omitted.
+    HOME is omitted, because Apptainer uses the caller's or --home. The variables of
+    `unsettable_variables` are also omitted.
     """
     lines = ["#!/bin/sh"]
     for name, value in image.environment.items():
-        if name == "HOME" or not _settable(name):
+        if name == "HOME" or not _is_settable(name):
             continue
-        lines.append(f"export {name}={words([value])}")
+        lines.append(f"export {name}={quote_command([value])}")
     return "\n".join(lines) + "\n"
 
 
-def left_out(image: SifSource) -> list[str]:
+def unsettable_variables(image: SifSource) -> list[str]:
     """The variables of the image that a shell cannot set."""
-    return [name for name in image.environment if not _settable(name)]
+    return [name for name in image.environment if not _is_settable(name)]
 
 
-def _settable(name: str) -> bool:
-    return name.isascii() and name.isidentifier() and name not in READ_ONLY
+def _is_settable(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and name not in READONLY_VARIABLES
 
 
 def exclusion_script(image: SifSource) -> str:
     """A shell script that hides the caller's Python packages, unless the image sets variables."""
-    names = [name for name in UNWANTED if name not in image.environment]
-    return "".join([KEPT_OUT, *(f"export {name}=\n" for name in names), UNFIT])
+    names = [name for name in UNWANTED_VARIABLES if name not in image.environment]
+    return "".join([UNWANTED_SCRIPT, *(f"export {name}=\n" for name in names), UNFIT_SCRIPT])
 
 
-def runscript(image: SifSource) -> str:
+def runscript_text(image: SifSource) -> str:
     """The runscript, which runs its arguments, or the image's command, with the entry point."""
-    default = f'[ "$#" -gt 0 ] || set -- {words(image.command)}\n' if image.command else ""
-    entrypoint = words(image.settings.entrypoint or ())
+    default = f'[ "$#" -gt 0 ] || set -- {quote_command(image.command)}\n' if image.command else ""
+    entrypoint = quote_command(image.settings.entrypoint or ())
     return f'#!/bin/sh\n{default}exec {f"{entrypoint} " if entrypoint else ""}"$@"\n'
 
 
 def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
     """The files below `HOME`, with their modes."""
     return {
-        "Singularity": (definition(image), 0o644),
-        "labels.json": (codec.encode(labels(image)), 0o644),
-        "runscript": (runscript(image), 0o755),
+        "Singularity": (definition_text(image), 0o644),
+        "labels.json": (codec.encode(sif_labels(image)), 0o644),
+        "runscript": (runscript_text(image), 0o755),
         "startscript": (START, 0o755),
-        "env/10-docker2singularity.sh": (environment(image), 0o755),
+        "env/10-docker2singularity.sh": (environment_script(image), 0o755),
         "env/90-environment.sh": (exclusion_script(image), 0o755),
-        "env/99-base.sh": (LAST, 0o755),
+        "env/99-base.sh": (LAST_SCRIPT, 0o755),
     }
 
 
-def _inspected(image: SifSource) -> bytes:
+def _inspect_metadata(image: SifSource) -> bytes:
     """The metadata for `apptainer inspect`, which avoids that it starts a container."""
     scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
     texts = _texts(image)
     attributes = {
-        "deffile": definition(image),
+        "deffile": definition_text(image),
         "environment": {f"/{HOME}/{name}": texts[name][0] for name in scripts},
-        "labels": labels(image),
+        "labels": sif_labels(image),
         "runscript": texts["runscript"][0],
         "startscript": START,
     }
-    return codec.compact({"data": {"attributes": attributes}, "type": "container"})
+    return codec.encode_compact({"data": {"attributes": attributes}, "type": "container"})
 
 
-def _can_create_link(tree: Merged, path: str) -> bool:
+def _can_create_link(tree: MergedTree, path: str) -> bool:
     """Whether a link can be created at `path` without replacing a file or folder of the image."""
-    node = tree.find(path)
+    node = tree.find_node(path)
     return node is None or node.kind == "symlink"
 
 
-def _above(additions: Sequence[Member], tree: Merged) -> list[Member]:
+def _missing_parents(additions: Sequence[LayerMember], tree: MergedTree) -> list[LayerMember]:
     """The parent folders of `additions` that are missing from the image."""
     have = {member.path for member in additions if member.kind is MemberKind.FOLDER}
     paths = {member.path.rpartition("/")[0] for member in additions} - have - {""}
-    return [folder(path) for path in sorted(paths) if tree.find(path) is None]
+    return [folder_member(path) for path in sorted(paths) if tree.find_node(path) is None]

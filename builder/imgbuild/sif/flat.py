@@ -22,12 +22,12 @@ from typing import BinaryIO, NoReturn
 import msgspec
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.merged import Merged, Node
-from imgbuild.oci.reader import XATTR, Entry, LayerFile, Reader, inflated
-from imgbuild.oci.tar import END, padding
+from imgbuild.oci.merged import MergedTree, TreeNode
+from imgbuild.oci.reader import XATTR, LayerFile, TarEntry, TarReader, open_inflated
+from imgbuild.oci.tar import END, padding_size
 from imgbuild.sif import skim
 from imgbuild.sif.skim import MembersHash
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Bytes, Digest, digest_of_file
 
 TYPES = {
@@ -59,15 +59,15 @@ class LayerSource(msgspec.Struct, frozen=True, kw_only=True):
         return LayerFile(path=self.path, diff_id=self.diff_id)
 
 
-class Flat:
+class FlatTree:
     """The merged tree of several layers. Call `add` for all of them, then read `chunks`."""
 
     def __init__(self) -> None:
-        self.tree = Merged()
+        self.tree = MergedTree()
         self._layers: list[LayerSource] = []
         self._seen: list[int] = []  # the hash of the members of each layer
 
-    def add(self, layers: Sequence[LayerSource], *, reporter: Reporter = SILENT) -> None:
+    def add(self, layers: Sequence[LayerSource], *, reporter: Reporter = SILENT_REPORTER) -> None:
         """Add `layers`, bottom first, on top of the others; IntegrityError if one is damaged."""
         total = sum(layer.size for layer in layers)
         with (
@@ -89,15 +89,15 @@ class Flat:
         return sum(node.size for node, _ in self._files().values())
 
     @property
-    def newest(self) -> int:
+    def newest_time(self) -> int:
         """The latest time of all paths, in seconds since 1970."""
-        return max((_time(node) for _, node in self.tree.walk()), default=0)
+        return max((_time(node) for _, node in self.tree.iterate_paths()), default=0)
 
     @property
-    def lost(self) -> dict[str, str]:
+    def lost_attributes(self) -> dict[str, str]:
         """Extended attribute that a squashfs cannot store → the first path with this attribute."""
         first_paths: dict[str, str] = {}
-        for path, node in self.tree.walk():
+        for path, node in self.tree.iterate_paths():
             for name in node.attributes or ():
                 if not name.startswith(ATTRIBUTES):
                     first_paths.setdefault(name, path)
@@ -106,7 +106,7 @@ class Flat:
     def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
         """The tar without the root folder; `advance` is called with the content bytes read."""
         others: dict[int, str] = {}
-        for path, node in self.tree.walk():
+        for path, node in self.tree.iterate_paths():
             if node.kind == "folder":
                 yield _header(path, node)
             elif node.kind != "file":
@@ -115,42 +115,42 @@ class Flat:
         files = self._files()
         for number, (layer, first) in enumerate(zip(self._layers, self._seen, strict=True), 1):
             seen = MembersHash()
-            with _opened(layer) as stream:
-                reader = Reader(stream, str(layer.path))
+            with _open_layer(layer) as stream:
+                reader = TarReader(stream, str(layer.path))
                 for member, entry in enumerate(reader, 1):
                     seen.add(entry)
                     node_paths = files.pop((number, member), None)
                     if node_paths is not None:
                         if node_paths[0].size != entry.size:
-                            _changed(layer)
+                            _refuse_changed(layer)
                         yield from _file(reader, *node_paths, advance)
             if seen.value != first:
-                _changed(layer)
+                _refuse_changed(layer)
         yield END
 
-    def _files(self) -> dict[tuple[int, int], tuple[Node, list[str]]]:
+    def _files(self) -> dict[tuple[int, int], tuple[TreeNode, list[str]]]:
         """(layer, member) with the content of a file → its node and all its paths."""
-        files_by_source: dict[tuple[int, int], tuple[Node, list[str]]] = {}
-        for path, node in self.tree.walk():
+        files_by_source: dict[tuple[int, int], tuple[TreeNode, list[str]]] = {}
+        for path, node in self.tree.iterate_paths():
             if node.kind == "file":
                 files_by_source.setdefault(node.source, (node, []))[1].append(path)
         return files_by_source
 
 
-def _entries(layer: LayerSource) -> list[Entry]:
+def _entries(layer: LayerSource) -> list[TarEntry]:
     """The members of a layer; IntegrityError if its digest is wrong."""
     if layer.data:
-        return list(Reader(io.BytesIO(layer.data), str(layer.path)))
-    _check(layer)
-    return skim.entries(layer.file)
+        return list(TarReader(io.BytesIO(layer.data), str(layer.path)))
+    _check_layer(layer)
+    return skim.layer_entries(layer.file)
 
 
-def _changed(layer: LayerSource) -> NoReturn:
+def _refuse_changed(layer: LayerSource) -> NoReturn:
     message = f"{layer.path} changed while it was read"
     raise IntegrityError(message, hint=REMEDY)
 
 
-def _check(layer: LayerSource) -> None:
+def _check_layer(layer: LayerSource) -> None:
     try:
         with layer.path.open("rb") as file:
             actual = digest_of_file(file)
@@ -163,16 +163,16 @@ def _check(layer: LayerSource) -> None:
 
 
 @contextlib.contextmanager
-def _opened(layer: LayerSource) -> Iterator[BinaryIO]:
+def _open_layer(layer: LayerSource) -> Iterator[BinaryIO]:
     if layer.data:
         yield io.BytesIO(layer.data)
         return
-    with inflated(layer.file) as stream:
+    with open_inflated(layer.file) as stream:
         yield stream
 
 
 def _file(
-    reader: Reader, node: Node, names: Sequence[str], advance: Callable[[int], object]
+    reader: TarReader, node: TreeNode, names: Sequence[str], advance: Callable[[int], object]
 ) -> Iterator[bytes]:
     """The content of a file at its first path, and hard links at its other paths."""
     first, *others = names
@@ -180,16 +180,16 @@ def _file(
     for chunk in reader.content():
         yield chunk
         advance(len(chunk))
-    yield bytes(padding(node.size))
+    yield bytes(padding_size(node.size))
     for name in others:
         yield _header(name, node, first)
 
 
-def _time(node: Node) -> int:
+def _time(node: TreeNode) -> int:
     return min(node.mtime, TIME_LIMIT)
 
 
-def _header(path: str, node: Node, same: str | None = None) -> bytes:
+def _header(path: str, node: TreeNode, same: str | None = None) -> bytes:
     """The header of `node` at `path`, or of a hard link to the earlier path `same`."""
     info = tarfile.TarInfo(path.lstrip("/"))
     info.type = TYPES[node.kind] if same is None else tarfile.LNKTYPE
@@ -205,7 +205,7 @@ def _header(path: str, node: Node, same: str | None = None) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-def _attributes(node: Node) -> dict[str, str]:
+def _attributes(node: TreeNode) -> dict[str, str]:
     """The attributes of a node that a squashfs can store, with their names in PAX."""
     return {
         XATTR + name: text

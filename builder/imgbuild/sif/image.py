@@ -14,11 +14,11 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.tar import END, Member, MemberKind, header, padding, sort_key
+from imgbuild.oci.tar import END, LayerMember, MemberKind, member_header, padding_size, sort_key
 from imgbuild.values import Arch, Digest
 
 
-class Settings(msgspec.Struct, frozen=True, rename="pascal"):
+class RuntimeSettings(msgspec.Struct, frozen=True, rename="pascal"):
     """The runtime settings of an image, with their names in image-spec."""
 
     env: tuple[str, ...] | None = ()
@@ -29,8 +29,8 @@ class Settings(msgspec.Struct, frozen=True, rename="pascal"):
     working_dir: str = ""
 
 
-class _Document(msgspec.Struct, frozen=True):
-    config: Settings = Settings()
+class _ConfigDocument(msgspec.Struct, frozen=True):
+    config: RuntimeSettings = RuntimeSettings()
     created: str = "1970-01-01T00:00:00Z"
 
 
@@ -40,7 +40,7 @@ class SifSource(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arch: Arch
     digest: Digest
-    settings: Settings
+    settings: RuntimeSettings
     time: int
     config: bytes
     lock: bytes = b""
@@ -57,11 +57,11 @@ class SifSource(msgspec.Struct, frozen=True, kw_only=True):
         return command if entrypoint or command else ("/bin/sh",)
 
 
-def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
+def read_sif_source(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
     """The image of `layout` on `arch`; IntegrityError if its configuration is invalid."""
     stored = layout.image(arch)
     config = stored.config_data
-    document = codec.decode(config, _Document, file=f"{layout.path}: {stored.config.digest}")
+    document = codec.decode(config, _ConfigDocument, file=f"{layout.path}: {stored.config.digest}")
     try:
         # Python 3.11 parses at most six fractional digits of a time in Go's format.
         created = datetime.datetime.fromisoformat(document.created[:19]).replace(
@@ -81,31 +81,31 @@ def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
     )
 
 
-def archive(members: Sequence[Member]) -> bytes:
+def layer_archive(members: Sequence[LayerMember]) -> bytes:
     """A layer of small, sorted `members` as a plain tar."""
     parts = []
     for member in sorted(members, key=sort_key):
         data = member.content if isinstance(member.content, bytes) else b""
-        parts += [header(member), data, bytes(padding(len(data)))]
+        parts += [member_header(member), data, bytes(padding_size(len(data)))]
     return b"".join([*parts, END])
 
 
-def file(path: str, text: str | bytes, mode: int = 0o644) -> Member:
+def file_member(path: str, text: str | bytes, mode: int = 0o644) -> LayerMember:
     """A file with the content `text`."""
     data = text if isinstance(text, bytes) else text.encode()
-    return Member(path=path, mode=mode, size=len(data), content=data)
+    return LayerMember(path=path, mode=mode, size=len(data), content=data)
 
 
-def folder(path: str, mode: int = 0o755) -> Member:
+def folder_member(path: str, mode: int = 0o755) -> LayerMember:
     """An empty folder."""
-    return Member(path=path, kind=MemberKind.FOLDER, mode=mode)
+    return LayerMember(path=path, kind=MemberKind.FOLDER, mode=mode)
 
 
-def link(path: str, target: str) -> Member:
+def link_member(path: str, target: str) -> LayerMember:
     """A symbolic link."""
-    return Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
+    return LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
 
 
-def words(command: Sequence[str]) -> str:
+def quote_command(command: Sequence[str]) -> str:
     """A command quoted for a shell."""
     return shlex.join(command)

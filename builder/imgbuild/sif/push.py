@@ -7,8 +7,15 @@ SIF yields the same artifact.
 from __future__ import annotations
 
 from imgbuild.errors import InputError
-from imgbuild.oci.documents import EMPTY, MANIFEST, TITLE, Descriptor, descriptor, manifest_of
-from imgbuild.registry.client import Client, UploadOutcome, bytes_source, file_source
+from imgbuild.oci.documents import (
+    EMPTY_CONFIG,
+    MANIFEST,
+    TITLE,
+    Descriptor,
+    create_descriptor,
+    create_manifest,
+)
+from imgbuild.registry.client import RegistryClient, UploadOutcome, bytes_source, file_source
 from imgbuild.registry.image_reference import TAG, Repository
 from imgbuild.sif.convert import ConvertedImage, PushedSif
 from imgbuild.values import Arch, Digest
@@ -17,7 +24,9 @@ CONFIG_TYPE = "application/vnd.sylabs.sif.config.v1+json"
 LAYER_TYPE = "application/vnd.sylabs.sif.layer.v1.sif"
 
 
-def subject(client: Client, repository: Repository, name: str, image: Digest) -> Descriptor:
+def find_subject(
+    client: RegistryClient, repository: Repository, name: str, image: Digest
+) -> Descriptor:
     """The descriptor of the manifest `image` in `repository`; InputError if it is missing."""
     resolved = client.resolve(repository.with_digest(image))
     if resolved is None:
@@ -26,8 +35,8 @@ def subject(client: Client, repository: Repository, name: str, image: Digest) ->
     return resolved
 
 
-def push(
-    client: Client,
+def push_sif(
+    client: RegistryClient,
     repository: Repository,
     sif_image: ConvertedImage,
 ) -> PushedSif:
@@ -35,29 +44,29 @@ def push(
 
     InputError if its image is not in the repository.
     """
-    named = repository.tagged(tag(sif_image.name, sif_image.arch))
+    named = repository.tagged(sif_tag(sif_image.name, sif_image.arch))
     if TAG.fullmatch(named.target) is None:
         message = f"{sif_image.name!r} results in an invalid tag: {named.target!r}"
         raise InputError(
             message,
             hint="use a layout whose image name is valid in a tag: letters, digits, _, . and -",
         )
-    below = subject(client, repository, sif_image.name, sif_image.image)
-    document = manifest(sif_image, below)
-    client.upload(repository, bytes_source(EMPTY))
+    below = find_subject(client, repository, sif_image.name, sif_image.image)
+    document = sif_manifest(sif_image, below)
+    client.upload_blob(repository, bytes_source(EMPTY_CONFIG))
     sif = file_source(sif_image.output, sif_image.digest, sif_image.size)
-    outcome = client.upload(repository, sif)
+    outcome = client.upload_blob(repository, sif)
     digest = client.put_manifest(repository, document, MANIFEST, tag=named.target)
     moved = sif_image.size if outcome is UploadOutcome.UPLOADED else 0
     return PushedSif(reference=str(named), digest=digest, image=sif_image.image, moved=moved)
 
 
-def tag(name: str, arch: Arch) -> str:
+def sif_tag(name: str, arch: Arch) -> str:
     """The tag of the SIF of the image `name` for `arch`."""
     return f"{name}-{arch}-sif"
 
 
-def manifest(sif_image: ConvertedImage, image: Descriptor) -> bytes:
+def sif_manifest(sif_image: ConvertedImage, image: Descriptor) -> bytes:
     """The artifact's manifest, like the one of `apptainer push`, with a subject."""
     sif = Descriptor(
         media_type=LAYER_TYPE,
@@ -65,4 +74,4 @@ def manifest(sif_image: ConvertedImage, image: Descriptor) -> bytes:
         size=sif_image.size,
         annotations={TITLE: f"{sif_image.name}.sif"},
     )
-    return manifest_of(descriptor(CONFIG_TYPE, EMPTY), [sif], subject=image)
+    return create_manifest(create_descriptor(CONFIG_TYPE, EMPTY_CONFIG), [sif], subject=image)

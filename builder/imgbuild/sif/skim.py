@@ -19,16 +19,16 @@ from isal import isal_zlib
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER
-from imgbuild.oci.reader import DAMAGED, GZIP, Entry, LayerFile, Reader, inflated
-from imgbuild.system.boundary import regular
+from imgbuild.oci.reader import DAMAGE_ERRORS, GZIP, LayerFile, TarEntry, TarReader, open_inflated
+from imgbuild.system.boundary import open_regular
 
-LEAST = 1 << 16  # bytes: inflating a smaller content is as fast as searching for its end
+MINIMUM_SKIP = 1 << 16  # bytes: inflating a smaller content is as fast as searching for its end
 FIRST, MOST = 1 << 10, 1 << 20  # bytes of a gzip member that are inflated at once
-STORED = struct.Struct("<BHH")  # of a stored block: type, length, and its complement
+STORED_STRUCT = struct.Struct("<BHH")  # of a stored block: type, length, and its complement
 SIZE = struct.Struct("<I")  # the last bytes of a gzip member
 TRAILER = 8  # bytes of a gzip trailer: a checksum, and the size
-BESIDE = SIZE.size + len(GZIP_HEADER) + STORED.size
-WRAP = 1 << 32  # sizes are counted modulo this
+OVERHEAD_SIZE = SIZE.size + len(GZIP_HEADER) + STORED_STRUCT.size
+SIZE_MODULUS = 1 << 32  # sizes are counted modulo this
 
 
 class MembersHash:
@@ -37,7 +37,7 @@ class MembersHash:
     def __init__(self) -> None:
         self.value = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TarEntry) -> None:
         """Add a member."""
         self.value = hash((
             self.value, entry.path, entry.type, entry.mode, entry.uid, entry.gid, entry.size,
@@ -45,21 +45,21 @@ class MembersHash:
         ))  # fmt: skip
 
 
-def entries(layer: LayerFile) -> list[Entry]:
+def layer_entries(layer: LayerFile) -> list[TarEntry]:
     """The members of a layer; IntegrityError if it is damaged.
 
     The diff id is compared only if the layer is read in full.
     """
     try:
-        with FileIO(layer.path, opener=regular) as file:
+        with FileIO(layer.path, opener=open_regular) as file:
             compressed = os.pread(file.fileno(), len(GZIP), 0) == GZIP
-            return list(_Names((_Gzip if compressed else _Plain)(file), str(layer.path)))
-    except (IntegrityError, *DAMAGED):
-        with inflated(layer) as stream_:
-            return list(Reader(stream_, str(layer.path)))
+            return list(_NameReader((_GzipTar if compressed else _PlainTar)(file), str(layer.path)))
+    except (IntegrityError, *DAMAGE_ERRORS):
+        with open_inflated(layer) as stream_:
+            return list(TarReader(stream_, str(layer.path)))
 
 
-class _Plain:
+class _PlainTar:
     """An uncompressed tar."""
 
     def __init__(self, file: FileIO) -> None:
@@ -80,7 +80,7 @@ class _Plain:
             raise EOFError
 
 
-class _Gzip:
+class _GzipTar:
     """A tar in one or more gzip members."""
 
     def __init__(self, file: FileIO) -> None:
@@ -96,7 +96,7 @@ class _Gzip:
         """The next `length` bytes; fewer at the end."""
         piece = self._piece[self._read : self._read + length]
         self._read += len(piece)
-        while len(piece) < length and self._more():
+        while len(piece) < length and self._inflate_more():
             self._read = min(length - len(piece), len(self._piece))
             piece += self._piece[: self._read]
         return piece
@@ -107,37 +107,41 @@ class _Gzip:
             available = min(length, len(self._piece) - self._read)
             self._read += available
             length -= available
-            if length >= LEAST and self._inflater is None and (end := self._end(length)):
+            if (
+                length >= MINIMUM_SKIP
+                and self._inflater is None
+                and (end := self._member_end(length))
+            ):
                 self._at = end
                 return
-            if length and not self._more():
+            if length and not self._inflate_more():
                 raise EOFError
 
-    def _end(self, size: int) -> int:
+    def _member_end(self, size: int) -> int:
         """The end of the gzip member at the current offset if it has `size` bytes, otherwise 0."""
         at = self._at + len(GZIP_HEADER) + TRAILER - SIZE.size
         last = at + size  # a content that compression makes larger is not compressed
         while at < last:
-            window = os.pread(self._file, MOST + BESIDE, at)
+            window = os.pread(self._file, MOST + OVERHEAD_SIZE, at)
             offset = SIZE.size - 1
             while (offset := window.find(GZIP_HEADER, offset + 1)) >= 0:
-                if self._fits(window, offset, size):
+                if self._member_fits(window, offset, size):
                     return at + offset
-            if len(window) < MOST + BESIDE:
+            if len(window) < MOST + OVERHEAD_SIZE:
                 return 0
             at += MOST
         return 0
 
-    def _fits(self, window: bytes, offset: int, size: int) -> bool:
+    def _member_fits(self, window: bytes, offset: int, size: int) -> bool:
         """Whether a member of `size` bytes ends at `offset`, where a stored member starts."""
         block = offset + len(GZIP_HEADER)
-        if block + STORED.size > len(window):
+        if block + STORED_STRUCT.size > len(window):
             return False
         (stated,) = SIZE.unpack_from(window, offset - SIZE.size)
-        kind, length, complement = STORED.unpack_from(window, block)
-        return stated == size % WRAP and kind in (0, 1) and length ^ complement == 0xFFFF
+        kind, length, complement = STORED_STRUCT.unpack_from(window, block)
+        return stated == size % SIZE_MODULUS and kind in (0, 1) and length ^ complement == 0xFFFF
 
-    def _more(self) -> bool:
+    def _inflate_more(self) -> bool:
         """Inflate more bytes of the tar; False at its end."""
         while self._at < self._size or self._inflater is not None:
             if self._inflater is None:
@@ -158,10 +162,10 @@ class _Gzip:
         return False
 
 
-class _Names(Reader):
+class _NameReader(TarReader):
     """A reader that skips contents."""
 
-    def __init__(self, stream: _Gzip | _Plain, label: str) -> None:
+    def __init__(self, stream: _GzipTar | _PlainTar, label: str) -> None:
         super().__init__(cast("BinaryIO", stream), label)  # it only calls `read`
         self._skip = stream.skip
 

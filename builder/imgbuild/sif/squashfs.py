@@ -17,13 +17,13 @@ from typing import Literal
 import msgspec
 
 from imgbuild.errors import ToolMissing
-from imgbuild.oci.merged import Node
+from imgbuild.oci.merged import TreeNode
 from imgbuild.system import process
 
 Compressor = Literal["zstd", "gzip"]
 
 PROGRAM = "mksquashfs"
-OLDEST = (4, 5)  # the first that reads a tar
+OLDEST_VERSION = (4, 5)  # the first that reads a tar
 REMEDY = "install squashfs-tools 4.5 or newer (Debian, Ubuntu: apt-get install squashfs-tools)"
 # zstd at level 1 compresses CUDA's libraries as well as gzip, 40 times as fast.
 OPTIONS: dict[Compressor, tuple[str, ...]] = {
@@ -33,32 +33,32 @@ OPTIONS: dict[Compressor, tuple[str, ...]] = {
 MEMORY = "256M"  # for its queues and caches; the default is a quarter of the machine's memory
 
 
-class Tool(msgspec.Struct, frozen=True):
+class MksquashfsTool(msgspec.Struct, frozen=True):
     """The mksquashfs of this machine."""
 
     program: str
     version: str
 
 
-def find() -> Tool:
+def find_mksquashfs() -> MksquashfsTool:
     """The mksquashfs of this machine; ToolMissing if it is missing or cannot read a tar."""
-    program = process.find(PROGRAM, remedy=REMEDY)
-    answer = process.run([program, "-version"], check=False)
+    program = process.find_program(PROGRAM, remedy=REMEDY)
+    answer = process.run_command([program, "-version"], check=False)
     match = re.search(r"mksquashfs version (\d+)\.(\d+)(\S*)", answer.stdout + answer.stderr)
     if match is None:
         message = f"{program} does not print its version"
         raise ToolMissing(message, hint=REMEDY)
     version = "{}.{}{}".format(*match.groups())
-    if (int(match[1]), int(match[2])) < OLDEST:
+    if (int(match[1]), int(match[2])) < OLDEST_VERSION:
         message = f"{program} {version} is too old: it cannot read tar archives"
         raise ToolMissing(message, hint=REMEDY)
-    return Tool(program=program, version=version)
+    return MksquashfsTool(program=program, version=version)
 
 
-def write(
-    tool: Tool,
+def write_squashfs(
+    tool: MksquashfsTool,
     chunks: Iterable[bytes],
-    root: Node,
+    root: TreeNode,
     out: Path,
     *,
     compressor: Compressor,
@@ -81,4 +81,4 @@ def write(
     # With a tar, 4.5.1 has no option for the time of the root folder, and uses the clock unless
     # SOURCE_DATE_EPOCH is set. That also limits the times of files, but none of them is later. (If
     # a file's time is in the future, the root folder has the current time.)
-    process.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(time)})
+    process.feed_command(command, chunks, env={"SOURCE_DATE_EPOCH": str(time)})

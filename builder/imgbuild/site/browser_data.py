@@ -16,7 +16,14 @@ import msgspec
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import rules
 from imgbuild.doctor.host import Host, HostGpu
-from imgbuild.doctor.targets import TargetNeeds, diagnose, driver_text, is_compiled, judge, offer
+from imgbuild.doctor.targets import (
+    TargetNeeds,
+    diagnose_host,
+    driver_text,
+    is_compiled,
+    judge_target,
+    target_needs,
+)
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.report import Floors
 from imgbuild.resolve import source_only
@@ -25,7 +32,7 @@ from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.model import SiteCatalogue, SiteTarget
-from imgbuild.values import Arch, Bytes, Digest, normalize
+from imgbuild.values import Arch, Bytes, Digest, normalize_package
 
 DATA_FORMAT = 1
 FILE = "data.js"
@@ -34,7 +41,7 @@ COMPARED_FILE = "compared.js"
 COMPARED_VARIABLE = "imgbuildCompared"
 
 
-def scripts(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, bytes]:
+def data_scripts(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, bytes]:
     """The scripts `data.js` and `compared.js`, which assign data to variables."""
     data = browser_data(sources, catalogue)
     compared = compared_data(catalogue, data["images"])
@@ -52,7 +59,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
     Shared texts are referenced by number: `requires` has indexes of `lines`, and `olderDriver`
     indexes of `remarks`.
     """
-    locked = _locked(catalogue)
+    locked = _locked_targets(catalogue)
     numbers = {target.name: number for number, target in enumerate(locked)}
     images = _images(sources, locked, numbers)
     remarks = [*dict.fromkeys(image["olderDriver"] for image in images)]
@@ -64,17 +71,17 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
             image | {"olderDriver": remarks.index(image["olderDriver"])} for image in images
         ],
         "remarks": remarks,
-        "gpus": gpu_names.table(),
-        "capabilities": gpu_names.capabilities(),
+        "gpus": gpu_names.gpu_name_table(),
+        "capabilities": gpu_names.computed_capabilities(),
         "branches": whole_branches(),
         "releases": [
-            {"cuda": release.cuda, "driver": gpus.load().oldest(release.cuda)}
-            for release in gpus.load().releases
+            {"cuda": release.cuda, "driver": gpus.load_drivers().oldest_driver(release.cuda)}
+            for release in gpus.load_drivers().releases
         ],
         **_package_versions(locked, images),
-        **_requires(catalogue),
-        "sources": {name: source_only.absence(name) for name in source_only.PROJECTS},
-        "unlocked": [_unlocked(target) for target in catalogue.targets if not target.lock],
+        **_requirement_data(catalogue),
+        "sources": {name: source_only.absence_text(name) for name in source_only.PROJECTS},
+        "unlocked": [_unlocked_target(target) for target in catalogue.targets if not target.lock],
         "constraints": [
             {
                 "package": entry.package,
@@ -95,7 +102,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
                 "why": " ".join(rule.why.split()),
                 "cure": " ".join(rule.cure.split()),
             }
-            for rule in rules.load()
+            for rule in rules.load_rules()
             if rule.other
         ],
         "refusals": [
@@ -111,11 +118,11 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
     }
 
 
-def _locked(catalogue: SiteCatalogue) -> list[SiteTarget]:
+def _locked_targets(catalogue: SiteCatalogue) -> list[SiteTarget]:
     return [target for target in catalogue.targets if target.lock and target.digests]
 
 
-def _requires(catalogue: SiteCatalogue) -> dict[str, Any]:
+def _requirement_data(catalogue: SiteCatalogue) -> dict[str, Any]:
     numbers: dict[str, int] = {}
     requires = {
         package: {
@@ -127,7 +134,7 @@ def _requires(catalogue: SiteCatalogue) -> dict[str, Any]:
     return {"lines": [*numbers], "requires": requires}
 
 
-def _unlocked(target: SiteTarget) -> dict[str, Any]:
+def _unlocked_target(target: SiteTarget) -> dict[str, Any]:
     """A row of the matrix without a lock and an image."""
     row = target.row
     return {
@@ -146,7 +153,7 @@ def compared_data(catalogue: SiteCatalogue, images: Sequence[Mapping[str, Any]])
     `lists` is the list of each image, or -1 for none. `layers` has names with sizes of layers,
     which are numbered in this order. `stacks` has the numbers of the layers of each image.
     """
-    locked = _locked(catalogue)
+    locked = _locked_targets(catalogue)
     pages = [(each, arch) for each in catalogue.debian for arch in Arch]
     users = {
         user: number
@@ -159,7 +166,7 @@ def compared_data(catalogue: SiteCatalogue, images: Sequence[Mapping[str, Any]])
         for name, version, only in each.packages if number in users.values() else ():
             if only in ("", arch):
                 having.setdefault(name, {}).setdefault(version, []).append(number)
-    debian, sets = _in_sets(having)
+    debian, sets = _number_sets(having)
     stacks = [_stack(locked[image["target"]], image["arch"]) for image in images]
     by_name: dict[str, dict[Digest, Bytes]] = {}
     distinct = {layer.digest: layer for stack in stacks for layer in stack}
@@ -180,7 +187,7 @@ def _stack(target: SiteTarget, arch: Arch) -> tuple[LayerDigests, ...]:
     return tuple(target.digests.arch[arch].layers) if target.digests else ()
 
 
-def _in_sets(
+def _number_sets(
     having: Mapping[str, Mapping[str, Sequence[int]]],
 ) -> tuple[dict[str, dict[str, int]], list[tuple[int, ...]]]:
     """The number of a set by package and version, and the sets.
@@ -225,9 +232,11 @@ def _images(
 ) -> list[dict[str, Any]]:
     """The image of each target and architecture, in the order of doctor."""
     offers = [
-        offer(sources.project.images, target.lock) for target in locked if target.lock is not None
+        target_needs(sources.project.images, target.lock)
+        for target in locked
+        if target.lock is not None
     ]
-    order = [verdict.target for verdict in diagnose(Host(arch=None), offers).verdicts]
+    order = [verdict.target for verdict in diagnose_host(Host(arch=None), offers).verdicts]
     by_name = {target_needs.target: target_needs for target_needs in offers}
     images = []
     for name in order:
@@ -235,7 +244,7 @@ def _images(
         images += [
             image_data(by_name[name], arch, numbers[name], shown[arch].size)
             | {
-                "tested": tested_with(shown[arch]),
+                "tested": tested_gpus(shown[arch]),
                 "unpacked": shown[arch].unpacked,
             }
             for arch in by_name[name].floors
@@ -243,7 +252,7 @@ def _images(
     return images
 
 
-def tested_with(image: PageImage) -> list[str]:
+def tested_gpus(image: PageImage) -> list[str]:
     """The GPUs that passed a tier, such as "H100", or "2 H100" for two of them."""
     numbers = {
         f"{len(run.gpu)} {' and '.join(names_of_run(run))}"
@@ -262,7 +271,7 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
     """
     floors = target_needs.floors[arch]
     known = bool(floors.gpu or floors.gpu_ptx)
-    able, later = _able(target_needs, arch) if known else ([], [])
+    able, later = _accepted_capabilities(target_needs, arch) if known else ([], [])
     return {
         "target": number,
         "arch": arch,
@@ -276,12 +285,12 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
     }
 
 
-def _able(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:
+def _accepted_capabilities(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:
     """The capabilities that doctor accepts for an image, and capabilities with only PTX kernels."""
     able, later = [], []
-    for capability in gpu_names.capabilities():
+    for capability in gpu_names.computed_capabilities():
         gpu = HostGpu(name="GPU", capability=capability)
-        if judge(Host(arch=arch, gpus=(gpu,)), target_needs).fits:
+        if judge_target(Host(arch=arch, gpus=(gpu,)), target_needs).fits:
             able.append(capability)
             if is_compiled(target_needs.floors[arch], gpu):
                 later.append(capability)
@@ -292,7 +301,7 @@ def whole_branches() -> bool:
     """Whether doctor treats a driver branch ("580") as its newest release."""
     floors = Floors(cuda="13.0", driver="580.65.06")
     target_needs = TargetNeeds(target="", cuda="13.0", as_of="", floors={Arch.X86_64: floors})
-    return judge(Host(arch=Arch.X86_64, driver="580"), target_needs).fits
+    return judge_target(Host(arch=Arch.X86_64, driver="580"), target_needs).fits
 
 
 def _package_versions(
@@ -304,6 +313,6 @@ def _package_versions(
         lock = locked[image["target"]].lock
         resolution = lock.arch[image["arch"]].versions if lock else {}
         for name, version in resolution.items():
-            having.setdefault(normalize(name), {}).setdefault(version, []).append(number)
-    versions, sets = _in_sets(having)
+            having.setdefault(normalize_package(name), {}).setdefault(version, []).append(number)
+    versions, sets = _number_sets(having)
     return {"versions": versions, "sets": sets}

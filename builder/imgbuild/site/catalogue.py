@@ -25,16 +25,16 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.project_paths import CATALOGUE, Project
-from imgbuild.matrix.select import select
+from imgbuild.matrix.select import select_targets
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
-from imgbuild.plan.plan import FilesRecipe, Recipe, WheelsRecipe, plan
+from imgbuild.plan.plan import FilesRecipe, Recipe, WheelsRecipe, create_plan
 from imgbuild.registry.image_reference import Repository
 from imgbuild.render import readme
 from imgbuild.show import guide, page, status, table
 from imgbuild.show.table import TableRow
 from imgbuild.site import commands, grid, neighbours, requirements
-from imgbuild.site.history import SiteHistory, revision
+from imgbuild.site.history import SiteHistory, checkout_commit
 from imgbuild.site.model import (
     DebianList,
     DrawnLayer,
@@ -44,15 +44,15 @@ from imgbuild.site.model import (
     TargetLayers,
     UpdateCost,
 )
-from imgbuild.smoke.records import LISTED
+from imgbuild.smoke.records import LISTED_PACKAGES
 from imgbuild.system import files
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Bytes, Sha256
 
 # Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 TITLE = "Container images"
-DRAWN = 9  # percent of the largest layer; smaller ones are drawn as one
+DRAWN_LAYERS = 9  # percent of the largest layer; smaller ones are drawn as one
 _Debs = tuple[tuple[str, str], ...]  # packages and versions
 REPORTS_HINT = "to create the file, run: imgbuild cves --all --json > FILE"
 
@@ -71,7 +71,9 @@ def read_reports(path: Path) -> tuple[CveReport, ...]:
 
     Raises InputError if the file contains other data.
     """
-    return codec.read(path, tuple[CveReport, ...], what="report of `cves`", hint=REPORTS_HINT)
+    return codec.read_document(
+        path, tuple[CveReport, ...], what="report of `cves`", hint=REPORTS_HINT
+    )
 
 
 def open_sources(project: Project) -> SiteSources:
@@ -79,17 +81,17 @@ def open_sources(project: Project) -> SiteSources:
 
     Raises InputError if a file is invalid.
     """
-    matrix = published.load(project.matrix)
+    matrix = published.load_matrix(project.matrix)
     folders = dict.fromkeys((CATALOGUE / "images", project.images))
     learned = published.known_constraints(matrix, project.images)
     # Facts about pairs of versions, in addition to learned constraints.
     file = files.data("site/audited.yaml")
-    audited = constraints.loads(file.read_bytes(), file.name)
+    audited = constraints.parse_constraints(file.read_bytes(), file.name)
     return SiteSources(
         project=project,
         matrix=matrix,
         learned=(*learned, *(entry for entry in audited if entry not in learned)),
-        records=packages.recorded([*folders]),
+        records=packages.recorded_packages([*folders]),
     )
 
 
@@ -101,14 +103,14 @@ def read_catalogue(
     *,
     title: str = "",
     source: str = "",
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> SiteCatalogue:
     """Read the catalogue of a project. Raises InputError if a file cannot be read."""
     project, matrix = sources.project, sources.matrix
-    selected = select(matrix, [], everything=True, arches=[])
-    rows = _newest_first(table.rows(matrix, published.shown_targets(matrix, selected)))
+    selected = select_targets(matrix, [], everything=True, arches=[])
+    rows = _newest_first(table.create_rows(matrix, published.shown_targets(matrix, selected)))
     targets = [
-        _target(sources, table.with_images(project, row), repository, history, reports, reporter)
+        _target(sources, table.add_images(project, row), repository, history, reports, reporter)
         for row in rows
     ]
     debian = tuple(sorted(_debian_lists(targets), key=lambda each: each.page))
@@ -116,7 +118,7 @@ def read_catalogue(
     complete = tuple(
         msgspec.structs.replace(
             target,
-            neighbours=neighbours.neighbours(target, targets),
+            neighbours=neighbours.find_neighbours(target, targets),
             debian=tuple(
                 (arch, lists[target.name, arch])
                 for arch in sorted(target.lock.arch if target.lock else (), reverse=True)
@@ -131,19 +133,19 @@ def read_catalogue(
         source=source.rstrip("/"),
         targets=complete,
         debian=debian,
-        grid=grid.grid(complete),
-        refusals=recorded.refusals(project.images, sources.matrix, sources.learned),
-        notes=recorded.notes(matrix),
-        requires=requirements.requirements(sources.records, complete),
+        grid=grid.target_grid(complete),
+        refusals=recorded.recorded_refusals(project.images, sources.matrix, sources.learned),
+        notes=recorded.target_notes(matrix),
+        requires=requirements.main_package_requirements(sources.records, complete),
         made=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        revision=revision(project),
+        revision=checkout_commit(project),
     )
 
 
 def _newest_first(rows: Iterable[TableRow]) -> list[TableRow]:
     """Sort recommended targets first, retired ones last, and by newest packages in each group."""
-    newest = sorted(rows, key=lambda row: (row.as_of, gpus.numbers(row.cuda)), reverse=True)
-    return table.ordered(newest)
+    newest = sorted(rows, key=lambda row: (row.as_of, gpus.version_numbers(row.cuda)), reverse=True)
+    return table.order_rows(newest)
 
 
 def _target(
@@ -170,23 +172,25 @@ def _target(
     current = bool(lock and target_digests)
     return SiteTarget(
         row=row,
-        page=page.page(row, lock, target_digests, str(repository) if repository else None),
+        page=page.target_page(row, lock, target_digests, str(repository) if repository else None),
         lock=lock,
         digests=target_digests,
-        needs=() if lock or stale else status.needs(matrix, name),
+        needs=() if lock or stale else status.target_needs(matrix, name),
         stale=stale,
         stacks=tuple(stack for stack in STACKS if stack in row.pins or stack in versions),
         versions=tuple(_shown_versions(row, lock)),
         packages=tuple(_packages(lock)) if lock else (),
         layers=_layers(lock, target_digests) if lock and target_digests else None,
-        commands=commands.commands(lock, target_digests, repository, rendered=not row.retired)
+        commands=commands.target_commands(
+            lock, target_digests, repository, rendered=not row.retired
+        )
         if lock and target_digests
         else (),
         waivers=target.waive,
         accepted=(*target.accept_cves, *matrix.accept_cves),
         advisories=tuple(report for report in reports if current and report.target == name),
-        learned=tuple(str(entry) for entry in sources.learned if entry.concerns(versions)),
-        incompatible=recorded.incompatible(versions, row.python),
+        learned=tuple(str(entry) for entry in sources.learned if entry.applies_to(versions)),
+        incompatible=recorded.recorded_incompatibilities(versions, row.python),
         guide=_guide(project, target, lock) if current and lock and not row.retired else "",
         history=history.targets.get(name, ()),
     )
@@ -194,8 +198,10 @@ def _target(
 
 def _guide(project: Project, target: Target, lock: Lock) -> str:
     """The README of an image, without the title and the list of versions."""
-    text = lock.settings.readme or readme.readme(lock, target, project.images)
-    applied = guide.readme_of(text, lock.target, user_packages=lock.settings.user_packages is True)
+    text = lock.settings.readme or readme.readme_text(lock, target, project.images)
+    applied = guide.image_readme(
+        text, lock.target, user_packages=lock.settings.user_packages is True
+    )
     return applied[applied.find("\n## ") + 1 :]
 
 
@@ -211,7 +217,7 @@ def _shown_versions(row: TableRow, lock: Lock | None) -> Iterable[tuple[str, str
     """The pins of a target, followed by versions of packages in LISTED."""
     yield from row.pins.items()
     for package in _packages(lock) if lock else ():
-        if package.name in LISTED and package.name not in row.pins:
+        if package.name in LISTED_PACKAGES and package.name not in row.pins:
             yield package.name, " / ".join(package.versions)
 
 
@@ -231,14 +237,14 @@ def _layers(lock: Lock, target_digests: TargetDigests) -> TargetLayers:
     arches = sorted(target_digests.arch, reverse=True)
     named = {*STACKS, "torch", "transformers", "tensordict"}
     images = {arch: target_digests.arch[arch].layers for arch in arches}
-    recipes = {arch: plan(lock, arch).layers for arch in arches}
+    recipes = {arch: create_plan(lock, arch).layers for arch in arches}
     largest = max((layer.size for layers in images.values() for layer in layers), default=0) or 1
     sizes: dict[str, dict[Arch, Bytes]] = {}
     wheels: dict[str, dict[int, None]] = {}  # the numbers of packages in a group
     for arch in arches:
         for layer, planned in zip(images[arch], recipes[arch], strict=True):
             sizes.setdefault(layer.name, {})[arch] = layer.size
-            if (number := len(_wheels_of(planned.recipe))) > 1:
+            if (number := len(_recipe_wheels(planned.recipe))) > 1:
                 wheels.setdefault(layer.name, {})[number] = None
     bars = [
         DrawnLayer(
@@ -249,20 +255,20 @@ def _layers(lock: Lock, target_digests: TargetDigests) -> TargetLayers:
         )
         for name, found in sizes.items()
     ]
-    small = [bar for bar in bars if bar.scale < DRAWN]
+    small = [bar for bar in bars if bar.scale < DRAWN_LAYERS]
     columns = range(len(arches))
     first = [layer.recipe for layer in recipes[arches[0]]]
     return TargetLayers(
         arches=tuple(arches),
         numbers=tuple(len(images[arch]) for arch in arches),
-        bars=tuple(bar for bar in bars if bar.scale >= DRAWN),
+        bars=tuple(bar for bar in bars if bar.scale >= DRAWN_LAYERS),
         small=tuple(sum(bool(bar.sizes[number]) for bar in small) for number in columns),
         small_sizes=tuple(sum(bar.sizes[number] for bar in small) for number in columns),
         updates=tuple(_updates(images[arches[0]], first, named)),
     )
 
 
-def _wheels_of(recipe: Recipe) -> tuple[str, ...]:
+def _recipe_wheels(recipe: Recipe) -> tuple[str, ...]:
     if not isinstance(recipe, WheelsRecipe):
         return ()
     return tuple(sorted(wheel.package for wheel in recipe.wheels))
@@ -284,7 +290,7 @@ def _updates(
         if isinstance(recipe, FilesRecipe) and (recipe.readme or recipe.user_packages)
     ]
     for layer, recipe in zip(layers, recipes, strict=True):
-        for package in (name for name in _wheels_of(recipe) if name in named):
+        for package in (name for name in _recipe_wheels(recipe) if name in named):
             together = [layer, *lists_versions]
             yield UpdateCost(
                 package=package,
@@ -324,11 +330,11 @@ def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
                 page=first.setdefault(suites[base], base),
                 security=max(dates[user] for user in users),
                 users=users,
-                packages=tuple(_merged([(arch, debs) for arch, debs, _ in present])),
+                packages=tuple(_merge_versions([(arch, debs) for arch, debs, _ in present])),
             )
 
 
-def _merged(parts: Sequence[tuple[Arch, _Debs]]) -> Iterable[tuple[str, str, str]]:
+def _merge_versions(parts: Sequence[tuple[Arch, _Debs]]) -> Iterable[tuple[str, str, str]]:
     """Packages with versions, and the architecture if the package exists on only one."""
     for deb in sorted({deb for _, debs in parts for deb in debs}):
         arches = [arch for arch, debs in parts if deb in debs]

@@ -13,7 +13,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.registry.image_reference import Repository
 from imgbuild.render import container_yaml, kubernetes
-from imgbuild.site.model import Command
+from imgbuild.site.model import PageCommand
 from imgbuild.values import Digest
 
 SCRIPT = "train.py"
@@ -26,7 +26,7 @@ GPUS = "\ufdd0"
 REPOSITORY = "\ufdd1"
 IMAGE = "\ufdd2"
 JOB = "train"
-LAUNCH = f"torchrun --standalone --nproc-per-node {GPUS} {SCRIPT}"
+LAUNCH_COMMAND = f"torchrun --standalone --nproc-per-node {GPUS} {SCRIPT}"
 # What YAML has for the placeholders: JSON's escapes.
 _IN_YAML = (
     ('nvidia.com/gpu: "\\uFDD0"', f"nvidia.com/gpu: {GPUS}"),
@@ -35,9 +35,9 @@ _IN_YAML = (
 )
 
 
-def commands(
+def target_commands(
     lock: Lock, target_digests: TargetDigests, repository: Repository | None, *, rendered: bool
-) -> tuple[Command, ...]:
+) -> tuple[PageCommand, ...]:
     """The commands for a locked target, which pull it from `repository`, or else build it.
 
     Without `rendered`, only commands for Docker, Apptainer, Slurm and imgbuild are included.
@@ -45,29 +45,29 @@ def commands(
     return tuple(_commands(lock, target_digests, repository, rendered=rendered))
 
 
-def _compose(target: str, repository: Repository | None) -> Command:
+def _compose_command(target: str, repository: Repository | None) -> PageCommand:
     name = shlex.quote(target)
     place = f" --registry {repository}" if repository else ""
     text = (
         f"imgbuild render {name} --format compose{place} -- {PROGRAM} > compose.yaml\n"
         "docker compose up"
     )
-    return Command(title="Docker Compose", text=text)
+    return PageCommand(title="Docker Compose", text=text)
 
 
-def _ray(target: str, repository: Repository | None) -> Command:
+def _ray_command(target: str, repository: Repository | None) -> PageCommand:
     place = repository or REPOSITORY
     text = (
         f"imgbuild render {shlex.quote(target)} --format kuberay --gpus {GPUS} \\\n"
         f"  --registry {place} -- {PROGRAM} > rayjob.yaml\n"
         "kubectl apply --filename rayjob.yaml"
     )
-    return Command(title="Ray in Kubernetes", text=text)
+    return PageCommand(title="Ray in Kubernetes", text=text)
 
 
 def _commands(
     lock: Lock, target_digests: TargetDigests, repository: Repository | None, *, rendered: bool
-) -> Iterator[Command]:
+) -> Iterator[PageCommand]:
     target, name = lock.target, shlex.quote(lock.target)
     ray = settings.has_ray_jobs(locked.versions for locked in lock.arch.values())
     exact = str(repository.with_digest(target_digests.digest)) if repository else ""
@@ -76,37 +76,37 @@ def _commands(
     goes_on = " \\\n" if exact else " "
     get = f"docker pull {exact}" if exact else f"imgbuild load {name}"
     run = f"docker run --rm -it --gpus all --ipc=host {mount}{goes_on}{image} {PROGRAM}"
-    yield Command(
+    yield PageCommand(
         title="Docker",
         text=f"{get}\n{run}",
     )
     if rendered:
         get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
         run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
-        yield Command(title="podman", text=f"{get}\n{run}{goes_on}{image} {PROGRAM}")
-        yield _compose(target, repository)
+        yield PageCommand(title="podman", text=f"{get}\n{run}{goes_on}{image} {PROGRAM}")
+        yield _compose_command(target, repository)
     sif = shlex.quote(f"{target}.sif")
     get = f"apptainer pull {sif} docker://{exact}"
     if not exact:
         get = f"imgbuild build {name} --format sif --output {sif}"
-    yield Command(title="Apptainer", text=f"{get}\napptainer exec --nv {sif} {PROGRAM}")
-    yield Command(
+    yield PageCommand(title="Apptainer", text=f"{get}\napptainer exec --nv {sif} {PROGRAM}")
+    yield PageCommand(
         title="Slurm, one node",
         text=(
             f"{get}\n"
             f"imgbuild slurm {name} --sif-file {sif} --nodes 1 --gpus {GPUS} \\\n"
-            f"  --time 4:00:00 -- {LAUNCH} > job.sh\n"
+            f"  --time 4:00:00 -- {LAUNCH_COMMAND} > job.sh\n"
             "sbatch job.sh"
         ),
         note=f"Without imgbuild: srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif}"
-        f" {LAUNCH}",
+        f" {LAUNCH_COMMAND}",
     )
     if rendered:
         yield _two_nodes(lock, sif, get, ray=ray)
         yield _kubernetes(target, repository)
         if ray:
-            yield _ray(target, repository)
-    yield Command(
+            yield _ray_command(target, repository)
+    yield PageCommand(
         title="imgbuild",
         text=(
             f"imgbuild build {name}\nimgbuild run {name} -- {PROGRAM}\nimgbuild show {name} --guide"
@@ -114,7 +114,7 @@ def _commands(
     )
 
 
-def _two_nodes(lock: Lock, sif: str, get: str, *, ray: bool) -> Command:
+def _two_nodes(lock: Lock, sif: str, get: str, *, ray: bool) -> PageCommand:
     """A job on two nodes, by verl, on a Ray cluster, or by torchrun. `get` creates the SIF file."""
     if not ray:
         job, program = "torchrun", SCRIPT
@@ -126,33 +126,33 @@ def _two_nodes(lock: Lock, sif: str, get: str, *, ray: bool) -> Command:
         f"{get}\nimgbuild slurm {shlex.quote(lock.target)} --job {job} --sif-file {sif} --nodes 2"
         f" --gpus {GPUS} \\\n  --time 4:00:00 -- {program} > job.sh\nsbatch job.sh"
     )
-    return Command(title=TWO_NODES, text=text)
+    return PageCommand(title=TWO_NODES, text=text)
 
 
-def _kubernetes(target: str, repository: Repository | None) -> Command:
+def _kubernetes(target: str, repository: Repository | None) -> PageCommand:
     name, place = shlex.quote(target), repository or REPOSITORY
     push = "" if repository else f"imgbuild push {name} {place}\n"
-    return Command(
+    return PageCommand(
         title="Kubernetes",
         text=(
             f"{push}imgbuild render {name} --format k8s-job --gpus {GPUS} \\\n"
-            f"  --registry {place} -- {LAUNCH} > job.yaml\n"
+            f"  --registry {place} -- {LAUNCH_COMMAND} > job.yaml\n"
             "kubectl apply --filename job.yaml\n"
-            f"kubectl logs --follow job/{settings.label(target)}"
+            f"kubectl logs --follow job/{settings.dns_label(target)}"
         ),
         note="On two nodes: --format jobset --nodes 2.",
     )
 
 
-def job(lock: Lock) -> str:
+def job_text(lock: Lock) -> str:
     """The Job of `imgbuild render --format k8s-job`, with IMAGE and GPUS as placeholders."""
-    options = StartOptions(command=(*LAUNCH.split(),))
+    options = StartOptions(command=(*LAUNCH_COMMAND.split(),))
     generic = msgspec.structs.replace(lock, target=JOB)
-    container = settings.settings(generic, sorted(lock.arch), IMAGE, Digest(""), options)
+    container = settings.container_settings(generic, sorted(lock.arch), IMAGE, Digest(""), options)
     value = kubernetes.job_value(container)
     (pod,) = value["spec"]["template"]["spec"]["containers"]
     pod["resources"]["limits"]["nvidia.com/gpu"] = GPUS
-    text = container_yaml.document(value, compact=True).rstrip("\n")
+    text = container_yaml.yaml_document(value, compact=True).rstrip("\n")
     for old, new in _IN_YAML:
         text = text.replace(old, new)
     return text

@@ -9,26 +9,26 @@ from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.values import Arch
 
 
-def capabilities() -> tuple[str, ...]:
+def computed_capabilities() -> tuple[str, ...]:
     """The compute capabilities to compute the requirements of images for."""
-    return tuple(entry.capability for entry in gpus.load().gpus)
+    return tuple(entry.capability for entry in gpus.load_drivers().gpus)
 
 
-def table() -> dict[str, Any]:
+def gpu_name_table() -> dict[str, Any]:
     """The models, and patterns of names with the numbers of models, the longest pattern first.
 
     Patterns match names in lower case without spaces and without the words in `brands`. A match of
     `variant` can follow.
     """
     patterns = [
-        (gpu_models.plain(name).replace("#", r"\d"), number)
-        for number, model in enumerate(gpu_models.load())
+        (gpu_models.simplify_name(name).replace("#", r"\d"), number)
+        for number, model in enumerate(gpu_models.load_gpu_models())
         for name in model.names
     ]
     return {
         "brands": sorted(gpu_models.BRANDS),
         "variant": gpu_models.VARIANT.pattern,
-        "models": [model_data(model) for model in gpu_models.load()],
+        "models": [model_data(model) for model in gpu_models.load_gpu_models()],
         "patterns": sorted(patterns, key=lambda pair: -len(pair[0])),
     }
 
@@ -36,28 +36,30 @@ def table() -> dict[str, Any]:
 def model_data(model: GpuModel) -> dict[str, str]:
     """The name, compute capability and, if the GPU determines it, architecture of a model."""
     return {
-        "name": ", ".join(_shown(model)),
+        "name": ", ".join(_shown_names(model)),
         "capability": model.capability,
         "arch": str(model.arch or ""),
     }
 
 
-def _shown(model: GpuModel) -> tuple[str, ...]:
+def _shown_names(model: GpuModel) -> tuple[str, ...]:
     """The names of a model. "RTX 30##" is a series that includes RTX 3090."""
     patterns = {name.rstrip("#") for name in model.names if "#" in name}
     names = [name for name in model.names if name not in patterns]
     return tuple(name.replace("#", "x") for name in names)
 
 
-def for_arch(names: str, arch: Arch) -> str:
+def gpus_for_arch(names: str, arch: Arch) -> str:
     """The GPUs in a list such as "H100, H200, GH200" that machines of `arch` can have."""
-    found = {name: gpu_models.find(name) for name in names.split(", ")}
+    found = {name: gpu_models.find_gpu_model(name) for name in names.split(", ")}
     return ", ".join(
         name for name, model in found.items() if model is None or model.arch in (None, arch)
     )
 
 
-def choices() -> list[dict[str, str]]:
+def gpu_choices() -> list[dict[str, str]]:
     """The models to compare an image with, the oldest first."""
-    known = capabilities()
-    return [model_data(model) for model in gpu_models.load() if model.capability in known]
+    known = computed_capabilities()
+    return [
+        model_data(model) for model in gpu_models.load_gpu_models() if model.capability in known
+    ]

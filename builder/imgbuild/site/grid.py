@@ -6,23 +6,23 @@ from collections.abc import Sequence
 
 from packaging.version import Version
 
-from imgbuild.audit.binaries.gpus import numbers
-from imgbuild.site.model import Cell, Grid, GridRow, SiteTarget
+from imgbuild.audit.binaries.gpus import version_numbers
+from imgbuild.site.model import GridCell, GridRow, SiteTarget, TargetGrid
 from imgbuild.smoke.records import RecordedRun
 from imgbuild.system.syntax import parse_version
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
-WITHOUT = "no engine"
+NO_ENGINE = "no engine"
 LABELS = {"trl": "TRL", "verl": "verl", "unsloth": "unsloth", "deepspeed": "deepspeed",
           "transformers": "transformers"}  # fmt: skip
 
 
-def grid(targets: Sequence[SiteTarget]) -> Grid:
+def target_grid(targets: Sequence[SiteTarget]) -> TargetGrid:
     """A grid of targets with a row per CUDA release, and columns for vLLM, SGLang and neither."""
-    cuda = sorted({target.row.cuda for target in targets}, key=numbers, reverse=True)
+    cuda = sorted({target.row.cuda for target in targets}, key=version_numbers, reverse=True)
     families = {_family(target) for target in targets}
-    engines = tuple(each for each in (*ENGINES.values(), WITHOUT) if each in families)
-    return Grid(
+    engines = tuple(each for each in (*ENGINES.values(), NO_ENGINE) if each in families)
+    return TargetGrid(
         engines=engines,
         rows=tuple(
             GridRow(cuda=release, cells=tuple(_cells(targets, release, each) for each in engines))
@@ -31,10 +31,10 @@ def grid(targets: Sequence[SiteTarget]) -> Grid:
     )
 
 
-def _cells(targets: Sequence[SiteTarget], cuda: str, engine: str) -> tuple[Cell, ...]:
+def _cells(targets: Sequence[SiteTarget], cuda: str, engine: str) -> tuple[GridCell, ...]:
     """The targets of a cell, sorted by engine and TRL (newest first), retired targets last."""
     here = [each for each in targets if each.row.cuda == cuda and _family(each) == engine]
-    here.sort(key=_newest, reverse=True)
+    here.sort(key=_newest_first, reverse=True)
     here.sort(key=lambda each: bool(each.row.retired))
     return tuple(map(_cell, here))
 
@@ -45,19 +45,19 @@ def _engine(target: SiteTarget) -> str:
 
 
 def _family(target: SiteTarget) -> str:
-    return ENGINES.get(_engine(target), WITHOUT)
+    return ENGINES.get(_engine(target), NO_ENGINE)
 
 
-def _newest(target: SiteTarget) -> tuple[Version, ...]:
+def _newest_first(target: SiteTarget) -> tuple[Version, ...]:
     versions = dict(target.versions)
     names = (_engine(target), "trl", "torch")
     return tuple(parse_version(versions.get(name)) or Version("0") for name in names)
 
 
-def _cell(target: SiteTarget) -> Cell:
-    state, words = state_of(target)
+def _cell(target: SiteTarget) -> GridCell:
+    state, words = target_state(target)
     engine = _engine(target)
-    return Cell(
+    return GridCell(
         target=target.name,
         engine=f"{ENGINES[engine]} {target.row.pins[engine]}" if engine else "",
         labels=tuple(
@@ -69,29 +69,30 @@ def _cell(target: SiteTarget) -> Cell:
     )
 
 
-def state_of(target: SiteTarget) -> tuple[str, str]:
-    """The state (see `Cell`) and its description, based on test runs of the current image."""
-    state, words = _tested(target) if target.lock else _unlocked(target)
+def target_state(target: SiteTarget) -> tuple[str, str]:
+    """The state (see `GridCell`) and its description, based on test runs of the current image."""
+    state, words = _tested_state(target) if target.lock else _unlocked_state(target)
     return ("retired", f"retired; {words}") if target.row.retired else (state, words)
 
 
-def _unlocked(target: SiteTarget) -> tuple[str, str]:
+def _unlocked_state(target: SiteTarget) -> tuple[str, str]:
     return "unlocked", f"not locked: needs {'; '.join(target.needs)}" if target.needs else (
         "not locked"
     )
 
 
-def _tested(target: SiteTarget) -> tuple[str, str]:
+def _tested_state(target: SiteTarget) -> tuple[str, str]:
     runs = [run for image in target.page.images for run in image.runs]
     failed = [run for run in runs if not run.good]
-    gpu = list(dict.fromkeys(numbered(run) for run in runs if run.good and run.gpu))
+    gpu = list(dict.fromkeys(numbered_gpus(run) for run in runs if run.good and run.gpu))
     images = target.page.images
     ran = [each.arch for each in images if any(run.good and run.gpu for run in each.runs)]
     places = f" ({', '.join(ran)})" if len(ran) < len(images) else ""
     passed = f"passed on {', '.join(gpu)}{places}" if gpu else ""
     if failed:
         tiers = dict.fromkeys(
-            f"{run.tier} failed{f' on {name}' if (name := numbered(run)) else ''}" for run in failed
+            f"{run.tier} failed{f' on {name}' if (name := numbered_gpus(run)) else ''}"
+            for run in failed
         )
         return "failed", "; ".join(filter(None, (*tiers, passed)))
     if gpu:
@@ -101,7 +102,7 @@ def _tested(target: SiteTarget) -> tuple[str, str]:
     return "untested", "no test record"
 
 
-def numbered(run: RecordedRun) -> str:
+def numbered_gpus(run: RecordedRun) -> str:
     """The GPUs of a run, such as "H100", "2 H100", or ""."""
     number = f"{len(run.gpu)} " if len(run.gpu) > 1 else ""
     return number + " and ".join(gpu_names(run))

@@ -25,11 +25,13 @@ from imgbuild.values import Arch, Bytes, Digest
 HISTORY_FORMAT = 1
 FILE = "history.json"
 REMEDY = "omit --history-file, because in a git checkout, imgbuild site reads the history from git"
-AGAIN = "locked again after removal"
+LOCKED_AGAIN_NOTE = "locked again after removal"
 _NAME = re.compile(NAME)
 
-Commit = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?\Z")]
-Moment = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)\Z")]
+CommitId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?\Z")]
+CommitTime = Annotated[
+    str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)\Z")
+]
 
 
 class DigestChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,8 +43,8 @@ class DigestChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     the first digest in the history.
     """
 
-    date: Moment
-    commit: Commit
+    date: CommitTime
+    commit: CommitId
     subject: Line = ""
     digest: Digest
     manifests: dict[Arch, Digest] = {}
@@ -61,24 +63,24 @@ class SiteHistory(msgspec.Struct, frozen=True, kw_only=True):
     targets: dict[Name, tuple[DigestChange, ...]] = {}
 
 
-def read(path: Path) -> SiteHistory:
+def read_history(path: Path) -> SiteHistory:
     """Read the history in the data file at `path`.
 
     Raises InputError with all problems if the file is invalid.
     """
-    history = codec.read(path, SiteHistory, what="history", hint=REMEDY)
+    history = codec.read_document(path, SiteHistory, what="history", hint=REMEDY)
     if history.format != HISTORY_FORMAT:
         message = f"{path}: unsupported format {history.format} (expected {HISTORY_FORMAT})"
         raise InputError(message, hint=REMEDY)
     return history
 
 
-def collect(project: Project) -> SiteHistory:
+def collect_history(project: Project) -> SiteHistory:
     """Read the history of a project in a git checkout. Empty without a checkout, commits or git."""
-    if not _in_checkout(project):
+    if not _is_in_checkout(project):
         return SiteHistory()
     targets: dict[str, list[DigestChange]] = {}
-    for commit in digest_history.commits(project, locks=True):
+    for commit in digest_history.digest_commits(project, locks=True):
         if commit.digests is not None and _NAME.fullmatch(commit.target):
             targets.setdefault(commit.target, []).append(_change(commit, commit.digests))
     for changes in targets.values():
@@ -86,7 +88,7 @@ def collect(project: Project) -> SiteHistory:
     return SiteHistory(targets={name: tuple(each) for name, each in sorted(targets.items())})
 
 
-def checkout(project: Project) -> Project:
+def checkout_project(project: Project) -> Project:
     """The checkout of the catalogue of an editable installation, which has a history.
 
     An installed catalogue has no .git, and is not part of a checkout in a parent folder.
@@ -97,25 +99,25 @@ def checkout(project: Project) -> Project:
     return Project(matrix=matrix)
 
 
-def revision(project: Project) -> str:
+def checkout_commit(project: Project) -> str:
     """The commit of the checkout, or "" outside of a checkout."""
-    if not _in_checkout(project):
+    if not _is_in_checkout(project):
         return ""
-    answer = git.run(project.root, "rev-parse", "--verify", "--quiet", "HEAD")
+    answer = git.run_git(project.root, "rev-parse", "--verify", "--quiet", "HEAD")
     return answer.stdout.strip() if answer.status == 0 else ""
 
 
-def _in_checkout(project: Project) -> bool:
+def _is_in_checkout(project: Project) -> bool:
     """Whether the project is in a git checkout that has a commit."""
     if not project.writable:
         return False
     try:
-        return git.run(project.root, "rev-parse", "--show-prefix", "HEAD").status == 0
+        return git.run_git(project.root, "rev-parse", "--show-prefix", "HEAD").status == 0
     except ToolMissing:
         return False
 
 
-def merge(history: SiteHistory, other: SiteHistory) -> SiteHistory:
+def merge_histories(history: SiteHistory, other: SiteHistory) -> SiteHistory:
     """Merge two histories, using the longer one for each target."""
     targets = dict(history.targets)
     for name, changes in other.targets.items():
@@ -124,8 +126,8 @@ def merge(history: SiteHistory, other: SiteHistory) -> SiteHistory:
 
 
 def _change(commit: DigestCommit, digests: CommittedDigests) -> DigestChange:
-    lock, before = (lock_changes.decoded(each) for each in (commit.lock, commit.lock_before))
-    changes = lock_changes.differences(before, lock) if before and lock else LockChanges()
+    lock, before = (lock_changes.decode_lock(each) for each in (commit.lock, commit.lock_before))
+    changes = lock_changes.lock_changes(before, lock) if before and lock else LockChanges()
     added = commit.before is None
     return DigestChange(
         date=commit.date,
@@ -136,6 +138,6 @@ def _change(commit: DigestCommit, digests: CommittedDigests) -> DigestChange:
         sizes={arch: image.size for arch, image in digests.arch.items()},
         changes=changes.python,
         debian=changes.debian,
-        settings=(AGAIN,) if added else changes.settings,
+        settings=(LOCKED_AGAIN_NOTE,) if added else changes.settings,
         known=lock is not None and (added or before is not None),
     )

@@ -9,15 +9,15 @@ from imgbuild.learn.recorded import RecordedRefusal, TargetNote
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.accepted import AcceptedCve, Waiver
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.show.page import Page
+from imgbuild.show.page import TargetPage
 from imgbuild.show.table import TableRow
 from imgbuild.site.history import DigestChange
 from imgbuild.values import Arch, Bytes
 
-LINKED = ("Docker", "Apptainer", "Kubernetes")  # and Slurm
+LINKED_PROGRAMS = ("Docker", "Apptainer", "Kubernetes")  # and Slurm
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class PageCommand(msgspec.Struct, frozen=True, kw_only=True):
     """Commands to copy. `title` is the program, and `text` contains the lines."""
 
     title: str
@@ -28,7 +28,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """The ID on the page for programs with links, or "" for others."""
         first = self.title.partition(",")[0]
-        linked = self.title in LINKED or (first == "Slurm" and self.title.endswith("one node"))
+        linked = self.title in LINKED_PROGRAMS or (
+            first == "Slurm" and self.title.endswith("one node")
+        )
         return first.lower() if linked else ""
 
 
@@ -76,7 +78,7 @@ class TargetLayers(msgspec.Struct, frozen=True, kw_only=True):
     updates: tuple[UpdateCost, ...] = ()
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class NeighbourDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the comparison with neighbours: the values of this target and of each neighbour."""
 
     name: str
@@ -84,11 +86,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...]
 
 
-class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
+class TargetNeighbours(msgspec.Struct, frozen=True, kw_only=True):
     """The most similar targets, the differences, and the sizes of shared layers in bytes."""
 
     names: tuple[str, ...] = ()
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[NeighbourDifference, ...] = ()
     packages: tuple[int, ...] = ()  # of another version, or in one of both, on one of `arches`
     arches: tuple[tuple[str, str], ...] = ()  # the compared one of this target and of the other
     shared: tuple[Bytes, ...] = ()  # of the download for a pull of this target
@@ -120,7 +122,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     row: TableRow
-    page: Page
+    page: TargetPage
     lock: Lock | None = None
     digests: TargetDigests | None = None
     needs: tuple[str, ...] = ()
@@ -129,8 +131,8 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     versions: tuple[tuple[str, str], ...] = ()
     packages: tuple[PackageVersions, ...] = ()
     layers: TargetLayers | None = None
-    neighbours: Neighbours = Neighbours()
-    commands: tuple[Command, ...] = ()
+    neighbours: TargetNeighbours = TargetNeighbours()
+    commands: tuple[PageCommand, ...] = ()
     waivers: tuple[Waiver, ...] = ()
     accepted: tuple[AcceptedCve, ...] = ()
     advisories: tuple[CveReport, ...] = ()
@@ -155,7 +157,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(archive.version for archive in archives if archive))
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
+class GridCell(msgspec.Struct, frozen=True, kw_only=True):
     """A target in the grid. `state` is for example tested on GPUs, failed or not locked.
 
     `engine` and `labels` are versions, such as "vLLM 0.26.0" and "TRL 1.16.0". `words` describes
@@ -175,10 +177,10 @@ class GridRow(msgspec.Struct, frozen=True, kw_only=True):
     """A CUDA release, with targets by engine."""
 
     cuda: str
-    cells: tuple[tuple[Cell, ...], ...]
+    cells: tuple[tuple[GridCell, ...], ...]
 
 
-class Grid(msgspec.Struct, frozen=True, kw_only=True):
+class TargetGrid(msgspec.Struct, frozen=True, kw_only=True):
     """The matrix as a grid. Rows are CUDA releases, and columns are engines."""
 
     engines: tuple[str, ...]
@@ -196,7 +198,7 @@ class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     targets: tuple[SiteTarget, ...]
     debian: tuple[DebianList, ...]
-    grid: Grid
+    grid: TargetGrid
     refusals: tuple[RecordedRefusal, ...]
     notes: tuple[TargetNote, ...] = ()
     requires: dict[str, dict[str, tuple[str, ...]]] = {}  # main package → version → lines

@@ -25,10 +25,10 @@ from imgbuild.show import table
 from imgbuild.show.page import PageImage
 from imgbuild.site import browser_data, commands, gpu_names, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
-from imgbuild.site.grid import numbered, state_of
+from imgbuild.site.grid import numbered_gpus, target_state
 from imgbuild.site.history import DigestChange, SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
-from imgbuild.smoke.records import CASES, words
+from imgbuild.smoke.records import CASES, run_summary
 from imgbuild.system import files
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch, Bytes, Digest
@@ -67,12 +67,12 @@ HEADINGS = (
     *("Also", "Download", "Tested"),
 )
 RECENT = 20  # changes on the page of all changes
-SHOWN = 10  # packages of a change
-FOLDED = 30  # further packages of the newest change; longer lists are in history.json
-LISTED = 6  # vulnerabilities of an image
+SHOWN_ITEMS = 10  # packages of a change
+FOLDED_ITEMS = 30  # further packages of the newest change; longer lists are in history.json
+LISTED_ITEMS = 6  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
-SEVERE = ("critical", "high")
-OPTIONAL = re.compile(r"</(?:li|dt|dd|tr|td|th|thead|tbody|option|html)>|</?(?:head|body)>\n")
+SEVERE_RATINGS = ("critical", "high")
+OPTIONAL_TAGS = re.compile(r"</(?:li|dt|dd|tr|td|th|thead|tbody|option|html)>|</?(?:head|body)>\n")
 # Where HTML allows to omit the end tag of a paragraph, and where a line break is not shown.
 _BLOCKS = r"(?:details|div|dl|form|h[1-6]|nav|ol|p|pre|section|table|ul)\b"
 PARAGRAPH_END = re.compile(rf"</p>(?=\s*<(?:{_BLOCKS}|/(?:details|div|main|section)>))")
@@ -80,18 +80,18 @@ LINE_BREAK = re.compile(
     rf"\s*\n\s*(?=</?(?:{_BLOCKS}|(?:dd|dt|li|main|option|summary|tbody|td|th|thead|tr)\b))"
 )
 TAG = re.compile(r"<[a-z][^<>]*>")
-QUOTED = re.compile(r"(?<==)\"([\w.#:/-]*\w)\"(?=[ >])")
+QUOTED_ATTRIBUTE = re.compile(r"(?<==)\"([\w.#:/-]*\w)\"(?=[ >])")
 REFERENCE = re.compile(r" \(docs/[\w/.-]+\.md\)")
 
 
-def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str, bytes]]:
+def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str, bytes]]:
     """The contents of all pages, the style sheet and the script by path."""
     environment = _environment()
     common: dict[str, Any] = {
         "site": catalogue,
         "nav": NAVIGATION,
         "choices": _choices(catalogue),
-        "refusals": _by_source(catalogue.refusals),
+        "refusals": _refusals_by_heading(catalogue.refusals),
         "states": {
             cell.state for row in catalogue.grid.rows for cells in row.cells for cell in cells
         },
@@ -101,7 +101,7 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
     def _page(path: str, template: str, **more: object) -> tuple[str, bytes]:
         root = "../" * path.count("/")
         text = environment.get_template(template).render(**common, root=root, here=path, **more)
-        return path, _without_optional(text).encode()
+        return path, _drop_optional_tags(text).encode()
 
     yield _page(
         "index.html",
@@ -119,11 +119,11 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
     yield _page("security.html", "security.html", current=current, checked=checked)
     jobs = _jobs(current)
     yield _page("kubernetes.html", "kubernetes.html", jobs=jobs)
-    required = requirements.between(catalogue.requires)
+    required = requirements.requirements_between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
-    yield _page("tests.html", "tests.html", groups=test_runs.by_gpu(locked))
+    yield _page("tests.html", "tests.html", groups=test_runs.lines_by_gpu(locked))
     older = max(0, sum(map(len, history.targets.values())) - RECENT)
-    days = _recent(catalogue, history)
+    days = _recent_changes(catalogue, history)
     yield _page("changes.html", "changes.html", days=days, recent=RECENT, older=older)
     for target in catalogue.targets:
         number = next((n for n, names in enumerate(jobs.values(), 1) if target.name in names), 0)
@@ -133,7 +133,7 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
         shared = set.intersection(*({*each.packages} for each in lists))
         yield _page(f"debian/{page}.html", "debian.html", lists=lists, shared=sorted(shared))
     for path, names in (("site.css", ("site.css",)), ("site.js", SCRIPTS)):
-        yield path, b"".join(map(_dense, names))
+        yield path, b"".join(map(_dense_script, names))
 
 
 def _jobs(targets: Iterable[SiteTarget]) -> dict[str, list[str]]:
@@ -141,20 +141,20 @@ def _jobs(targets: Iterable[SiteTarget]) -> dict[str, list[str]]:
     jobs: dict[str, list[str]] = {}
     for target in targets:
         if target.lock and target.digests:
-            jobs.setdefault(commands.job(target.lock), []).append(target.name)
+            jobs.setdefault(commands.job_text(target.lock), []).append(target.name)
     return jobs
 
 
-def _without_optional(text: str) -> str:
+def _drop_optional_tags(text: str) -> str:
     """Remove optional parts of HTML: end tags, quotes, and line breaks between blocks.
 
     Text between tags does not change, because "<" is escaped in it.
     """
-    short = LINE_BREAK.sub("", PARAGRAPH_END.sub("", OPTIONAL.sub("", text)))
-    return TAG.sub(lambda tag: QUOTED.sub(r"\1", tag[0]), short)
+    short = LINE_BREAK.sub("", PARAGRAPH_END.sub("", OPTIONAL_TAGS.sub("", text)))
+    return TAG.sub(lambda tag: QUOTED_ATTRIBUTE.sub(r"\1", tag[0]), short)
 
 
-def _dense(name: str) -> bytes:
+def _dense_script(name: str) -> bytes:
     """Remove indentation and comment lines from a script or style sheet."""
     text = (TEMPLATES / name).read_text(encoding="utf-8")
     lines = (line.strip() for line in COMMENT.sub("", text).splitlines())
@@ -172,13 +172,15 @@ def _environment() -> jinja2.Environment:
     environment.filters |= FILTERS
     environment.globals |= {
         "tiers": CASES,
-        "shown_changes": SHOWN,
-        "listed_changes": FOLDED,
+        "shown_changes": SHOWN_ITEMS,
+        "listed_changes": FOLDED_ITEMS,
     }
     return environment
 
 
-def _by_source(refusals: Iterable[RecordedRefusal]) -> list[tuple[str, list[RecordedRefusal]]]:
+def _refusals_by_heading(
+    refusals: Iterable[RecordedRefusal],
+) -> list[tuple[str, list[RecordedRefusal]]]:
     """Group refusals by heading."""
     headings = {
         "refused update": "Newer versions that were tried and rejected",
@@ -193,7 +195,7 @@ def _by_source(refusals: Iterable[RecordedRefusal]) -> list[tuple[str, list[Reco
     return [(headings[source], entries) for source, entries in groups.items() if entries]
 
 
-def _recent(
+def _recent_changes(
     catalogue: SiteCatalogue, history: SiteHistory
 ) -> list[tuple[str, list[tuple[str, DigestChange, str]]]]:
     """The days with the latest changes, with names of targets and links to pages."""
@@ -211,19 +213,21 @@ def _recent(
 def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
     """The choices of filters, which are values of images."""
     targets = [target for target in catalogue.targets if target.lock]
-    data = gpus.load()
+    data = gpus.load_drivers()
     tested = {
         name
         for target in targets
         for image in target.page.images
-        for name in browser_data.tested_with(image)
+        for name in browser_data.tested_gpus(image)
     }
-    models = gpu_names.choices()
+    models = gpu_names.gpu_choices()
     return {
         "stacks": [stack for stack in STACKS if any(stack in each.stacks for each in targets)],
-        "cuda": sorted({target.row.cuda for target in targets}, key=gpus.numbers),
+        "cuda": sorted({target.row.cuda for target in targets}, key=gpus.version_numbers),
         "arches": sorted({str(arch) for target in targets for arch in target.row.arch}),
-        "pythons": sorted({each.row.python for each in catalogue.targets}, key=gpus.numbers),
+        "pythons": sorted(
+            {each.row.python for each in catalogue.targets}, key=gpus.version_numbers
+        ),
         "images": [
             (target.name, str(image.arch), bool(target.row.retired))
             for target in targets
@@ -232,12 +236,12 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
         "tested": sorted(tested, key=lambda name: (name[0].isdigit(), name)),
         "runs": _runs_by_gpu(targets),
         "gpus": [(each["capability"], each["arch"], each["name"].split(", ")) for each in models],
-        "models": gpu_names.table()["models"],
+        "models": gpu_names.gpu_name_table()["models"],
         "releases": [
             {
                 "cuda": release.cuda,
-                "oldest": data.oldest(release.cuda),
-                "own": data.own(release.cuda),
+                "oldest": data.oldest_driver(release.cuda),
+                "own": data.release_driver(release.cuda),
             }
             for release in data.releases
         ],
@@ -254,7 +258,7 @@ def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
         if image.driver
     ]
     rows: dict[str, dict[str, Any]] = {}
-    for model in gpu_names.choices():
+    for model in gpu_names.gpu_choices():
         able: dict[str, dict[str, list[Arch]]] = {}
         for image, name in images:
             if model["capability"] in (*image.gpu, *image.gpu_ptx) and model["arch"] in (
@@ -265,16 +269,19 @@ def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
         drivers = [
             (
                 driver,
-                [(name, _only(arches, model["arch"])) for name, arches in able[driver].items()],
+                [
+                    (name, _other_arch(arches, model["arch"]))
+                    for name, arches in able[driver].items()
+                ],
             )
-            for driver in sorted(able, key=gpus.numbers)
+            for driver in sorted(able, key=gpus.version_numbers)
         ]
         same = rows.setdefault(repr(drivers), {"gpus": [], "drivers": drivers})
         same["gpus"].append(f"{model['name']} ({model['capability']})")
     return [*rows.values()]
 
 
-def _only(arches: Sequence[Arch], bound: str) -> str:
+def _other_arch(arches: Sequence[Arch], bound: str) -> str:
     """The architecture to show next to an image, unless the GPU is `bound` to a processor."""
     return "" if bound or Arch.X86_64 in arches else ", ".join(arches)
 
@@ -295,8 +302,8 @@ def _driver(target: SiteTarget) -> str:
 def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
     """The names of GPUs with the compute capabilities that machines of `arch` can have."""
     named = [
-        (gpu_names.for_arch(entry.names, arch), entry.capability)
-        for entry in gpus.load().gpus
+        (gpu_names.gpus_for_arch(entry.names, arch), entry.capability)
+        for entry in gpus.load_drivers().gpus
         if entry.capability in capabilities
     ]
     return ", ".join(f"{names} ({capability})" for names, capability in named if names)
@@ -308,11 +315,11 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
     for image in images:
         good = [run for run in image.runs if run.good]
         for run in (run for run in image.runs if not run.good or run.gpu):
-            on = numbered(run)
+            on = numbered_gpus(run)
             failed = f"{run.tier} failed{f' on {on}' if on else ''}"
             label = f"{image.arch}: {on if run.good else failed}"
             state = "gpu" if run.good else "failed"
-            chips[label] = {"label": label, "state": state, "words": words(run)}
+            chips[label] = {"label": label, "state": state, "words": run_summary(run)}
         if not any(run.gpu for run in image.runs):
             tiers = ", ".join(run.tier for run in good)
             label = f"{image.arch}: {'no GPU' if good else 'not tested'}"
@@ -323,8 +330,10 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
 
 def _cve_rows(report: CveReport) -> list[Vulnerability]:
     """The severe and the accepted vulnerabilities, up to LISTED."""
-    rows = [each for each in report.vulnerabilities if each.severity in SEVERE or each.accepted]
-    return rows[:LISTED]
+    rows = [
+        each for each in report.vulnerabilities if each.severity in SEVERE_RATINGS or each.accepted
+    ]
+    return rows[:LISTED_ITEMS]
 
 
 def _same_reports(reports: Sequence[CveReport]) -> list[tuple[str, CveReport]]:
@@ -343,8 +352,8 @@ def _cve_counts(report: CveReport) -> str:
     return ", ".join(f"{number} {name}" for name, number in counts.items()) or "none known"
 
 
-def _short(digest: Digest) -> str:
-    return f"sha256:{table.short(digest)}"
+def _short_digest(digest: Digest) -> str:
+    return f"sha256:{table.short_digest(digest)}"
 
 
 def _prose(text: str, source: str) -> Markup:
@@ -361,19 +370,19 @@ def _prose(text: str, source: str) -> Markup:
     return Markup().join(linked)
 
 
-def _chosen(text: str) -> Markup:
+def _command_markup(text: str) -> Markup:
     """Mark the values in a command that readers choose (see `commands`)."""
     count = Markup("<b class=g>8</b>")
     place = Markup("<b class=r>REGISTRY/REPOSITORY</b>")
     image = Markup("<b class=i>IMAGE</b>")
-    plain = _with_quotes(str(escape(text)))
+    plain = _restore_quotes(str(escape(text)))
     marks = ((commands.GPUS, count), (commands.REPOSITORY, place), (commands.IMAGE, image))
     for mark, element in marks:
         plain = plain.replace(mark, element)
     return plain
 
 
-def _pull(target: SiteTarget, registry: str) -> str:
+def _pull_commands(target: SiteTarget, registry: str) -> str:
     """Commands to pull a target by digest. Without a registry, commands to push it are included."""
     place = registry or commands.REPOSITORY
     pull = f"docker pull {place}@{target.page.digest}"
@@ -388,10 +397,10 @@ def _markdown(text: str) -> Markup:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
     # The parser passes no HTML of the text, and these rules make no attributes.
-    return _with_quotes(parser.renderer.render(tokens, parser.options, {}))
+    return _restore_quotes(parser.renderer.render(tokens, parser.options, {}))
 
 
-def _with_quotes(escaped: str) -> Markup:
+def _restore_quotes(escaped: str) -> Markup:
     """Restore quotes in escaped text, which need no escapes outside of attributes."""
     text = re.sub("&#34;|&quot;", '"', escaped).replace("&#39;", "'")
     return Markup(text)  # noqa: S704 - escaped
@@ -403,14 +412,14 @@ def _megabytes(size: Bytes) -> str:
 
 
 def _state_words(target: SiteTarget) -> str:
-    return f"It is {state_of(target)[1]}."
+    return f"It is {target_state(target)[1]}."
 
 
-def _also(target: SiteTarget) -> str:
+def _also_text(target: SiteTarget) -> str:
     """The pins without a column, and other main packages."""
     own = {package for package, _ in COLUMNS}
     pins = {name: version for name, version in target.row.pins.items() if name not in own}
-    pinned = table.also_pinned(msgspec.structs.replace(target.row, pins=pins))
+    pinned = table.other_pins(msgspec.structs.replace(target.row, pins=pins))
     others = (
         f"{package.name} {package.versions[0]}"
         for package in target.packages
@@ -420,12 +429,12 @@ def _also(target: SiteTarget) -> str:
 
 
 FILTERS: Mapping[str, Callable[..., object]] = {
-    "also": _also,
-    "chosen": _chosen,
+    "also": _also_text,
+    "chosen": _command_markup,
     "markdown": _markdown,
     "prose": _prose,
-    "pull": _pull,
-    "standing": test_runs.standing,
+    "pull": _pull_commands,
+    "standing": test_runs.test_summary,
     "cve_counts": _cve_counts,
     "cve_rows": _cve_rows,
     "same_reports": _same_reports,
@@ -433,10 +442,10 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "gpus": _gpus,
     "mb": _megabytes,
     "runs": _run_chips,
-    "short": _short,
+    "short": _short_digest,
     "version": _version,
     "size": size_text,
     "state_words": _state_words,
     "other_digests": test_runs.other_digests,
-    "test_lines": test_runs.lines,
+    "test_lines": test_runs.test_lines,
 }

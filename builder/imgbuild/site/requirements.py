@@ -11,38 +11,41 @@ from packaging.version import parse as parse_version
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.site.model import SiteTarget
-from imgbuild.smoke.records import LISTED
+from imgbuild.smoke.records import LISTED_PACKAGES
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, Sha256, markers, normalize
+from imgbuild.values import Arch, Sha256, environment_markers, normalize_package
 
 EXTRA = re.compile(r"""\bextra == ["']([A-Za-z0-9._-]+)["']""")
 
 
-def requirements(
+def main_package_requirements(
     records: Mapping[Sha256, Package], targets: Sequence[SiteTarget]
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """The requirements and extras with versions, by main package and version."""
-    main = {*LISTED, *(package for each in targets if each.lock for package in each.row.pins)}
+    main = {
+        *LISTED_PACKAGES,
+        *(package for each in targets if each.lock for package in each.row.pins),
+    }
     by_package: dict[str, dict[str, tuple[str, ...]]] = {}
     for lock in (each.lock for each in targets if each.lock):
         for arch, resolution in lock.arch.items():
             for wheel in installed_wheels(resolution):
-                name, record = normalize(wheel.package), records.get(wheel.sha256)
+                name, record = normalize_package(wheel.package), records.get(wheel.sha256)
                 if name not in main or record is None:
                     continue
                 versions = by_package.setdefault(name, {})
                 if wheel.version not in versions:
                     lines = [
-                        *_applied(record.requires or (), lock.base.python, arch),
+                        *_applicable_requirements(record.requires or (), lock.base.python, arch),
                         *_extra_ranges(record.requires or (), main),
                     ]
                     versions[wheel.version] = tuple(sorted({*lines}))
     return dict(sorted(by_package.items()))
 
 
-def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
+def _applicable_requirements(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
     """The requirements that apply without extras and restrict the version."""
-    environment = {**markers(python, arch), "extra": ""}
+    environment = {**environment_markers(python, arch), "extra": ""}
     for line in lines:
         try:
             requirement = parse_requirement(line)
@@ -50,7 +53,7 @@ def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
             continue
         applies = requirement.marker is None or requirement.marker.evaluate(environment)
         if applies and requirement.specifier and not requirement.url:
-            yield f"{normalize(requirement.name)}{requirement.specifier}"
+            yield f"{normalize_package(requirement.name)}{requirement.specifier}"
 
 
 def _extra_ranges(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
@@ -64,20 +67,20 @@ def _extra_ranges(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
         except InvalidRequirement:
             continue
         extra = EXTRA.search(str(requirement.marker or ""))
-        name = normalize(requirement.name)
-        named = extra is not None and normalize(extra[1]) == name
+        name = normalize_package(requirement.name)
+        named = extra is not None and normalize_package(extra[1]) == name
         if named and name in main and requirement.specifier and not requirement.url:
             yield f"{name}{requirement.specifier}; extra {name}"
 
 
-def between(
+def requirements_between(
     requires: Mapping[str, Mapping[str, Sequence[str]]],
 ) -> list[tuple[str, list[tuple[str, list[str]]]]]:
     """The versions of each main package, newest first, with requirements on main packages."""
     shown = []
     for package, versions in requires.items():
         rows = [
-            (version, [line for line in lines if _name(line) in LISTED])
+            (version, [line for line in lines if _name(line) in LISTED_PACKAGES])
             for version, lines in versions.items()
         ]
         rows = [(version, lines) for version, lines in rows if lines]

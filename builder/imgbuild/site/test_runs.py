@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from imgbuild.show.page import PageImage
-from imgbuild.site.grid import numbered
+from imgbuild.site.grid import numbered_gpus
 from imgbuild.site.model import SiteTarget
-from imgbuild.smoke.records import RecordedRun, by_other_digest
+from imgbuild.smoke.records import RecordedRun, runs_by_other_digest
 from imgbuild.smoke.result import CaseMessage
 from imgbuild.values import Arch, Digest
 
@@ -46,7 +46,7 @@ class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
     runs: str
 
 
-def lines(target: SiteTarget) -> list[TestLine]:
+def test_lines(target: SiteTarget) -> list[TestLine]:
     """The valid runs of a target."""
     retired = bool(target.row.retired)
     return [
@@ -66,21 +66,21 @@ def other_digests(target: SiteTarget) -> list[TestedDigest]:
             runs=", ".join(map(_words, runs)),
         )
         for image in target.page.images
-        for digest, runs in by_other_digest(image.runs, image.digest).items()
+        for digest, runs in runs_by_other_digest(image.runs, image.digest).items()
     ]
 
 
-def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
+def lines_by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
     """All valid runs by number and type of GPUs, such as "2 H100", with NO_GPU at the end."""
     groups: dict[str, list[TestLine]] = {}
     for target in targets:
-        for line in lines(target):
-            groups.setdefault(numbered(line.run) or NO_GPU, []).append(line)
+        for line in test_lines(target):
+            groups.setdefault(numbered_gpus(line.run) or NO_GPU, []).append(line)
     names = sorted(groups, key=lambda name: (name == NO_GPU, name.lstrip("0123456789 "), name))
     return [(name, sorted(groups[name], key=_order)) for name in names]
 
 
-def standing(image: PageImage) -> str:
+def test_summary(image: PageImage) -> str:
     """A sentence without a period on passed and failed tiers, with GPUs."""
     if not image.runs:
         return "not tested"

@@ -23,8 +23,8 @@ from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.system import files
-from imgbuild.system.amounts import first_of
-from imgbuild.system.folder import OpenFolder, remove_all
+from imgbuild.system.amounts import join_first
+from imgbuild.system.folder import OpenFolder, remove_folder
 from imgbuild.values import Bytes
 
 MARKER = "imgbuild-site.json"
@@ -32,10 +32,10 @@ NO_JEKYLL = ".nojekyll"  # GitHub Pages serves the files as they are
 ADVISORIES = "advisories.json"
 # These do not count towards the size of pages.
 DOCUMENTS = ("locks/", "sbom/", history.FILE, ADVISORIES)
-ELSEWHERE = "specify another folder with --output, or move the contents elsewhere"
+OTHER_FOLDER_REMEDY = "specify another folder with --output, or move the contents elsewhere"
 
 
-class Site(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenSite(msgspec.Struct, frozen=True, kw_only=True):
     """A site: folder, numbers of pages and targets, and size of all files in bytes."""
 
     output: Path
@@ -45,38 +45,38 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     largest: Bytes
 
 
-class _Marker(msgspec.Struct, frozen=True):
+class _SiteMarker(msgspec.Struct, frozen=True):
     """The file MARKER, which lists all files in the folder by relative path."""
 
     site: Literal[1]
     files: tuple[str, ...]
 
 
-def make(
+def write_site(
     sources: SiteSources,
     made: SiteCatalogue,
     collected: SiteHistory,
     output: Path,
     *,
     documents: bool,
-) -> Site:
+) -> WrittenSite:
     """Write the site of `made` to `output`, and with `documents` also locks and SBOMs.
 
     Raises InputError unless `output` is missing, empty, or an earlier site.
     """
     contents: dict[str, bytes] = {}
     if documents:
-        made, contents = _with_documents(sources, made)
-    contents |= pages.pages(made, collected)
-    contents |= browser_data.scripts(sources, made)
+        made, contents = _add_documents(sources, made)
+    contents |= pages.site_pages(made, collected)
+    contents |= browser_data.data_scripts(sources, made)
     contents[history.FILE] = codec.encode(collected)
     if reports := tuple(report for target in made.targets for report in target.advisories):
         contents[ADVISORIES] = codec.encode(reports)
     contents[NO_JEKYLL] = b""
     with files.plain_errors(output, hint=files.OUTPUT_HINT):
-        _replace(output, contents)
+        _replace_site(output, contents)
     counted = {name: data for name, data in contents.items() if not name.startswith(DOCUMENTS)}
-    return Site(
+    return WrittenSite(
         output=output,
         pages=sum(name.endswith(".html") for name in contents),
         targets=len(made.targets),
@@ -85,7 +85,7 @@ def make(
     )
 
 
-def _with_documents(
+def _add_documents(
     sources: SiteSources, made: SiteCatalogue
 ) -> tuple[SiteCatalogue, dict[str, bytes]]:
     """Add links to locks and SBOMs to the catalogue. Returns the catalogue and the linked files."""
@@ -95,7 +95,7 @@ def _with_documents(
     for target in made.targets:
         documents = dict(_documents(sources, target, recorded))
         contents |= documents
-        links = tuple((_label(name), f"../{name}") for name in documents)
+        links = tuple((_document_label(name), f"../{name}") for name in documents)
         targets.append(msgspec.structs.replace(target, documents=links))
     return msgspec.structs.replace(made, targets=tuple(targets)), contents
 
@@ -107,11 +107,11 @@ def _documents(
         return
     yield f"locks/{target.name}.json", codec.encode(target.lock)
     for arch in sorted(target.lock.arch, reverse=True):
-        sbom = document.sbom(target.lock, target.digests, arch, recorded)
-        yield f"sbom/{target.name}-{arch}.cdx.json", cyclonedx.document(sbom)
+        sbom = document.create_sbom(target.lock, target.digests, arch, recorded)
+        yield f"sbom/{target.name}-{arch}.cdx.json", cyclonedx.cyclonedx_document(sbom)
 
 
-def _label(name: str) -> str:
+def _document_label(name: str) -> str:
     if name.startswith("locks/"):
         return "lock"
     return f"SBOM {name.removesuffix('.cdx.json').rpartition('-')[2]} (CycloneDX)"
@@ -134,20 +134,24 @@ def _require_replaceable(above: OpenFolder, output: Path) -> None:
             return
         if folder.require_file(MARKER) is None:
             message = f"{output} was not written by imgbuild: it has no {MARKER}"
-            raise InputError(message, hint=ELSEWHERE)
+            raise InputError(message, hint=OTHER_FOLDER_REMEDY)
         marker = codec.decode(
-            folder.read(MARKER), _Marker, file=f"{output}/{MARKER}", what="list", hint=ELSEWHERE
+            folder.read(MARKER),
+            _SiteMarker,
+            file=f"{output}/{MARKER}",
+            what="list",
+            hint=OTHER_FOLDER_REMEDY,
         )
-        foreign = sorted({*folder.tree()} - {*marker.files, MARKER})
+        foreign = sorted({*folder.file_paths()} - {*marker.files, MARKER})
     if foreign:
-        message = f"{output} has files that imgbuild did not write: {first_of(foreign, 5)}"
-        raise InputError(message, hint=ELSEWHERE)
+        message = f"{output} has files that imgbuild did not write: {join_first(foreign, 5)}"
+        raise InputError(message, hint=OTHER_FOLDER_REMEDY)
 
 
-def _replace(output: Path, contents: Mapping[str, bytes]) -> None:
+def _replace_site(output: Path, contents: Mapping[str, bytes]) -> None:
     """Write the files to a new folder and rename it to `output`."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    marker = codec.encode(_Marker(site=1, files=tuple(sorted(contents))))
+    marker = codec.encode(_SiteMarker(site=1, files=tuple(sorted(contents))))
     temporary = f".{output.name}.{secrets.token_hex(8)}.tmp"
     former = f".{output.name}.{secrets.token_hex(8)}.old"
     with OpenFolder.open(output.parent) as above:
@@ -155,25 +159,25 @@ def _replace(output: Path, contents: Mapping[str, bytes]) -> None:
         try:
             with above.folder(temporary, make=True) as folder:
                 for name, data in {**contents, MARKER: marker}.items():
-                    _write(folder, name, data)
-            _swap(above, output.name, temporary, former)
+                    _write_file(folder, name, data)
+            _swap_folders(above, output.name, temporary, former)
         finally:
             for name in (temporary, former):
                 with contextlib.suppress(FileNotFoundError):
-                    remove_all(name, above.descriptor)
+                    remove_folder(name, above.descriptor)
 
 
-def _write(folder: OpenFolder, name: str, data: bytes) -> None:
+def _write_file(folder: OpenFolder, name: str, data: bytes) -> None:
     place, _, last = name.rpartition("/")
     if not place:
         with folder.new_file(last) as file:
             file.write(data)
         return
     with folder.folder(place, make=True) as below:
-        _write(below, last, data)
+        _write_file(below, last, data)
 
 
-def _swap(above: OpenFolder, name: str, temporary: str, former: str) -> None:
+def _swap_folders(above: OpenFolder, name: str, temporary: str, former: str) -> None:
     """Rename the folder `temporary` to `name`, and an existing `name` to `former`."""
     if above.status(name) is None:
         above.rename_folder(temporary, name)

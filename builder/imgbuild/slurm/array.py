@@ -19,10 +19,10 @@ from imgbuild.errors import ImgbuildError, Interrupted
 from imgbuild.matrix.project_paths import Project
 from imgbuild.render import templates
 from imgbuild.slurm import commands
-from imgbuild.slurm.commands import LATER, LOST
+from imgbuild.slurm.commands import LATER_HINT, LOST_STATE
 from imgbuild.system import boundary
 from imgbuild.system.ending import EndSignal
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Digest
 
 ORDER = "order.json"
@@ -32,7 +32,7 @@ GRACE, COMPLETED_GRACE = 5, 15
 TAIL = 30  # lines of a log that are kept
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class ArrayTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target of an array, and the locked digest of its image."""
 
     target: str
@@ -48,7 +48,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     command: tuple[str, ...]
     options: tuple[str, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[ArrayTarget, ...]
     throttle: int = 0
     job: str = ""
 
@@ -102,7 +102,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
         if self.status is None:
             word = (
                 ("Slurm has no record of the end of the task")
-                if self.state == LOST
+                if self.state == LOST_STATE
                 else self.state.lower()
             )
             last = self.log.strip().rpartition("\n")[2]
@@ -130,17 +130,17 @@ class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
         return self.order.job, self.number
 
 
-def start(
+def submit_array(
     project: Project,
     top: Path,
     verb: str,
     command: Sequence[str],
-    tasks: Sequence[Task],
+    tasks: Sequence[ArrayTarget],
     options: Sequence[str],
     *,
     name: str,
     throttle: int = 0,
-    reporter: Reporter = SILENT,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> list[ArrayTask]:
     """Submit `tasks` as an array. The order is a new folder in `top`.
 
@@ -158,21 +158,21 @@ def start(
         tasks=tuple(tasks),
         throttle=throttle,
     )
-    text = templates.render("slurm/array.j2", order, images=project.images)
+    text = templates.render_template("slurm/array.j2", order, images=project.images)
     folder.mkdir(parents=True)
     codec.write_bytes(folder / "array.sh", text.encode())
-    codec.write(folder / ORDER, order)
+    codec.write_document(folder / ORDER, order)
     # Not as a line of the script: sbatch would read a space or a quote in it.
     arguments = [f"--output={order.folder.replace('%', '%%')}/%a.log"]
     if not any(word.startswith("--export") for word in order.options):
         arguments.append("--export=ALL")  # SBATCH_EXPORT=NONE would omit the location of the cache
     try:
-        job = commands.submit(text, project.work, arguments)
+        job = commands.submit_script(text, project.work, arguments)
     except ImgbuildError:
         (folder / ORDER).unlink()  # so that no later run searches for it
         raise
     order = msgspec.structs.replace(order, job=job)
-    codec.write(folder / ORDER, order)
+    codec.write_document(folder / ORDER, order)
     reporter.info(f"submitted as job {job}; its files are in {folder}")
     return [ArrayTask(order=order, number=number) for number in range(len(tasks))]
 
@@ -181,7 +181,7 @@ def existing_tasks(
     top: Path,
     verb: str,
     command: Sequence[str],
-    tasks: Iterable[Task],
+    tasks: Iterable[ArrayTarget],
     options: tuple[str, ...] | None = None,
 ) -> list[ArrayTask]:
     """The tasks of the newest orders with this verb, command and digest, where they exist.
@@ -191,39 +191,39 @@ def existing_tasks(
     name.
     """
     requested = set(tasks)
-    latest: dict[Task, ArrayTask] = {}
+    latest: dict[ArrayTarget, ArrayTask] = {}
     for path in sorted(top.glob(f"*/{ORDER}"), reverse=True):
-        order = codec.read(path, JobArray, what="order", hint=f"remove {path.parent}")
+        order = codec.read_document(path, JobArray, what="order", hint=f"remove {path.parent}")
         if (order.verb, order.command) != (verb, tuple(command)):
             continue
         if options is not None and order.options != options:
             continue
         if not order.job:
-            order = msgspec.structs.replace(order, job=commands.job_named(order.name))
+            order = msgspec.structs.replace(order, job=commands.find_job(order.name))
         for number, task in enumerate(order.tasks):
             if task in requested and task not in latest:
                 latest[task] = ArrayTask(order=order, number=number)
     return list(latest.values())
 
 
-def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
+def split_ended(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
     """The ends of passed tasks, and the queued or running tasks.
 
     A task in state COMPLETING that has not written its end will not write it.
     """
-    queue = commands.states(task.key for task in followed if task.order.job)
+    queue = commands.query_states(task.key for task in followed if task.order.job)
     done, live = [], []
     for task in followed:
         state = read_state(task)
         if state is not None and state.status == 0:
-            done.append(ended(task, "COMPLETED", state))
-        elif queue.get(task.key) in commands.LIVE - {"COMPLETING"}:
+            done.append(task_end(task, "COMPLETED", state))
+        elif queue.get(task.key) in commands.LIVE_STATES - {"COMPLETING"}:
             live.append(task)
     return done, live
 
 
-def follow(
-    followed: Sequence[ArrayTask], reporter: Reporter = SILENT, *, leave: bool = False
+def follow_tasks(
+    followed: Sequence[ArrayTask], reporter: Reporter = SILENT_REPORTER, *, leave: bool = False
 ) -> list[TaskEnd]:
     """Wait for the end of each task, and report changes.
 
@@ -231,30 +231,30 @@ def follow(
     which does not cancel tasks.
     """
     try:
-        return _follow(followed, reporter)
+        return _follow_until_ended(followed, reporter)
     except EndSignal:
-        message = f"ended: {LATER}"
+        message = f"ended: {LATER_HINT}"
         raise Interrupted(message) from None
     except KeyboardInterrupt:
         if leave:
-            message = f"interrupted: {LATER}"
+            message = f"interrupted: {LATER_HINT}"
             raise Interrupted(message) from None
         numbers: dict[str, list[str]] = {}
         for task in followed:
             numbers.setdefault(task.order.job, []).append(str(task.number))
         jobs = (f"{job}_[{','.join(task_numbers)}]" for job, task_numbers in numbers.items())
-        raise commands.interrupted(jobs) from None
+        raise commands.cancel_jobs(jobs) from None
 
 
-def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
+def _follow_until_ended(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
     left = list(followed)
     seen: dict[str, str] = {}
     missing: dict[str, int] = {}
     finished: list[TaskEnd] = []
     with reporter.progress("Slurm", len(left), unit="targets") as bar:
-        for queue in commands.poll(lambda: [task.key for task in left], reporter):
+        for queue in commands.poll_states(lambda: [task.key for task in left], reporter):
             for task in tuple(left):
-                end = _task_end(task, queue.get(task.key, LOST), seen, missing, reporter)
+                end = _task_end(task, queue.get(task.key, LOST_STATE), seen, missing, reporter)
                 if end is not None:
                     left.remove(task)
                     finished.append(end)
@@ -273,8 +273,8 @@ def _task_end(
     """The end of `task`, or None if it is not finished. Changes are reported."""
     state = read_state(task)
     if state is not None and state.state == "done":
-        end = ended(task, "COMPLETED", state)
-    elif word in commands.LIVE:
+        end = task_end(task, "COMPLETED", state)
+    elif word in commands.LIVE_STATES:
         running = state is not None and word not in ("PENDING", "REQUEUED")
         now = f"running on {state.node}" if state and running else "waiting"
         if seen.get(task.target) != now:
@@ -285,7 +285,7 @@ def _task_end(
         missing[task.target] = missing.get(task.target, 0) + 1
         if missing[task.target] < (COMPLETED_GRACE if word == "COMPLETED" else GRACE):
             return None
-        end = ended(task, word, None)
+        end = task_end(task, word, None)
     if end.good:
         reporter.info(f"{task.target}: done")
     else:
@@ -301,20 +301,24 @@ def read_state(task: ArrayTask) -> TaskState | None:
     path = task.order.place / f"{task.target}.state.json"
     if path.name not in {each.name for each in task.order.place.glob("*.json")}:
         return None
-    return codec.read(path, TaskState, what="state of a task", hint=f"remove {path}")
+    return codec.read_document(path, TaskState, what="state of a task", hint=f"remove {path}")
 
 
-def ended(task: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
+def task_end(task: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
     """The end of `task`, with log and output."""
     place = task.order.place / f"{task.number}.log"
     answer = task.order.place / f"{task.target}.answer.json"
-    log = boundary.content(place).decode(errors="replace").splitlines() if place.exists() else []
+    log = (
+        boundary.read_regular_file(place).decode(errors="replace").splitlines()
+        if place.exists()
+        else []
+    )
     return TaskEnd(
         target=task.target,
         job=f"{task.order.job}_{task.number}",
         state=word,
         status=state.status if state else None,
-        answer=boundary.content(answer).decode() if answer.exists() else "",
+        answer=boundary.read_regular_file(answer).decode() if answer.exists() else "",
         log="\n".join(log[-TAIL:]),
         place=place,
     )

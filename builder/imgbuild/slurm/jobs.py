@@ -21,7 +21,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import Lock
 from imgbuild.values import Digest
 
-OWN = ("HF_HOME", "TMPDIR")  # the script itself reads and sets them
+OWN_VARIABLES = ("HF_HOME", "TMPDIR")  # the script itself reads and sets them
 # Patterns of the variables that reach the image under Apptainer.
 FAMILIES = (
     "HF_*", "HUGGING_FACE_*", "WANDB_*", "MLFLOW_*", "NCCL_*", "GLOO_*", "UCX_*", "FI_*", "TORCH_*",
@@ -29,7 +29,7 @@ FAMILIES = (
 )  # fmt: skip
 
 LOG = "%x-%j.log"
-PASSED = "no problem found on"  # in the last line of a check that passed, before its nodes
+PASSED_TEXT = "no problem found on"  # in the last line of a check that passed, before its nodes
 SERVER_WAIT = 3600  # seconds for vLLM to load its model: network disks are slow
 RAY_WAIT = 600
 CHECK_TIME = "00:05:00"  # of which two minutes are used: Slurm ends a job up to a minute early
@@ -41,11 +41,11 @@ NAME = r"[\w.+@-]+(,[\w.+@-]+)*"
 VARIABLE = r"[A-Za-z_]\w*"
 SET_PREFIX = "IMGBUILD_ENV_"  # of variables for the image under pyxis, which passes on all
 # Shells refuse to set the first ones; Slurm sets the others.
-READ_ONLY = (
+READONLY_VARIABLES = (
     r"BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID|SLURM_\w*|SLURMD_NODENAME|IMGBUILD_ENV\w*"
 )
 # Options of sbatch that a script sets and relies on, by their short names too.
-OURS = (
+OUR_OPTIONS = (
     r"--job-name|-J\w*|--array|-a\w*|--nodes|-N\w*|--ntasks|-n\w*|--ntasks-per-node"
     r"|--wait|-W|--parsable|--wrap"
 )
@@ -177,7 +177,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def no_problem(self) -> str:
         """The text in the last line of a passed check."""
-        return PASSED
+        return PASSED_TEXT
 
     @property
     def wait(self) -> int:
@@ -210,7 +210,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.allocation.gpus, 1) * (self.allocation.nodes - 1)
 
 
-def script(
+def create_job_script(
     lock: Lock,
     digest: Digest,
     job: ScriptKind,
@@ -238,21 +238,21 @@ def script(
         folders=path_variables.image_folders(f"{k}={v}" for k, v in lock.settings.env.items()),
         **more,  # type: ignore[arg-type]  # fields of JobScript, checked by its callers' types
     )
-    wrong = [*_fits(job_script, lock), *_places(job_script)]
+    wrong = [*_fitting_problems(job_script, lock), *_places(job_script)]
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild slurm --help")
     return job_script
 
 
-def text(job_script: JobScript, images: Path | None) -> str:
+def job_text(job_script: JobScript, images: Path | None) -> str:
     """The text of the script."""
     from imgbuild.render import templates  # slow to load
 
     name = "ray-job" if job_script.job is ScriptKind.RAY else job_script.job.value
-    return templates.render(f"slurm/{name}.j2", job_script, images=images)
+    return templates.render_template(f"slurm/{name}.j2", job_script, images=images)
 
 
-def without_gpus(allocation: Allocation) -> str:
+def missing_gpus_warning(allocation: Allocation) -> str:
     """A warning if the request has no `--gpus`, so that no GPU is available in the image."""
     named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
     if named:
@@ -276,7 +276,7 @@ def unmounted_paths(job: JobScript, here: Path) -> list[str]:
     return path_variables.unmounted_paths(values, (str(here), *home, *job.bound), "--bind {0}")
 
 
-def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:
+def parse_variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:
     """Split values of `--env` into variables to set (NAME=VALUE) and names to pass (NAME)."""
     pairs = [word.partition("=") for word in words]
     wrong = [name for name, _, _ in pairs if not re.fullmatch(VARIABLE, name, re.ASCII)]
@@ -285,7 +285,7 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
         raise InputError(
             message, hint="use --env NAME=VALUE, or --env NAME to pass your shell's value"
         )
-    wrong = [name for name, _, _ in pairs if re.fullmatch(READ_ONLY, name)]
+    wrong = [name for name, _, _ in pairs if re.fullmatch(READONLY_VARIABLES, name)]
     if wrong:
         message = (
             f"--env {wrong[0]}: the variable can only be set by the shell, Slurm or the job script"
@@ -297,7 +297,7 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
     )
 
 
-def _fits(job_script: JobScript, lock: Lock) -> list[str]:
+def _fitting_problems(job_script: JobScript, lock: Lock) -> list[str]:
     """Problems with the request or the image that prevent the job."""
     job, allocation = job_script.job, job_script.allocation
     versions = [resolution.versions for resolution in lock.arch.values()]
@@ -308,19 +308,19 @@ def _fits(job_script: JobScript, lock: Lock) -> list[str]:
         ScriptKind.TRL_SERVER: ("trl", "vllm"),
     }
 
-    def _has(*packages: str) -> bool:
+    def _has_any_package(*packages: str) -> bool:
         return all(package in each for each in versions for package in packages)
 
     others = [
         f"--job {kind}"
         for kind in (ScriptKind.TORCHRUN, ScriptKind.RAY)
-        if kind is not job and _has(*needed[kind])
+        if kind is not job and _has_any_package(*needed[kind])
     ]
     several = f"; for several nodes: {' or '.join(others)}" if others else ""
     wrong = [
         f"--job {job}: {lock.target} has no {package}{several}"
         for package in needed.get(job, ())
-        if not _has(package)
+        if not _has_any_package(package)
     ]
     if job is ScriptKind.TRL_SERVER and not wrong:
         old = [each["trl"] for each in versions if Version(each["trl"]) < OLDEST_SERVER]
@@ -373,7 +373,7 @@ def _starts_python_otherwise(job_script: JobScript, starter: str) -> bool:
 
 def _places(job_script: JobScript) -> list[str]:
     """Errors in values for Slurm or for the container runtime."""
-    wrong = words(job_script.allocation, log=job_script.job is ScriptKind.CHECK)
+    wrong = allocation_problems(job_script.allocation, log=job_script.job is ScriptKind.CHECK)
     # enroot also splits a list of mounts at white space.
     sign = r"[^,:\s\0]" if job_script.container.pyxis else r"[^,:\n\0]"
     without = "commas, colons and spaces" if job_script.container.pyxis else "commas and colons"
@@ -395,7 +395,7 @@ def _places(job_script: JobScript) -> list[str]:
     ]
 
 
-def words(allocation: Allocation, *, log: bool) -> list[str]:
+def allocation_problems(allocation: Allocation, *, log: bool) -> list[str]:
     """Errors in values for sbatch. With `log`, the path of the job's log is fixed."""
     forms = {
         "--time": (allocation.time, TIME, "minutes, H:MM:SS or D-HH"),
@@ -418,7 +418,7 @@ def words(allocation: Allocation, *, log: bool) -> list[str]:
         + [
             f"--sbatch {word!r}: the script sets this option"
             for word in allocation.more
-            if re.fullmatch(f"({OURS}{f'|{LOGS}' if log else ''})(=.*)?", word)
+            if re.fullmatch(f"({OUR_OPTIONS}{f'|{LOGS}' if log else ''})(=.*)?", word)
         ]
     )
 
@@ -452,15 +452,17 @@ def job_paths(values: Collection[str], passed: Collection[str]) -> JobPaths:
     """The table for a script in which `--env` sets `values` and passes the variables `passed`."""
     mounted = []
     left_out = []
-    for row in path_variables.table():
+    for row in path_variables.path_variable_table():
         if row.use == "mounted":
             kind = row.holds.split()[0]
-            mounted += [f"{kind}:{name}" for name in row.names if name not in (*values, *OWN)]
+            mounted += [
+                f"{kind}:{name}" for name in row.names if name not in (*values, *OWN_VARIABLES)
+            ]
             continue
-        without = (*values, *passed, *OWN)
+        without = (*values, *passed, *OWN_VARIABLES)
         names = tuple(name for name in row.names if name not in without)
         left_out += [HostOnly(row.reason, names)] if names else []
-    named = tuple(sorted(path_variables.names().intersection(passed)))
+    named = tuple(sorted(path_variables.variable_names().intersection(passed)))
     return JobPaths(
         mounted=tuple(mounted), left_out=tuple(left_out), families=FAMILIES, named=named
     )

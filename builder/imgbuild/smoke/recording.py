@@ -19,27 +19,29 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import ImageDigests
-from imgbuild.report import OUTCOMES, Tier
+from imgbuild.report import OUTCOMES, TierName
 from imgbuild.smoke import records, runner
 from imgbuild.smoke.records import ImageContent, RecordedRun
-from imgbuild.smoke.reports import ImageRun, refuse
-from imgbuild.smoke.result import Outcome
+from imgbuild.smoke.reports import ImageRun, refuse_content
+from imgbuild.smoke.result import RunOutcome
 from imgbuild.values import Arch, Digest
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedResult(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a test record. `new` is set if the file was changed."""
 
     target: str
     arch: Arch
-    tier: Tier
-    result: Outcome
+    tier: TierName
+    result: RunOutcome
     digest: Digest
     file: Path
     new: bool
 
 
-def record(project: Project, image_runs: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
+def record_runs(
+    project: Project, image_runs: Iterable[ImageRun], store: Store
+) -> tuple[RecordedResult, ...]:
     """Add all of `image_runs` to the test records.
 
     Raises LockStale if a target has no lock or no matching digests.
@@ -53,17 +55,17 @@ def record(project: Project, image_runs: Iterable[ImageRun], store: Store) -> tu
         if target not in locked_targets:
             locked_targets[target] = _locked_digests(project, target, each.place)
         lock, target_digests = locked_targets[target]
-        image = _fitting(project, each, target_digests)
-        versions = records.listed(lock.arch[recorded_run.arch].versions)
+        image = _tested_image(project, each, target_digests)
+        versions = records.listed_versions(lock.arch[recorded_run.arch].versions)
         checked.append((target, msgspec.structs.replace(recorded_run, versions=versions), image))
     for target in locked_targets:  # damaged records stop all of it
         records.read_records(project.images, target)
     recorded = []
     for target, recorded_run, image in checked:
         contents = {recorded_run.config: ImageContent(diff_ids=diff_ids(image))}
-        new = records.add(project.images, target, [recorded_run], contents, store)
+        new = records.add_runs(project.images, target, [recorded_run], contents, store)
         recorded.append(
-            Recorded(
+            RecordedResult(
                 target=target,
                 arch=recorded_run.arch,
                 tier=recorded_run.tier,
@@ -95,7 +97,7 @@ def counted_runs(
     }
 
 
-def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
+def highest_passed_tier(project: Project, lock: Lock, arches: Iterable[Arch]) -> TierName | None:
     """The highest passed tier of the image of `lock` on one of `arches`, or None.
 
     Also None if the lock has no digests. Raises InputError for a file that cannot be read.
@@ -103,11 +105,11 @@ def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
     path = image_digests.digests_path(project.images, lock.target)
     if not path.exists():
         return None
-    target_digests = codec.read(
+    target_digests = codec.read_document(
         path,
         image_digests.TargetDigests,
         what="list of digests",
-        hint=lock_file.damaged(lock.target),
+        hint=lock_file.damaged_lock_remedy(lock.target),
     )
     runs = counted_runs(project, target_digests)
     passed = [run.tier for arch in arches for run in runs.get(arch, ()) if run.good]
@@ -122,14 +124,14 @@ def require_locked(project: Project, lock: Lock, arch: Arch, config: Digest, pla
     target_digests = image_digests.read_digests(project.images, lock)
     image = target_digests.arch.get(arch)
     if image is None or image.config != config:
-        _other(project, lock.target, arch, place, config, image)
+        _refuse_other_image(project, lock.target, arch, place, config, image)
 
 
 def _locked_digests(
     project: Project, target: str, place: str
 ) -> tuple[Lock, image_digests.TargetDigests]:
     if target not in project.locked_targets():
-        refuse(
+        refuse_content(
             place,
             f"the run belongs to the target {target!r}, which has no lock in this project",
             hint="select another project with --matrix FILE; locked in this project: "
@@ -139,7 +141,7 @@ def _locked_digests(
     return lock, image_digests.read_digests(project.images, lock)
 
 
-def _fitting(
+def _tested_image(
     project: Project, image_run: ImageRun, target_digests: image_digests.TargetDigests
 ) -> ImageDigests:
     """The tested locked image. Raises InputError if a different image was tested."""
@@ -147,11 +149,11 @@ def _fitting(
     arch = Arch(run.arch)
     image = target_digests.arch.get(arch)
     if image is None or image.config != run.config:
-        _other(project, run.target, arch, image_run.place, run.config, image)
+        _refuse_other_image(project, run.target, arch, image_run.place, run.config, image)
     return image
 
 
-def _other(
+def _refuse_other_image(
     project: Project,
     target: str,
     arch: Arch,
@@ -161,7 +163,7 @@ def _other(
 ) -> NoReturn:
     path = image_digests.digests_path(project.images, target)
     has = f"configuration {image.config}" if image is not None else "no image"
-    refuse(
+    refuse_content(
         place,
         f"the run belongs to {target} on {arch} with configuration {config}, but {path} has {has}",
         hint="record the run at the git revision with the digest of that image, or test the "
@@ -175,15 +177,15 @@ def _recorded_run(image_run: ImageRun) -> RecordedRun:
     try:
         recorded_run = msgspec.convert(run, RecordedRun, from_attributes=True)
     except msgspec.ValidationError as error:
-        refuse(image_run.place, str(error))
+        refuse_content(image_run.place, str(error))
     if run.passed + run.failed + run.skipped != len(run.cases) or not run.cases:
         others = sorted({case.outcome for case in run.cases} - set(OUTCOMES))
-        refuse(image_run.place, f"no cases, or unknown outcomes: {', '.join(others)}")
+        refuse_content(image_run.place, f"no cases, or unknown outcomes: {', '.join(others)}")
     # Also refused if it failed: without its GPUs nothing of the image was tested.
     needed = runner.GPU_TIERS.get(recorded_run.tier, 0)
     if len(recorded_run.gpu) < needed:
         named = ", ".join(recorded_run.gpu) or "none"
-        refuse(
+        refuse_content(
             image_run.place,
             f"tier {recorded_run.tier} requires {needed} GPU(s), but the run lists {named}",
         )

@@ -18,17 +18,17 @@ from msgspec import Meta
 
 from imgbuild import codec
 from imgbuild.cache.store import Store
-from imgbuild.errors import InputError, LockStale, Problem
-from imgbuild.report import Tier
-from imgbuild.smoke.result import CaseMessage, FirstFailure, Outcome
-from imgbuild.system.amounts import count
+from imgbuild.errors import InputError, InputProblem, LockStale
+from imgbuild.report import TierName
+from imgbuild.smoke.result import CaseMessage, FirstFailure, RunOutcome
+from imgbuild.system.amounts import format_count
 from imgbuild.values import Arch, Digest, sha256
 
 RECORDS_FORMAT = 1
 FILE = "smoke.json"
 REMEDY = "restore the file from git; only `imgbuild smoke --record` and `--import` write it"
-TIERS: tuple[Tier, ...] = get_args(Tier)
-CASES: dict[Tier, str] = {
+TIERS: tuple[TierName, ...] = get_args(TierName)
+CASES: dict[TierName, str] = {
     "static": "every module is imported; files, versions and libraries are compared with the lock;"
     " without a GPU",
     "cpu": "tokenizers, data loading, a Ray job and training steps of small models, without a GPU",
@@ -40,7 +40,7 @@ CASES: dict[Tier, str] = {
 DIGITS = len("sha256:") + 12  # of a digest in a text
 NO_RECORD = "no test record for this digest"
 # Packages whose versions a run lists; the lock of the same configuration has the others.
-LISTED = (
+LISTED_PACKAGES = (
     "torch", "vllm", "sglang", "transformers", "trl", "verl", "tensordict", "deepspeed", "unsloth",
     "ray", "flashinfer-python", "triton",
 )  # fmt: skip
@@ -48,8 +48,8 @@ LISTED = (
 # "unsquashfs" are root folders of the layers and of the SIF, created without imgbuild.
 PLACES = ("docker", "podman", "apptainer", "root", "unpacked", "unsquashfs")
 
-Count = Annotated[int, Meta(ge=0)]
-Moment = Annotated[
+CaseCount = Annotated[int, Meta(ge=0)]
+RunTime = Annotated[
     str,
     Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="UTC, 2026-11-21T14:48:17Z"),
 ]
@@ -71,19 +71,19 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     and files of the image were read-only.
     """
 
-    started: Moment = msgspec.field(name="date")
+    started: RunTime = msgspec.field(name="date")
     arch: Arch
-    tier: Tier
-    result: Outcome
+    tier: TierName
+    result: RunOutcome
     digest: Digest
     config: Digest
     gpu: tuple[str, ...] = ()
     driver: str = ""
     versions: dict[str, str] = {}
     seconds: Annotated[float, Meta(ge=0)]
-    passed: Count
-    failed: Count
-    skipped: Count
+    passed: CaseCount
+    failed: CaseCount
+    skipped: CaseCount
     first: FirstFailure | None = None
     further: tuple[CaseMessage, ...] = ()
     skips: tuple[CaseMessage, ...] = ()
@@ -149,20 +149,22 @@ def read_records(images: Path, target: str) -> SmokeRecords:
     path = records_path(images, target)
     if not path.exists():
         return SmokeRecords(target=target)
-    smoke_records = codec.read(path, SmokeRecords, what="file of test records", hint=REMEDY)
+    smoke_records = codec.read_document(
+        path, SmokeRecords, what="file of test records", hint=REMEDY
+    )
     if smoke_records.format != RECORDS_FORMAT:
         message = f"{path}: unsupported format {smoke_records.format} (expected {RECORDS_FORMAT})"
         raise LockStale(message, hint="use the version of imgbuild that wrote the file")
     problems = tuple(_faults(smoke_records, target, str(path)))
     if problems:
-        message = f"{path} has {count(len(problems), 'problem')}"
+        message = f"{path} has {format_count(len(problems), 'problem')}"
         raise InputError(message, problems=problems, hint=REMEDY)
     return smoke_records
 
 
-def _faults(smoke_records: SmokeRecords, target: str, file: str) -> Iterable[Problem]:
-    def _problem(path: str, message: str, value: object, expected: str = "") -> Problem:
-        return Problem(
+def _faults(smoke_records: SmokeRecords, target: str, file: str) -> Iterable[InputProblem]:
+    def _problem(path: str, message: str, value: object, expected: str = "") -> InputProblem:
+        return InputProblem(
             file=file, path=path, message=message, value=str(value), expected=expected or None
         )
 
@@ -188,7 +190,7 @@ def _faults(smoke_records: SmokeRecords, target: str, file: str) -> Iterable[Pro
         yield _problem(f"images.{config}", "is not used by any run", config)
 
 
-def merge(
+def merge_runs(
     recorded: SmokeRecords, runs: Iterable[RecordedRun], images: Mapping[Digest, ImageContent]
 ) -> SmokeRecords:
     """Add `runs` to `recorded`, replacing runs with the same key. `images` has the contents."""
@@ -201,7 +203,7 @@ def merge(
     )
 
 
-def add(
+def add_runs(
     images: Path,
     target: str,
     runs: Iterable[RecordedRun],
@@ -212,10 +214,10 @@ def add(
 
     Several processes can add runs at the same time. Raises InputError if the file is damaged.
     """
-    with store.exclusive(f"records-{sha256(str(records_path(images, target)).encode())}"):
+    with store.hold_lock(f"records-{sha256(str(records_path(images, target)).encode())}"):
         smoke_records = read_records(images, target)
-        merged = merge(smoke_records, runs, contents)
-        return codec.write(records_path(images, target), merged, below=images.parent)
+        merged = merge_runs(smoke_records, runs, contents)
+        return codec.write_document(records_path(images, target), merged, below=images.parent)
 
 
 def counted_runs(
@@ -239,7 +241,7 @@ def counted_runs(
     return tuple(run for _, run in sorted(latest.items()))
 
 
-def words(run: RecordedRun) -> str:
+def run_summary(run: RecordedRun) -> str:
     """A summary of a run, such as "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
     parts = [
         f"{run.tier}{'' if run.good else ' failed'}{f' on {run.gpus}' if run.gpus else ''}",
@@ -256,11 +258,13 @@ def other_digests(runs: Iterable[RecordedRun], digest: Digest) -> list[str]:
     """
     return [
         f"{' and '.join(dict.fromkeys(run.tier for run in same))} {equal_image(other)}"
-        for other, same in by_other_digest(runs, digest).items()
+        for other, same in runs_by_other_digest(runs, digest).items()
     ]
 
 
-def by_other_digest(runs: Iterable[RecordedRun], digest: Digest) -> dict[Digest, list[RecordedRun]]:
+def runs_by_other_digest(
+    runs: Iterable[RecordedRun], digest: Digest
+) -> dict[Digest, list[RecordedRun]]:
     """The runs of images with other digests than `digest`, by digest."""
     others: dict[Digest, list[RecordedRun]] = {}
     for run in runs:
@@ -274,6 +278,6 @@ def equal_image(digest: Digest) -> str:
     return f"on an image with the same configuration, {digest[:DIGITS]}…"
 
 
-def listed(versions: Mapping[str, str]) -> dict[str, str]:
+def listed_versions(versions: Mapping[str, str]) -> dict[str, str]:
     """The items of `versions` that a run lists."""
-    return {name: versions[name] for name in LISTED if name in versions}
+    return {name: versions[name] for name in LISTED_PACKAGES if name in versions}

@@ -15,7 +15,7 @@ from imgbuild.errors import InputError
 from imgbuild.smoke.result import SmokeRun, is_run
 
 ANSWER = "smoke.answer.json"  # in the folder of a job of `imgbuild ci`
-AGAIN = "run the tests again"
+RERUN_REMEDY = "run the tests again"
 
 
 class ImageRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,25 +38,27 @@ def image_runs(path: Path) -> tuple[ImageRun, ...]:
         if path.exists():
             message = f"{path} has no test results, because {ANSWER} is missing"
         raise InputError(message, hint="pass an output file of `imgbuild smoke --json`")
-    answers = codec.read(file, tuple[SmokeRun, ...], what="report of imgbuild smoke", hint=AGAIN)
+    answers = codec.read_document(
+        file, tuple[SmokeRun, ...], what="report of imgbuild smoke", hint=RERUN_REMEDY
+    )
     runs = [answer for answer in answers if is_run(answer)]
     if not runs:
-        refuse(str(file), "the file contains no run")
-    return tuple(image_run(run, str(file)) for run in runs)
+        refuse_content(str(file), "the file contains no run")
+    return tuple(check_image_run(run, str(file)) for run in runs)
 
 
-def image_run(run: SmokeRun, place: str = "") -> ImageRun:
+def check_image_run(run: SmokeRun, place: str = "") -> ImageRun:
     """Convert `run` in the file `place` to an `ImageRun`.
 
     Raises InputError unless the run is of a whole tier in an image.
     """
     place = place or f"{run.target} {run.arch}, tier {run.tier}"
     if run.only != "*":
-        refuse(place, f"only {run.only!r} of the tier was run", hint="omit --case")
+        refuse_content(place, f"only {run.only!r} of the tier was run", hint="omit --case")
     if run.model:
-        refuse(place, f"the tests ran with the model {run.model}", hint="omit --model")
+        refuse_content(place, f"the tests ran with the model {run.model}", hint="omit --model")
     if not run.config:
-        refuse(
+        refuse_content(
             place,
             f"the {run.tier} tests have no record of the tested image "
             f"({run.through or 'an older imgbuild'})",
@@ -65,7 +67,7 @@ def image_run(run: SmokeRun, place: str = "") -> ImageRun:
     return ImageRun(place=place, run=run)
 
 
-def refuse(place: str, reason: str, *, hint: str = AGAIN) -> NoReturn:
+def refuse_content(place: str, reason: str, *, hint: str = RERUN_REMEDY) -> NoReturn:
     """Raise InputError because the content of `place` cannot be recorded."""
     message = f"{place} is not a test record: {reason}"
     raise InputError(message, hint=hint)

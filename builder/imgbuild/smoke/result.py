@@ -14,20 +14,20 @@ from typing import Literal
 import msgspec
 
 from imgbuild.errors import ImgbuildError
-from imgbuild.report import Case, Report, count, passed
-from imgbuild.system.process import Result
+from imgbuild.report import Report, TestCase, count_cases, has_passed
+from imgbuild.system.process import ProcessResult
 from imgbuild.values import Digest
 
-Outcome = Literal["pass", "fail"]
-Through = Literal["docker", "podman", "apptainer", "root", "here"]
+RunOutcome = Literal["pass", "fail"]
+RunPlace = Literal["docker", "podman", "apptainer", "root", "here"]
 # smoke_tests/gpu_device.py reports GPUs and driver from inside the image, so that the result is
 # also correct for an engine on another machine.
 GATES = ("device", "devices")
 GPU = re.compile(r"(.+) sm_\d+ \d+ MiB")
 RELEASE = re.compile(r"^the driver is (\d[\d.]*)", re.MULTILINE)
-LONGEST = 500  # characters of an error that a test record keeps; the report has all of it
+LONGEST_MESSAGE = 500  # characters of an error that a test record keeps; the report has all of it
 LONGEST_REASON = 400  # of the reason of a skipped case
-STOPPED = "smoke tests"  # the name of the only case of a tier that could not be run
+STOPPED_CASE = "smoke tests"  # the name of the only case of a tier that could not be run
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     share: int = 1
     only: str = "*"
 
-    def sharing(self, tier: str) -> int:
+    def concurrent_cases(self, tier: str) -> int:
         """The number of parallel cases that use GPUs: 1 in tiers that need no GPU, or all."""
         return self.share if tier == "gpu" else 1
 
@@ -92,24 +92,24 @@ class SmokeRun(Report, frozen=True, kw_only=True):
     caches: str = ""
 
     @property
-    def result(self) -> Outcome:
+    def result(self) -> RunOutcome:
         """The result of the run, as in a test record."""
-        return "pass" if passed(self.cases) else "fail"
+        return "pass" if has_passed(self.cases) else "fail"
 
     @property
     def passed(self) -> int:
         """The number of passed cases."""
-        return count(self.cases, "passed")
+        return count_cases(self.cases, "passed")
 
     @property
     def failed(self) -> int:
         """The number of failed cases."""
-        return count(self.cases, "failed")
+        return count_cases(self.cases, "failed")
 
     @property
     def skipped(self) -> int:
         """The number of skipped cases."""
-        return count(self.cases, "skipped")
+        return count_cases(self.cases, "skipped")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -119,14 +119,14 @@ class SmokeRun(Report, frozen=True, kw_only=True):
     @property
     def first(self) -> FirstFailure | None:
         """The first failed case, with a message of one line and at most LONGEST characters."""
-        for each in self._messages("failed", LONGEST):
+        for each in self._messages("failed", LONGEST_MESSAGE):
             return FirstFailure(case=each.case, message=each.message)
         return None
 
     @property
-    def further(self) -> tuple[CaseMessage, ...]:
+    def further_failures(self) -> tuple[CaseMessage, ...]:
         """The failed cases after the first."""
-        return self._messages("failed", LONGEST)[1:]
+        return self._messages("failed", LONGEST_MESSAGE)[1:]
 
     @property
     def skips(self) -> tuple[CaseMessage, ...]:
@@ -146,27 +146,27 @@ def _one_line(text: str, longest: int) -> str:
     return line if len(line) <= longest else f"{line[:longest]}…"
 
 
-def ran(
+def completed_run(
     report: Report,
-    result: Result,
-    through: Through,
+    result: ProcessResult,
+    through: RunPlace,
     how: RunSettings,
     *,
     arbitrary_user: bool = False,
 ) -> SmokeRun:
     """Create the result of a run from the report and the process result."""
     ended = datetime.datetime.now(datetime.UTC)
-    gpu, driver = seen(report.cases)
+    gpu, driver = seen_machine(report.cases)
     return SmokeRun(
         **{name: getattr(report, name) for name in Report.__struct_fields__},
         through=through,
         arbitrary_user=arbitrary_user,
         gpu=gpu,
         driver=driver,
-        started=stamp(ended - datetime.timedelta(seconds=result.seconds)),
+        started=format_time(ended - datetime.timedelta(seconds=result.seconds)),
         seconds=round(result.seconds, 1),
         jobs=how.jobs,
-        share=how.sharing(report.tier),
+        share=how.concurrent_cases(report.tier),
         only=how.only,
         model=how.model.name if how.model else "",
         # Containers are created per tier; a root folder is shared by all tiers of a command.
@@ -174,25 +174,25 @@ def ran(
     )
 
 
-def stopped(target: str, tier: str, error: ImgbuildError) -> SmokeRun:
+def stopped_run(target: str, tier: str, error: ImgbuildError) -> SmokeRun:
     """Create the result of a tier that could not be run because of `error`."""
-    case = Case(
-        name=STOPPED, outcome="failed", seconds=0, message=error.message, log=error.hint or ""
+    case = TestCase(
+        name=STOPPED_CASE, outcome="failed", seconds=0, message=error.message, log=error.hint or ""
     )
     return SmokeRun(target=target, arch="", tier=tier, cases=(case,))
 
 
 def is_run(report: SmokeRun) -> bool:
-    """Whether the tests ran, unlike in a result of `stopped`."""
-    return [case.name for case in report.cases] != [STOPPED]
+    """Whether the tests ran, unlike in a result of `stopped_run`."""
+    return [case.name for case in report.cases] != [STOPPED_CASE]
 
 
-def stamp(moment: datetime.datetime) -> str:
+def format_time(moment: datetime.datetime) -> str:
     """Format a time as in test records: UTC, in seconds."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def seen(cases: Sequence[Case]) -> tuple[tuple[str, ...], str]:
+def seen_machine(cases: Sequence[TestCase]) -> tuple[tuple[str, ...], str]:
     """The GPU names and the driver release in the first case of a tier. Empty if unknown."""
     for case in cases:
         if case.name in GATES and case.outcome == "passed":

@@ -17,7 +17,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.container import driver, engine, path_variables, run_in_image, sandbox
-from imgbuild.container.load import load
+from imgbuild.container.load import load_image
 from imgbuild.container.request import Mount
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import ToolMissing, WorkFailed
@@ -25,24 +25,24 @@ from imgbuild.lock.lock_file import Lock, require_arch
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.tar import Member, header, padding
-from imgbuild.report import Case, Report, Tier, counts, passed
-from imgbuild.smoke.result import RunSettings, SmokeRun, ran
+from imgbuild.oci.tar import LayerMember, member_header, padding_size
+from imgbuild.report import Report, TestCase, TierName, case_counts, has_passed
+from imgbuild.smoke.result import RunSettings, SmokeRun, completed_run
 from imgbuild.system import files, process, programs
-from imgbuild.system.process import Result
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.process import ProcessResult
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch
 
 # In a checkout this is a link to smoke_tests/ next to builder/; a wheel contains the files.
 TESTS = files.data("smoke_tests")
 PLACE = "/smoke_tests"
-EXPECT = "expect.json"
+EXPECTATION_FILE = "expect.json"
 FORMAT = 1
 MODEL = "/model"
 # The user and group id for `arbitrary_user`, which the image's /etc/passwd does not have.
 ARBITRARY_USER = (54321, 54321)
-USUAL = RunSettings()
-GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and the number of GPUs they need
+DEFAULT_SETTINGS = RunSettings()
+GPU_TIERS: dict[TierName, int] = {"gpu": 1, "multi-gpu": 2}  # and the number of GPUs they need
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     tier: str
     python: str
-    cases: tuple[Case, ...]
+    cases: tuple[TestCase, ...]
 
 
 class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,22 +74,22 @@ class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
     lock: Lock
     arch: Arch
     store: Store
-    reporter: Reporter = SILENT
+    reporter: Reporter = SILENT_REPORTER
 
     @property
-    def expected(self) -> Expectation:
+    def expected_content(self) -> Expectation:
         """The expected contents of the image.
 
         Raises InputError if the lock lacks `arch`.
         """
-        return expectation(self.lock, self.arch)
+        return create_expectation(self.lock, self.arch)
 
-    def step(self, text: str) -> AbstractContextManager[object]:
+    def report_step(self, text: str) -> AbstractContextManager[object]:
         """Report the start and end of the step `text`, with the name of the target."""
         return self.reporter.step(f"{self.lock.target}: {text}")
 
 
-def expectation(lock: Lock, arch: Arch) -> Expectation:
+def create_expectation(lock: Lock, arch: Arch) -> Expectation:
     """The expected contents of an image of `lock` for `arch`."""
     wheels = installed_wheels(require_arch(lock, arch))
     return Expectation(
@@ -105,22 +105,22 @@ def expectation(lock: Lock, arch: Arch) -> Expectation:
     )
 
 
-def fitting(gpus: int, through: str | None = None) -> tuple[Tier, ...]:
+def fitting_tiers(gpus: int, through: str | None = None) -> tuple[TierName, ...]:
     """The tiers that can run on a machine with `gpus` GPUs, which `imgbuild smoke` runs by default.
 
     For the active environment (`through` is "here"), `static` is omitted.
     """
-    tiers: list[Tier] = ["cpu"] if through == "here" else ["static", "cpu"]
+    tiers: list[TierName] = ["cpu"] if through == "here" else ["static", "cpu"]
     return (*tiers, *(tier for tier, needed in GPU_TIERS.items() if gpus >= needed))
 
 
-def smoke(
+def run_tiers(
     test_image: ImageUnderTest,
     layout: Layout,
-    tiers: Sequence[Tier],
+    tiers: Sequence[TierName],
     *,
     through: str | None,
-    how: RunSettings = USUAL,
+    how: RunSettings = DEFAULT_SETTINGS,
     arbitrary_user: bool = False,
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the image of `layout`, and yield a report for each.
@@ -130,36 +130,40 @@ def smoke(
     on clusters. Raises InputError if the layout lacks the architecture, ToolMissing if the selected
     engine is not running, and WorkFailed if the tests could not run.
     """
-    lock, expected, reporter = test_image.lock, test_image.expected, test_image.reporter
+    lock, expected, reporter = test_image.lock, test_image.expected_content, test_image.reporter
     image = layout.image(test_image.arch)
-    container_engine = None if through == "root" else engine.find(through, reporter=reporter)
+    container_engine = None if through == "root" else engine.find_engine(through, reporter=reporter)
     if container_engine is None and through in ("docker", "podman"):
-        engine.require(through)
+        engine.require_engine(through)
     if container_engine is not None:
-        loaded = load(container_engine, layout, test_image.arch, lock.target, reporter=reporter)
+        loaded = load_image(
+            container_engine, layout, test_image.arch, lock.target, reporter=reporter
+        )
         for tier in tiers:
             command = command_line(lock.settings.prefix, tier, how)
-            with test_image.step(f"smoke tests, tier {tier}, in {container_engine.kind}"):
+            with test_image.report_step(f"smoke tests, tier {tier}, in {container_engine.kind}"):
                 settings = _container(tier, how.model, arbitrary_user=arbitrary_user)
-                result = _in_container(
+                result = _run_in_container(
                     container_engine, loaded.reference, command, expected, settings
                 )
             report = read_report(result, expected, tier, reporter=reporter)
-            yield of_image(
+            yield add_image_digests(
                 image,
-                ran(report, result, container_engine.kind, how, arbitrary_user=arbitrary_user),
+                completed_run(
+                    report, result, container_engine.kind, how, arbitrary_user=arbitrary_user
+                ),
             )
         return
     with root_folder(layout, test_image.arch, test_image.store, reporter=reporter) as root:
-        config = run_in_image.running(layout, test_image.arch)
+        config = run_in_image.command_config(layout, test_image.arch)
         for tier in tiers:
             smoke_run = smoke_root(
                 test_image, root, config, tier, how=how, arbitrary_user=arbitrary_user
             )
-            yield of_image(image, smoke_run)
+            yield add_image_digests(image, smoke_run)
 
 
-def of_image(image: PlatformImage, report: SmokeRun) -> SmokeRun:
+def add_image_digests(image: PlatformImage, report: SmokeRun) -> SmokeRun:
     """Add the digests of `image` to `report`."""
     manifest, config = image.manifest.digest, image.config.digest
     return msgspec.structs.replace(report, digest=manifest, config=config)
@@ -167,29 +171,29 @@ def of_image(image: PlatformImage, report: SmokeRun) -> SmokeRun:
 
 def smoke_root(
     test_image: ImageUnderTest,
-    root: sandbox.Root,
+    root: sandbox.SandboxRoot,
     settings: run_in_image.CommandConfig,
-    tier: Tier,
+    tier: TierName,
     *,
-    how: RunSettings = USUAL,
+    how: RunSettings = DEFAULT_SETTINGS,
     arbitrary_user: bool = False,
 ) -> SmokeRun:
     """Run `tier` in the unpacked image `root`. `settings` is the configuration of the image."""
-    expected, user = test_image.expected, test_image.lock.settings.user
+    expected, user = test_image.expected_content, test_image.lock.settings.user
     command = command_line(test_image.lock.settings.prefix, tier, how)
     with test_image.store.scratch() as scratch:
-        binds = [sandbox.Bind(source=write(expected, scratch), target=PLACE)]
-        env = run_in_image.environment(settings) | {"HOME": user.home}
+        binds = [sandbox.BindMount(source=write_tests(expected, scratch), target=PLACE)]
+        env = run_in_image.image_environment(settings) | {"HOME": user.home}
         if how.model is not None:
-            binds.append(sandbox.Bind(source=how.model, target=MODEL))
+            binds.append(sandbox.BindMount(source=how.model, target=MODEL))
         if tier in GPU_TIERS:
             fetched = driver.driver_files(scratch)
             binds += fetched.binds
-            variables, mounts = machine(tier)
-            binds += [sandbox.Bind(source=each.source, target=each.target) for each in mounts]
+            variables, mounts = machine_settings(tier)
+            binds += [sandbox.BindMount(source=each.source, target=each.target) for each in mounts]
             env |= {**fetched.env, **variables}
-        with test_image.step(f"smoke tests, tier {tier}, in a root folder"):
-            result = sandbox.run(
+        with test_image.report_step(f"smoke tests, tier {tier}, in a root folder"):
+            result = sandbox.run_in_sandbox(
                 root,
                 [*settings.entrypoint, *command],
                 env=env,
@@ -200,45 +204,45 @@ def smoke_root(
                 readonly=arbitrary_user,
             )
     report = read_report(result, expected, tier, reporter=test_image.reporter)
-    return ran(report, result, "root", how, arbitrary_user=arbitrary_user)
+    return completed_run(report, result, "root", how, arbitrary_user=arbitrary_user)
 
 
-def smoke_here(
-    test_image: ImageUnderTest, tiers: Sequence[Tier], *, how: RunSettings = USUAL
+def run_tiers_here(
+    test_image: ImageUnderTest, tiers: Sequence[TierName], *, how: RunSettings = DEFAULT_SETTINGS
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the active environment: $VIRTUAL_ENV, or that of python3 in $PATH.
 
     The packages of the lock must be installed. Raises ToolMissing if there is no Python.
     """
     active = os.environ.get("VIRTUAL_ENV")
-    python = f"{active}/bin/python" if active else programs.which("python3")
+    python = f"{active}/bin/python" if active else programs.find_on_path("python3")
     if python is None or not Path(python).exists():
         message = f"{python or 'python3'} not found"
         raise ToolMissing(message, hint="activate the environment to test")
-    prefix = process.run([python, "-I", "-c", "import sys; print(sys.prefix)"])
+    prefix = process.run_command([python, "-I", "-c", "import sys; print(sys.prefix)"])
     for tier in tiers:
         with test_image.store.scratch() as scratch:
             expected = msgspec.structs.replace(
-                test_image.expected,
+                test_image.expected_content,
                 prefix=prefix.stdout.strip(),
                 cache=str(scratch),
                 workdir=str(scratch),
             )
-            folder = write(expected, scratch)
+            folder = write_tests(expected, scratch)
             words = command_line("", tier, how, str(folder), str(how.model))
-            with test_image.step(f"smoke tests, tier {tier}, in {expected.prefix}"):
-                result = process.run([python, *words[1:]], check=False)
+            with test_image.report_step(f"smoke tests, tier {tier}, in {expected.prefix}"):
+                result = process.run_command([python, *words[1:]], check=False)
         report = read_report(result, expected, tier, reporter=test_image.reporter)
-        yield ran(report, result, "here", how)
+        yield completed_run(report, result, "here", how)
 
 
 def command_line(
-    prefix: str, tier: Tier, how: RunSettings, place: str = PLACE, model: str = MODEL
+    prefix: str, tier: TierName, how: RunSettings, place: str = PLACE, model: str = MODEL
 ) -> list[str]:
     """The command line for smoke_tests/run.py in the folder `place`, with a model in `model`."""
     words = [f"{prefix}/bin/python", f"{place}/run.py", "--json", f"--tier={tier}"]
     words += [
-        f"--expect={place}/{EXPECT}",
+        f"--expect={place}/{EXPECTATION_FILE}",
         f"--timeout-factor={how.timeout_factor}",
         f"--case={how.only}",
     ]
@@ -246,11 +250,11 @@ def command_line(
     return [*words, *([f"--model={model}"] if how.model else [])]
 
 
-def write(expected: Expectation, scratch: Path) -> Path:
+def write_tests(expected: Expectation, scratch: Path) -> Path:
     """Write the tests and `expected` to a folder in `scratch` that all users can read."""
     folder = scratch / PLACE.strip("/")
     folder.mkdir()
-    for member in members(expected):
+    for member in test_members(expected):
         path = folder / member.path
         path.write_bytes(member.content if isinstance(member.content, bytes) else b"")
         path.chmod(0o644)
@@ -258,18 +262,20 @@ def write(expected: Expectation, scratch: Path) -> Path:
     return folder
 
 
-def machine(tier: Tier) -> tuple[dict[str, str], tuple[Mount, ...]]:
+def machine_settings(tier: TierName) -> tuple[dict[str, str], tuple[Mount, ...]]:
     """Settings of this machine for the GPUs of `tier`: variables, and referenced files."""
-    return path_variables.settings(driver.settings() if tier in GPU_TIERS else {})
+    return path_variables.split_settings(driver.gpu_variables() if tier in GPU_TIERS else {})
 
 
-def _container(tier: Tier, model: Path | None, *, arbitrary_user: bool) -> engine.ContainerOptions:
+def _container(
+    tier: TierName, model: Path | None, *, arbitrary_user: bool
+) -> engine.ContainerOptions:
     """Container options for `tier`. NCCL needs more shared memory than the default of 64 MB."""
     # The tests are in a volume, since no files can be copied into a read-only root.
     options = [f"--volume={PLACE}", *(["--shm-size=8g"] if tier in GPU_TIERS else [])]
     if model is not None:
         options.append(f"--volume={model}:{MODEL}:ro")
-    variables, mounts = machine(tier)
+    variables, mounts = machine_settings(tier)
     options += [f"--volume={mount.source}:{mount.target}:ro" for mount in mounts]
     if arbitrary_user:
         options += ["--read-only", "--tmpfs=/tmp:rw,exec,nosuid,mode=1777"]
@@ -282,29 +288,34 @@ def _container(tier: Tier, model: Path | None, *, arbitrary_user: bool) -> engin
     )
 
 
-def members(expected: Expectation) -> tuple[Member, ...]:
+def test_members(expected: Expectation) -> tuple[LayerMember, ...]:
     """The tests and `expected` as members of an archive."""
     scripts = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
     if "run.py" not in scripts:
         message = f"no smoke tests found in {TESTS}"
         raise WorkFailed(message, hint="reinstall imgbuild")
-    scripts[EXPECT] = codec.encode(expected)
+    scripts[EXPECTATION_FILE] = codec.encode(expected)
     return tuple(
-        Member(path=file, size=len(data), content=data) for file, data in sorted(scripts.items())
+        LayerMember(path=file, size=len(data), content=data)
+        for file, data in sorted(scripts.items())
     )
 
 
-def tar(expected: Expectation) -> Iterator[bytes]:
+def test_tar(expected: Expectation) -> Iterator[bytes]:
     """The tests and `expected` as a tar stream."""
-    for member in members(expected):
-        yield header(member)
+    for member in test_members(expected):
+        yield member_header(member)
         if isinstance(member.content, bytes):
-            yield member.content + bytes(padding(member.size))
+            yield member.content + bytes(padding_size(member.size))
     yield bytes(1024)
 
 
 def read_report(
-    result: Result, expected: Expectation, tier: Tier, *, reporter: Reporter = SILENT
+    result: ProcessResult,
+    expected: Expectation,
+    tier: TierName,
+    *,
+    reporter: Reporter = SILENT_REPORTER,
 ) -> Report:
     """Read the report of smoke_tests/run.py from its output.
 
@@ -328,37 +339,37 @@ def read_report(
         )
         raise WorkFailed(message, hint="reinstall imgbuild")
     report = Report(target=expected.target, arch=expected.arch, tier=tier, cases=document.cases)
-    if (result.status == 0) != passed(report.cases):
+    if (result.status == 0) != has_passed(report.cases):
         message = (
             f"{expected.target}: the smoke tests ended with status {result.status}, but the "
-            f"report lists {counts(report.cases)}"
+            f"report lists {case_counts(report.cases)}"
         )
         raise WorkFailed(message)
     return report
 
 
-def verdict(report: Report) -> str:
+def report_verdict(report: Report) -> str:
     """The outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)".
 
     "nothing to test" if the image has no package that the tier tests.
     """
-    outcome = "passed" if passed(report.cases) else "failed"
+    outcome = "passed" if has_passed(report.cases) else "failed"
     if all(case.outcome == "skipped" for case in report.cases):
         outcome = "nothing to test"
-    return f"{outcome} ({counts(report.cases)})"
+    return f"{outcome} ({case_counts(report.cases)})"
 
 
-def _in_container(
+def _run_in_container(
     container_engine: engine.Engine,
     reference: str,
     command: Sequence[str],
     expected: Expectation,
     settings: engine.ContainerOptions,
-) -> Result:
+) -> ProcessResult:
     """Run `command` in a new container with the tests."""
-    container = engine.create(container_engine, reference, command, settings)
+    container = engine.create_container(container_engine, reference, command, settings)
     try:
-        engine.copy_in(container_engine, container, tar(expected), PLACE)
-        return engine.start(container_engine, container)
+        engine.copy_into_container(container_engine, container, test_tar(expected), PLACE)
+        return engine.start_container(container_engine, container)
     finally:
-        engine.discard(container_engine, container)
+        engine.remove_container(container_engine, container)

@@ -7,55 +7,55 @@ from pathlib import Path
 
 from imgbuild.container import apptainer
 from imgbuild.oci.layout import Layout
-from imgbuild.report import Tier
+from imgbuild.report import TierName
 from imgbuild.sif import convert
 from imgbuild.smoke import runner
-from imgbuild.smoke.result import RunSettings, SmokeRun, ran
+from imgbuild.smoke.result import RunSettings, SmokeRun, completed_run
 from imgbuild.smoke.runner import ImageUnderTest
 
 
 def smoke_sif(
     test_image: ImageUnderTest,
     layout: Layout,
-    tiers: Sequence[Tier],
+    tiers: Sequence[TierName],
     *,
-    how: RunSettings = runner.USUAL,
+    how: RunSettings = runner.DEFAULT_SETTINGS,
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in a SIF file of the image in `layout`, and yield a report for each tier.
 
     Raises ToolMissing without Apptainer or mksquashfs, WorkFailed if the tests could not run.
     """
-    apptainer.require()
+    apptainer.require_apptainer()
     reporter = test_image.reporter
     with test_image.store.scratch() as scratch:
         image = scratch / "image.sif"
         with reporter.step(f"creating a SIF of {layout.path.name}"):
-            convert.convert(
+            convert.convert_image(
                 layout, test_image.arch, image, convert.ConvertOptions(), reporter=reporter
             )
         for smoke_run in smoke_file(test_image, image, tiers, how=how):
-            yield runner.of_image(layout.image(test_image.arch), smoke_run)
+            yield runner.add_image_digests(layout.image(test_image.arch), smoke_run)
 
 
 def smoke_file(
     test_image: ImageUnderTest,
     image: Path,
-    tiers: Sequence[Tier],
+    tiers: Sequence[TierName],
     *,
-    how: RunSettings = runner.USUAL,
+    how: RunSettings = runner.DEFAULT_SETTINGS,
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the SIF file `image`, and yield a report for each tier.
 
     Raises ToolMissing without Apptainer, WorkFailed if the tests could not run.
     """
-    expected, image_settings = test_image.expected, test_image.lock.settings
-    program = apptainer.require()
+    expected, image_settings = test_image.expected_content, test_image.lock.settings
+    program = apptainer.require_apptainer()
     with test_image.store.scratch() as scratch:
-        binds = {runner.PLACE: runner.write(expected, scratch)}
+        binds = {runner.PLACE: runner.write_tests(expected, scratch)}
         if how.model is not None:
             binds[runner.MODEL] = how.model
         for tier in tiers:
-            variables, mounts = runner.machine(tier)
+            variables, mounts = runner.machine_settings(tier)
             work = scratch / f"work-{tier}"
             work.mkdir()
             work.chmod(0o1777)
@@ -68,7 +68,7 @@ def smoke_file(
                 env=variables,
             )
             command = runner.command_line(image_settings.prefix, tier, how)
-            with test_image.step(f"smoke tests, tier {tier}, in apptainer"):
-                result = apptainer.run(program, image, command, settings)
+            with test_image.report_step(f"smoke tests, tier {tier}, in apptainer"):
+                result = apptainer.run_in_sif(program, image, command, settings)
             report = runner.read_report(result, expected, tier, reporter=test_image.reporter)
-            yield ran(report, result, "apptainer", how, arbitrary_user=True)
+            yield completed_run(report, result, "apptainer", how, arbitrary_user=True)

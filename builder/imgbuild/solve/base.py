@@ -13,10 +13,10 @@ from imgbuild.deb import apt
 from imgbuild.errors import InputError
 from imgbuild.lock.resolution import Deb, PythonArchive, RegistryLayer
 from imgbuild.matrix.model import Base, DebianBase, RegistryBase
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import FILES, Entry, LayerFile, Reader, inflated
+from imgbuild.oci.merged import MergedTree
+from imgbuild.oci.reader import FILES, LayerFile, TarEntry, TarReader, open_inflated
 from imgbuild.registry import base_image
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.solve import standalone
 from imgbuild.values import Arch, Digest
 
@@ -37,13 +37,13 @@ class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
     python: PythonArchive | msgspec.UnsetType = msgspec.UNSET
 
 
-class Contents(msgspec.Struct, frozen=True):
+class ImageContents(msgspec.Struct, frozen=True):
     """The merged paths of an image with the targets of symbolic links, and the account files."""
 
     paths: dict[str, str | None]
     accounts: dict[str, bytes]
 
-    def resolved(self, path: str) -> str | None:
+    def resolve_links(self, path: str) -> str | None:
         """Resolve all symbolic links of `path`; None if it does not exist."""
         here, left = "", [part for part in path.split("/") if part]
         for _ in range(LINKS * LINKS):
@@ -63,12 +63,12 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     """Resolve `base` on `arch` to Debian packages, or to layers and accounts of a registry image.
 
     Fetches and reads the archive of a standalone Python and the layers of a registry image. Raises
-    the errors of `standalone.resolve` and `apt.resolve_debs`, and InputError if the base has no
-    accounts or another Python than the matrix.
+    the errors of `standalone.fetch_archive` and `apt.resolve_debs`, and InputError if the base has
+    no accounts or another Python than the matrix.
     """
     if isinstance(base, DebianBase):
-        source = base.standalone
-        archive = standalone.resolve(source, arch, context) if source is not None else None
+        source = base.standalone_python
+        archive = standalone.fetch_archive(source, arch, context) if source is not None else None
         chosen = apt.resolve_debs(base, arch, context)
         return ResolvedBase(
             debs=chosen.debs,
@@ -76,20 +76,22 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
             tools=chosen.tools or msgspec.UNSET,
             python=archive or msgspec.UNSET,
         )
-    client = Client(offline=context.http.offline)
-    image = base_image.base(base.image, arch, client)
-    base_image.fetch_layers(base.image, [layer.locked for layer in image.layers], context, client)
+    client = RegistryClient(offline=context.http.offline)
+    image = base_image.read_base_image(base.image, arch, client)
+    base_image.fetch_layers(
+        base.image, [layer.as_locked_file for layer in image.layers], context, client
+    )
     blobs = ((context.store.blob(layer.digest), layer.diff_id) for layer in image.layers)
-    merged = contents(
+    merged = merge_contents(
         [LayerFile(path=path, diff_id=diff_id) for path, diff_id in blobs if path is not None]
     )
     refuse_other_python(base, merged)
     return ResolvedBase(
-        layers=image.layers, manifest=image.manifest, files=accounts(base.image, merged)
+        layers=image.layers, manifest=image.manifest, files=read_accounts(base.image, merged)
     )
 
 
-def accounts(image: str, image_contents: Contents) -> dict[str, str]:
+def read_accounts(image: str, image_contents: ImageContents) -> dict[str, str]:
     """The text of etc/passwd and etc/group; InputError if missing or not UTF-8."""
     hint = "choose a base with this file, to which the image's user is added"
     texts = {}
@@ -109,9 +111,9 @@ def accounts(image: str, image_contents: Contents) -> dict[str, str]:
     return texts
 
 
-def refuse_other_python(base: RegistryBase, image_contents: Contents) -> None:
+def refuse_other_python(base: RegistryBase, image_contents: ImageContents) -> None:
     """Raise InputError if the interpreter of `base` is missing or has another version."""
-    led = image_contents.resolved(base.interpreter)
+    led = image_contents.resolve_links(base.interpreter)
     named = PYTHON.fullmatch(led or "")
     if led is not None and (named is None or named[1] == base.python):
         return
@@ -126,26 +128,28 @@ def refuse_other_python(base: RegistryBase, image_contents: Contents) -> None:
     raise InputError(message, hint=f"{hint}; set `interpreter` and `python` accordingly")
 
 
-def contents(layers: Sequence[LayerFile]) -> Contents:
+def merge_contents(layers: Sequence[LayerFile]) -> ImageContents:
     """Merge the paths of `layers`, lowest first; IntegrityError if one is damaged."""
-    tree = Merged()
+    tree = MergedTree()
     texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
     for number, layer in enumerate(layers, start=1):
-        with inflated(layer) as stream:
-            tree.add_headers(_members_with_accounts(Reader(stream, str(layer.path)), number, texts))
-    paths = {path.strip("/"): node.target or None for path, node in tree.walk()}
-    nodes = {path: tree.find(path) for path in ACCOUNTS}
+        with open_inflated(layer) as stream:
+            tree.add_headers(
+                _members_with_accounts(TarReader(stream, str(layer.path)), number, texts)
+            )
+    paths = {path.strip("/"): node.target or None for path, node in tree.iterate_paths()}
+    nodes = {path: tree.find_node(path) for path in ACCOUNTS}
     accounts = {
         path: texts[node.source]
         for path, node in nodes.items()
         if node is not None and node.source in texts
     }
-    return Contents(paths=paths, accounts=accounts)
+    return ImageContents(paths=paths, accounts=accounts)
 
 
 def _members_with_accounts(
-    layer: Reader, number: int, texts: dict[tuple[int, int], bytes]
-) -> Iterator[Entry]:
+    layer: TarReader, number: int, texts: dict[tuple[int, int], bytes]
+) -> Iterator[TarEntry]:
     """Yield the members of `layer`; add the content of account files to `texts`."""
     for member, entry in enumerate(layer, start=1):
         if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:

@@ -16,15 +16,15 @@ from imgbuild.cpython import python_archive
 from imgbuild.deb import apt, debian_root
 from imgbuild.errors import InputError
 from imgbuild.lock.resolution import Deb, PythonArchive
-from imgbuild.matrix.fields import STANDALONE
+from imgbuild.matrix.fields import STANDALONE_PREFIX
 from imgbuild.matrix.model import Base, DebianBase, User
-from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.content import FileReader, content_pieces
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.plan.plan import DebianRecipe, PythonRecipe, layer_id
 from imgbuild.solve import standalone
 from imgbuild.values import Arch, digest_of
 
-FORMAT = "build root 1"  # increase the number if the output of `_fill` changes
+FORMAT = "build root 1"  # increase the number if the output of `_fill_root` changes
 INTERPRETER = "usr/bin/python3"  # with which builds are started
 
 
@@ -44,16 +44,16 @@ def host_root(
     """
 
     @cache
-    def _unpacked_root() -> Path:
+    def _unpack_root() -> Path:
         if not isinstance(base, DebianBase):
             message = "sdists can be built only on Debian bases"
             raise InputError(message, hint="pin a version that has a wheel")
         chosen = tuple(debs) or apt.resolve_debs(base, arch, context).debs
         recipe = DebianRecipe(arch=arch, suite=base.suite, debs=chosen, user=user)
-        archive = standalone.fetched(base, python, arch, context)
+        archive = standalone.fetch_locked_archive(base, python, arch, context)
         added = ""
         if archive is not None:
-            layer = PythonRecipe(prefix=STANDALONE, python=base.python, archive=archive[0])
+            layer = PythonRecipe(prefix=STANDALONE_PREFIX, python=base.python, archive=archive[0])
             added = f" {layer_id(layer)}"
         digest = digest_of(f"{FORMAT} {layer_id(recipe)}{added}".encode())
         folder = context.store.unpacked(digest, kind="roots")
@@ -64,39 +64,41 @@ def host_root(
             ):
                 members = _members(base, recipe, context, scratch / "spool")
                 if archive is not None:
-                    members = _with_python(members, base.python, *archive, scratch / "python")
-                _fill(scratch / "root" / TREE, members)
+                    members = _append_python(members, base.python, *archive, scratch / "python")
+                _fill_root(scratch / "root" / TREE, members)
                 folders = {digest: scratch / "root"}
                 folder = context.store.add_unpacked(folders, kind="roots")[digest]
         return folder / TREE
 
-    return _unpacked_root
+    return _unpack_root
 
 
-def _members(base: DebianBase, recipe: DebianRecipe, context: Context, spool: Path) -> list[Member]:
-    wants = [FileRequest(locked=deb, urls=partial(apt.urls, deb, base)) for deb in recipe.debs]
+def _members(
+    base: DebianBase, recipe: DebianRecipe, context: Context, spool: Path
+) -> list[LayerMember]:
+    wants = [FileRequest(locked=deb, urls=partial(apt.deb_urls, deb, base)) for deb in recipe.debs]
     paths = fetch_all(wants, context, title="fetching Debian packages")
-    return debian_root.members(recipe, paths, spool)
+    return debian_root.base_members(recipe, paths, spool)
 
 
-def _with_python(
-    members: Sequence[Member], python: str, locked: PythonArchive, path: Path, spool: Path
-) -> list[Member]:
+def _append_python(
+    members: Sequence[LayerMember], python: str, locked: PythonArchive, path: Path, spool: Path
+) -> list[LayerMember]:
     """Append the standalone Python at `path` to `members`, with links that make it python3."""
-    of_archive = python_archive.members(
-        path, locked.file, prefix=STANDALONE, python=python, spool=spool
+    of_archive = python_archive.archive_members(
+        path, locked.file, prefix=STANDALONE_PREFIX, python=python, spool=spool
     )
-    target = f"{STANDALONE}/bin/python{python}"
-    link = Member(path=INTERPRETER, kind=MemberKind.LINK, mode=0o777, target=target)
+    target = f"{STANDALONE_PREFIX}/bin/python{python}"
+    link = LayerMember(path=INTERPRETER, kind=MemberKind.LINK, mode=0o777, target=target)
     return [*(each for each in members if each.path != INTERPRETER), *of_archive, link]
 
 
-def _fill(root: Path, members: Sequence[Member]) -> None:
+def _fill_root(root: Path, members: Sequence[LayerMember]) -> None:
     """Write `members` below `root`. The caller owns them, because builds need no other owners."""
     root.mkdir(parents=True)
     root.chmod(0o755)
     hard = []
-    with Files() as files:
+    with FileReader() as files:
         for member in sorted(members, key=lambda member: member.path.encode()):
             path = root / member.path
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +112,9 @@ def _fill(root: Path, members: Sequence[Member]) -> None:
                     hard.append(member)
                 case MemberKind.FILE:
                     with path.open("wb") as file:
-                        for piece in pieces(member.content or b"", member.size, member.path, files):
+                        for piece in content_pieces(
+                            member.content or b"", member.size, member.path, files
+                        ):
                             file.write(piece)
                     path.chmod(member.mode & 0o755)
     for member in hard:

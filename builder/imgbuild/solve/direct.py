@@ -17,10 +17,10 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import received
+from imgbuild.cache.download import download_unlocked
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, NoSolution
-from imgbuild.index.candidates import described
+from imgbuild.index.candidates import wheel_platform_and_python
 from imgbuild.index.pages import IndexFile
 from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress, WheelAddress
@@ -30,13 +30,13 @@ from imgbuild.matrix.model import Sdist
 from imgbuild.project.model import DeclaredRequirement
 from imgbuild.solve import git_tree, native_code
 from imgbuild.solve.git_tree import GitTree
-from imgbuild.values import Arch, normalize, sha256
+from imgbuild.values import Arch, normalize_package, sha256
 from imgbuild.wheel import editable as wheel
 from imgbuild.wheel.local_version import local_version_label
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 REASON = "required by the project as a git repository"
-HASHED = "sha256"
+HASH_ALGORITHM = "sha256"
 
 
 class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ Direct = Mapping[str, DirectPackage]
 NO_DIRECT: Direct = {}
 
 
-def sdists(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
+def sdist_options(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
     """Build options by package, for `listed` in the matrix and the git repositories of `direct`.
 
     For a package in both, the variables and requirements of the matrix are added.
@@ -85,25 +85,27 @@ def sdists(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
     return {**listed, **built, **merged}
 
 
-def files(direct: Direct) -> dict[str, tuple[IndexFile, ...]]:
+def files_by_package(direct: Direct) -> dict[str, tuple[IndexFile, ...]]:
     """The files by package, for `Indexes`."""
     return {package: (item.file,) for package, item in direct.items()}
 
 
-def applying(
+def applying_requirements(
     declared: Iterable[DeclaredRequirement], markers: Mapping[str, str]
 ) -> tuple[DeclaredRequirement, ...]:
     """The requirements and bounds whose markers apply to a machine with `markers`."""
-    return tuple(each for each in declared if each.applies(markers))
+    return tuple(each for each in declared if each.applies_to(markers))
 
 
-def lines(declared: Iterable[DeclaredRequirement], direct: Direct) -> tuple[str, ...]:
+def resolver_lines(declared: Iterable[DeclaredRequirement], direct: Direct) -> tuple[str, ...]:
     """The requirements for the resolver: with extras, without markers and URLs."""
-    return tuple(_line(each.requirement, direct) for each in declared if each.kind == "requirement")
+    return tuple(
+        _line(each.parsed_requirement, direct) for each in declared if each.kind == "requirement"
+    )
 
 
 def _line(requirement: Requirement, direct: Direct) -> str:
-    package = normalize(requirement.name)
+    package = normalize_package(requirement.name)
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     bounds = [str(requirement.specifier)] if requirement.specifier else []
     if package in direct:
@@ -111,8 +113,8 @@ def _line(requirement: Requirement, direct: Direct) -> str:
     return f"{package}{extras}{','.join(bounds)}"
 
 
-def look_up(
-    declared: Sequence[DeclaredRequirement], tags: Tags, context: Context, folder: Path | None
+def look_up_requirements(
+    declared: Sequence[DeclaredRequirement], tags: WheelTags, context: Context, folder: Path | None
 ) -> dict[str, DirectPackage]:
     """Resolve the requirements with URLs that apply to a machine with `tags`, by package.
 
@@ -131,14 +133,14 @@ def look_up(
             raise InputError(message, hint="remove one of them")
         if each.package not in direct:
             direct[each.package] = (
-                _from_git(each, address, context)
+                _git_package(each, address, context)
                 if isinstance(address, GitAddress)
                 else _wheel(each, address, tags, context, folder)
             )
     return direct
 
 
-def editable(package: str, item: EditablePackage, store: Store) -> DirectPackage:
+def create_editable(package: str, item: EditablePackage, store: Store) -> DirectPackage:
     """Write the editable wheel of a package of the project to `store`."""
     name, data = editable_wheel(package, item)
     digest = sha256(data)
@@ -149,7 +151,7 @@ def editable(package: str, item: EditablePackage, store: Store) -> DirectPackage
 
 def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
     """File name and bytes of the editable wheel of a package of the project."""
-    data = wheel.wheel(
+    data = wheel.create_editable_wheel(
         package,
         item.version,
         roots=item.roots,
@@ -164,17 +166,15 @@ def _address(
     declared: DeclaredRequirement, folder: Path | None
 ) -> WheelAddress | GitAddress | None:
     """The URL of a requirement; None if it has none, InputError if it is unusable."""
-    text = declared.path or declared.requirement.url
+    text = declared.path or declared.parsed_requirement.url
     if not text:
         return None
     try:
         if declared.path or urlsplit(text).scheme in ("file", ""):
             return _file_address(text, folder)
-        return addresses.read(text)
+        return addresses.parse_address(text)
     except ValueError as error:
-        message = (
-            f"{declared.place}: {declared.package} @ {addresses.without_secrets(text)}: {error}"
-        )
+        message = f"{declared.place}: {declared.package} @ {addresses.strip_secrets(text)}: {error}"
         raise InputError(message, hint=_FORMS) from None
 
 
@@ -201,7 +201,7 @@ def _file_address(text: str, folder: Path | None) -> WheelAddress:
     return WheelAddress(place=place.relative_to(os.path.normpath(folder)).as_posix())
 
 
-def located(address: WheelAddress, folder: Path | None) -> str:
+def wheel_url(address: WheelAddress, folder: Path | None) -> str:
     """The URL of a wheel; InputError for a relative path if the project's folder is unknown."""
     if not address.is_path:
         return address.place
@@ -214,7 +214,7 @@ def located(address: WheelAddress, folder: Path | None) -> str:
 def _wheel(
     declared: DeclaredRequirement,
     address: WheelAddress,
-    tags: Tags,
+    tags: WheelTags,
     context: Context,
     folder: Path | None,
 ) -> DirectPackage:
@@ -227,18 +227,18 @@ def _wheel(
     if name != package:
         message = f"{place} @ {address}: the wheel contains the package {name}"
         raise InputError(message, hint=f"write {name} @ {address}")
-    if not declared.requirement.specifier.contains(version, prereleases=True):
-        message = f"{place}{declared.requirement.specifier}: the wheel has version {version}"
+    if not declared.parsed_requirement.specifier.contains(version, prereleases=True):
+        message = f"{place}{declared.parsed_requirement.specifier}: the wheel has version {version}"
         raise InputError(message, hint="remove the version: the URL determines it")
-    if not tags.fits(address.name):
+    if not tags.is_compatible(address.name):
         message = f"{address.name} is incompatible with this target"
         reasons = (
-            f"the wheel requires {described(address.name)}",
+            f"the wheel requires {wheel_platform_and_python(address.name)}",
             f"the target has Python {tags.python} and glibc {tags.glibc} on {tags.arch.wheel}",
         )
         hint = "use the file for this machine, or add a marker to the line"
         raise NoSolution(message, reasons=reasons, hint=hint)
-    url = located(address, folder)
+    url = wheel_url(address, folder)
     sha256, size = _fingerprint(declared, address, url, context)
     file = IndexFile(name=address.name, url=url, sha256=sha256, size=size)
     return DirectPackage(package=package, version=str(version), file=file, source=str(address))
@@ -249,15 +249,15 @@ def _fingerprint(
 ) -> tuple[str, int | None]:
     """The sha256 of a wheel (declared or computed) and its size, if known."""
     hashes = {text.lower() for text in (*declared.hashes, *address.hashes)}
-    digests = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASHED}:")}
+    digests = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASH_ALGORITHM}:")}
     if hashes and not digests:
-        message = f"{declared.place}: {declared.package} has no {HASHED} hash"
-        raise InputError(message, hint=f"append #{HASHED}=… to its URL")
+        message = f"{declared.place}: {declared.package} has no {HASH_ALGORITHM} hash"
+        raise InputError(message, hint=f"append #{HASH_ALGORITHM}=… to its URL")
     if len(digests) == 1 and not address.is_path:
         digest = digests.pop()  # checked when it is downloaded
         path = context.store.file(digest)
         return digest, path.stat().st_size if path is not None else None
-    locked = received(url, address.name, context)
+    locked = download_unlocked(url, address.name, context)
     if digests and locked.sha256 not in digests:
         message = (
             f"{address}: the file has sha256 {locked.sha256}, {declared.place} has"
@@ -267,15 +267,15 @@ def _fingerprint(
     return locked.sha256, locked.size
 
 
-def _from_git(
+def _git_package(
     declared: DeclaredRequirement, address: GitAddress, context: Context
 ) -> DirectPackage:
     package = declared.package
-    commit = git_tree.resolved(address, context)
-    tree = git_tree.fetched(commit, context)
+    commit = git_tree.resolve_revision(address, context)
+    tree = git_tree.fetch_tree(commit, context)
     commit = msgspec.structs.replace(commit, rev=tree.commit)
-    texts = git_tree.texts(tree, context.store, str(commit))
-    _refuse(package, commit, tree, texts, context)
+    texts = git_tree.build_texts(tree, context.store, str(commit))
+    _refuse_native_code(package, commit, tree, texts, context)
     return DirectPackage(
         package=package,
         version="",
@@ -288,11 +288,11 @@ def _from_git(
         source=str(commit),
         tree=tree.tree,
         env=git_tree.version_variables(commit, texts, context),
-        signs=native_code.signs(texts),
+        signs=native_code.first_sign(texts),
     )
 
 
-def _refuse(
+def _refuse_native_code(
     package: str,
     address: GitAddress,
     tree: GitTree,
@@ -305,7 +305,7 @@ def _refuse(
         raise InputError(message, hint="append the folder of the package: #subdirectory=")
     if native_code.surely_cuda(texts):
         message = f"{package} cannot be built from {address}"
-        reasons = (native_code.signs(texts) or "it compiles CUDA code",)
+        reasons = (native_code.first_sign(texts) or "it compiles CUDA code",)
         raise NoSolution(message, reasons=reasons, hint=native_code.WHEEL_BY_URL)
     missing = native_code.missing_submodules(texts, tree.submodules)
     if missing:
@@ -319,7 +319,9 @@ def _refuse(
         context.reporter.info(f"{address}: submodules are excluded: {names}")
 
 
-def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]) -> DirectPackage:
+def determine_version(
+    item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]
+) -> DirectPackage:
     """Build `item` to determine its version.
 
     NoSolution, with the compiled sources, if it does not yield a pure wheel.
@@ -337,7 +339,7 @@ def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]
     return msgspec.structs.replace(item, version=built.version, file=file)
 
 
-def compiled(direct: Direct) -> tuple[str, ...]:
+def compiled_notes(direct: Direct) -> tuple[str, ...]:
     """Notes on compiled wheels, from their file names."""
     return tuple(
         f"{item.file.name} is compiled for torch {tag.torch}, according to its name"
@@ -360,7 +362,7 @@ def refuse_published(direct: Direct, published: Mapping[str, str], target: str) 
             )
 
 
-def of_arches(direct: Mapping[Arch, Direct]) -> LockedProject:
+def locked_project(direct: Mapping[Arch, Direct]) -> LockedProject:
     """Sources and git trees for the lock; InputError if a URL differs between architectures."""
     merged: dict[str, DirectPackage] = {}
     for arch, packages in direct.items():
@@ -374,7 +376,7 @@ def of_arches(direct: Mapping[Arch, Direct]) -> LockedProject:
     )
 
 
-def of_lock(
+def files_from_lock(
     sources: Mapping[str, str],
     locked: Iterable[tuple[str, IndexFile]],
     folder: Path | None,
@@ -385,10 +387,10 @@ def of_lock(
     """
     direct: dict[str, dict[str, IndexFile]] = {package: {} for package in sources}
     for package, file in locked:
-        address = addresses.read(sources[package]) if package in sources else None
+        address = addresses.parse_address(sources[package]) if package in sources else None
         if isinstance(address, GitAddress):
             direct[package][file.name] = msgspec.structs.replace(file, url=str(address))
         elif address is not None and (folder is not None or not address.is_path):
-            url = located(address, folder)
+            url = wheel_url(address, folder)
             direct[package][file.name] = msgspec.structs.replace(file, url=url)
     return {package: tuple(named.values()) for package, named in direct.items() if named}

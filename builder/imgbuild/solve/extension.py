@@ -15,9 +15,9 @@ from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt, archive
 from imgbuild.errors import FetchFailed
 from imgbuild.index.catalogue import OfferedFile, wheel_of_sdist
-from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.index.pages import IndexFile, IndexLookup
 from imgbuild.index.remote_wheel import FACT as METADATA
-from imgbuild.index.remote_wheel import LATER
+from imgbuild.index.remote_wheel import LOCKED_PREFIX
 from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import DebianBase
 from imgbuild.solve import sdist_wheel, sdists
@@ -26,7 +26,7 @@ from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Sha256
 
 
-def resolve(problem: SolveProblem) -> ResolvedBase:
+def resolve_published_base(problem: SolveProblem) -> ResolvedBase:
     """The base of the target in the matrix, or the published base and added packages.
 
     Raises the errors of `resolve_base` and `apt.added_debs`.
@@ -41,9 +41,9 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
     if requested and isinstance(base, DebianBase):
 
         def _control(deb: Deb) -> dict[str, str]:
-            urls = partial(apt.urls, deb, base)
+            urls = partial(apt.deb_urls, deb, base)
             paths = fetch_all([FileRequest(locked=deb, urls=urls)], context, title=deb.package)
-            return archive.control(paths[deb.sha256])
+            return archive.read_control(paths[deb.sha256])
 
         added = apt.added_debs(base, arch, debs, requested, _control, context)
         debs = tuple(sorted((*debs, *added), key=lambda deb: deb.package))
@@ -64,7 +64,7 @@ class PublishedWheels:
     def __init__(
         self,
         published: Resolution,
-        indexes: Indexes,
+        indexes: IndexLookup,
         python: str,
         root: Callable[[], Path],
         context: Context,
@@ -84,12 +84,12 @@ class PublishedWheels:
         """METADATA of the published wheel of `package`."""
         del sdist  # the lock has which
         stored = self._context.store.fact(METADATA, self._built[package].wheel.sha256)
-        return stored if stored is not None else sdist_wheel.metadata(self.path(package))
+        return stored if stored is not None else sdist_wheel.wheel_metadata(self.path(package))
 
     def path(self, package: str) -> Path:
         """The path of the published wheel of `package`, built again if the cache lacks it."""
         built = self._built[package]
-        return self._context.store.file(built.wheel.sha256) or sdists.rebuild(
+        return self._context.store.file(built.wheel.sha256) or sdists.rebuild_wheel(
             built,
             self._indexes,
             self._root(),
@@ -99,7 +99,7 @@ class PublishedWheels:
         )
 
 
-def offered(published: Resolution) -> dict[str, OfferedFile]:
+def offered_files(published: Resolution) -> dict[str, OfferedFile]:
     """Published files by package: a wheel, or the sdist from which it was built.
 
     The URL of a file is looked up when the file is read.
@@ -112,10 +112,10 @@ def offered(published: Resolution) -> dict[str, OfferedFile]:
     }
 
 
-def address_of(indexes: Indexes, wheels: Mapping[Sha256, Wheel], sha256: Sha256) -> str:
+def wheel_address(indexes: IndexLookup, wheels: Mapping[Sha256, Wheel], sha256: Sha256) -> str:
     """The URL of a wheel on its index; FetchFailed if the index no longer has it."""
     wheel = wheels[sha256]
-    addresses = indexes.addresses(wheel.package, wheel)
+    addresses = indexes.file_urls(wheel.package, wheel)
     if not addresses:
         message = f"{wheel.file} is no longer on the index {wheel.index}"
         raise FetchFailed(message, hint="choose a newer release of the published target")
@@ -123,5 +123,5 @@ def address_of(indexes: Indexes, wheels: Mapping[Sha256, Wheel], sha256: Sha256)
 
 
 def _file(locked: LockedFile) -> IndexFile:
-    url = f"{LATER}{locked.sha256}"
+    url = f"{LOCKED_PREFIX}{locked.sha256}"
     return IndexFile(name=locked.file, url=url, sha256=locked.sha256, size=locked.size)

@@ -14,14 +14,16 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.errors import ImpossibleRequirements, NoSolution
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.solve.freshness import Lag, newest
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.solve.freshness import VersionLag, newest_file
 from imgbuild.solve.torch import ENGINES
 from imgbuild.solve.uv import ChosenPackage
 
-FAR = datetime.timedelta(days=183)
+FAR_LIMIT = datetime.timedelta(days=183)
 FAR_ENGINE = datetime.timedelta(days=45)  # with an upper bound; each release has its own API
-BOUNDED = frozenset((">", ">=", "==", "===", "~="))  # what accepts old versions, or names one
+LOWER_BOUND_OPERATORS = frozenset(
+    (">", ">=", "==", "===", "~=")
+)  # what accepts old versions, or names one
 
 
 class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +32,7 @@ class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
     `floor` is the oldest version that is not far behind.
     """
 
-    lag: Lag
+    lag: VersionLag
     spec: str
     floor: str
 
@@ -46,8 +48,8 @@ class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def find(
-    catalogue: Catalogue,
+def find_far_behind(
+    catalogue: FileCatalogue,
     specs: Mapping[str, str],
     expected: Collection[tuple[str, str]],
     chosen: Iterable[ChosenPackage],
@@ -58,17 +60,19 @@ def find(
     """
     for item in chosen:
         spec = SpecifierSet(specs.get(item.package, ">=0"))
-        if (item.package, item.version) in expected or BOUNDED & {each.operator for each in spec}:
+        if (item.package, item.version) in expected or LOWER_BOUND_OPERATORS & {
+            each.operator for each in spec
+        }:
             continue
-        far = FAR_ENGINE if item.package in ENGINES and str(spec) else FAR
+        far = FAR_ENGINE if item.package in ENGINES and str(spec) else FAR_LIMIT
         wheels = [
             offer.wheel
-            for offer in catalogue.offers(item.package)
+            for offer in catalogue.offered_files(item.package)
             if offer.wheel.version is not None and offer.wheel.version in spec
         ]
         version = Version(item.version)
         times = [each.uploaded for each in wheels if each.version == version and each.uploaded]
-        top = newest(wheels)
+        top = newest_file(wheels)
         if not times or top is None or top.uploaded is None or top.version is None:
             continue
         if top.version <= version or top.uploaded - min(times) <= far:
@@ -81,7 +85,7 @@ def find(
             and each.uploaded is not None
             and top.uploaded - each.uploaded <= far
         ]
-        lag = Lag(
+        lag = VersionLag(
             package=item.package,
             version=item.version,
             uploaded=min(times),
@@ -93,7 +97,7 @@ def find(
     return None
 
 
-def refusal(
+def far_behind_error(
     name: str, behind: FarBehind, reasons: tuple[str, ...], *, extends: str = ""
 ) -> ImpossibleRequirements:
     """The error for a target that could only be locked with the old version.

@@ -13,18 +13,18 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from packaging.version import Version
 
-from imgbuild.index.candidates import unwanted
-from imgbuild.index.catalogue import Catalogue, OfferedFile
-from imgbuild.index.cuda_releases import active
+from imgbuild.index.candidates import unwanted_reason
+from imgbuild.index.catalogue import FileCatalogue, OfferedFile
+from imgbuild.index.cuda_releases import active_requirements
 from imgbuild.index.pages import IndexFile
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.system.reporter import Reporter
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
-FAR = datetime.timedelta(days=2 * 365)
+OLD_LIMIT = datetime.timedelta(days=2 * 365)
 
 
-class Lag(msgspec.Struct, frozen=True, kw_only=True):
+class VersionLag(msgspec.Struct, frozen=True, kw_only=True):
     """A chosen version and the newest compatible one before the target's cut-off."""
 
     package: str
@@ -42,7 +42,7 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def newest(files: Iterable[IndexFile]) -> IndexFile | None:
+def newest_file(files: Iterable[IndexFile]) -> IndexFile | None:
     """The file of the highest final version that has an upload time; None if there is none."""
     dated = [
         (file.version, file)
@@ -52,9 +52,9 @@ def newest(files: Iterable[IndexFile]) -> IndexFile | None:
     return max(dated, key=lambda pair: pair[0])[1] if dated else None
 
 
-def lags(
-    catalogue: Catalogue, chosen: Iterable[ChosenPackage], offers: Mapping[str, OfferedFile]
-) -> tuple[Lag, ...]:
+def version_lags(
+    catalogue: FileCatalogue, chosen: Iterable[ChosenPackage], offers: Mapping[str, OfferedFile]
+) -> tuple[VersionLag, ...]:
     """Chosen packages whose newest compatible version is over two years newer.
 
     Pins, and packages that a chosen package requires in an older version, are excluded.
@@ -64,13 +64,13 @@ def lags(
         offer = offers.get(item.package)
         if offer is None or offer.wheel.uploaded is None or item.package in catalogue.rules.pins:
             continue
-        top = newest(other.wheel for other in catalogue.offers(item.package))
-        if top is None or top.uploaded is None or top.uploaded - offer.wheel.uploaded <= FAR:
+        top = newest_file(other.wheel for other in catalogue.offered_files(item.package))
+        if top is None or top.uploaded is None or top.uploaded - offer.wheel.uploaded <= OLD_LIMIT:
             continue
         behind = top.version is not None and top.version > Version(item.version)
         if behind and not has_older_requirement(catalogue, item, top, offers):
             outdated.append(
-                Lag(
+                VersionLag(
                     package=item.package,
                     version=item.version,
                     uploaded=offer.wheel.uploaded,
@@ -83,21 +83,23 @@ def lags(
 
 
 def has_older_requirement(
-    catalogue: Catalogue, item: ChosenPackage, top: IndexFile, offers: Mapping[str, OfferedFile]
+    catalogue: FileCatalogue, item: ChosenPackage, top: IndexFile, offers: Mapping[str, OfferedFile]
 ) -> bool:
     """Whether a chosen package requires `item` in a version older than `top`."""
     for dependent in item.via:
         offer = offers.get(dependent)
         data = catalogue.metadata(dependent, offer.wheel.name) if offer is not None else None
-        for requirement in active(data or b"", catalogue.rules.tags.markers):
+        for requirement in active_requirements(
+            data or b"", catalogue.rules.tags.environment_markers
+        ):
             excluded = top.version not in requirement.specifier if top.version else False
-            if normalize(requirement.name) == item.package and excluded:
+            if normalize_package(requirement.name) == item.package and excluded:
                 return True
     return False
 
 
 def cutoff_rows(
-    catalogue: Catalogue, chosen: Iterable[ChosenPackage]
+    catalogue: FileCatalogue, chosen: Iterable[ChosenPackage]
 ) -> tuple[tuple[str, str, str], ...]:
     """Package, chosen version and newest version, for packages that only the cut-off holds back."""
     rules = catalogue.rules
@@ -105,12 +107,13 @@ def cutoff_rows(
     for item in chosen:
         if item.package in rules.pins or not catalogue.indexes.place(item.package).timed:
             continue
-        today = newest(
+        today = newest_file(
             file
             for file in catalogue.indexes.files(item.package)
-            if rules.tags.fits(file.name) and unwanted(file, item.package, rules) is None
+            if rules.tags.is_compatible(file.name)
+            and unwanted_reason(file, item.package, rules) is None
         )
-        before = newest(offer.wheel for offer in catalogue.offers(item.package))
+        before = newest_file(offer.wheel for offer in catalogue.offered_files(item.package))
         if today is None or before is None or today.version is None or before.version is None:
             continue
         if today.version > before.version:
@@ -118,14 +121,14 @@ def cutoff_rows(
     return tuple(rows)
 
 
-def report(
-    catalogue: Catalogue,
+def report_old_versions(
+    catalogue: FileCatalogue,
     chosen: tuple[ChosenPackage, ...],
     offers: Mapping[str, OfferedFile],
     reporter: Reporter,
 ) -> None:
     """Report the chosen versions that are old, with reasons."""
-    for lag in lags(catalogue, chosen, offers):
+    for lag in version_lags(catalogue, chosen, offers):
         reporter.warn(f"{lag}; pin the package, or add the required version under `requires:`")
     rows = cutoff_rows(catalogue, chosen)
     reporter.info(

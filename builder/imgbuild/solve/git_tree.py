@@ -40,7 +40,7 @@ from imgbuild.system.git_fetch import (
     TreeEntry,
 )
 from imgbuild.values import CONTROLS, FileSize, Sha256, sha256
-from imgbuild.wheel.sdist import LARGEST, MEMBERS, members
+from imgbuild.wheel.sdist import LARGEST, MEMBERS, read_members
 
 FORMAT = 1  # of the archive; another one gives other bytes
 FACT, DESCRIBED = "git-tree", "git-version"
@@ -51,7 +51,7 @@ GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 REFUSED_NAME = re.compile(rf"[{CONTROLS}\\�]")
 TEXTS = ("pyproject.toml", "setup.py", "setup.cfg", "CMakeLists.txt")
 TEXT_LIMIT = 1 << 20
-SHOWN = 4
+SHOWN_NAMES = 4
 # Build requirements that read the version from git → the variable that sets it.
 VERSION_VARIABLES = {
     "setuptools-scm": "SETUPTOOLS_SCM_PRETEND_VERSION",
@@ -77,34 +77,36 @@ class GitTree(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     submodules: tuple[str, ...] = ()
 
-    def locked(self, name: str) -> LockedFile:
+    def as_locked_file(self, name: str) -> LockedFile:
         """The archive as an entry of a lock."""
         return LockedFile(file=name, size=self.size, sha256=self.sha256)
 
 
-def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddress, GitTree]:
+def fetch_git_url(
+    text: str, label: str, context: Context, *, form: str
+) -> tuple[GitAddress, GitTree]:
     """Resolve and fetch the git URL `text`; `label` is its place for errors.
 
     InputError, with the hint `form`, if `text` is not the URL of a git repository. Otherwise raises
-    the errors of `resolved` and `fetched`.
+    the errors of `resolve_revision` and `fetch_tree`.
     """
     try:
-        address = addresses.read(text)
+        address = addresses.parse_address(text)
     except ValueError as error:
-        message = f"{label}: {addresses.without_secrets(text)}: {error}"
+        message = f"{label}: {addresses.strip_secrets(text)}: {error}"
         raise InputError(message, hint=form) from None
     if not isinstance(address, GitAddress):
-        message = f"{label}: {addresses.without_secrets(text)}: not the URL of a git repository"
+        message = f"{label}: {addresses.strip_secrets(text)}: not the URL of a git repository"
         raise InputError(message, hint=form)
     try:
-        address = resolved(address, context)
-        return address, fetched(address, context)
+        address = resolve_revision(address, context)
+        return address, fetch_tree(address, context)
     except (FetchFailed, InputError) as error:
         message = f"{label}: {error.message}"
         raise type(error)(message, hint=error.hint) from error
 
 
-def resolved(address: GitAddress, context: Context) -> GitAddress:
+def resolve_revision(address: GitAddress, context: Context) -> GitAddress:
     """Resolve the revision of `address` to a commit; queries the repository if necessary.
 
     InputError if the repository has no such branch, tag or commit.
@@ -113,23 +115,23 @@ def resolved(address: GitAddress, context: Context) -> GitAddress:
         return address
     _refuse_offline(address, context)
     with context.store.scratch() as folder:
-        commit = git_fetch.commit_of(address.url, address.rev, folder / "git")
+        commit = git_fetch.resolve_commit(address.url, address.rev, folder / "git")
     return msgspec.structs.replace(address, rev=commit)
 
 
-def require(address: GitAddress, context: Context) -> None:
+def require_repository(address: GitAddress, context: Context) -> None:
     """Check that the repository of `address` responds and has the branch or tag.
 
     Raises FetchFailed or InputError otherwise. A commit in the store needs no request.
     """
     if not is_commit(address.rev):
-        resolved(address, context)
+        resolve_revision(address, context)
     elif context.store.fact(FACT, _key(address)) is None:
         _refuse_offline(address, context)
         git_fetch.remote_refs(address.url, "HEAD")
 
 
-def fetched(address: GitAddress, context: Context) -> GitTree:
+def fetch_tree(address: GitAddress, context: Context) -> GitTree:
     """Fetch the folder of a commit; its archive is written to the store.
 
     InputError if the commit has no such folder, FetchFailed if it cannot be fetched, IntegrityError
@@ -147,11 +149,11 @@ def fetched(address: GitAddress, context: Context) -> GitTree:
         store.scratch() as folder,
     ):
         repository = _repository(folder / "git", address)
-        tree = archived(repository, address, folder / "archive")
+        tree = write_archive(repository, address, folder / "archive")
         store.add_file(folder / "archive", tree.sha256)
     store.put_fact(FACT, key, msgspec.json.encode(tree))
     if tree.left_out:
-        names = ", ".join(map(repr, tree.left_out[:SHOWN]))
+        names = ", ".join(map(repr, tree.left_out[:SHOWN_NAMES]))
         context.reporter.info(f"{address.url}: excluded from its archive: {names}")
     return tree
 
@@ -159,12 +161,12 @@ def fetched(address: GitAddress, context: Context) -> GitTree:
 def _repository(folder: Path, address: GitAddress) -> FetchedRepository:
     folder.mkdir()
     repository = FetchedRepository(folder, sha256=len(address.rev) == 64)
-    repository.fetch(address.url, address.rev)
+    repository.fetch_commit(address.url, address.rev)
     return repository
 
 
 def _key(address: GitAddress) -> str:
-    return sha256(codec.compact([FORMAT, address.url, address.rev, address.subdirectory]))
+    return sha256(codec.encode_compact([FORMAT, address.url, address.rev, address.subdirectory]))
 
 
 def _refuse_offline(address: GitAddress, context: Context) -> None:
@@ -175,17 +177,17 @@ def _refuse_offline(address: GitAddress, context: Context) -> None:
         raise FetchFailed(message, hint="run once without --offline")
 
 
-def archived(repository: FetchedRepository, address: GitAddress, target: Path) -> GitTree:
+def write_archive(repository: FetchedRepository, address: GitAddress, target: Path) -> GitTree:
     """Write the archive of the folder of `address` at its commit to `target`."""
-    commit = repository.resolved(f"{address.rev}^{{commit}}") or address.rev
-    tree = repository.resolved(f"{commit}:{address.subdirectory}")
-    entries = {entry.path: entry for entry in repository.entries(commit)}
+    commit = repository.resolve_object(f"{address.rev}^{{commit}}") or address.rev
+    tree = repository.resolve_object(f"{commit}:{address.subdirectory}")
+    entries = {entry.path: entry for entry in repository.list_entries(commit)}
     start = f"{address.subdirectory}/" if address.subdirectory else ""
     chosen = {path: each for path, each in entries.items() if path.startswith(start)}
     if tree is None or not chosen:
         message = f"{address.url} at {commit[:12]} has no folder {address.subdirectory or '/'}"
         raise InputError(message, hint="correct #subdirectory=")
-    with repository.reader() as reader:
+    with repository.open_reader() as reader:
         files, left_out = _files(chosen, entries, reader)
         total = sum(entry.size for entry in files.values())
         if len(files) > MEMBERS or total > LARGEST:
@@ -195,7 +197,7 @@ def archived(repository: FetchedRepository, address: GitAddress, target: Path) -
             )
             raise IntegrityError(message, hint="use a wheel, or select a folder: #subdirectory=")
         named = {path.removeprefix(start): entry for path, entry in files.items()}
-        digest, size = _write(gzipped(_tar(commit, named, reader)), target)
+        digest, size = _write_pieces(gzip_pieces(_tar_pieces(commit, named, reader)), target)
     return GitTree(
         commit=commit,
         tree=tree,
@@ -223,7 +225,7 @@ def _files(
             files[path] = entry
             continue
         led = _link_target(path, entry, entries, reader)
-        below = [] if led is None or led in entries else _below(led, paths)
+        below = [] if led is None or led in entries else _paths_below(led, paths)
         if led is not None and led in entries:
             files[path] = entries[led]
         elif not below:
@@ -256,19 +258,19 @@ def _link_target(
     return None
 
 
-def _below(folder: str, paths: Sequence[str]) -> Sequence[str]:
+def _paths_below(folder: str, paths: Sequence[str]) -> Sequence[str]:
     """The `paths` (sorted) in a folder; empty if there is no such folder."""
     start = bisect.bisect_left(paths, f"{folder}/")
     return paths[start : bisect.bisect_left(paths, f"{folder}0")]  # "0" follows "/"
 
 
-def _tar(top: str, files: Mapping[str, TreeEntry], reader: ObjectReader) -> Iterator[bytes]:
+def _tar_pieces(top: str, files: Mapping[str, TreeEntry], reader: ObjectReader) -> Iterator[bytes]:
     yield _header(top, tarfile.DIRTYPE, 0, 0o755)
     for path in sorted(files, key=str.encode):
         entry = files[path]
         mode = 0o755 if entry.mode == EXECUTABLE else 0o644
         yield _header(f"{top}/{path}", tarfile.REGTYPE, entry.size, mode)
-        yield from reader.pieces(entry.object)
+        yield from reader.read_pieces(entry.object)
         yield b"\0" * (-entry.size % tarfile.BLOCKSIZE)
     yield b"\0" * (2 * tarfile.BLOCKSIZE)
 
@@ -279,7 +281,7 @@ def _header(name: str, kind: bytes, size: int, mode: int) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict")
 
 
-def gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def gzip_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Write `pieces` in gzip format with stored blocks (RFC 1951, 3.2.4; RFC 1952)."""
     yield GZIP_HEAD
     check, size, rest = 0, 0, bytearray()
@@ -287,17 +289,17 @@ def gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
         check, size = zlib.crc32(piece, check), size + len(piece)
         rest += piece
         while len(rest) > BLOCK:
-            yield _stored(bytes(rest[:BLOCK]), last=False)
+            yield _stored_block(bytes(rest[:BLOCK]), last=False)
             del rest[:BLOCK]
-    yield _stored(bytes(rest), last=True)
+    yield _stored_block(bytes(rest), last=True)
     yield struct.pack("<II", check, size & 0xFFFFFFFF)
 
 
-def _stored(data: bytes, *, last: bool) -> bytes:
+def _stored_block(data: bytes, *, last: bool) -> bytes:
     return struct.pack("<BHH", last, len(data), len(data) ^ 0xFFFF) + data
 
 
-def _write(pieces: Iterable[bytes], target: Path) -> tuple[str, int]:
+def _write_pieces(pieces: Iterable[bytes], target: Path) -> tuple[str, int]:
     hasher, size = hashlib.sha256(), 0
     with target.open("xb") as file:
         for piece in pieces:
@@ -309,7 +311,7 @@ def _write(pieces: Iterable[bytes], target: Path) -> tuple[str, int]:
 # -- contents of the files
 
 
-def archive(tree: GitTree, store: Store, label: str) -> Path:
+def stored_archive(tree: GitTree, store: Store, label: str) -> Path:
     """The archive of `tree` in the store; IntegrityError if it was deleted."""
     path = store.file(tree.sha256)
     if path is None:
@@ -318,11 +320,11 @@ def archive(tree: GitTree, store: Store, label: str) -> Path:
     return path
 
 
-def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
+def build_texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
     """The texts of the build configuration files, by name."""
     return {
         member.path: b"".join(content()).decode("utf-8", "replace")
-        for member, content in members(archive(tree, store, label), label)
+        for member, content in read_members(stored_archive(tree, store, label), label)
         if member.path in TEXTS and member.kind == "file" and member.size <= TEXT_LIMIT
     }
 
@@ -336,7 +338,7 @@ def version_variables(
     number of commits since the tag and the commit.
     """
     variables = scm_variables(files)
-    return dict.fromkeys(variables, described(address, context)) if variables else {}
+    return dict.fromkeys(variables, describe_version(address, context)) if variables else {}
 
 
 def scm_variables(files: Mapping[str, str]) -> list[str]:
@@ -352,10 +354,10 @@ def scm_variables(files: Mapping[str, str]) -> list[str]:
     return sorted(variables)
 
 
-def described(address: GitAddress, context: Context) -> str:
-    """The version of the commit of `address`, from its history; FetchFailed as for `fetched`."""
+def describe_version(address: GitAddress, context: Context) -> str:
+    """The version of the commit of `address`, from its history; FetchFailed as for `fetch_tree`."""
     store = context.store
-    key = sha256(codec.compact([FORMAT, address.url, address.rev]))
+    key = sha256(codec.encode_compact([FORMAT, address.url, address.rev]))
     stored = store.fact(DESCRIBED, key)
     if stored is not None:
         return stored.decode()
@@ -366,19 +368,19 @@ def described(address: GitAddress, context: Context) -> str:
     ):
         repository = _repository(folder / "git", address)
         repository.fetch_history(address.url, address.rev)
-        version = version_in(repository, address.rev)
+        version = version_from_history(repository, address.rev)
     store.put_fact(DESCRIBED, key, version.encode())
     return version
 
 
-def version_in(repository: GitObjects, commit: str) -> str:
+def version_from_history(repository: GitObjects, commit: str) -> str:
     """The version of a commit from the history in `repository`."""
     tag = repository.nearest_tag(commit)
     count = repository.count(commit) if tag is None else tag[1]
-    return version_of(tag[0] if tag is not None else "", count, commit)
+    return version_after_tag(tag[0] if tag is not None else "", count, commit)
 
 
-def version_of(tag: str, distance: int, commit: str) -> str:
+def version_after_tag(tag: str, distance: int, commit: str) -> str:
     """The version of a commit `distance` commits after `tag`, which is "" for none."""
     local = f"g{commit[:9]}"
     number = re.search(r"[0-9].*", tag)

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from packaging.specifiers import SpecifierSet
 
-from imgbuild.index.catalogue import Catalogue
+from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.solve.problem import SolveProblem
 
 
 def lines(
-    catalogue: Catalogue,
+    catalogue: FileCatalogue,
     problem: SolveProblem,
     present: Collection[str],
     learned: Iterable[Constraint],
@@ -31,7 +31,7 @@ def lines(
 
 
 def excluded(
-    catalogue: Catalogue,
+    catalogue: FileCatalogue,
     packages: Collection[str],
     pins: Mapping[str, str],
     specs: Mapping[str, str],
@@ -42,19 +42,19 @@ def excluded(
     accepted = {package: SpecifierSet(spec) for package, spec in specs.items()}
     accepted |= {package: SpecifierSet(f"=={version}") for package, version in pins.items()}
     for entry in entries:
-        if entry.package in pins and entry.covers(pins[entry.package]):
+        if entry.package in pins and entry.restricts_other_for(pins[entry.package]):
             accepted[entry.other] = accepted.get(entry.other, SpecifierSet()) & entry.spec
     versions: dict[str, dict[str, None]] = {}
     for entry in entries:
         if entry.package not in packages or entry.other not in accepted:
             continue
         both = entry.spec & accepted[entry.other]
-        offered = (offer.wheel.version for offer in catalogue.offers(entry.other))
+        offered = (offer.wheel.version for offer in catalogue.offered_files(entry.other))
         if any(both.contains(version, prereleases=True) for version in offered if version):
             continue
-        for offer in catalogue.offers(entry.package):
+        for offer in catalogue.offered_files(entry.package):
             version = str(offer.wheel.version)
-            if offer.sdist is not None and entry.covers(version):
+            if offer.sdist is not None and entry.restricts_other_for(version):
                 versions.setdefault(entry.package, {})[version] = None
     return tuple(
         f"{package}{','.join(f'!={version}' for version in each)}"

@@ -28,15 +28,15 @@ class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
     chosen: str
 
     @property
-    def bound(self) -> str:
+    def upper_bound(self) -> str:
         """The requirement that keeps the release of the target."""
-        return f"{self.package}<{_after(Version(self.has))}"
+        return f"{self.package}<{_next_incompatible(Version(self.has))}"
 
     def __str__(self) -> str:
         return f"{self.package} {self.chosen} ({self.has})"
 
 
-def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease]:
+def later_releases(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease]:
     """Frameworks with a later release than the target's, although the project accepts both.
 
     The result is empty for a target without `like`.
@@ -49,23 +49,27 @@ def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease
         for package in (*FRAMEWORKS, *ENGINES)
         if like is not None and package in chosen and (has := like.versions.get(package))
         if SpecifierSet(specs.get(package, "")).contains(has, prereleases=True)
-        if Version(chosen[package]) >= Version(_after(Version(has)))
+        if Version(chosen[package]) >= Version(_next_incompatible(Version(has)))
     ]
 
 
-def suggestion(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
+def keep_releases_command(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
     """The command that keeps the releases of the target; "" if none can be kept.
 
     It keeps all of them, else those that can be kept individually, according to METADATA.
     """
     problem = prepared.problem
-    row, moved = problem.row, moves(problem, chosen)
+    row, moved = problem.row, later_releases(problem, chosen)
     if row is None or not moved:
         return ""
-    kept = moved if _solvable(prepared, moved) else [m for m in moved if _solvable(prepared, [m])]
-    if not kept or (kept != moved and not _solvable(prepared, kept)):
+    kept = (
+        moved
+        if _is_solvable(prepared, moved)
+        else [m for m in moved if _is_solvable(prepared, [m])]
+    )
+    if not kept or (kept != moved and not _is_solvable(prepared, kept)):
         return ""
-    added = " ".join(f"'{each.bound}'" for each in kept)
+    added = " ".join(f"'{each.upper_bound}'" for each in kept)
     versions = ", ".join(f"{each.package} {each.has}" for each in kept)
     return (
         f"imgbuild add {added} keeps the releases of {row.row.like} ({versions}, according to "
@@ -73,21 +77,21 @@ def suggestion(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
     )
 
 
-def _solvable(prepared: PreparedTarget, moved: Iterable[LaterRelease]) -> bool:
-    lines = (*prepared.requirements, *(each.bound for each in moved))
+def _is_solvable(prepared: PreparedTarget, moved: Iterable[LaterRelease]) -> bool:
+    lines = (*prepared.requirements, *(each.upper_bound for each in moved))
     try:
-        uv.resolve(
+        uv.run_resolver(
             prepared.catalogue,
             lines,
-            solve.bounds_of(prepared),
+            solve.resolver_bounds(prepared),
             prepared.problem.context.store,
         )
-    except uv.Unsolvable:
+    except uv.UnsolvableError:
         return False
     return True
 
 
-def _after(version: Version) -> str:
+def _next_incompatible(version: Version) -> str:
     """The first release that is incompatible with `version`: 5 for 4.57.6, 0.12 for 0.11.2."""
     if version.major:
         return str(version.major + 1)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-Code = Literal["python", "native", "cuda"]
+CodeKind = Literal["python", "native", "cuda"]
 SETUP, CMAKE, PYPROJECT = "setup.py", "CMakeLists.txt", "pyproject.toml"
 CUDA = {
     SETUP: re.compile(r"\bCUDAExtension\b|\bnvcc\b|\bCUDA_HOME\b|\bcuda_home\b|\.cu[\"']"),
@@ -14,7 +14,7 @@ CUDA = {
         r"enable_language\s*\(\s*CUDA|project\s*\([^)]*\bCUDA\b|CUDAToolkit", re.IGNORECASE
     ),
 }
-NATIVE = {
+NATIVE_SIGNS = {
     SETUP: re.compile(
         r"\bext_modules\b|\b\w*Extension\s*\(|\bcythonize\b|\bcffi_modules\b"
         r"|\brust_extensions\b"
@@ -30,19 +30,19 @@ TEXTS = (SETUP, PYPROJECT, CMAKE)
 # Name endings of compiled sources, except those of tests and documentation.
 CUDA_ENDINGS = (".cu", ".cuh")
 NATIVE_ENDINGS = (".c", ".cc", ".cpp", ".cxx", ".pyx", ".f90", ".rs", "/Cargo.toml", "/meson.build")
-ASIDE = ("tests/", "test/", "docs/")
+EXCLUDED_FOLDERS = ("tests/", "test/", "docs/")
 # Defined in torch.utils.cpp_extension: such a setup.py fails without torch.
 SURELY_CUDA = re.compile(r"\bCUDAExtension\s*\(")
-WITH_TORCH = re.compile(r"^requires\s*=\s*\[[^\]]*[\"']torch\b(?![\w-])", re.MULTILINE)
+TORCH_REQUIREMENT = re.compile(r"^requires\s*=\s*\[[^\]]*[\"']torch\b(?![\w-])", re.MULTILINE)
 WHEEL_BY_URL = (
     "only pure Python is built from source: use a wheel for this Python, torch and CUDA (NAME @ "
     "https://…/NAME-….whl) or a target that includes the package, or remove the package"
 )
 
 
-def signs(files: Mapping[str, str]) -> str | None:
+def first_sign(files: Mapping[str, str]) -> str | None:
     """The first sign of sources to compile, with file and evidence; None if there is none."""
-    sign = _sign(files)
+    sign = _find_sign(files)
     if sign is None:
         return None
     code, name, match = sign
@@ -52,9 +52,9 @@ def signs(files: Mapping[str, str]) -> str | None:
     return f"it compiles {what}: {name}:{line} has {word}"
 
 
-def _sign(files: Mapping[str, str]) -> tuple[Code, str, re.Match[str]] | None:
-    tables: tuple[tuple[Code, Mapping[str, re.Pattern[str]]], ...] = (
-        ("cuda", CUDA), ("native", NATIVE),
+def _find_sign(files: Mapping[str, str]) -> tuple[CodeKind, str, re.Match[str]] | None:
+    tables: tuple[tuple[CodeKind, Mapping[str, re.Pattern[str]]], ...] = (
+        ("cuda", CUDA), ("native", NATIVE_SIGNS),
     )  # fmt: skip
     for code, table in tables:
         for name, pattern in table.items():
@@ -64,10 +64,10 @@ def _sign(files: Mapping[str, str]) -> tuple[Code, str, re.Match[str]] | None:
     return None
 
 
-def code_of(names: Iterable[str], files: Mapping[str, str]) -> Code:
+def code_kind(names: Iterable[str], files: Mapping[str, str]) -> CodeKind:
     """The kind of code that a build with these files compiles; `files` has texts by name."""
-    built = [f"/{name}" for name in names if not name.startswith(ASIDE)]
-    sign = _sign(files)
+    built = [f"/{name}" for name in names if not name.startswith(EXCLUDED_FOLDERS)]
+    sign = _find_sign(files)
     kinds = {sign[0]} if sign is not None else set()
     if "cuda" in kinds or any(name.endswith(CUDA_ENDINGS) for name in built):
         return "cuda"
@@ -80,7 +80,7 @@ def surely_cuda(files: Mapping[str, str]) -> bool:
     if SURELY_CUDA.search(_code(SETUP, files.get(SETUP, ""))) is not None:
         return True
     cuda = any(pattern.search(_code(name, files.get(name, ""))) for name, pattern in CUDA.items())
-    return cuda and WITH_TORCH.search(files.get(PYPROJECT, "")) is not None
+    return cuda and TORCH_REQUIREMENT.search(files.get(PYPROJECT, "")) is not None
 
 
 def missing_submodules(files: Mapping[str, str], submodules: Sequence[str]) -> tuple[str, ...]:

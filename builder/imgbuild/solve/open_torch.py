@@ -14,12 +14,12 @@ from packaging.version import Version
 
 from imgbuild.errors import NoSolution
 from imgbuild.index import cuda_releases
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.solve import torch
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.torch import TORCH, TorchBuild
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 VERSION = re.compile(r"\btorch==([0-9][0-9.]*[0-9])")
 
@@ -40,7 +40,7 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
         """The constraint as a requirement line."""
         return f"{TORCH}{self.spec}"
 
-    def notes(self, text: str) -> tuple[str, ...]:
+    def torch_notes(self, text: str) -> tuple[str, ...]:
         """Notes on torch versions that an explanation by uv mentions and no project file does."""
         named = set(VERSION.findall(text))
         others = [each for each in self.builds if str(each.version) in named and each.cuda]
@@ -56,7 +56,9 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def find(problem: SolveProblem, catalogue: Catalogue, preferred: str | None) -> OpenTorch | None:
+def find_torch(
+    problem: SolveProblem, catalogue: FileCatalogue, preferred: str | None
+) -> OpenTorch | None:
     """The torch for a row without a pin; None if it has one or the project needs no torch.
 
     `preferred` is the version of the published target, used if allowed, unless an exact engine of
@@ -67,33 +69,35 @@ def find(problem: SolveProblem, catalogue: Catalogue, preferred: str | None) -> 
     if problem.row is None or TORCH in target.pins or not (preferred or TORCH in specs):
         return None
     context = problem.context
-    builds = torch.builds(catalogue, lambda wheel: metadata(wheel, catalogue.ranges, context.store))
+    builds = torch.torch_builds(
+        catalogue, lambda wheel: read_wheel_metadata(wheel, catalogue.ranges, context.store)
+    )
     accepted = SpecifierSet(specs.get(TORCH, ""))
     fitting = [
         each.version for each in builds if each.cuda == target.cuda and each.version in accepted
     ]
     if not fitting:
         message = f"{problem.name}: no torch{accepted} is built for CUDA {target.cuda}"
-        reasons = (torch.summary(builds),) if builds else ()
+        reasons = (torch.cuda_summary(builds),) if builds else ()
         hint = "use a target with the CUDA release of an accepted torch, or set cuda: in the row"
         raise NoSolution(message, reasons=reasons, hint=hint)
     engines = _of_engines(problem, catalogue)
     usable = [version for version in fitting if version in engines] or fitting
     first = Version(preferred) if preferred and Version(preferred) in usable else max(usable)
-    spec = torch.spec_of(fitting, (each.version for each in builds))
+    spec = torch.matching_specifier(fitting, (each.version for each in builds))
     return OpenTorch(version=str(first), spec=spec, cuda=target.cuda, builds=builds)
 
 
-def _of_engines(problem: SolveProblem, catalogue: Catalogue) -> SpecifierSet:
+def _of_engines(problem: SolveProblem, catalogue: FileCatalogue) -> SpecifierSet:
     """The versions of torch that METADATA of the exact engines of a project accepts."""
-    accepted, markers = SpecifierSet(), catalogue.rules.tags.markers
+    accepted, markers = SpecifierSet(), catalogue.rules.tags.environment_markers
     for name in torch.ENGINES:
         version = problem.requirements.pins.get(name)
         offer = catalogue.chosen(name, Version(version)) if version else None
         if offer is None or offer.sdist is not None:
             continue
-        text = metadata(offer.wheel, catalogue.ranges, problem.context.store)
-        for item in cuda_releases.active(text, markers):
-            if normalize(item.name) == TORCH:
+        text = read_wheel_metadata(offer.wheel, catalogue.ranges, problem.context.store)
+        for item in cuda_releases.active_requirements(text, markers):
+            if normalize_package(item.name) == TORCH:
                 accepted &= item.specifier
     return accepted

@@ -8,13 +8,13 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.lock.project_requirements import ProjectRequirements
-from imgbuild.lock.published import Overlay, overlay, project_row
+from imgbuild.lock.published import TargetOverlay, find_overlay, project_row
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.values import Arch
 
-NOTHING = ProjectRequirements()
+NO_REQUIREMENTS = ProjectRequirements()
 
 
 class SolveProblem(msgspec.Struct, frozen=True, dict=True):
@@ -32,19 +32,19 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
         return self.matrix.targets[self.name]
 
     @property
-    def overlay(self) -> Overlay | None:
+    def overlay(self) -> TargetOverlay | None:
         """The target's additions to a published target; None if it extends none."""
-        return overlay(self.matrix, self.name)
+        return find_overlay(self.matrix, self.name)
 
     @property
-    def row(self) -> Overlay | None:
+    def row(self) -> TargetOverlay | None:
         """The target's row in the matrix of a project; None in other matrices."""
         return project_row(self.matrix, self.name)
 
     @functools.cached_property
     def requirements(self) -> ProjectRequirements:
         """Requirements of the project's files on the architecture; empty for other targets."""
-        return self.row.requirements_on(self.arch) if self.row is not None else NOTHING
+        return self.row.requirements_for(self.arch) if self.row is not None else NO_REQUIREMENTS
 
     @property
     def published(self) -> Resolution | None:

@@ -31,22 +31,22 @@ from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.project_paths import MATRIX
 from imgbuild.project.model import DeclaredRequirement, LocalPackage
 from imgbuild.project.project_files import ProjectFiles
-from imgbuild.project.reading import Reading
+from imgbuild.project.reading import ProjectReading
 from imgbuild.solve import git_tree
 from imgbuild.solve.sdist_wheel import SdistResult
 from imgbuild.solve.sdists import SdistWheels
 from imgbuild.system import git
 from imgbuild.system.git_fetch import GitObjects
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize, sha256
+from imgbuild.values import normalize_package, sha256
 
 FACT = "project-metadata-1"
 FILE_LIMIT = 1 << 20  # bytes of a file that a build backend is given
 TOTAL_LIMIT = 64 << 20  # bytes of all of them
 FILES = 20_000
-SHOWN = 3  # lines of a backend's output: its error is at the end
+SHOWN_FILES = 3  # lines of a backend's output: its error is at the end
 # Folders that metadata hooks do not read: outputs, environments, hidden folders.
-SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "wandb"})
+SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "wandb"})
 # Files whose content build backends read as text, and modules that have the version of a package.
 TEXT_SUFFIXES = frozenset({"", ".cfg", ".in", ".ini", ".md", ".rst", ".toml", ".txt"})
 _WORD = re.compile(r"\w+")
@@ -81,7 +81,7 @@ def run_backends(
     requirements: list[DeclaredRequirement] = []
     for item in packages:
         try:
-            result = _described(item, folder / item.folder, wheels, context)
+            result = _describe_project(item, folder / item.folder, wheels, context)
             name, package = _package(item, result, workdir)
         except FetchFailed:
             raise
@@ -91,18 +91,18 @@ def run_backends(
         described[name] = package
         if {"dependencies", "optional-dependencies"} & set(item.dynamic):
             chosen = extras if item.folder == "." else ()
-            active = cuda_releases.active(result.metadata.encode(), markers, chosen)
-            reading = Reading(ProjectFiles(folder))
+            active = cuda_releases.active_requirements(result.metadata.encode(), markers, chosen)
+            reading = ProjectReading(ProjectFiles(folder))
             for requirement in active:
                 requirement.marker = None
-                reading.requirement(str(requirement), item.place)
+                reading.add_requirement(str(requirement), item.place)
             requirements += reading.requirements
     return BackendAnswer(packages=described, requirements=tuple(requirements))
 
 
 def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
     fields = " and ".join(item.dynamic)
-    reasons = "".join(f"\n  {line}" for line in getattr(error, "reasons", ())[-SHOWN:])
+    reasons = "".join(f"\n  {line}" for line in getattr(error, "reasons", ())[-SHOWN_FILES:])
     effect = f"its version is set to {UNKNOWN_VERSION}" if "version" in item.dynamic else ""
     if "dependencies" in item.dynamic:
         effect = ", ".join(filter(None, (effect, "add its requirements with imgbuild add")))
@@ -113,7 +113,7 @@ def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
     )
 
 
-def _described(
+def _describe_project(
     item: LocalPackage, folder: Path, wheels: SdistWheels, context: Context
 ) -> SdistResult:
     """The result of the backend, or the stored result for the same files and variables."""
@@ -124,15 +124,15 @@ def _described(
     }
     env = _variables(item, folder, texts)
     label = item.name or folder.resolve().name
-    key = sha256(codec.compact([_inputs(folder, texts), env, wheels.python]))
+    key = sha256(codec.encode_compact([_inputs(folder, texts), env, wheels.python]))
     stored = context.store.fact(FACT, key)
     if stored is not None:
         return msgspec.json.decode(stored, type=SdistResult)
     data = _archive(folder)
     digest = sha256(data)
     context.store.add_bytes(data, digest)
-    source = LockedFile(file=f"{normalize(label)}.tar.gz", size=len(data), sha256=digest)
-    result = wheels.described(normalize(label), source, env)
+    source = LockedFile(file=f"{normalize_package(label)}.tar.gz", size=len(data), sha256=digest)
+    result = wheels.describe_source(normalize_package(label), source, env)
     context.store.put_fact(FACT, key, msgspec.json.encode(result))
     return result
 
@@ -167,19 +167,21 @@ def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> di
     The values are from the environment, else from the history; InputError if both are missing.
     """
     variables = git_tree.scm_variables(texts)
-    named = [f"{name}_FOR_{normalize(item.name).replace('-', '_').upper()}" for name in variables]
+    named = [
+        f"{name}_FOR_{normalize_package(item.name).replace('-', '_').upper()}" for name in variables
+    ]
     given = {name: os.environ[name] for name in (*variables, *named) if os.environ.get(name)}
     if given or not variables or "version" not in item.dynamic:
         return given
     try:
-        inside = git.run(folder, "rev-parse", "--absolute-git-dir")
+        inside = git.run_git(folder, "rev-parse", "--absolute-git-dir")
     except ToolMissing:
         inside = None
     if inside is not None and inside.status == 0:
         repository = GitObjects(Path(inside.stdout.strip()))
-        commit = repository.resolved("HEAD^{commit}")
+        commit = repository.resolve_object("HEAD^{commit}")
         if commit is not None:
-            return dict.fromkeys(variables, git_tree.version_in(repository, commit))
+            return dict.fromkeys(variables, git_tree.version_from_history(repository, commit))
     message = f"its version comes from a git tag, and {folder} is not in a git repository"
     raise InputError(message, hint=f"set the version: {variables[0]}=1.0 imgbuild lock")
 
@@ -195,12 +197,12 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
     except (InvalidVersion, InvalidRequirement, InvalidSpecifier) as error:
         message = f"its build backend wrote invalid METADATA: {error}"
         raise InputError(message) from error
-    if not name or (item.name and normalize(name) != normalize(item.name)):
+    if not name or (item.name and normalize_package(name) != normalize_package(item.name)):
         message = (
             f"its build backend returns {'the package name ' + name if name else 'no package name'}"
         )
         raise InputError(message)
-    return normalize(name), EditablePackage(
+    return normalize_package(name), EditablePackage(
         version=version,
         roots=image_roots(item, workdir),
         scripts=_scripts(result.entry_points),
@@ -249,7 +251,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
             name
             for name in folders
             if not name.startswith(".")
-            and name not in SKIPPED
+            and name not in SKIPPED_FOLDERS
             and not name.endswith(".egg-info")
             and not Path(place, name, "pyvenv.cfg").exists()
         )

@@ -10,31 +10,37 @@ from collections.abc import Iterable
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.index.candidates import described, exclusion, is_sdist, same_version, system
-from imgbuild.index.catalogue import Catalogue
+from imgbuild.index.candidates import (
+    exclusion_reason,
+    is_sdist,
+    same_version,
+    wheel_platform,
+    wheel_platform_and_python,
+)
+from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.matrix.fields import SDIST_ENDINGS
 from imgbuild.matrix.model import Matrix
-from imgbuild.system.amounts import first_of
+from imgbuild.system.amounts import join_first
 from imgbuild.values import Arch
 
-SHOWN = 4
+SHOWN_VERSIONS = 4
 STEPS = 6  # of the resolver's explanation
 LINE = 300  # letters of a step
-REACH = datetime.timedelta(days=365)
+SHOWN_SPAN = datetime.timedelta(days=365)
 
 
-def of_pins(catalogue: Catalogue) -> tuple[str, ...]:
+def pin_refusals(catalogue: FileCatalogue) -> tuple[str, ...]:
     """One reason for each pin without a usable file; empty if all pins have one."""
     pins = sorted(catalogue.rules.pins.items())
     return tuple(
-        reason for package, version in pins if (reason := of_pin(catalogue, package, version))
+        reason for package, version in pins if (reason := pin_refusal(catalogue, package, version))
     )
 
 
-def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
+def pin_refusal(catalogue: FileCatalogue, package: str, version: str) -> str | None:
     """The reason why a version has no usable file, with the nearest version; None if it has one."""
-    offers = catalogue.offers(package)
+    offers = catalogue.offered_files(package)
     if any(same_version(offer.wheel.version, version) for offer in offers):
         return None
     index = catalogue.indexes.place(package).name
@@ -42,15 +48,19 @@ def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
     if not files:
         return f"{package}: the index {index} has no such package"
     named = [file for file in files if same_version(file.version, version)]
-    near = nearest(Version(version), versions_within_a_year(catalogue, package, Version(version)))
+    near = nearest_versions(
+        Version(version), versions_within_a_year(catalogue, package, Version(version))
+    )
     none = "no similar version is compatible" if offers else "no version is compatible"
     fitting = f"nearest compatible: {' and '.join(near)}" if near else none
     if not named:
         return f"{package} {version}: the index {index} has no such version; {fitting}"
-    return f"{package} {version}: {_why(catalogue, package, named)}; {fitting}"
+    return f"{package} {version}: {_refusal_reason(catalogue, package, named)}; {fitting}"
 
 
-def versions_within_a_year(catalogue: Catalogue, package: str, version: Version) -> list[Version]:
+def versions_within_a_year(
+    catalogue: FileCatalogue, package: str, version: Version
+) -> list[Version]:
     """The available versions that are at most a year older than `version`.
 
     Older files without a platform tag are no alternative: tensordict 0.1.2 is compatible with all
@@ -58,10 +68,10 @@ def versions_within_a_year(catalogue: Catalogue, package: str, version: Version)
     """
     files = catalogue.indexes.files(package)
     times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
-    earliest = min(times) - REACH if times else None
+    earliest = min(times) - SHOWN_SPAN if times else None
     return [
         wheel.version
-        for wheel in (offer.wheel for offer in catalogue.offers(package))
+        for wheel in (offer.wheel for offer in catalogue.offered_files(package))
         if wheel.version is not None
         and (
             earliest is None
@@ -72,7 +82,7 @@ def versions_within_a_year(catalogue: Catalogue, package: str, version: Version)
     ]
 
 
-def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
+def range_refusal(catalogue: FileCatalogue, package: str, spec: str) -> str:
     """The reason why no version of `package` in `spec` is usable."""
     index = catalogue.indexes.place(package).name
     allowed = SpecifierSet(spec)
@@ -84,34 +94,34 @@ def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
     if files:
         newest = max(file.version for file in files if file.version is not None)
         named = [file for file in files if file.version == newest]
-        return f"{package} {newest}: {_why(catalogue, package, named)}"
-    versions = [offer.wheel.version for offer in catalogue.offers(package)]
+        return f"{package} {newest}: {_refusal_reason(catalogue, package, named)}"
+    versions = [offer.wheel.version for offer in catalogue.offered_files(package)]
     top = max((version for version in versions if version is not None), default=None)
     return f"the newest {package} on the index {index} is {top}"
 
 
-def of_package(catalogue: Catalogue, package: str) -> str:
+def package_refusal(catalogue: FileCatalogue, package: str) -> str:
     """The reason why `package` has no usable version."""
     files = catalogue.indexes.files(package)
     if not files:
         return f"the index {catalogue.indexes.place(package).name} has no such package"
     versions = [file.version for file in files if file.version is not None]
     named = [file for file in files if file.version == max(versions, default=None)]
-    return _why(catalogue, package, named)
+    return _refusal_reason(catalogue, package, named)
 
 
-def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
+def _refusal_reason(catalogue: FileCatalogue, package: str, files: list[IndexFile]) -> str:
     rules, timed = catalogue.rules, catalogue.indexes.place(package).timed
     wheels = [file for file in files if file.is_wheel]
     if not any(file.is_wheel or is_sdist(file) for file in files):
         ends = " and ".join(SDIST_ENDINGS)
-        names = ", ".join(sorted(file.name for file in files)[:SHOWN])
+        names = ", ".join(sorted(file.name for file in files)[:SHOWN_VERSIONS])
         return f"no wheel exists, and sdists are supported as {ends}, not as {names}"
     if not wheels:
         what = "only an sdist" if any(is_sdist(file) for file in files) else "no wheel"
         return f"{what} exists, and the matrix does not list {package} under `sdists`"
-    against = {file.name: exclusion(file, package, rules, timed=timed) for file in wheels}
-    machine = [file for file in wheels if rules.tags.fits(file.name)]
+    against = {file.name: exclusion_reason(file, package, rules, timed=timed) for file in wheels}
+    machine = [file for file in wheels if rules.tags.is_compatible(file.name)]
     if machine:
         reasons = Counter(str(against[file.name]) for file in machine)
         return "; ".join(f"its wheel {reason}" for reason in reasons)
@@ -125,18 +135,23 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
         if arch_wheels
         else f"no Linux {arch.wheel} wheel"
     )
-    has = sorted({described(file.name) if arch_wheels else system(file.name) for file in wheels})
+    has = sorted(
+        {
+            wheel_platform_and_python(file.name) if arch_wheels else wheel_platform(file.name)
+            for file in wheels
+        }
+    )
     span = _span(catalogue, package, files)
-    return f"{missing}{span} (it has {first_of(has, SHOWN)})"
+    return f"{missing}{span} (it has {join_first(has, SHOWN_VERSIONS)})"
 
 
-def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
+def _span(catalogue: FileCatalogue, package: str, files: list[IndexFile]) -> str:
     """A clause with the neighbouring versions that are unusable for the same reason; may be ""."""
     tags = catalogue.rules.tags
     fits: dict[Version, bool] = {}
     for file in catalogue.indexes.files(package):
         if file.is_wheel and file.version is not None and not file.version.is_prerelease:
-            fits[file.version] = fits.get(file.version, False) or tags.fits(file.name)
+            fits[file.version] = fits.get(file.version, False) or tags.is_compatible(file.name)
     versions = sorted(fits)
     position = next((at for at, v in enumerate(versions) if v == files[0].version), None)
     if position is None:
@@ -151,7 +166,7 @@ def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     return f", nor has any version from {versions[low]} to {versions[high]}"
 
 
-def nearest(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
+def nearest_versions(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
     """The next older and the next newer of `versions`, preferably final releases."""
     every = list(versions)
     pool = [version for version in every if not version.is_prerelease] or every
@@ -160,7 +175,7 @@ def nearest(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
     return tuple(str(version) for version in (older, newer) if version is not None)
 
 
-def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
+def alternative_targets(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
     """The other targets of the matrix for `arch`, those with the same CUDA release first."""
     cuda = matrix.targets[name].cuda
     others = [
@@ -171,7 +186,7 @@ def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
     return tuple(other for _, other in sorted(others))
 
 
-def of_resolver(text: str) -> tuple[str, ...]:
+def resolver_lines(text: str) -> tuple[str, ...]:
     """The lines of uv's explanation without box-drawing characters; a long one is shortened.
 
     The lines lead from the declared requirements to the conclusion; intermediate steps follow.

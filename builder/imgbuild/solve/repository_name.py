@@ -10,33 +10,33 @@ from imgbuild.lock import addresses
 from imgbuild.project import fetch, local_package
 from imgbuild.project.model import DeclaredName
 from imgbuild.project.project_files import ProjectFiles
-from imgbuild.project.reading import Reading
+from imgbuild.project.reading import ProjectReading
 from imgbuild.solve import git_tree
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 FORM = "write the requirement as NAME @ git+https://HOST/PATH@REV"
 
 
-def read(text: str, place: str, context: Context) -> str:
+def read_repository_name(text: str, place: str, context: Context) -> str:
     """The name of the package in the git repository at URL `text`; `place` is used in errors.
 
     InputError for an unusable URL and for a repository without a static name, FetchFailed if it
     cannot be fetched.
     """
-    address, tree = git_tree.read(text, place, context, form=FORM)
-    texts = git_tree.texts(tree, context.store, str(address))
+    address, tree = git_tree.fetch_git_url(text, place, context, form=FORM)
+    texts = git_tree.build_texts(tree, context.store, str(address))
     with context.store.scratch() as folder:
         for name, content in texts.items():
             (folder / name).write_text(content, encoding="utf-8")
-        package = local_package.describe(Reading(ProjectFiles(folder)), ".")
+        package = local_package.describe_package(ProjectReading(ProjectFiles(folder)), ".")
     if package is None or not package.name:
-        label = f"{place}: {addresses.without_secrets(text)}"
+        label = f"{place}: {addresses.strip_secrets(text)}"
         message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not declare a name"
         raise InputError(message, hint=FORM)
-    return normalize(package.name)
+    return normalize_package(package.name)
 
 
-def read_all(
+def read_repository_names(
     declared: Iterable[DeclaredName], context: Context
 ) -> tuple[dict[str, str], list[ImgbuildError]]:
     """Package names by repository (without revision), and the errors of unreadable ones."""
@@ -44,14 +44,16 @@ def read_all(
     failures: list[ImgbuildError] = []
     for each in declared:
         try:
-            names[fetch.repository(each.name)] = read(each.name, str(each.place), context)
+            names[fetch.repository_url(each.name)] = read_repository_name(
+                each.name, str(each.place), context
+            )
         except ImgbuildError as error:
             failures.append(error)
     return names, failures
 
 
-def with_name(word: str, context: Context) -> str:
+def add_name(word: str, context: Context) -> str:
     """A requirement of a command line; a bare git URL gets the name of its package."""
     if not word.startswith(addresses.GIT):
         return word
-    return f"{read(word, 'the command line', context)} @ {word}"
+    return f"{read_repository_name(word, 'the command line', context)} @ {word}"

@@ -5,10 +5,10 @@ runs in a sandbox without network, with a fixed hash seed, time zone, umask and 
 An sdist that compiles is rejected, because the output of a compiler does not depend on the lock
 alone.
 
-Archives are not extracted on the host: `_prepare` writes their checked contents to one file, from
-which `UNPACK` creates the files in the sandbox. A build runs third-party code. It can write to four
-folders only, and its results are read with `boundary.copy_regular` after all of its processes have
-ended.
+Archives are not extracted on the host: `_prepare_build` writes their checked contents to one file,
+from which `UNPACK_CODE` creates the files in the sandbox. A build runs third-party code. It can
+write to four folders only, and its results are read with `boundary.copy_regular` after all of its
+processes have ended.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from packaging.version import Version
 
 from imgbuild.container import sandbox
 from imgbuild.errors import IntegrityError, NoSolution, WorkFailed
-from imgbuild.system.boundary import copy_regular, reading, reads
-from imgbuild.system.process import Result
+from imgbuild.system.boundary import convert_read_errors, copy_regular, reads_untrusted
+from imgbuild.system.process import ProcessResult
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.wheel.archive import WheelArchive, read
+from imgbuild.wheel.archive import WheelArchive, read_wheel
 from imgbuild.wheel.metadata import read_metadata
-from imgbuild.wheel.sdist import members
+from imgbuild.wheel.sdist import read_members
 from imgbuild.wheel.zipformat import ZipMember
 
-LARGEST = 256 << 20  # bytes of all files of a wheel built from an sdist
+LARGEST_WHEEL = 256 << 20  # bytes of all files of a wheel built from an sdist
 PYPROJECT, PYPROJECT_LIMIT = "pyproject.toml", 1 << 20
 ANSWER_LIMIT = 1 << 20
 MEMORY, PROCESSES = 8 << 30, 4096  # bytes and number that a build may use
@@ -51,13 +51,13 @@ EPOCH = "315532800"  # the same in seconds
 ELF = b"\x7fELF"
 DECEIT = "the build of this sdist is broken or malicious; use another version"
 PLACE = "/build"
-WRITABLE = ("source", "out", "home", "answer")  # for the build; it only reads the others
-READABLE = ("site", "control")
-UNPACKED = ("source", "site")  # written before the build starts
-SHOWN = 400  # characters of an error
+WRITABLE_FOLDERS = ("source", "out", "home", "answer")  # for the build; it only reads the others
+READABLE_FOLDERS = ("site", "control")
+UNPACKED_FOLDERS = ("source", "site")  # written before the build starts
+SHOWN_CHARACTERS = 400  # characters of an error
 ANSWER = "result.json"
 # The last line of a build that uses features removed from newer releases of Python.
-_REMOVED = re.compile(
+_REMOVED_ATTRIBUTE = re.compile(
     r"AttributeError: module '(?P<owner>inspect|collections|asyncio|time|platform|os|gettext|math|"
     r"fractions|array|base64|locale|configparser|unittest|ast|typing|pkgutil|types|string)'"
     r" has no attribute '(?P<name>\w+)'|(?:ModuleNotFound|Import)Error: No module named"
@@ -70,7 +70,7 @@ WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]{0,230}\.whl")
 UnpackedFile = tuple[str, int | None, bool, int | None]
 
 # Both run in the sandbox under the image's Python. The list was checked before.
-UNPACK = """\
+UNPACK_CODE = """\
 import json, os
 os.umask(0o022)
 with open("/build/control/content", "rb") as content:
@@ -139,7 +139,7 @@ class SdistResult(msgspec.Struct, frozen=True):
     entry_points: str = ""
 
 
-class System(msgspec.Struct, frozen=True, kw_only=True):
+class BuildSystem(msgspec.Struct, frozen=True, kw_only=True):
     """`[build-system]` of an sdist."""
 
     requires: tuple[str, ...]
@@ -165,11 +165,11 @@ class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
     metadata: bool = False
 
 
-@reads("name")
-def system(sdist: Path, name: str) -> System:
+@reads_untrusted("name")
+def read_build_system(sdist: Path, name: str) -> BuildSystem:
     """Read `[build-system]` of the sdist at `sdist`, called `name`; defaults if it has none."""
     pyproject = ""
-    for member, content in members(sdist, name):
+    for member, content in read_members(sdist, name):
         if member.path == PYPROJECT and member.kind == "file":
             if member.size > PYPROJECT_LIMIT:
                 message = f"{name}: {PYPROJECT} has {member.size} bytes (limit {PYPROJECT_LIMIT})"
@@ -177,14 +177,14 @@ def system(sdist: Path, name: str) -> System:
             pyproject = b"".join(content()).decode()
             break
     table = tomllib.loads(pyproject).get("build-system", {})
-    return System(
-        requires=checked(table.get("requires", DEFAULT_REQUIRES)),
+    return BuildSystem(
+        requires=check_requirement_lines(table.get("requires", DEFAULT_REQUIRES)),
         backend=table.get("build-backend", DEFAULT_BACKEND),
         backend_path=tuple(table.get("backend-path", ())),
     )
 
 
-def checked(lines: Sequence[str]) -> tuple[str, ...]:
+def check_requirement_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Validate `lines`; ValueError unless each is one PEP 508 requirement without a URL.
 
     uv reads them as a requirements file, in which other lines can refer to files of this machine.
@@ -196,37 +196,37 @@ def checked(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def build(job: SdistJob) -> Path:
+def build_wheel(job: SdistJob) -> Path:
     """Build and repack the wheel; returns its path in `job.folder`.
 
     Raises MissingRequirements if the build requires packages that `job` lacks, NoSolution if it
     fails or does not yield a pure wheel.
     """
-    result = _run_hooks(job, _prepare(job))
+    result = _run_hooks(job, _prepare_build(job))
     if result.wheel is None:
         raise MissingRequirements(result.lacking)
-    wheel = _fetched(job, result.wheel)
+    wheel = _fetch_wheel(job, result.wheel)
     refuse_impure(job, wheel)
     (job.folder / "wheel").mkdir()
-    return repack(wheel, job.folder / "wheel" / wheel.name)
+    return repack_wheel(wheel, job.folder / "wheel" / wheel.name)
 
 
-def describe(job: SdistJob) -> SdistResult:
-    """METADATA and entry points of the wheel of `job`; raises the errors of `build`."""
-    result = _run_hooks(job, _prepare(job))
+def describe_wheel(job: SdistJob) -> SdistResult:
+    """METADATA and entry points of the wheel of `job`; raises the errors of `build_wheel`."""
+    result = _run_hooks(job, _prepare_build(job))
     if result.wheel is None:
         raise MissingRequirements(result.lacking)
     return result
 
 
-def _fetched(job: SdistJob, name: str) -> Path:
+def _fetch_wheel(job: SdistJob, name: str) -> Path:
     """Copy the wheel `name` to a folder to which builds cannot write."""
     if not WHEEL_NAME.fullmatch(name):
         message = f"{job.package} {job.version}: the build reports {name[:80]!r} as its wheel"
         raise IntegrityError(message, hint=DECEIT)
     (job.folder / "made").mkdir()
     path = job.folder / "made" / name
-    _copy_output(job, job.folder / "out" / name, path, LARGEST)
+    _copy_output(job, job.folder / "out" / name, path, LARGEST_WHEEL)
     return path
 
 
@@ -239,13 +239,13 @@ def _copy_output(job: SdistJob, source: Path, target: Path, limit: int) -> None:
         raise IntegrityError(message, hint=DECEIT) from error
 
 
-def _prepare(job: SdistJob) -> sandbox.Confined:
+def _prepare_build(job: SdistJob) -> sandbox.UntrustedUser:
     """Unpack the sdist and its build requirements in the sandbox, as the build user."""
-    for part in (*WRITABLE, *READABLE):
+    for part in (*WRITABLE_FOLDERS, *READABLE_FOLDERS):
         (job.folder / part).mkdir()
     control = job.folder / "control"
     name = f"{job.package} {job.version}"
-    build = system(job.sdist, f"{name}: its sdist")
+    build = read_build_system(job.sdist, f"{name}: its sdist")
     task = {
         "backend": build.backend,
         "backend_path": list(build.backend_path),
@@ -253,16 +253,16 @@ def _prepare(job: SdistJob) -> sandbox.Confined:
     }
     (control / "task.json").write_text(json.dumps(task), encoding="utf-8")
     (control / "hooks.py").write_text(HOOKS, encoding="utf-8")
-    (control / "unpack.py").write_text(UNPACK, encoding="utf-8")
+    (control / "unpack.py").write_text(UNPACK_CODE, encoding="utf-8")
     with (control / "content").open("wb") as content:
         listed = [*_sdist_files(job, content), *_wheel_files(job, content)]
     (control / "files.json").write_text(json.dumps(listed), encoding="utf-8")
     user = _builder(job.folder)
-    done = _run(job, "unpack.py", user, writable=UNPACKED)
+    done = _run_script(job, "unpack.py", user, writable=UNPACKED_FOLDERS)
     (control / "content").unlink()
     if done.status != 0:
         last = (done.stderr or done.stdout).strip().rpartition("\n")[2]  # of a traceback, mostly
-        message = f"{name} cannot be unpacked: {last[-SHOWN:]}"
+        message = f"{name} cannot be unpacked: {last[-SHOWN_CHARACTERS:]}"
         raise WorkFailed(message, hint=f"check the free space of {job.folder.parent}")
     return user
 
@@ -270,7 +270,7 @@ def _prepare(job: SdistJob) -> sandbox.Confined:
 def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
     """The files and folders of the sdist; their contents are written to `sink` in this order."""
     listed: list[UnpackedFile] = []
-    for member, content in members(job.sdist, f"{job.package} {job.version}: its sdist"):
+    for member, content in read_members(job.sdist, f"{job.package} {job.version}: its sdist"):
         path, folder = f"source/{member.path}", member.kind == "folder"
         size = None if folder else sum(sink.write(piece) for piece in content())
         listed.append((path, size, member.executable, member.mtime))
@@ -281,7 +281,7 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
     """The importable files of the build requirements; the last of equal names is used."""
     chosen: dict[str, tuple[WheelArchive, ZipMember]] = {}
     for wheel in job.requires:
-        archive = read(wheel)
+        archive = read_wheel(wheel)
         for path, member in archive.members.items():
             folder, _, rest = path.partition("/")
             scheme, _, below = rest.partition("/")
@@ -299,33 +299,35 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
     ]
 
 
-def _run(job: SdistJob, script: str, user: sandbox.Confined, *, writable: Sequence[str]) -> Result:
+def _run_script(
+    job: SdistJob, script: str, user: sandbox.UntrustedUser, *, writable: Sequence[str]
+) -> ProcessResult:
     """Run `script` in the sandbox, with write access only to the parts `writable` of the folder."""
-    return sandbox.run(
-        sandbox.Root(path=job.root),
+    return sandbox.run_in_sandbox(
+        sandbox.SandboxRoot(path=job.root),
         [job.interpreter, f"{PLACE}/control/{script}"],
-        env={**environment(), **job.env},
+        env={**build_environment(), **job.env},
         binds=[
-            sandbox.Bind(
+            sandbox.BindMount(
                 source=job.folder / part, target=f"{PLACE}/{part}", writable=part in writable
             )
-            for part in (*WRITABLE, *READABLE)
+            for part in (*WRITABLE_FOLDERS, *READABLE_FOLDERS)
         ],
         user=user,
         readonly=True,
     )
 
 
-def _run_hooks(job: SdistJob, user: sandbox.Confined) -> SdistResult:
+def _run_hooks(job: SdistJob, user: sandbox.UntrustedUser) -> SdistResult:
     name = f"{job.package} {job.version}"
-    done = _run(job, "hooks.py", user, writable=WRITABLE)
+    done = _run_script(job, "hooks.py", user, writable=WRITABLE_FOLDERS)
     if done.status != 0 or not os.path.lexists(job.folder / "answer" / ANSWER):
         raise build_failure(job.package, job.version, (done.stderr or done.stdout).strip())
     answer = job.folder / ANSWER
     _copy_output(job, job.folder / "answer" / ANSWER, answer, ANSWER_LIMIT)
-    with reading(f"{name}: the result of its build", hint=DECEIT):
+    with convert_read_errors(f"{name}: the result of its build", hint=DECEIT):
         result = msgspec.json.decode(answer.read_bytes(), type=SdistResult)
-        return msgspec.structs.replace(result, lacking=checked(result.lacking))
+        return msgspec.structs.replace(result, lacking=check_requirement_lines(result.lacking))
 
 
 def build_failure(package: str, version: str, output: str) -> NoSolution:
@@ -335,7 +337,7 @@ def build_failure(package: str, version: str, output: str) -> NoSolution:
     """
     message = f"{package} {version} cannot be built from its sdist" if version else "it failed"
     tail = tuple(output.splitlines()[-12:])
-    removed = _REMOVED.search(output.rpartition("\n")[2])
+    removed = _REMOVED_ATTRIBUTE.search(output.rpartition("\n")[2])
     if removed is None:
         hint = "its entry under `sdists:` in the matrix may need `env` or `requires`"
         error = NoSolution(message, reasons=tail, hint=hint)
@@ -351,18 +353,18 @@ def build_failure(package: str, version: str, output: str) -> NoSolution:
     )
 
 
-def _builder(folder: Path) -> sandbox.Confined:
+def _builder(folder: Path) -> sandbox.UntrustedUser:
     """The unprivileged user of a build, to whom the parts of `folder` are given."""
     host_id = sandbox.spare_id()
     if host_id is not None:
-        for part in (*WRITABLE, *READABLE):
+        for part in (*WRITABLE_FOLDERS, *READABLE_FOLDERS):
             for place, folders, names in os.walk(folder / part):
                 for name in (".", *folders, *names):
                     os.chown(Path(place, name), host_id, host_id, follow_symlinks=False)
-    return sandbox.Confined(host_id=host_id, memory=MEMORY, processes=PROCESSES)
+    return sandbox.UntrustedUser(host_id=host_id, memory=MEMORY, processes=PROCESSES)
 
 
-def environment() -> dict[str, str]:
+def build_environment() -> dict[str, str]:
     """The environment variables of a build, which are the same on every machine."""
     return {
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -378,7 +380,7 @@ def environment() -> dict[str, str]:
     }
 
 
-@reads("wheel")
+@reads_untrusted("wheel")
 def refuse_impure(job: SdistJob, wheel: Path) -> None:
     """Raise NoSolution if `wheel` is platform-specific, has machine code, or another version."""
     _, version, _, tags = parse_wheel_filename(wheel.name)
@@ -398,12 +400,12 @@ def refuse_impure(job: SdistJob, wheel: Path) -> None:
         raise NoSolution(message, reasons=tuple(reasons[:8]), hint=hint)
 
 
-@reads("wheel")
-def repack(wheel: Path, target: Path) -> Path:
+@reads_untrusted("wheel")
+def repack_wheel(wheel: Path, target: Path) -> Path:
     """Rewrite `wheel` as `target`; its bytes depend only on names, contents and executable bits."""
     with zipfile.ZipFile(wheel) as archive:
-        if (size := sum(info.file_size for info in archive.infolist())) > LARGEST:
-            message = f"{wheel.name} contains {size} bytes (limit {LARGEST})"
+        if (size := sum(info.file_size for info in archive.infolist())) > LARGEST_WHEEL:
+            message = f"{wheel.name} contains {size} bytes (limit {LARGEST_WHEEL})"
             raise IntegrityError(message, hint="only small pure-Python sdists are built")
         members = {
             info.filename: (archive.read(info), bool(info.external_attr >> 16 & 0o111))
@@ -415,7 +417,7 @@ def repack(wheel: Path, target: Path) -> Path:
     )
     names = sorted((name for name in members if name != record), key=str.encode)
     lines = [
-        f"{_quoted(name)},{_record_hash(members[name][0])},{len(members[name][0])}"
+        f"{_quote_name(name)},{_record_hash(members[name][0])},{len(members[name][0])}"
         for name in names
     ]
     members[record] = ("".join(f"{line}\n" for line in (*lines, f"{record},,")).encode(), False)
@@ -438,13 +440,13 @@ def _record_hash(data: bytes) -> str:
     return f"sha256={digest}"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     if any(character in name for character in ',"\n'):
         return '"' + name.replace('"', '""') + '"'
     return name
 
 
-def metadata(wheel: Path) -> bytes:
+def wheel_metadata(wheel: Path) -> bytes:
     """METADATA of the file `wheel`."""
     with wheel.open("rb") as file:
         return read_metadata(file, wheel.name)

@@ -1,8 +1,9 @@
 """Builds wheels of packages that are published only as sdists, for `sdists:` of the matrix.
 
 Provides METADATA of the wheel to the resolver and a `BuiltWheel` to the lock: the sdist, its build
-requirements (resolved with the same cut-off, for this machine) and the wheel. `sdist_wheel.build`
-does the build. Fetching from a lock builds the same wheel again if the cache lacks it.
+requirements (resolved with the same cut-off, for this machine) and the wheel.
+`sdist_wheel.build_wheel` does the build. Fetching from a lock builds the same wheel again if the
+cache lacks it.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, NoSolution
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import GIT, PROJECT, Indexes, IndexFile
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import GIT, PROJECT, IndexFile, IndexLookup
 from imgbuild.index.remote_wheel import lock_file, lock_wheel
 from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.matrix.model import Sdist
 from imgbuild.solve import git_tree, sdist_wheel, uv
-from imgbuild.solve.refusal import of_resolver
+from imgbuild.solve.refusal import resolver_lines
 from imgbuild.values import Arch, sha256
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 FACT = "built-wheel"
-Made = TypeVar("Made")
+BuildResult = TypeVar("BuildResult")
 ROUNDS = 4  # of builds that request more requirements than they declare
 
 
@@ -45,9 +46,9 @@ def host_arch() -> Arch:
     return Arch.parse(platform.machine())
 
 
-def host_rules(rules: Rules) -> Rules:
+def host_rules(rules: FileRules) -> FileRules:
     """`rules` with the architecture of this machine."""
-    tags = Tags(python=rules.tags.python, glibc=rules.tags.glibc, arch=host_arch())
+    tags = WheelTags(python=rules.tags.python, glibc=rules.tags.glibc, arch=host_arch())
     return msgspec.structs.replace(rules, tags=tags)
 
 
@@ -61,7 +62,7 @@ class SdistWheels:
     def __init__(
         self,
         sdists: Mapping[str, Sdist],
-        catalogue: Catalogue,
+        catalogue: FileCatalogue,
         constraints: Sequence[str],
         root: Callable[[], Path],
         context: Context,
@@ -81,37 +82,37 @@ class SdistWheels:
         if path is None:
             message = f"{built.wheel.file} was removed from the cache while it was in use"
             raise IntegrityError(message, hint="run the same command again")
-        return sdist_wheel.metadata(path)
+        return sdist_wheel.wheel_metadata(path)
 
     def built(self, package: str, sdist: IndexFile) -> BuiltWheel:
         """Build the wheel of `sdist`; NoSolution if it is not pure."""
         if sdist.name not in self._made:
-            self._made[sdist.name] = self._built(package, sdist, str(sdist.version))
+            self._made[sdist.name] = self._build_recipe(package, sdist, str(sdist.version))
         return self._made[sdist.name]
 
-    def earlier(self, package: str, sdist: IndexFile) -> BuiltWheel | None:
+    def earlier_wheel(self, package: str, sdist: IndexFile) -> BuiltWheel | None:
         """The wheel of `sdist` if an earlier build made it; no file is fetched or built."""
         path = self._store.file(sdist.sha256) if sdist.sha256 else None
         if sdist.name in self._made or path is None:
             return self._made.get(sdist.name)
         recipe = self._recipe(package, sdist, str(sdist.version))
         lines = [
-            *sdist_wheel.system(path, sdist.name).requires,
+            *sdist_wheel.read_build_system(path, sdist.name).requires,
             *self._same_lock_requirements(package),
         ]
         more: Sequence[str] = lines
         while more:
-            recipe = msgspec.structs.replace(recipe, requires=self._resolve(package, lines))
-            more = [each for each in self._lacking_requirements(recipe) if each not in lines]
+            recipe = msgspec.structs.replace(recipe, requires=self._resolve_lines(package, lines))
+            more = [each for each in self._earlier_requirements(recipe) if each not in lines]
             lines += more
-        wheel = remembered(recipe, self.python, self._store)
+        wheel = remembered_wheel(recipe, self.python, self._store)
         if wheel is not None:
             self._made[sdist.name] = msgspec.structs.replace(recipe, wheel=wheel)
         return self._made.get(sdist.name)
 
-    def identified(self, package: str, sdist: IndexFile) -> BuiltWheel:
+    def build_unversioned(self, package: str, sdist: IndexFile) -> BuiltWheel:
         """Build an sdist without a version in its name; the wheel determines the version."""
-        built = self._built(package, sdist, "")
+        built = self._build_recipe(package, sdist, "")
         version = str(parse_wheel_filename(built.wheel.file)[1])
         name = f"{package.replace('-', '_')}-{version}.tar.gz"
         locked = msgspec.structs.replace(built.sdist, file=name)
@@ -129,21 +130,23 @@ class SdistWheels:
             wheel=LockedFile(file="", size=0, sha256="0" * 64),
         )
 
-    def _built(self, package: str, sdist: IndexFile, version: str) -> BuiltWheel:
+    def _build_recipe(self, package: str, sdist: IndexFile, version: str) -> BuiltWheel:
         recipe = self._recipe(package, sdist, version)
         wants = [FileRequest(locked=recipe.sdist, urls=partial(_single_url, sdist.url))]
         paths = fetch_all(wants, self._context, title=f"fetching {sdist.name}")
-        lines = list(sdist_wheel.system(paths[recipe.sdist.sha256], sdist.name).requires)
+        lines = list(sdist_wheel.read_build_system(paths[recipe.sdist.sha256], sdist.name).requires)
 
-        def _make(recipe: BuiltWheel) -> BuiltWheel:
-            cached = remembered(recipe, self.python, self._store)
-            wheel = cached or make(recipe, self._root(), self.python, self._context)
+        def _make_wheel(recipe: BuiltWheel) -> BuiltWheel:
+            cached = remembered_wheel(recipe, self.python, self._store)
+            wheel = cached or make_wheel(recipe, self._root(), self.python, self._context)
             refuse_other(recipe, wheel)
             return msgspec.structs.replace(recipe, wheel=wheel)
 
-        return self._with_builders(recipe, [*lines, *self._same_lock_requirements(package)], _make)
+        return self._run_with_builders(
+            recipe, [*lines, *self._same_lock_requirements(package)], _make_wheel
+        )
 
-    def described(
+    def describe_source(
         self, package: str, source: LockedFile, env: Mapping[str, str]
     ) -> sdist_wheel.SdistResult:
         """Metadata of `source`, a folder packed as an sdist, from its build backend."""
@@ -152,31 +155,33 @@ class SdistWheels:
             wheel=LockedFile(file="", size=0, sha256="0" * 64),
         )  # fmt: skip
 
-        def _describe(recipe: BuiltWheel) -> sdist_wheel.SdistResult:
+        def _describe_recipe(recipe: BuiltWheel) -> sdist_wheel.SdistResult:
             with (
                 self._context.reporter.step(f"running the build backend of {package}"),
                 self._store.scratch() as folder,
             ):
-                task = job(recipe, self._root(), self._store, folder)
-                return sdist_wheel.describe(msgspec.structs.replace(task, metadata=True))
+                task = sdist_job(recipe, self._root(), self._store, folder)
+                return sdist_wheel.describe_wheel(msgspec.structs.replace(task, metadata=True))
 
         path = self._store.file(source.sha256)
-        lines = sdist_wheel.system(path, source.file).requires if path is not None else ()
-        return self._with_builders(recipe, list(lines), _describe)
+        lines = (
+            sdist_wheel.read_build_system(path, source.file).requires if path is not None else ()
+        )
+        return self._run_with_builders(recipe, list(lines), _describe_recipe)
 
-    def _with_builders(
-        self, recipe: BuiltWheel, lines: list[str], run: Callable[[BuiltWheel], Made]
-    ) -> Made:
+    def _run_with_builders(
+        self, recipe: BuiltWheel, lines: list[str], run: Callable[[BuiltWheel], BuildResult]
+    ) -> BuildResult:
         """Call `run` with `recipe` and its build requirements, including dynamic ones."""
         for _ in range(ROUNDS):
-            recipe = self._with_requires(recipe, lines)
-            more = self._lacking_requirements(recipe)
+            recipe = self._resolve_requirements(recipe, lines)
+            more = self._earlier_requirements(recipe)
             if not more:
                 try:
                     return run(recipe)
                 except sdist_wheel.MissingRequirements as lacking:
                     more = lacking.requirements
-                    key = f"{fingerprint(recipe, self.python)}-lacking"
+                    key = f"{recipe_hash(recipe, self.python)}-lacking"
                     self._store.put_fact(FACT, key, msgspec.json.encode(more))
             lines += more
         message = (
@@ -184,12 +189,12 @@ class SdistWheels:
         )
         raise NoSolution(message, hint="pin a version that has a wheel")
 
-    def _lacking_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
+    def _earlier_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
         """The dynamic requirements that an earlier build of this recipe reported."""
-        stored = self._store.fact(FACT, f"{fingerprint(recipe, self.python)}-lacking")
+        stored = self._store.fact(FACT, f"{recipe_hash(recipe, self.python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 
-    def without_builds(self, catalogue: Catalogue) -> tuple[Catalogue, Collection[str]]:
+    def drop_builds(self, catalogue: FileCatalogue) -> tuple[FileCatalogue, Collection[str]]:
         """`catalogue`, in which wheels that need a build have no requirements.
 
         While the catalogue is used, the packages of such wheels are added to the second value.
@@ -197,14 +202,14 @@ class SdistWheels:
         unbuilt: set[str] = set()
 
         def _metadata(package: str, sdist: IndexFile) -> bytes:
-            if self.earlier(package, sdist) is not None:
+            if self.earlier_wheel(package, sdist) is not None:
                 return self.metadata(package, sdist)
             unbuilt.add(package)
             head = f"Metadata-Version: 2.1\nName: {package}\nVersion: {sdist.version}\n\n"
             return head.encode()
 
         builders = dict.fromkeys(self._sdists.keys() - catalogue.locked.keys(), _metadata)
-        return catalogue.with_builders(builders), unbuilt
+        return catalogue.replace_builders(builders), unbuilt
 
     @property
     def python(self) -> str:
@@ -227,8 +232,8 @@ class SdistWheels:
             raise NoSolution(message, hint=hint)
         return [f"{name}=={pins[name]}" for name in required]
 
-    def _with_requires(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:
-        requires = self._resolve(recipe.package, lines)
+    def _resolve_requirements(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:
+        requires = self._resolve_lines(recipe.package, lines)
         urls = {file.sha256: file.url for file in self._chosen_files(requires)}
         wants = [
             FileRequest(locked=wheel, urls=partial(_single_url, urls[wheel.sha256]))
@@ -247,12 +252,12 @@ class SdistWheels:
                 files.append(msgspec.structs.replace(offer.wheel, sha256=wheel.sha256))
         return files
 
-    def _resolve(self, package: str, lines: Sequence[str]) -> tuple[Wheel, ...]:
+    def _resolve_lines(self, package: str, lines: Sequence[str]) -> tuple[Wheel, ...]:
         try:
-            chosen = uv.resolve(self._catalogue, lines, self._bounds, self._store)
-        except uv.Unsolvable as error:
+            chosen = uv.run_resolver(self._catalogue, lines, self._bounds, self._store)
+        except uv.UnsolvableError as error:
             message = f"no package set satisfies the build requirements of {package}"
-            raise NoSolution(message, reasons=of_resolver(str(error))) from error
+            raise NoSolution(message, reasons=resolver_lines(str(error))) from error
         wheels = []
         for item in chosen:
             offer = self._catalogue.chosen(item.package, Version(item.version))
@@ -277,7 +282,7 @@ def _single_url(url: str) -> list[str]:
     return [url]
 
 
-def fingerprint(recipe: BuiltWheel, python: str) -> str:
+def recipe_hash(recipe: BuiltWheel, python: str) -> str:
     """The hash of the wheel's inputs: sdist, environment, build requirements and Python.
 
     It includes only the minor release of Python, because the patch release is still unknown.
@@ -288,17 +293,17 @@ def fingerprint(recipe: BuiltWheel, python: str) -> str:
         recipe.env,
         sorted(wheel.sha256 for wheel in recipe.requires),
     ]
-    return sha256(codec.compact(inputs))
+    return sha256(codec.encode_compact(inputs))
 
 
-def remembered(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
+def remembered_wheel(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
     """The wheel that an earlier build of this recipe produced, if the store still has it."""
-    stored = store.fact(FACT, fingerprint(recipe, python))
+    stored = store.fact(FACT, recipe_hash(recipe, python))
     wheel = msgspec.json.decode(stored, type=LockedFile) if stored is not None else None
     return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
 
 
-def job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_wheel.SdistJob:
+def sdist_job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_wheel.SdistJob:
     """`recipe` as a job in `folder`, with inputs from the store."""
     paths = {
         locked.sha256: store.file(locked.sha256) for locked in (recipe.sdist, *recipe.requires)
@@ -318,7 +323,7 @@ def job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_whe
     )
 
 
-def make(recipe: BuiltWheel, root: Path, python: str, context: Context) -> LockedFile:
+def make_wheel(recipe: BuiltWheel, root: Path, python: str, context: Context) -> LockedFile:
     """Build the wheel of `recipe` under the Python of `root` and write it to the store."""
     store = context.store
     with (
@@ -327,15 +332,15 @@ def make(recipe: BuiltWheel, root: Path, python: str, context: Context) -> Locke
         ),
         store.scratch() as folder,
     ):
-        path = sdist_wheel.build(job(recipe, root, store, folder))
+        path = sdist_wheel.build_wheel(sdist_job(recipe, root, store, folder))
         data = path.read_bytes()
         wheel = LockedFile(file=path.name, size=len(data), sha256=sha256(data))
         store.add_file(path, wheel.sha256)
-    store.put_fact(FACT, fingerprint(recipe, python), msgspec.json.encode(wheel))
+    store.put_fact(FACT, recipe_hash(recipe, python), msgspec.json.encode(wheel))
     return wheel
 
 
-def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
+def recipe_inputs(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
     """The sdist and the build requirements of a built wheel, with their packages."""
     return (
         (recipe.package, recipe.sdist),
@@ -343,15 +348,15 @@ def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
     )
 
 
-def fetch_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
+def fetch_tree(recipe: BuiltWheel, indexes: IndexLookup, context: Context) -> None:
     """Fetch the archive of the git tree from which `recipe` is built, if any, into the store.
 
-    IntegrityError if it differs from the lock; raises the errors of `git_tree.fetched`.
+    IntegrityError if it differs from the lock; raises the errors of `git_tree.fetch_tree`.
     """
     if recipe.index != GIT or context.store.file(recipe.sdist.sha256) is not None:
         return
-    address = addresses.read(indexes.place(recipe.package).address)
-    tree = git_tree.fetched(address, context) if isinstance(address, GitAddress) else None
+    address = addresses.parse_address(indexes.place(recipe.package).address)
+    tree = git_tree.fetch_tree(address, context) if isinstance(address, GitAddress) else None
     if tree is None or tree.sha256 != recipe.sdist.sha256:
         actual = tree.sha256 if tree is not None else "none"
         message = (
@@ -361,8 +366,14 @@ def fetch_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
         raise IntegrityError(message, hint="to lock it again, run: imgbuild lock TARGET")
 
 
-def rebuild(
-    recipe: BuiltWheel, indexes: Indexes, root: Path, python: str, context: Context, *, hint: str
+def rebuild_wheel(
+    recipe: BuiltWheel,
+    indexes: IndexLookup,
+    root: Path,
+    python: str,
+    context: Context,
+    *,
+    hint: str,
 ) -> Path:
     """Build a locked wheel again; returns its path in the store.
 
@@ -371,11 +382,11 @@ def rebuild(
     """
     fetch_tree(recipe, indexes, context)
     requests = [
-        FileRequest(locked=locked, urls=partial(indexes.addresses, package, locked))
-        for package, locked in inputs_of(recipe)
+        FileRequest(locked=locked, urls=partial(indexes.file_urls, package, locked))
+        for package, locked in recipe_inputs(recipe)
     ]
     fetch_all(requests, context, title=f"fetching the build requirements of {recipe.package}")
-    wheel = make(recipe, root, python, context)
+    wheel = make_wheel(recipe, root, python, context)
     path = context.store.file(wheel.sha256)
     if wheel != recipe.wheel or path is None:
         message = (

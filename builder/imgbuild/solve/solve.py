@@ -18,13 +18,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.cache.store import Store
-from imgbuild.errors import InputError, IntegrityError, NoSolution, Problem
+from imgbuild.errors import InputError, InputProblem, IntegrityError, NoSolution
 from imgbuild.index import cuda_releases
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Amend, Catalogue, OfferedFile, SdistBuilder
-from imgbuild.index.pages import Indexes, places
-from imgbuild.index.remote_wheel import LookedUp, lock_wheel
-from imgbuild.lock.lock_file import requirements
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import AdditionsProvider, FileCatalogue, OfferedFile, SdistBuilder
+from imgbuild.index.pages import IndexLookup, index_addresses
+from imgbuild.index.remote_wheel import ResolvedAddresses, lock_wheel
+from imgbuild.lock.lock_file import required_specifiers
 from imgbuild.lock.project_requirements import editable_packages
 from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix import constraints
@@ -51,12 +51,12 @@ from imgbuild.solve.project_metadata import BackendAnswer
 from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
 from imgbuild.solve.torch import TORCH
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 from imgbuild.wheel.local_version import local_version_label
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 Named = TypeVar("Named", Wheel, BuiltWheel)
-NO_PINS: Mapping[str, str] = {}
+EMPTY_PINS: Mapping[str, str] = {}
 
 
 class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     problem: SolveProblem
     base: ResolvedBase = ResolvedBase()
-    catalogue: Catalogue
+    catalogue: FileCatalogue
     sdist_wheels: SdistWheels
     requirements: tuple[str, ...]
     release: cuda_releases.CudaRelease
@@ -81,35 +81,35 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     published_wheels: extension.PublishedWheels | None = None
 
 
-def resolve(problem: SolveProblem) -> Resolution:
+def resolve_target(problem: SolveProblem) -> Resolution:
     """Resolve every input of the target; lists are sorted by package.
 
     Raises NoSolution with the reasons if no package set satisfies the target, and FetchFailed if an
     index or archive does not respond.
     """
-    with opened(problem) as prepared:
+    with open_target(problem) as prepared:
         chosen = choose_packages(prepared, problem.known)
         report_age(prepared, chosen)
         return lock_answer(prepared, chosen)
 
 
 @contextlib.contextmanager
-def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
+def open_target(problem: SolveProblem) -> Iterator[PreparedTarget]:
     """Prepare `problem` and keep its build context open; NoSolution if its pins are unsatisfiable.
 
     Wheels can be built from sdists only inside the context.
     """
     refuse_excluded(problem)
-    base = extension.resolve(problem)
+    base = extension.resolve_published_base(problem)
     host = host_arch()
     overlay = problem.overlay
     resolutions = overlay.published.lock.arch if overlay is not None else {problem.arch: base}
     here = resolutions.get(host, ResolvedBase())
     user, context = problem.matrix.image.user, problem.context
     root = host_root(problem.base, user, host, context, here.debs, here.python or None)
-    python = python_of(problem.base, base)
+    python = base_python(problem.base, base)
     refuse_python(problem, python)
-    prepared = prepare(problem, python, root)
+    prepared = prepare_target(problem, python, root)
     refuse_pins(prepared)
     yield msgspec.structs.replace(prepared, base=base)
 
@@ -135,13 +135,13 @@ def refuse_excluded(problem: SolveProblem) -> None:
     reason = problem.target.exclude.get(problem.arch)
     if reason is not None:
         message = f"{problem.name} cannot be built for {problem.arch}"
-        raise NoSolution(message, reasons=(reason,), hint=_others(problem))
+        raise NoSolution(message, reasons=(reason,), hint=_other_targets_hint(problem))
 
 
 def refuse_python(problem: SolveProblem, python: str) -> None:
     """Raise InputError, with all places, if the project's files reject the Python of the base."""
     problems = tuple(
-        Problem(
+        InputProblem(
             file=place.file,
             line=place.line or None,
             message=f"the project requires Python {spec}, the base has {python}",
@@ -159,13 +159,13 @@ def refuse_python(problem: SolveProblem, python: str) -> None:
         raise InputError(message, problems=problems, hint=hint)
 
 
-def _others(problem: SolveProblem) -> str | None:
+def _other_targets_hint(problem: SolveProblem) -> str | None:
     """A hint with the other targets for the architecture; None if there are none."""
-    others = refusal.alternatives(problem.matrix, problem.name, problem.arch)
+    others = refusal.alternative_targets(problem.matrix, problem.name, problem.arch)
     return f"targets that have {problem.arch}: {', '.join(others)}" if others else None
 
 
-def python_of(base: Base, resolved: ResolvedBase | Resolution) -> str:
+def base_python(base: Base, resolved: ResolvedBase | Resolution) -> str:
     """The most specific known version of the base's Python: "3.11.2" of its deb, else "3.11"."""
     if resolved.python:
         return resolved.python.version
@@ -178,10 +178,12 @@ def python_of(base: Base, resolved: ResolvedBase | Resolution) -> str:
 
 def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
     """Report old chosen versions with reasons, except the versions of a published target."""
-    expected = prepared.published.versions if prepared.published else _preferred(prepared.problem)
+    expected = (
+        prepared.published.versions if prepared.published else _preferred_versions(prepared.problem)
+    )
     new = tuple(item for item in chosen if expected.get(item.package) != item.version)
     files, reporter = _catalogue_files(prepared, new), prepared.problem.context.reporter
-    freshness.report(prepared.catalogue, new, files, reporter)
+    freshness.report_old_versions(prepared.catalogue, new, files, reporter)
 
 
 def _catalogue_files(
@@ -199,7 +201,7 @@ def lock_chosen(
 ) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
     """Lock entries of the chosen packages: wheels, and wheels built from sdists."""
     versions = {item.package: item.version for item in chosen}
-    target_cuda.check(prepared.problem, prepared.release, versions)
+    target_cuda.check_components(prepared.problem, prepared.release, versions)
     offers = _catalogue_files(prepared, chosen)
     published = prepared.published or Resolution(wheels=())
     offers = {
@@ -224,7 +226,9 @@ def lock_chosen(
     refuse_other_hashes(prepared, wheels)
     problem = prepared.problem
     refuse_other_torch(problem.name, problem.matrix.sdists, built, versions.get(TORCH))
-    return by_package((*published.wheels, *wheels)), by_package((*published.built, *built))
+    return sort_by_package((*published.wheels, *wheels)), sort_by_package(
+        (*published.built, *built)
+    )
 
 
 def refuse_other_torch(
@@ -260,44 +264,44 @@ def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> No
         raise IntegrityError(message, hint=hint)
 
 
-def by_package(items: Iterable[Named]) -> tuple[Named, ...]:
+def sort_by_package(items: Iterable[Named]) -> tuple[Named, ...]:
     """`items` sorted by package, as in locks."""
     return tuple(sorted(items, key=lambda item: item.package))
 
 
-def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> PreparedTarget:
+def prepare_target(problem: SolveProblem, python: str, root: Callable[[], Path]) -> PreparedTarget:
     """Prepare a target: its catalogue, and its CUDA release from METADATA.
 
     `root` creates the root folder in which wheels are built from sdists.
     """
-    tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
+    tags = WheelTags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     backend = backend_metadata(problem, python, root)
     by_address = (*problem.requirements.direct, *backend.requirements)
-    declared = direct.applying(by_address, tags.markers)
+    declared = direct.applying_requirements(by_address, tags.environment_markers)
     folder = problem.row.folder if problem.row is not None else None
-    packages = direct.look_up(declared, tags, problem.context, folder)
+    packages = direct.look_up_requirements(declared, tags, problem.context, folder)
     workdir, described = problem.matrix.image.workdir, backend.packages
     packages |= {
-        package: direct.editable(package, item, problem.context.store)
+        package: direct.create_editable(package, item, problem.context.store)
         for package, item in editable_packages(problem.requirements, workdir, described).items()
     }
     overlay, published = problem.overlay, problem.published
     published_wheels: extension.PublishedWheels | None = None
     if overlay is not None and published is not None:
         direct.refuse_published(packages, published.versions, overlay.published.name)
-    plain = wheels_only(problem, python, packages, published)
-    preferred = _preferred(problem).get(TORCH)
+    plain = wheel_catalogue(problem, python, packages, published)
+    preferred = _preferred_versions(problem).get(TORCH)
     is_fixed = published is not None or TORCH in packages
-    torch = None if is_fixed else open_torch.find(problem, plain, preferred)
-    release = target_cuda.find(problem, plain, torch)
-    pins = {TORCH: torch.version} if torch is not None else NO_PINS
-    sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root, packages, pins)
+    torch = None if is_fixed else open_torch.find_torch(problem, plain, preferred)
+    release = target_cuda.find_cuda_release(problem, plain, torch)
+    pins = {TORCH: torch.version} if torch is not None else EMPTY_PINS
+    sdist_wheels = create_sdist_wheels(problem, plain, release.constraints, root, packages, pins)
     if any(item.is_git for item in packages.values()):
         packages = {
-            package: direct.versioned(item, sdist_wheels.identified)
+            package: direct.determine_version(item, sdist_wheels.build_unversioned)
             for package, item in packages.items()
         }
-        plain = wheels_only(problem, python, packages, published)
+        plain = wheel_catalogue(problem, python, packages, published)
     published_builders: dict[str, SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
@@ -305,11 +309,11 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
             published, indexes, base.python, root, problem.context
         )
         published_builders = dict.fromkeys(published_wheels.packages, published_wheels.metadata)
-    specs = requirements(problem.matrix, problem.name)
-    declared_lines = direct.lines(declared, packages)
+    specs = required_specifiers(problem.matrix, problem.name)
+    declared_lines = direct.resolver_lines(declared, packages)
     return PreparedTarget(
         problem=problem,
-        catalogue=with_sdists(problem, plain, sdist_wheels, published_builders, packages=packages),
+        catalogue=add_sdists(problem, plain, sdist_wheels, published_builders, packages=packages),
         sdist_wheels=sdist_wheels,
         requirements=(
             *(f"{item}{spec}" for item, spec in specs.items()),
@@ -333,50 +337,52 @@ def backend_metadata(problem: SolveProblem, python: str, root: Callable[[], Path
     dynamic = [item for item in declared if item.backend and item.dynamic]
     if row is None or not dynamic:
         return BackendAnswer()
-    tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
-    wheels = sdist_wheels_of(problem, wheels_only(problem, python), (), root)
+    tags = WheelTags(python=python, glibc=problem.base.glibc, arch=problem.arch)
+    wheels = create_sdist_wheels(problem, wheel_catalogue(problem, python), (), root)
     return project_metadata.run_backends(
         dynamic,
         row.folder,
         problem.matrix.image.workdir,
         row.row.extras,
-        tags.markers,
+        tags.environment_markers,
         wheels,
         problem.context,
     )
 
 
-def wheels_only(
+def wheel_catalogue(
     problem: SolveProblem,
     python: str,
     packages: Direct = NO_DIRECT,
     published: Resolution | None = None,
-) -> Catalogue:
+) -> FileCatalogue:
     """The usable files of the indexes, without sdists.
 
     `packages` have URLs and use no index. For `published` packages only the locked wheels are used,
     and no index pages are read.
     """
     matrix, target, context = problem.matrix, problem.target, problem.context
-    located = places(matrix, target, uv.default_index)
-    files = direct.files(packages)
-    indexes = Indexes(located, target.indexes, matrix.default_index, context.http, files)
-    tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
-    rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
+    located = index_addresses(matrix, target, uv.default_index)
+    files = direct.files_by_package(packages)
+    indexes = IndexLookup(located, target.indexes, matrix.default_index, context.http, files)
+    tags = WheelTags(python=python, glibc=problem.base.glibc, arch=problem.arch)
+    rules = FileRules(as_of=target.as_of, tags=tags, pins=target.pins)
     published = published or Resolution(wheels=())
-    offered = extension.offered(published)
+    offered = extension.offered_files(published)
     wheels = {wheel.sha256: wheel for wheel in published.wheels}
-    ranges = LookedUp(context.http, lambda sha256: extension.address_of(indexes, wheels, sha256))
-    return Catalogue(indexes, rules, ranges, context.store, locked=offered)
+    ranges = ResolvedAddresses(
+        context.http, lambda sha256: extension.wheel_address(indexes, wheels, sha256)
+    )
+    return FileCatalogue(indexes, rules, ranges, context.store, locked=offered)
 
 
-def sdist_wheels_of(
+def create_sdist_wheels(
     problem: SolveProblem,
-    plain: Catalogue,
+    plain: FileCatalogue,
     cuda_constraints: Sequence[str],
     root: Callable[[], Path],
     packages: Direct = NO_DIRECT,
-    pins: Mapping[str, str] = NO_PINS,
+    pins: Mapping[str, str] = EMPTY_PINS,
 ) -> SdistWheels:
     """The builder of wheels for sdists of the matrix, under `cuda_constraints`.
 
@@ -384,27 +390,27 @@ def sdist_wheels_of(
     """
     context = problem.context
     rules = msgspec.structs.replace(plain.rules, pins={**plain.rules.pins, **pins})
-    catalogue = Catalogue(plain.indexes, host_rules(rules), context.http, context.store)
-    sdists = direct.sdists(packages, problem.matrix.sdists)
+    catalogue = FileCatalogue(plain.indexes, host_rules(rules), context.http, context.store)
+    sdists = direct.sdist_options(packages, problem.matrix.sdists)
     return SdistWheels(sdists, catalogue, cuda_constraints, root, context)
 
 
-def with_sdists(
+def add_sdists(
     problem: SolveProblem,
-    plain: Catalogue,
+    plain: FileCatalogue,
     sdist_wheels: SdistWheels,
     published_builders: Mapping[str, SdistBuilder] | None = None,
     hide: Callable[[str, Version], bool] = lambda package, version: False,
     packages: Direct = NO_DIRECT,
-) -> Catalogue:
+) -> FileCatalogue:
     """Add sdists of the matrix and git repositories among `packages` to the catalogue `plain`.
 
     Versions for which `hide` returns true are omitted.
     """
     context = problem.context
-    sdists = direct.sdists(packages, problem.matrix.sdists)
+    sdists = direct.sdist_options(packages, problem.matrix.sdists)
     builders = dict.fromkeys(sdists, sdist_wheels.metadata) | dict(published_builders or {})
-    return Catalogue(
+    return FileCatalogue(
         plain.indexes,
         plain.rules,
         plain.ranges,
@@ -417,11 +423,11 @@ def with_sdists(
 
 def refuse_pins(prepared: PreparedTarget) -> None:
     """Raise NoSolution, with the existing files, if a pin has no usable file."""
-    reasons = refusal.of_pins(prepared.catalogue)
+    reasons = refusal.pin_refusals(prepared.catalogue)
     if reasons:
         problem = prepared.problem
         message = f"{problem.name} cannot be solved for {problem.arch}"
-        raise NoSolution(message, reasons=reasons, hint=_others(problem))
+        raise NoSolution(message, reasons=reasons, hint=_other_targets_hint(problem))
 
 
 def choose_packages(
@@ -435,26 +441,30 @@ def choose_packages(
     versions that other requirements of the project exclude are passed to `warn`, by default to the
     reporter. Sdists are built only if there is a solution without the requirements of their wheels.
     """
-    early, unbuilt = prepared.sdist_wheels.without_builds(prepared.catalogue)
+    early, unbuilt = prepared.sdist_wheels.drop_builds(prepared.catalogue)
     warnings: list[str] = []
-    chosen = _choose(msgspec.structs.replace(prepared, catalogue=early), learned, warnings.append)
+    chosen = _choose_versions(
+        msgspec.structs.replace(prepared, catalogue=early), learned, warnings.append
+    )
     warn = warn or prepared.problem.context.reporter.warn
     if unbuilt:
-        return _choose(prepared, learned, warn)
+        return _choose_versions(prepared, learned, warn)
     for warning in warnings:
         warn(warning)
     return chosen
 
 
-def _choose(
+def _choose_versions(
     prepared: PreparedTarget, learned: Sequence[Constraint], warn: Callable[[str], None]
 ) -> tuple[uv.ChosenPackage, ...]:
     specs = prepared.problem.requirements.versions
-    expected = {*_preferred(prepared.problem).items()}
+    expected = {*_preferred_versions(prepared.problem).items()}
     if prepared.published is not None:
         expected |= {*prepared.published.versions.items()}
     chosen = _resolve_closed(prepared, learned)
-    while specs and (behind := far_behind.find(prepared.catalogue, specs, expected, chosen)):
+    while specs and (
+        behind := far_behind.find_far_behind(prepared.catalogue, specs, expected, chosen)
+    ):
         lines = (*prepared.requirements, behind.line)
         newer = msgspec.structs.replace(prepared, requirements=lines)
         try:
@@ -474,11 +484,11 @@ def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind)
     )
     lines = (f"{behind.lag.package}{behind.spec}", behind.line)
     try:
-        uv.resolve(prepared.catalogue, lines, bounds, prepared.problem.context.store)
-    except uv.Unsolvable as error:
-        reasons = (*refusal.of_resolver(str(error)), *_torch_notes(prepared, str(error)))
+        uv.run_resolver(prepared.catalogue, lines, bounds, prepared.problem.context.store)
+    except uv.UnsolvableError as error:
+        reasons = (*refusal.resolver_lines(str(error)), *_torch_notes(prepared, str(error)))
         overlay = prepared.problem.overlay
-        raise far_behind.refusal(
+        raise far_behind.far_behind_error(
             prepared.problem.name, behind, reasons,
             extends=overlay.published.name if overlay is not None else "",
         ) from error  # fmt: skip
@@ -492,11 +502,11 @@ def _resolve_closed(
     A learned constraint applies only if its package is required by the target or was chosen before,
     so uv runs again if its result adds such a package.
     """
-    present = {package_of(line) for line in prepared.requirements}
+    present = {requirement_package(line) for line in prepared.requirements}
     while True:
         chosen = _resolve_once(prepared, learned, present)
         versions = {item.package: item.version for item in chosen}
-        broken = constraints.violations(learned, versions)
+        broken = constraints.violated_constraints(learned, versions)
         arrived = {entry.other for entry in broken} - present
         if not arrived:
             return chosen
@@ -506,37 +516,37 @@ def _resolve_closed(
 def _resolve_once(
     prepared: PreparedTarget, learned: Sequence[Constraint], present: set[str]
 ) -> tuple[uv.ChosenPackage, ...]:
-    def amend(package: str, version: Version) -> Sequence[str]:
+    def _amend_metadata(package: str, version: Version) -> Sequence[str]:
         tagged = local_version_label(str(version)).requires if package in prepared.direct else ()
-        return (*constraints.required(learned, package, str(version), present), *tagged)
+        return (*constraints.added_requirements(learned, package, str(version), present), *tagged)
 
     problem = prepared.problem
     unusable = impossible_sdists.lines(prepared.catalogue, problem, present, learned)
-    bounds = bounds_of(prepared, unusable)
+    bounds = resolver_bounds(prepared, unusable)
     try:
-        return _run_uv(prepared, bounds, problem.context.store, amend)
+        return _run_uv(prepared, bounds, problem.context.store, _amend_metadata)
     except uv.AddressRequired as error:
         message = f"{problem.name} cannot be solved for {problem.arch}"
         addressed = prepared.catalogue.addressed.items()
         reasons = tuple(words for (_, other), words in addressed if other == error.package)
         hint = f"add {error.package} to the requirements of the project, with a URL or version"
         raise NoSolution(message, reasons=reasons, hint=hint) from error
-    except uv.Unsolvable as error:
+    except uv.UnsolvableError as error:
         message = f"no package set satisfies {problem.name} on {problem.arch}"
         raise NoSolution(
             message,
             reasons=(
-                *refusal.of_resolver(str(error)),
-                *_learned(str(error), learned),
+                *refusal.resolver_lines(str(error)),
+                *_learned_constraints(str(error), learned),
                 *_torch_notes(prepared, str(error)),
-                *direct.compiled(prepared.direct),
+                *direct.compiled_notes(prepared.direct),
             ),
             hint="change a pin, or move `as_of`; later uploads are not considered",
         ) from error
 
 
 def _run_uv(
-    prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: Amend
+    prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: AdditionsProvider
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv, ignoring requirements of `--no-deps` packages that make the set unsolvable.
 
@@ -544,15 +554,15 @@ def _run_uv(
     """
     catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
     try:
-        return uv.resolve(catalogue, prepared.requirements, bounds, store, amend)
-    except uv.Unsolvable:
+        return uv.run_resolver(catalogue, prepared.requirements, bounds, store, amend)
+    except uv.UnsolvableError:
         if not alone or catalogue.alone:
             raise
         catalogue.alone = alone
-        return uv.resolve(catalogue, prepared.requirements, bounds, store, amend)
+        return uv.run_resolver(catalogue, prepared.requirements, bounds, store, amend)
 
 
-def bounds_of(prepared: PreparedTarget, more: Iterable[str] = ()) -> uv.ResolverBounds:
+def resolver_bounds(prepared: PreparedTarget, more: Iterable[str] = ()) -> uv.ResolverBounds:
     """Bounds for uv: CUDA release, `more`, and the files' constraints on unpublished packages."""
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}
@@ -560,10 +570,12 @@ def bounds_of(prepared: PreparedTarget, more: Iterable[str] = ()) -> uv.Resolver
         constraints=(
             *_cuda_bounds(prepared),
             *more,
-            *(line for line in required.constraints if package_of(line) not in held),
+            *(line for line in required.constraints if requirement_package(line) not in held),
         ),
         overrides=required.overrides,
-        preferences=tuple(f"{name}=={version}" for name, version in _preferred(problem).items()),
+        preferences=tuple(
+            f"{name}=={version}" for name, version in _preferred_versions(problem).items()
+        ),
     )
 
 
@@ -573,22 +585,22 @@ def _cuda_bounds(prepared: PreparedTarget) -> tuple[str, ...]:
 
 
 def _torch_notes(prepared: PreparedTarget, text: str) -> tuple[str, ...]:
-    return prepared.torch.notes(text) if prepared.torch is not None else ()
+    return prepared.torch.torch_notes(text) if prepared.torch is not None else ()
 
 
-def _preferred(problem: SolveProblem) -> dict[str, str]:
+def _preferred_versions(problem: SolveProblem) -> dict[str, str]:
     """The versions of the published target given by `like`; empty without one."""
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
     return dict(like.versions) if like is not None else {}
 
 
-def package_of(line: str) -> str:
+def requirement_package(line: str) -> str:
     """The normalized name of the package in a requirement line."""
-    return normalize(parse_requirement(line).name)
+    return normalize_package(parse_requirement(line).name)
 
 
-def _learned(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
+def _learned_constraints(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
     """Sentences on the learned constraints that uv's explanation mentions."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
     mentioned = [

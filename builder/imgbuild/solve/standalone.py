@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, fetch_all, received
+from imgbuild.cache.download import FileRequest, download_unlocked, fetch_all
 from imgbuild.cpython import python_archive
 from imgbuild.cpython.python_archive import StandaloneBuild
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
@@ -18,23 +18,23 @@ from imgbuild.lock.resolution import PythonArchive
 from imgbuild.matrix.model import DebianBase, StandalonePython
 from imgbuild.values import Arch, Sha256
 
-ELSEWHERE = (
+COPY_REMEDY = (
     "add a copy of the archive on another server to `archives` of the base (see "
     "docs/howto/python-version.md)"
 )
 FACT, PLACE = "python-archive-2", "python-archive-url"  # the former by sha256, the latter by URL
-REPLACED = (
+REPLACED_REMEDY = (
     "the file was replaced, or the sha256 in matrix.yaml is of another file; compare the sha256 "
     "with the checksums of the release"
 )
 
 
-def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArchive:
+def fetch_archive(source: StandalonePython, arch: Arch, context: Context) -> PythonArchive:
     """Fetch the archive of `source` for `arch` into the store.
 
     A URL without a sha256 is downloaded once per cache. InputError without a URL for `arch`,
     FetchFailed if it cannot be fetched, IntegrityError if its sha256 differs from the matrix or
-    `python_archive.describe` rejects it.
+    `python_archive.describe_archive` rejects it.
     """
     url = source.archives.get(arch)
     if url is None:
@@ -42,31 +42,33 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
         raise InputError(
             message, hint=f"add an archive to `archives`, or remove {arch} from `arch`"
         )
-    path, name = _stored(source, arch, url, context), file_name(url)
+    path, name = _stored_archive(source, arch, url, context), file_name(url)
     if path is None:
         try:
-            locked = received(url, name, context)
+            locked = download_unlocked(url, name, context)
         except FetchFailed as error:
-            hint = f"{error.hint}; or {ELSEWHERE}" if error.hint else ELSEWHERE
+            hint = f"{error.hint}; or {COPY_REMEDY}" if error.hint else COPY_REMEDY
             raise FetchFailed(error.message, hint=hint) from error
         expected = source.sha256.get(arch, locked.sha256)
         if locked.sha256 != expected:
             message = f"{url} has sha256 {locked.sha256}, the matrix has {expected}"
-            raise IntegrityError(message, hint=REPLACED)
+            raise IntegrityError(message, hint=REPLACED_REMEDY)
         context.store.put_fact(PLACE, url, locked.sha256.encode())
         path = context.store.file(locked.sha256)
     if path is None:
         message = f"{name} was removed from the cache while it was in use"
         raise IntegrityError(message, hint="run the same command again")
     size = path.stat().st_size
-    if size > python_archive.LARGEST:
-        message = f"{name} has {size} bytes (limit {python_archive.LARGEST})"
+    if size > python_archive.LARGEST_ARCHIVE:
+        message = f"{name} has {size} bytes (limit {python_archive.LARGEST_ARCHIVE})"
         raise IntegrityError(message, hint=python_archive.HINT)
-    build = _described(path, name, source.version, arch, context)
+    build = _describe_archive(path, name, source.version, arch, context)
     return PythonArchive(file=name, size=size, sha256=path.name, version=build.version)
 
 
-def _stored(source: StandalonePython, arch: Arch, url: str, context: Context) -> Path | None:
+def _stored_archive(
+    source: StandalonePython, arch: Arch, url: str, context: Context
+) -> Path | None:
     """The archive in the store, found by the sha256 in the matrix or recorded for this URL."""
     sha256: Sha256 = source.sha256.get(arch, "")
     if not sha256:
@@ -75,12 +77,14 @@ def _stored(source: StandalonePython, arch: Arch, url: str, context: Context) ->
     return context.store.file(sha256) if sha256 else None
 
 
-def _described(path: Path, name: str, python: str, arch: Arch, context: Context) -> StandaloneBuild:
+def _describe_archive(
+    path: Path, name: str, python: str, arch: Arch, context: Context
+) -> StandaloneBuild:
     key = f"{path.name} {python} {arch}"
     stored = context.store.fact(FACT, key)
     if stored is not None:
         return msgspec.json.decode(stored, type=StandaloneBuild)
-    build = python_archive.describe(path, name, python=python, arch=arch)
+    build = python_archive.describe_archive(path, name, python=python, arch=arch)
     context.store.put_fact(FACT, key, msgspec.json.encode(build))
     return build
 
@@ -91,7 +95,7 @@ def file_name(url: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+~-]", "_", name)
 
 
-def request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
+def archive_request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
     """A request for a locked archive at `urls`."""
     hint = (
         "add another URL of the same file under `archives` in matrix.yaml, or fill a mirror on a"
@@ -100,17 +104,17 @@ def request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
     return FileRequest(locked, lambda: urls, hint)
 
 
-def fetched(
+def fetch_locked_archive(
     base: DebianBase, locked: PythonArchive | None, arch: Arch, context: Context
 ) -> tuple[PythonArchive, Path] | None:
     """Fetch the archive of `base` if the store lacks it; returns it with its path.
 
     `locked` is the archive in a lock, if known. None for a base with Debian's Python. Raises the
-    errors of `resolve` and `fetch_all`.
+    errors of `fetch_archive` and `fetch_all`.
     """
-    source = base.standalone
+    source = base.standalone_python
     if source is None:
         return None
-    chosen = locked or resolve(source, arch, context)
-    wants = [request(chosen, [url for key, url in source.archives.items() if key == arch])]
+    chosen = locked or fetch_archive(source, arch, context)
+    wants = [archive_request(chosen, [url for key, url in source.archives.items() if key == arch])]
     return chosen, fetch_all(wants, context, title=f"fetching {chosen.file}")[chosen.sha256]

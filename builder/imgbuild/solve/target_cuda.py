@@ -9,16 +9,16 @@ from packaging.version import Version
 
 from imgbuild.errors import NoSolution
 from imgbuild.index import cuda_releases
-from imgbuild.index.catalogue import Catalogue, OfferedFile
+from imgbuild.index.catalogue import FileCatalogue, OfferedFile
 from imgbuild.index.pages import IndexFile
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.solve import refusal
 from imgbuild.solve.open_torch import OpenTorch
 from imgbuild.solve.problem import SolveProblem
 
 
-def find(
-    problem: SolveProblem, catalogue: Catalogue, open_torch: OpenTorch | None
+def find_cuda_release(
+    problem: SolveProblem, catalogue: FileCatalogue, open_torch: OpenTorch | None
 ) -> cuda_releases.CudaRelease:
     """The newest patch release of the target's CUDA that torch's requirements allow.
 
@@ -28,16 +28,18 @@ def find(
     name, target, context = problem.name, problem.target, problem.context
     torch: list[Requirement] = []
     pin = target.pins.get("torch") or (open_torch.version if open_torch is not None else None)
-    offer = pinned(catalogue, "torch", pin) if pin else None
+    offer = pinned_file(catalogue, "torch", pin) if pin else None
     if offer is not None:
-        torch_metadata = metadata(offer.wheel, catalogue.ranges, context.store)
-        torch = cuda_releases.active(torch_metadata, catalogue.rules.tags.markers)
+        torch_metadata = read_wheel_metadata(offer.wheel, catalogue.ranges, context.store)
+        torch = cuda_releases.active_requirements(
+            torch_metadata, catalogue.rules.tags.environment_markers
+        )
         refuse_cpu_build(problem, catalogue, offer.wheel, torch)
     files = catalogue.indexes.files(cuda_releases.METAPACKAGE)
     wheels = {file.version: file for file in files if file.is_wheel and file.version is not None}
     release, reasons = cuda_releases.first_compatible(
-        cuda_releases.of_minor(wheels, target.cuda),
-        lambda version: metadata(wheels[version], context.http, context.store),
+        cuda_releases.releases_of_minor(wheels, target.cuda),
+        lambda version: read_wheel_metadata(wheels[version], context.http, context.store),
         torch,
     )
     if release is None:
@@ -56,12 +58,12 @@ def find(
     return release
 
 
-def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
+def pinned_file(catalogue: FileCatalogue, package: str, pin: str) -> OfferedFile | None:
     """The best file of the pinned version; pins without a local part match `2.6.0+cu124`."""
     requested = Version(pin)
     versions = {
         offer.wheel.version
-        for offer in catalogue.offers(package)
+        for offer in catalogue.offered_files(package)
         if offer.wheel.version is not None
         and requested in (offer.wheel.version, Version(offer.wheel.version.public))
     }
@@ -69,7 +71,10 @@ def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
 
 
 def refuse_cpu_build(
-    problem: SolveProblem, catalogue: Catalogue, torch: IndexFile, requires: Sequence[Requirement]
+    problem: SolveProblem,
+    catalogue: FileCatalogue,
+    torch: IndexFile,
+    requires: Sequence[Requirement],
 ) -> None:
     """Raise NoSolution if the compatible torch has no CUDA or another CUDA release."""
     version, target = torch.version, problem.target
@@ -87,21 +92,21 @@ def refuse_cpu_build(
     else:
         return
     message = f"{problem.name} cannot be solved for {problem.arch}"
-    reasons = (f"{reason} ({torch.name})", *refusal.of_pins(catalogue))
+    reasons = (f"{reason} ({torch.name})", *refusal.pin_refusals(catalogue))
     raise NoSolution(
         message, reasons=reasons, hint="assign torch to an index that has a CUDA build"
     )
 
 
-def check(
+def check_components(
     problem: SolveProblem, release: cuda_releases.CudaRelease, versions: Mapping[str, str]
 ) -> None:
     """Raise NoSolution if a chosen NVIDIA component is not of the target's CUDA release."""
-    broken = cuda_releases.violations(release, versions)
+    broken = cuda_releases.release_violations(release, versions)
     if broken:
         message = f"{problem.name} on {problem.arch} would mix CUDA releases"
         raise NoSolution(
             message, reasons=broken, hint="pin the package that requires this component"
         )
-    for text in cuda_releases.outside(release, versions):
+    for text in cuda_releases.packages_outside_release(release, versions):
         problem.context.reporter.detail(f"CUDA {release.version} has no component {text}")

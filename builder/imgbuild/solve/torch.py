@@ -12,11 +12,11 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imgbuild.index import cuda_releases
-from imgbuild.index.catalogue import Catalogue
+from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.project import releases
-from imgbuild.system.threads import Stop, each
-from imgbuild.values import normalize
+from imgbuild.system.threads import StopFlag, run_for_each
+from imgbuild.values import normalize_package
 
 TORCH = "torch"
 # Each release of these is built for one torch; the first pinned one is used.
@@ -40,15 +40,15 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
         return f"torch {self.version} ({built}: {self.evidence})"
 
 
-def build_of(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
+def torch_build(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
     """The build of torch `version` with these active requirements."""
-    if cuda := releases.of_local(version.local):
+    if cuda := releases.cuda_of_local_version(version.local):
         return TorchBuild(version=version, cuda=cuda, evidence=f"+{version.local}")
     needed = list(requires)
     for requirement in needed:
-        name = normalize(requirement.name)
+        name = normalize_package(requirement.name)
         if name in (cuda_releases.METAPACKAGE, RUNTIME) or name.startswith(f"{RUNTIME}-cu"):
-            release = minor(requirement)
+            release = exact_release(requirement)
             if release is not None:
                 evidence = f"requires {name}{requirement.specifier}"
                 return TorchBuild(version=version, cuda=release, evidence=evidence)
@@ -57,7 +57,7 @@ def build_of(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
     return TorchBuild(version=version, cuda=None, evidence="has no CUDA release")
 
 
-def minor(requirement: Requirement) -> str | None:
+def exact_release(requirement: Requirement) -> str | None:
     """The CUDA release of an exact requirement: "12.4" of `==12.4.127`; None if it is not exact."""
     for item in requirement.specifier:
         if item.operator == "==":
@@ -65,29 +65,33 @@ def minor(requirement: Requirement) -> str | None:
     return None
 
 
-def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[TorchBuild, ...]:
+def torch_builds(
+    catalogue: FileCatalogue, read: Callable[[IndexFile], bytes]
+) -> tuple[TorchBuild, ...]:
     """All final builds of torch that the target can use, newest first; `read` returns METADATA."""
     versions = sorted(
         {
             offer.wheel.version
-            for offer in catalogue.offers(TORCH)
+            for offer in catalogue.offered_files(TORCH)
             if offer.wheel.version is not None and not offer.wheel.version.is_prerelease
         },
         reverse=True,
     )
 
-    def _build(version: Version, _: Stop) -> TorchBuild | None:
+    def _read_build(version: Version, _: StopFlag) -> TorchBuild | None:
         offer = catalogue.chosen(TORCH, version)
         if offer is None:
             return None
-        requires = cuda_releases.active(read(offer.wheel), catalogue.rules.tags.markers)
-        return build_of(version, requires)
+        requires = cuda_releases.active_requirements(
+            read(offer.wheel), catalogue.rules.tags.environment_markers
+        )
+        return torch_build(version, requires)
 
-    builds = each(versions, _build, threads=READERS)
+    builds = run_for_each(versions, _read_build, threads=READERS)
     return tuple(build for build in builds if build is not None)
 
 
-def spec_of(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
+def matching_specifier(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
     """A specifier that matches exactly `allowed` among `versions`.
 
     The bounds have no local versions ("+cu124"), which only `==` and `!=` accept.
@@ -97,7 +101,7 @@ def spec_of(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
     return ",".join([f">={low}", f"<={high}", *(f"!={v}" for v in gaps)])
 
 
-def summary(torch_builds: Sequence[TorchBuild]) -> str:
+def cuda_summary(torch_builds: Sequence[TorchBuild]) -> str:
     """CUDA releases by version range: "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
     runs: list[list[TorchBuild]] = []
     for build in torch_builds:

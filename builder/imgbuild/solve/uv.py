@@ -16,16 +16,16 @@ import msgspec
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.index.catalogue import Amend, Catalogue, no_additions
+from imgbuild.index.catalogue import AdditionsProvider, FileCatalogue, no_additions
 from imgbuild.system import process, programs
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.system.uv_program import binary, clean
-from imgbuild.values import normalize
+from imgbuild.system.uv_program import uv_command, uv_path
+from imgbuild.values import normalize_package
 
 DEFAULT_INDEX = re.compile(r"^--(?:default-)?index(?:-url)? (\S+)$", re.MULTILINE)
 ROOT = Path("/")
 # Message of uv 0.9 for a requirement with a URL in METADATA of an index package.
-BY_ADDRESS = re.compile(r"Package `([^`]+)` was included as a URL dependency")
+ADDRESS_MESSAGE = re.compile(r"Package `([^`]+)` was included as a URL dependency")
 PIP_INDEX = re.compile(r"^([a-z:]+)\.index-url='(.*)'$", re.MULTILINE)
 
 
@@ -37,7 +37,7 @@ class ChosenPackage(msgspec.Struct, frozen=True, kw_only=True):
     via: tuple[str, ...] = ()
 
 
-class Unsolvable(Exception):
+class UnsolvableError(Exception):
     """Raised if uv finds no solution; the argument is uv's explanation."""
 
 
@@ -50,11 +50,11 @@ def default_index() -> str:
     contain a password: never print it.
     """
     query = [
-        *(binary(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"),
+        *(uv_path(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"),
         *("--python", sys.executable, "--no-python-downloads"),
     ]
     configured = _named_index([*query, "-"])
-    built_in = _named_index([*clean(), *query, "--no-config", "-"])
+    built_in = _named_index([*uv_command(), *query, "--no-config", "-"])
     if configured == built_in:
         return pip_index() or configured
     return configured
@@ -62,7 +62,7 @@ def default_index() -> str:
 
 def _named_index(command: Sequence[str]) -> str:
     # Not in the current folder, where uv would read uv.toml and pyproject.toml.
-    done = process.run(command, stdin="", cwd=ROOT, env=_settings_file("UV_CONFIG_FILE"))
+    done = process.run_command(command, stdin="", cwd=ROOT, env=_settings_file("UV_CONFIG_FILE"))
     match = DEFAULT_INDEX.search(done.stdout)
     if match is None:
         message = "uv has no default index"
@@ -72,9 +72,9 @@ def _named_index(command: Sequence[str]) -> str:
 
 def pip_index() -> str | None:
     """The index configured for pip: PIP_INDEX_URL or pip.conf; None if there is none."""
-    command = [*programs.python(), "-m", "pip", "config", "list"]
+    command = [*programs.python_command(), "-m", "pip", "config", "list"]
     env = _settings_file("PIP_CONFIG_FILE")
-    listed = process.run(command, check=False, cwd=ROOT, env=env).stdout
+    listed = process.run_command(command, check=False, cwd=ROOT, env=env).stdout
     settings = dict(PIP_INDEX.findall(listed))
     return settings.get(":env:") or settings.get("install") or settings.get("global")
 
@@ -105,12 +105,12 @@ class AddressRequired(Exception):
         self.package = package
 
 
-def resolve(
-    catalogue: Catalogue,
+def run_resolver(
+    catalogue: FileCatalogue,
     requirements: Sequence[str],
     bounds: ResolverBounds,
     store: Store,
-    amend: Amend = no_additions,
+    amend: AdditionsProvider = no_additions,
 ) -> tuple[ChosenPackage, ...]:
     """Resolve from `catalogue` with METADATA amended; Unsolvable if there is no solution.
 
@@ -120,7 +120,7 @@ def resolve(
 
     tags = catalogue.rules.tags
     try:
-        with server.serve(catalogue, amend) as index, store.scratch() as folder:
+        with server.serve_index(catalogue, amend) as index, store.scratch() as folder:
             return compile_requirements(
                 requirements,
                 bounds,
@@ -149,12 +149,12 @@ def compile_requirements(
     `python` is a version ("3.11.2"), `platform` a platform name of uv, `folder` a folder for
     temporary files.
     """
-    constraints = _written(folder / "constraints.txt", bounds.constraints)
-    overrides = _written(folder / "overrides.txt", bounds.overrides)
+    constraints = _write_lines(folder / "constraints.txt", bounds.constraints)
+    overrides = _write_lines(folder / "overrides.txt", bounds.overrides)
     # Uv prefers the versions in its existing output file.
-    output = _written(folder / "requirements.txt", bounds.preferences)
+    output = _write_lines(folder / "requirements.txt", bounds.preferences)
     command = [
-        *(*clean(), binary(), "pip", "compile", "-", "--output-file", output),
+        *(*uv_command(), uv_path(), "pip", "compile", "-", "--output-file", output),
         *("--constraints", constraints, "--overrides", overrides, "--resolution", "highest"),
         *("--no-config", "--no-cache", "--no-progress", "--color", "never"),
         *("--python", sys.executable, "--no-python-downloads"),
@@ -162,23 +162,25 @@ def compile_requirements(
         *("--python-version", python, "--python-platform", platform, "--no-build"),
         *("--no-header", "--annotation-style", "line", "--prerelease", "if-necessary"),
     ]
-    result = process.run(command, stdin="\n".join(requirements) + "\n", check=False, cwd=folder)
+    result = process.run_command(
+        command, stdin="\n".join(requirements) + "\n", check=False, cwd=folder
+    )
     if result.status == 1 and "No solution found" in result.stderr:
-        raise Unsolvable(result.stderr.strip())
-    address = BY_ADDRESS.search(result.stderr)
+        raise UnsolvableError(result.stderr.strip())
+    address = ADDRESS_MESSAGE.search(result.stderr)
     if result.status != 0 and address is not None:
-        raise AddressRequired(normalize(address[1]))
+        raise AddressRequired(normalize_package(address[1]))
     if result.status != 0:
-        raise process.failure(command, result)
-    return parse(result.stdout)
+        raise process.command_error(command, result)
+    return parse_output(result.stdout)
 
 
-def _written(path: Path, lines: Sequence[str]) -> str:
+def _write_lines(path: Path, lines: Sequence[str]) -> str:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(path)
 
 
-def parse(text: str) -> tuple[ChosenPackage, ...]:
+def parse_output(text: str) -> tuple[ChosenPackage, ...]:
     """Parse uv's output (`name==version  # via a, b`), sorted by package."""
     chosen = []
     for line in text.splitlines():
@@ -190,7 +192,7 @@ def parse(text: str) -> tuple[ChosenPackage, ...]:
         via = [part.strip() for part in note.strip().removeprefix("via").split(",")]
         chosen.append(
             ChosenPackage(
-                package=normalize(requirement.name),
+                package=normalize_package(requirement.name),
                 version=specifier.version,
                 via=tuple(part for part in via if part and not part.startswith("-")),
             )

@@ -16,18 +16,18 @@ def size_text(size: int) -> str:
     return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def format_count(number: int, noun: str, plural: str = "") -> str:
     """Format a number with its noun: 1 package, 2 packages; `plural` if it does not end in "s"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+def join_first(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """The first `most` of the texts, and the number of others: a, b and 3 more."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
 
 
-def paragraph(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+def wrap_paragraph(text: str, width: int, first: str = "", others: str = "") -> list[str]:
     """Wrap `text` at `width` columns; lines begin with `first`, then with `others`.
 
     Words are not broken.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, ParamSpec, TypeVar
 
-from imgbuild.errors import ImgbuildError, InputError, IntegrityError, Signal
+from imgbuild.errors import ControlSignal, ImgbuildError, InputError, IntegrityError
 from imgbuild.system.folder import CHUNK, regular_file
 
 P = ParamSpec("P")
@@ -23,11 +23,11 @@ R = TypeVar("R")
 REMEDY = "the file is damaged or malicious; download it again, or use another version"
 NONSENSE = "the server's response is invalid; use another server, or contact its administrator"
 LIMIT = 256 << 20  # bytes of a document
-SHOWN = 200  # characters of another error's text
+SHOWN_CHARACTERS = 200  # characters of another error's text
 
 
 @contextlib.contextmanager
-def reading(place: object, *, hint: str = REMEDY) -> Iterator[None]:
+def convert_read_errors(place: object, *, hint: str = REMEDY) -> Iterator[None]:
     """Raise any failure as IntegrityError with `place` and `hint`.
 
     Errors of imgbuild, signals and errors of the operating system, such as a full disk, are not
@@ -35,34 +35,38 @@ def reading(place: object, *, hint: str = REMEDY) -> Iterator[None]:
     """
     try:
         yield
-    except (ImgbuildError, Signal):
+    except (ImgbuildError, ControlSignal):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
-        text = " ".join(str(error).split())[:SHOWN]
+        text = " ".join(str(error).split())[:SHOWN_CHARACTERS]
         fault = f"{type(error).__name__}: {text}" if text else type(error).__name__
         message = f"{place} cannot be read: {fault}"
         raise IntegrityError(message, hint=hint) from error
 
 
-def reads(parameter: str, *, hint: str = REMEDY) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function that reads its argument `parameter` with `reading`."""
+def reads_untrusted(
+    parameter: str, *, hint: str = REMEDY
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function that reads its argument `parameter` with `convert_read_errors`."""
 
-    def _decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def _decorate_reader(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
 
         @functools.wraps(function)
-        def _reading(*args: P.args, **kwargs: P.kwargs) -> R:
-            with reading(signature.bind(*args, **kwargs).arguments[parameter], hint=hint):
+        def _call_reader(*args: P.args, **kwargs: P.kwargs) -> R:
+            with convert_read_errors(
+                signature.bind(*args, **kwargs).arguments[parameter], hint=hint
+            ):
                 return function(*args, **kwargs)
 
-        return _reading
+        return _call_reader
 
-    return _decorate
+    return _decorate_reader
 
 
-def regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
     """Open the file at `path`, also for `open(opener=…)`; links are followed.
 
     IntegrityError for a pipe, a device or a folder, without blocking; OSError if it cannot be
@@ -76,7 +80,7 @@ def regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
         raise IntegrityError(message, hint=hint) from error
 
 
-class Limited:
+class LimitedStream:
     """A stream of unpacked data that ends with an error after `limit` bytes."""
 
     def __init__(self, source: IO[bytes], limit: int) -> None:
@@ -92,9 +96,9 @@ class Limited:
         return data
 
 
-def content(path: Path, limit: int = LIMIT) -> bytes:
+def read_regular_file(path: Path, limit: int = LIMIT) -> bytes:
     """The bytes of the regular file at `path`; IntegrityError if it exceeds `limit` bytes."""
-    with open(path, "rb", opener=regular) as file:
+    with open(path, "rb", opener=open_regular) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         message = f"{path} has more than {limit} bytes"

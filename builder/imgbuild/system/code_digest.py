@@ -34,14 +34,14 @@ def code_digest(*modules: str, alone: str | None = None) -> str:
     types), the data files they use, and the version of Python, which determines the readable
     syntax. For `alone`, it covers only the source and no imports.
     """
-    return digest_in(resources.files(PACKAGE), modules, sys.version_info[:2], alone=alone)
+    return digest_of_copy(resources.files(PACKAGE), modules, sys.version_info[:2], alone=alone)
 
 
-def digest_in(
+def digest_of_copy(
     root: Traversable, modules: Iterable[str], python: tuple[int, ...], *, alone: str | None = None
 ) -> str:
     """Like `code_digest`, for a copy of the package in the folder `root` and for `python`."""
-    files = closure(root, modules)
+    files = source_closure(root, modules)
     path = _file(root, alone) if alone is not None else None
     if path is not None:
         files[path] = root.joinpath(path).read_bytes()
@@ -51,7 +51,7 @@ def digest_in(
     return digest.hexdigest()
 
 
-def closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
+def source_closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
     """The files of `modules` and all files on which they depend: content by path below `root`."""
     contents: dict[str, bytes] = {}
     waiting = list(modules)
@@ -75,7 +75,7 @@ def _references(source: bytes) -> tuple[list[str], frozenset[str]]:
     """The data files and folders in a module's source, and its imports from the package."""
     text = source.decode()
     data = [f"data/{path}" for pattern in _DATA for path in pattern.findall(text)]
-    return data, frozenset(_imported(text))
+    return data, frozenset(_imported_names(text))
 
 
 def _data(root: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
@@ -89,7 +89,7 @@ def _data(root: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
             yield from _data(root, f"{path}/{item.name}")
 
 
-def _imported(source: str) -> Iterator[str]:
+def _imported_names(source: str) -> Iterator[str]:
     """The modules, and names in modules, that `source` imports, in dotted form."""
     for parent, names, plain in _IMPORT.findall(source):
         if plain:

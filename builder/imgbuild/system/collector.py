@@ -7,19 +7,19 @@ import gc
 from collections.abc import Iterator
 
 
-class _Process:
+class _ProcessState:
     """`ends`: this process ends after one command, and the system frees its memory."""
 
     ends = False
 
 
 def process_ends() -> None:
-    """Allow `paused(freeze=True)` to freeze objects."""
-    _Process.ends = True
+    """Allow `pause_collector(freeze=True)` to freeze objects."""
+    _ProcessState.ends = True
 
 
 @contextlib.contextmanager
-def paused(*, freeze: bool = False) -> Iterator[None]:
+def pause_collector(*, freeze: bool = False) -> Iterator[None]:
     """Run the block without Python's cyclic garbage collector; restores its previous state.
 
     With `freeze`, later collections skip the objects that exist at the end of the block, because
@@ -32,6 +32,6 @@ def paused(*, freeze: bool = False) -> Iterator[None]:
         yield
     finally:
         if collecting:
-            if freeze and _Process.ends:
+            if freeze and _ProcessState.ends:
                 gc.freeze()
             gc.enable()

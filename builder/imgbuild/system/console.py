@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from imgbuild.system.amounts import size_text
-from imgbuild.system.control_characters import visible
+from imgbuild.system.control_characters import escape_control
 
 if TYPE_CHECKING:
     from rich.console import Console as Rich
@@ -30,7 +30,7 @@ _UNIT = re.compile(
 )
 
 
-def wrapped(text: str, width: int, *, taken: int = 0) -> str:
+def wrap_text(text: str, width: int, *, taken: int = 0) -> str:
     """Wrap `text` at `width` columns; the first line is `taken` columns shorter.
 
     Words, backquoted spans and commands are not broken, even if they are too wide. Lines that fit
@@ -39,12 +39,12 @@ def wrapped(text: str, width: int, *, taken: int = 0) -> str:
     lines = text.split("\n")
     return "\n".join(
         line if len(line) + (0 if number else taken) <= width
-        else _broken(line, width, 0 if number else taken)
+        else _break_line(line, width, 0 if number else taken)
         for number, line in enumerate(lines)
     )  # fmt: skip
 
 
-def _broken(line: str, width: int, taken: int) -> str:
+def _break_line(line: str, width: int, taken: int) -> str:
     below = " " * (len(line) - len(line.lstrip()) + 2)
     parts: list[str] = []
     column = taken
@@ -58,14 +58,14 @@ def _broken(line: str, width: int, taken: int) -> str:
     return "".join(parts)
 
 
-def escape(text: str) -> str:
-    """`visible(text)` with rich markup escaped."""
+def escape_markup(text: str) -> str:
+    """`escape_control(text)` with rich markup escaped."""
     from rich.markup import escape as escaped
 
-    return escaped(visible(text))
+    return escaped(escape_control(text))
 
 
-class Bar:
+class ConsoleBar:
     """One line of progress, counted in bytes or in items."""
 
     def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
@@ -80,7 +80,7 @@ class Bar:
     def describe(self, text: str) -> None:
         """Replace the title of the bar."""
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=escape(text))
+            self._progress.update(self._task, description=escape_markup(text))
 
 
 class Console:
@@ -108,11 +108,11 @@ class Console:
         Control characters are escaped on a terminal, but not in a pipe or file.
         """
         if sys.stdout.isatty():
-            text = visible(text)
+            text = escape_control(text)
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
 
-    def styled(self, lines: Iterable[Sequence[tuple[str, str]]]) -> None:
+    def print_styled(self, lines: Iterable[Sequence[tuple[str, str]]]) -> None:
         """Write lines of a result to a terminal; each is a sequence of texts with rich styles.
 
         Control characters are escaped. Without colours (NO_COLOR, TERM=dumb), it is the same as
@@ -123,7 +123,7 @@ class Console:
 
         terminal = Rich(file=sys.stdout, highlight=False, soft_wrap=True, emoji=False)
         for line in lines:
-            terminal.print(Text.assemble(*((visible(text), style) for text, style in line)))
+            terminal.print(Text.assemble(*((escape_control(text), style) for text, style in line)))
 
     def info(self, text: str) -> None:
         """Print a message, except with `-q`."""
@@ -137,35 +137,35 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Print a warning, also with `-q`."""
-        self._labelled("warning:", "bold yellow", text)
+        self._print_labelled("warning:", "bold yellow", text)
 
     def error(self, text: str, *, hint: str | None = None) -> None:
         """Print an error and its remedy `hint`."""
-        self._labelled("error:", "bold red", text)
+        self._print_labelled("error:", "bold red", text)
         if hint:
-            self._labelled("hint:", "bold cyan", hint)
+            self._print_labelled("hint:", "bold cyan", hint)
 
-    def _labelled(self, label: str, style: str, text: str) -> None:
-        if _plain():
+    def _print_labelled(self, label: str, style: str, text: str) -> None:
+        if _is_plain():
             self._message(f"{label} {text}")
             return
-        fitted = self._fitted(text, taken=len(label) + 1)
+        fitted = self._fit_text(text, taken=len(label) + 1)
         self._terminal.print(f"[{style}]{label}[/] {fitted}")
 
     def _message(self, text: str, *, style: str | None = None) -> None:
         """Print a line to stderr."""
-        if _plain():
-            sys.stderr.write(f"{visible(text).expandtabs()}\n")
+        if _is_plain():
+            sys.stderr.write(f"{escape_control(text).expandtabs()}\n")
             sys.stderr.flush()
         else:
-            self._terminal.print(self._fitted(text), style=style)
+            self._terminal.print(self._fit_text(text), style=style)
 
-    def _fitted(self, text: str, *, taken: int = 0) -> str:
+    def _fit_text(self, text: str, *, taken: int = 0) -> str:
         """`text` for rich, wrapped if stderr is a terminal."""
-        shown = visible(text)
+        shown = escape_control(text)
         if self._terminal.file.isatty():
-            shown = wrapped(shown, self._terminal.width, taken=taken)
-        return escape(shown)
+            shown = wrap_text(shown, self._terminal.width, taken=taken)
+        return escape_markup(shown)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -178,49 +178,49 @@ class Console:
     @property
     def on_terminal(self) -> bool:
         """Whether progress can be shown: messages are enabled and go to a terminal."""
-        return self.verbosity >= 0 and not _plain() and self._terminal.is_terminal
+        return self.verbosity >= 0 and not _is_plain() and self._terminal.is_terminal
 
     @contextlib.contextmanager
     def progress(
         self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
-    ) -> Iterator[Bar]:
+    ) -> Iterator[ConsoleBar]:
         """A progress bar, on a terminal only. `unit` is "bytes" or the name of the items.
 
         Only one bar is shown at a time: a nested bar replaces the outer one until it ends.
         """
         if not self.on_terminal:
-            yield Bar(None, None)
+            yield ConsoleBar(None, None)
             return
         if self._progress is not None:
-            with _instead(self._progress, unit, title, total, done) as bar:
+            with _nested_bar(self._progress, unit, title, total, done) as bar:
                 yield bar
             return
         with _line(self._terminal) as progress:
             self._progress = progress
             try:
-                with _instead(progress, unit, title, total, done) as bar:
+                with _nested_bar(progress, unit, title, total, done) as bar:
                     yield bar
             finally:
                 self._progress = None
 
 
-def _plain() -> bool:
+def _is_plain() -> bool:
     """Whether stderr is not a terminal, and no variable of rich overrides that."""
     named = os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1"
     return not (named or sys.stderr.isatty())
 
 
 @contextlib.contextmanager
-def _instead(
+def _nested_bar(
     progress: Progress, unit: str, title: str, total: int | None, done: int
-) -> Iterator[Bar]:
+) -> Iterator[ConsoleBar]:
     """Show a nested bar instead of the bar of `progress` until the nested one ends."""
     hidden = [task.id for task in progress.tasks if task.visible]
     for task in hidden:
         progress.update(task, visible=False)
-    shown = progress.add_task(escape(title), total=total, completed=done, unit=unit)
+    shown = progress.add_task(escape_markup(title), total=total, completed=done, unit=unit)
     try:
-        yield Bar(progress, shown)
+        yield ConsoleBar(progress, shown)
     finally:
         progress.refresh()
         progress.remove_task(shown)
@@ -271,13 +271,13 @@ def time_text(task: Task) -> str:
 
     No estimate is shown for a task that has reached its total but has not ended.
     """
-    elapsed = f"elapsed {_clock(task.elapsed or 0)}"
+    elapsed = f"elapsed {_format_duration(task.elapsed or 0)}"
     if task.total is None or task.time_remaining is None or task.time_remaining < 1:
         return elapsed
-    return f"{elapsed}, remaining {_clock(task.time_remaining)}"
+    return f"{elapsed}, remaining {_format_duration(task.time_remaining)}"
 
 
-def _clock(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

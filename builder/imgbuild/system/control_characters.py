@@ -7,7 +7,7 @@ import re
 
 from imgbuild.values import CONTROLS
 
-IN_LINES = re.compile(rf"(?![\t\n])[{CONTROLS}]")  # a text of several lines may have tabs
+HIDDEN_IN_LINES = re.compile(rf"(?![\t\n])[{CONTROLS}]")  # a text of several lines may have tabs
 # A regular expression set: format characters (Unicode 15.1, category Cf), which are invisible
 # or change the display of adjacent text, and so can disguise it.
 FORMATS = (
@@ -18,15 +18,15 @@ FORMATS = (
 _HIDDEN = re.compile(rf"(?![\t\n])[{CONTROLS}{FORMATS}]")
 
 
-def visible(text: str) -> str:
+def escape_control(text: str) -> str:
     """`text` with control and format characters, except tab and newline, as visible escapes.
 
     Without escapes, text from servers and files could control the terminal or mislead readers.
     """
-    return _HIDDEN.sub(_escaped, text)
+    return _HIDDEN.sub(_escape_match, text)
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape_match(match: re.Match[str]) -> str:
     number = ord(match[0])
     if number > 0xFFFF:
         return f"\\U{number:08x}"

@@ -7,7 +7,9 @@ import threading
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-SIGNALLED = 128  # plus the number of a signal: the status of a process that it ended, in a shell
+SIGNAL_STATUS = (
+    128  # plus the number of a signal: the status of a process that it ended, in a shell
+)
 
 
 class EndSignal(KeyboardInterrupt):
@@ -18,12 +20,12 @@ class EndSignal(KeyboardInterrupt):
         self.number = number
 
 
-_received: list[int] = []
+_received_signals: list[int] = []
 
 
-def received() -> int | None:
+def received_signal() -> int | None:
     """The number of the first signal raised as `EndSignal`."""
-    return _received[0] if _received else None
+    return _received_signals[0] if _received_signals else None
 
 
 def raise_signals() -> None:
@@ -32,9 +34,9 @@ def raise_signals() -> None:
         return
     for sign in SIGNALS:
         if signal.getsignal(sign) is signal.SIG_DFL:
-            signal.signal(sign, _raise)
+            signal.signal(sign, _raise_for_signal)
 
 
-def _raise(number: int, _: FrameType | None) -> None:
-    _received.append(number)
+def _raise_for_signal(number: int, _: FrameType | None) -> None:
+    _received_signals.append(number)
     raise EndSignal(number)

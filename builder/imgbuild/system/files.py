@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 from imgbuild.system.amounts import size_text
-from imgbuild.system.folder import OTHERS, OpenFolder, regular_file, remove_all, try_lock
+from imgbuild.system.folder import OTHERS_WRITE, OpenFolder, regular_file, remove_folder, try_lock
 
 NO_SPACE_HINT = (
     "free some space with `imgbuild cache prune --max-size 20G`, or set IMGBUILD_CACHE to a folder"
@@ -28,11 +28,11 @@ CACHE_HINT = "set IMGBUILD_CACHE to a writable folder"
 FULL_HINT = "free some space on that file system"
 OUTPUT_HINT = "choose another folder with --output"
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_FOLDER = (errno.EEXIST, errno.ENOTDIR)
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+_DENIED_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FOLDER_ERRORS = (errno.EEXIST, errno.ENOTDIR)
 # Errors of a network file system that is mounted without locks.
-_LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+_LOCKLESS_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def data(name: str) -> Path:
@@ -40,7 +40,7 @@ def data(name: str) -> Path:
     return Path(str(resources.files("imgbuild").joinpath("data", name)))
 
 
-def home() -> Path:
+def home_folder() -> Path:
     """The user's home folder; InputError without HOME and without an entry in /etc/passwd."""
     try:
         return Path.home()
@@ -51,7 +51,7 @@ def home() -> Path:
         raise InputError(message, hint="set HOME, or IMGBUILD_CACHE and XDG_CONFIG_HOME") from error
 
 
-def expanded(path: str | Path) -> Path:
+def expand_home(path: str | Path) -> Path:
     """`path` with `~` or `~USER` expanded; unchanged if there is no home folder."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib raises RuntimeError
 
@@ -62,27 +62,27 @@ def xdg_folder(variable: str, default: str) -> Path:
     Relative paths in the variable are ignored, as the XDG specification requires.
     """
     named = os.environ.get(variable, "")
-    return Path(named) if named.startswith("/") else home() / default
+    return Path(named) if named.startswith("/") else home_folder() / default
 
 
-def described(error: OSError, place: Path, *, hint: str | None = None) -> ImgbuildError:
+def convert_os_error(error: OSError, place: Path, *, hint: str | None = None) -> ImgbuildError:
     """Convert `error`, which occurred at `place`, to an error with a hint.
 
     `hint` is the remedy if `place` is full or not writable; the default is for the cache.
     """
     reason = error.strerror or str(error)
-    if error.errno in FULL:
+    if error.errno in DISK_FULL_ERRORS:
         message = f"no space left for {place}: {reason}"
         if error.errno == errno.ENOSPC and (free := free_bytes(place)) is not None:
             message += f" ({size_text(free)} free)"
         return WorkFailed(message, hint=hint or NO_SPACE_HINT)
-    if error.errno in _DENIED:
+    if error.errno in _DENIED_ERRORS:
         message = f"cannot write to {place}: {reason}"
         return InputError(message, hint=hint or CACHE_HINT)
-    if error.errno in _NO_FOLDER:
+    if error.errno in _FOLDER_ERRORS:
         message = f"cannot write to {place}: it is not a folder, or a parent is a file"
         return InputError(message, hint=hint or CACHE_HINT)
-    if error.errno in _LOCKLESS:
+    if error.errno in _LOCKLESS_ERRORS:
         message = f"the file system of {place} has no file locks: {reason}"
         return InputError(message, hint="set IMGBUILD_CACHE to a folder on a local disk")
     return WorkFailed(f"cannot use {place}: {reason}")
@@ -101,30 +101,30 @@ def free_bytes(place: Path) -> int | None:
     return None
 
 
-def fullest(places: Iterable[Path]) -> Path:
+def fullest_disk(places: Iterable[Path]) -> Path:
     """The place whose file system has the least free space."""
     return min(places, key=lambda place: free_bytes(place) or 0)
 
 
 @contextlib.contextmanager
 def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
-    """Raise OSErrors as `described` returns them, except FileNotFoundError."""
+    """Raise OSErrors as `convert_os_error` returns them, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise described(error, place, hint=hint) from error
+        raise convert_os_error(error, place, hint=hint) from error
 
 
 @contextlib.contextmanager
-def named_if_full(place: Path) -> Iterator[None]:
+def name_full_disk(place: Path) -> Iterator[None]:
     """Set the path of disk-full errors without a path, as from writes to open files, to `place`."""
     try:
         yield
     except OSError as error:
-        if error.errno in FULL and error.filename is None:
-            raise described(error, place) from error
+        if error.errno in DISK_FULL_ERRORS and error.filename is None:
+            raise convert_os_error(error, place) from error
         raise
 
 
@@ -150,7 +150,7 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
             raise InputError(message, hint=hint)
         if free_bytes(folder) == 0:
             error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            raise described(error, path, hint=FULL_HINT)
+            raise convert_os_error(error, path, hint=FULL_HINT)
 
 
 def is_own(folder: Path, *, hint: str) -> bool:
@@ -165,7 +165,7 @@ def is_own(folder: Path, *, hint: str) -> bool:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         message = f"{folder} does not belong to the current user (user ID {os.geteuid()})"
         raise InputError(message, hint=hint)
-    return not status.st_mode & OTHERS
+    return not status.st_mode & OTHERS_WRITE
 
 
 def same_file(descriptor: int, path: Path) -> bool:
@@ -202,7 +202,7 @@ def _lock_file(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+def lock_file(path: Path, *, shared: bool = False) -> Iterator[None]:
     """Wait for the lock of the file at `path` and hold it. The file is never removed.
 
     Each call opens its own descriptor: threads and forked processes must not share one.
@@ -215,7 +215,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
-def sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
     """Flush the file or folder at `path` to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -224,7 +224,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def move(source: Path, destination: Path) -> None:
+def move_file(source: Path, destination: Path) -> None:
     """Rename the complete file `source` to `destination` atomically and make it read-only.
 
     It is read-only because layouts have hard links to it, and a write would damage the cache.
@@ -232,23 +232,23 @@ def move(source: Path, destination: Path) -> None:
     content.
     """
     source.chmod(0o444)
-    sync(source)
+    sync_path(source)
     destination.parent.mkdir(parents=True, exist_ok=True)
     source.replace(destination)
-    sync(destination.parent)
+    sync_path(destination.parent)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file for writing that replaces `path` at the end (see `OpenFolder.replacing`).
+def replace_file(path: Path) -> Iterator[BinaryIO]:
+    """A new file for writing that replaces `path` at the end (see `OpenFolder.replace_file`).
 
     Its parent folder, which may be reached through links, is created if missing.
     """
-    with OpenFolder.open(path.parent, make=True) as folder, folder.replacing(path.name) as file:
+    with OpenFolder.open(path.parent, make=True) as folder, folder.replace_file(path.name) as file:
         yield file
 
 
-def unshared_bytes(folder: Path) -> int:
+def unshared_size(folder: Path) -> int:
     """The size of `folder` in bytes, without files that have other hard links."""
     total = 0
     for parent, folders, names in os.walk(folder):
@@ -268,4 +268,4 @@ def remove_tree(place: Path) -> None:
     It works like `folder.remove_all`.
     """
     with contextlib.suppress(OSError):
-        remove_all(place)
+        remove_folder(place)

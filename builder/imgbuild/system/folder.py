@@ -35,7 +35,7 @@ _KINDS = {
 }
 LEVELS = 100  # of folders
 CHUNK = 1 << 20
-OTHERS = 0o022  # the modes with which other users may write
+OTHERS_WRITE = 0o022  # the modes with which other users may write
 REMEDY = "remove it, or move it to another place"
 LINK_REMEDY = "remove the link, because links are not followed there"
 
@@ -96,7 +96,7 @@ class OpenFolder:
     def status(self, name: str) -> os.stat_result | None:
         """The status of `name`, without following links; None if it or a parent is missing."""
         try:
-            with self._above(name) as (above, last):
+            with self._open_parent(name) as (above, last):
                 return _status(last, above.descriptor)
         except FileNotFoundError:
             return None
@@ -110,7 +110,7 @@ class OpenFolder:
 
     def file(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
         """Open the regular file `name`; OSError if it cannot be opened."""
-        with self._above(name) as (above, last):
+        with self._open_parent(name) as (above, last):
             return regular_file(self.path / name, flags, mode, name=last, above=above.descriptor)
 
     def read(self, name: str) -> bytes:
@@ -129,20 +129,20 @@ class OpenFolder:
             with contextlib.suppress(OSError):
                 if self.read(name) == data:
                     return False
-        with self.replacing(name) as file:
+        with self.replace_file(name) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         return True
 
     @contextlib.contextmanager
-    def replacing(self, name: str) -> Iterator[BinaryIO]:
+    def replace_file(self, name: str) -> Iterator[BinaryIO]:
         """A new file for writing that becomes `name` at the end; it is removed after an error.
 
         Its random path is in `name` of the file object. It is locked, by which the next writer of
         `name` recognizes the leftovers of killed writers. The last of several writers wins.
         """
-        with self._above(name, make=True) as (above, last):
+        with self._open_parent(name, make=True) as (above, last):
             above.require_file(last)
             above.remove_leftovers(last)
             while True:
@@ -169,10 +169,10 @@ class OpenFolder:
     def new_file(self, name: str) -> BinaryIO:
         """Create the file `name` in this folder; FileExistsError if the name exists."""
 
-        def _opened(_: str, flags: int) -> int:
+        def _open_unnamed(_: str, flags: int) -> int:
             return os.open(name, flags | os.O_CLOEXEC, 0o666, dir_fd=self.descriptor)
 
-        return open(self.path / name, "x+b", opener=_opened)
+        return open(self.path / name, "x+b", opener=_open_unnamed)
 
     def rename(self, name: str, other: str) -> None:
         """Rename the file `name` in this folder to `other`, replacing a regular file."""
@@ -186,7 +186,7 @@ class OpenFolder:
         """
         os.rename(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
-    def link(self, descriptor: int, name: str) -> None:
+    def create_link(self, descriptor: int, name: str) -> None:
         """Create the hard link `name` to the open file `descriptor`; OSError if that fails.
 
         The link refers to the open file, even if its former name was replaced.
@@ -198,21 +198,21 @@ class OpenFolder:
         """Remove the regular file `name`; False if it is missing."""
         if self.require_file(name) is None:
             return False
-        with self._above(name) as (above, last), contextlib.suppress(FileNotFoundError):
+        with self._open_parent(name) as (above, last), contextlib.suppress(FileNotFoundError):
             os.unlink(last, dir_fd=above.descriptor)
             return True
         return False
 
     def remove_folder(self, name: str) -> None:
         """Remove the empty folder `name`; OSError if it is not empty."""
-        with self._above(name) as (above, last):
+        with self._open_parent(name) as (above, last):
             os.rmdir(last, dir_fd=above.descriptor)
 
     def names(self) -> list[str]:
         """The names of all entries, sorted."""
         return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - no path
 
-    def tree(self, levels: int = LEVELS) -> Iterator[str]:
+    def file_paths(self, levels: int = LEVELS) -> Iterator[str]:
         """The paths of all regular files below this folder.
 
         InputError for a link, and for folders nested deeper than `levels`.
@@ -226,7 +226,7 @@ class OpenFolder:
                 continue
             if stat.S_ISDIR(status.st_mode):
                 with self.folder(name) as below:
-                    yield from (f"{name}/{each}" for each in below.tree(levels - 1))
+                    yield from (f"{name}/{each}" for each in below.file_paths(levels - 1))
             elif stat.S_ISREG(status.st_mode):
                 yield name
             else:
@@ -244,7 +244,7 @@ class OpenFolder:
                     os.unlink(leftover, dir_fd=self.descriptor)
 
     @contextlib.contextmanager
-    def _above(self, name: str, *, make: bool = False) -> Iterator[tuple[OpenFolder, str]]:
+    def _open_parent(self, name: str, *, make: bool = False) -> Iterator[tuple[OpenFolder, str]]:
         """The parent folder of `name`, and the last component of `name`."""
         *folders, last = self._parts(name)
         if not folders:
@@ -293,7 +293,7 @@ def regular_file(
     raise _refusal(path, status, "a file")
 
 
-def remove_all(place: str | Path, above: int | None = None) -> None:
+def remove_folder(place: str | Path, above: int | None = None) -> None:
     """Remove the folder at `place`, relative to the descriptor `above`, with its content.
 
     Works level by level with one descriptor, because a tree may be deeper than the longest path or
@@ -301,14 +301,14 @@ def remove_all(place: str | Path, above: int | None = None) -> None:
     all other entries were removed. Links are not followed or removed, but raise an OSError.
     """
     errors: list[OSError] = []
-    descriptor = _writable(place, above)
+    descriptor = _open_writable(place, above)
     try:
         levels = [(os.fstat(descriptor), _remove_files(descriptor, errors))]
         while True:
             names = levels[-1][1]
             if names:
                 try:
-                    below = _writable(names[-1], descriptor)
+                    below = _open_writable(names[-1], descriptor)
                 except OSError as error:
                     names.pop()
                     errors.append(error)
@@ -326,7 +326,7 @@ def remove_all(place: str | Path, above: int | None = None) -> None:
             status, names = levels[-1]
             if not os.path.samestat(status, os.fstat(descriptor)):  # moved in the meantime
                 break
-            _try(errors, os.rmdir, names.pop(), descriptor)
+            _collect_error(errors, os.rmdir, names.pop(), descriptor)
     finally:
         os.close(descriptor)
     try:
@@ -335,7 +335,7 @@ def remove_all(place: str | Path, above: int | None = None) -> None:
         raise (errors or [error])[0] from None
 
 
-def _writable(name: str | Path, above: int | None) -> int:
+def _open_writable(name: str | Path, above: int | None) -> int:
     """Open the folder `name`, with permission to remove files."""
     try:
         descriptor = os.open(name, _FOLDER, dir_fd=above)
@@ -361,11 +361,13 @@ def _remove_files(descriptor: int, errors: list[OSError]) -> list[str]:
         if entry.is_dir(follow_symlinks=False):
             folders.append(entry.name)
         else:
-            _try(errors, os.unlink, entry.name, descriptor)
+            _collect_error(errors, os.unlink, entry.name, descriptor)
     return folders
 
 
-def _try(errors: list[OSError], remove: Callable[..., None], name: str, above: int) -> None:
+def _collect_error(
+    errors: list[OSError], remove: Callable[..., None], name: str, above: int
+) -> None:
     try:
         remove(name, dir_fd=above)
     except FileNotFoundError:
@@ -415,7 +417,7 @@ def is_shared(path: Path) -> bool:
         status = path.stat()
     except FileNotFoundError:
         return False
-    sticky = bool(status.st_mode & stat.S_ISVTX and status.st_mode & OTHERS)
+    sticky = bool(status.st_mode & stat.S_ISVTX and status.st_mode & OTHERS_WRITE)
     return sticky and status.st_uid in (0, os.geteuid())
 
 
@@ -438,21 +440,21 @@ def _is_made_private(folder: OpenFolder) -> bool:
             " root, mode 1777)"
         )
         raise InputError(message, hint=hint)
-    if not status.st_mode & OTHERS:
+    if not status.st_mode & OTHERS_WRITE:
         return True
     with contextlib.suppress(PermissionError):
-        os.fchmod(folder.descriptor, stat.S_IMODE(status.st_mode) & ~OTHERS)
+        os.fchmod(folder.descriptor, stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
     # File systems without modes are left as they are.
-    return bool(os.fstat(folder.descriptor).st_mode & OTHERS)
+    return bool(os.fstat(folder.descriptor).st_mode & OTHERS_WRITE)
 
 
 def is_private(status: os.stat_result) -> bool:
     """Whether only this user can have changed the regular file with `status`."""
-    exclusive = status.st_uid == os.geteuid() and not status.st_mode & OTHERS
+    exclusive = status.st_uid == os.geteuid() and not status.st_mode & OTHERS_WRITE
     return exclusive and stat.S_ISREG(status.st_mode)
 
 
-def copy(source: BinaryIO, target: BinaryIO) -> Sha256:
+def copy_and_hash(source: BinaryIO, target: BinaryIO) -> Sha256:
     """Copy the rest of `source` to `target`; returns the hash of the copied bytes."""
     copied = hashlib.sha256()
     while piece := source.read(CHUNK):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
-def processors() -> int:
+def processor_count() -> int:
     """The number of processors that this process can use."""
     return len(os.sched_getaffinity(0))
 
@@ -19,10 +19,10 @@ def copy_limit() -> int:
 
     A copy has only the thread that creates it, and locks of other threads remain locked.
     """
-    return processors() if threading.active_count() == 1 else 1
+    return processor_count() if threading.active_count() == 1 else 1
 
 
-class Forked:
+class ForkedCall:
     """A copy of this process that computes `function()`, without printing."""
 
     def __init__(self, function: Callable[[], bytes]) -> None:
@@ -30,7 +30,7 @@ class Forked:
         self._process = os.fork()
         if self._process == 0:
             os.close(self._reading)
-            _compute(function, writing)
+            _compute_and_exit(function, writing)
         os.close(writing)
 
     def result(self) -> bytes | None:
@@ -51,7 +51,7 @@ class Forked:
             self._process = 0
 
 
-def _compute(function: Callable[[], bytes], writing: int) -> None:
+def _compute_and_exit(function: Callable[[], bytes], writing: int) -> None:
     """Write the result, and end this process without the exit handlers of the original."""
     status = 1
     try:

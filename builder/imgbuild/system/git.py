@@ -11,7 +11,7 @@ from typing import Literal
 
 from imgbuild.system import process
 
-Reading = Literal[
+ReadingCommand = Literal[
     "cat-file", "grep", "log", "ls-files", "ls-tree", "remote", "rev-list", "rev-parse"
 ]
 # Options that prevent commands from running programs of attributes and configuration.
@@ -22,11 +22,13 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 LIMIT = 120.0  # seconds; a pipe in place of a repository's file would be waited for without end
 
 
-def run(folder: Path, command: Reading, *words: str, stdin: str | None = None) -> process.Result:
+def run_git(
+    folder: Path, command: ReadingCommand, *words: str, stdin: str | None = None
+) -> process.ProcessResult:
     """Run `git COMMAND WORDS` in `folder`; any exit status is returned.
 
     Raises ToolMissing without git, and WorkFailed after LIMIT seconds.
     """
-    program = process.find("git", remedy="install git")
+    program = process.find_program("git", remedy="install git")
     full = [program, "-c", "core.fsmonitor=false", command, *OPTIONS.get(command, ()), *words]
-    return process.run(full, cwd=folder, stdin=stdin, check=False, limit=LIMIT)
+    return process.run_command(full, cwd=folder, stdin=stdin, check=False, limit=LIMIT)

@@ -21,7 +21,7 @@ from imgbuild.errors import FetchFailed, InputError
 from imgbuild.system import process
 
 LIMIT = 900.0  # seconds of a command that uses the network
-SHOWN = 300  # characters of git's message
+SHOWN_CHARACTERS = 300  # characters of git's message
 # The protocols of a URL and of its replacements by the user's `insteadOf`. Redirects of a server
 # from https to http are refused.
 PROTOCOLS = {
@@ -37,17 +37,17 @@ SETTINGS = (
     *("-c", "http.lowSpeedTime=60"),
 )
 # Read-only use of a repository: no replacement objects, no fetches from a remote.
-READING = (
+READING_SETTINGS = (
     *("--no-replace-objects", "-c", "protocol.allow=never"),
     *("-c", "core.fsmonitor=false"),
 )
 PIECE = 1 << 20
 LINK, SUBMODULE, EXECUTABLE = "120000", "160000", "100755"  # modes of tree entries
 LINK_LIMIT = 4096  # bytes of a link
-LARGEST = 64 << 20  # bytes of a file that is written to a folder
+LARGEST_OBJECT = 64 << 20  # bytes of a file that is written to a folder
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-SHORT = re.compile(r"[0-9a-f]{4,63}")
-NAMED = 4  # branches and tags in a hint
+SHORT_COMMIT = re.compile(r"[0-9a-f]{4,63}")
+NAMED_REFS = 4  # branches and tags in a hint
 HINT = (
     "git uses your credentials (credential helper, netrc, ssh); to test them, run: git ls-remote"
     " URL"
@@ -69,14 +69,14 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
     FetchFailed if the server does not respond.
     """
     words = (*SETTINGS, "ls-remote", "--quiet", "--", url, *patterns)
-    done = _run(words, env=_transport(url))
+    done = _run_git(words, env=_transport(url))
     if done.status != 0:
         raise _failure(url, done)
     pairs = (line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line)
     return {name: object_name for object_name, name in pairs}
 
 
-def commit_of(url: str, revision: str, folder: Path) -> str:
+def resolve_commit(url: str, revision: str, folder: Path) -> str:
     """The commit of a branch, tag or short hash, by default of the default branch.
 
     `folder` is a new folder for the repository, which is fetched to find a short hash. InputError
@@ -88,18 +88,18 @@ def commit_of(url: str, revision: str, folder: Path) -> str:
     for name in _patterns(revision):
         if name in refs:
             return refs[name]
-    if SHORT.fullmatch(revision):
+    if SHORT_COMMIT.fullmatch(revision):
         folder.mkdir(parents=True)
         repository = FetchedRepository(folder)
         repository.fetch_all(url)
-        commit = repository.resolved(f"{revision}^{{commit}}")
+        commit = repository.resolve_object(f"{revision}^{{commit}}")
         if commit is not None:
             return commit
     if not revision:
         message = f"{url}: the repository has no default branch"
         raise InputError(message, hint="specify a branch, a tag or a commit: …@REV")
     names = sorted(name.rpartition("/")[2] for name in remote_refs(url))
-    some = ", ".join([name for name in names if not name.endswith("^{}")][:NAMED])
+    some = ", ".join([name for name in names if not name.endswith("^{}")][:NAMED_REFS])
     message = f"{url} has no branch, tag or commit {revision}"
     raise InputError(
         message,
@@ -125,24 +125,24 @@ def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
     """
     folder.mkdir(parents=True)
     repository = FetchedRepository(folder, sha256=len(commit) == 64)
-    repository.fetch(url, commit)
+    repository.fetch_commit(url, commit)
     place.mkdir(parents=True)
     # Links are created last, the deepest first, so that nothing is written through one.
     entries = sorted(
-        repository.entries(commit), key=lambda each: (each.mode == LINK, -each.path.count("/"))
+        repository.list_entries(commit), key=lambda each: (each.mode == LINK, -each.path.count("/"))
     )
     try:
-        with repository.reader() as reader:
+        with repository.open_reader() as reader:
             for entry in entries:
                 if entry.mode != SUBMODULE and not {"", "..", ".git"} & set(entry.path.split("/")):
-                    _write(entry, reader, place / entry.path)
+                    _write_entry(entry, reader, place / entry.path)
     except OSError as error:
         message = f"{url} at {commit[:12]} cannot be written to {place}: {error.strerror}"
         raise FetchFailed(message, hint="use another revision, or a local clone") from error
 
 
-def _write(entry: TreeEntry, reader: ObjectReader, path: Path) -> None:
-    if entry.size > (LINK_LIMIT if entry.mode == LINK else LARGEST) or os.path.lexists(path):
+def _write_entry(entry: TreeEntry, reader: ObjectReader, path: Path) -> None:
+    if entry.size > (LINK_LIMIT if entry.mode == LINK else LARGEST_OBJECT) or os.path.lexists(path):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     if entry.mode == LINK:
@@ -151,7 +151,7 @@ def _write(entry: TreeEntry, reader: ObjectReader, path: Path) -> None:
             path.symlink_to(os.fsdecode(target))
         return
     with path.open("xb") as file:
-        for piece in reader.pieces(entry.object):
+        for piece in reader.read_pieces(entry.object):
             file.write(piece)
 
 
@@ -160,31 +160,31 @@ class GitObjects:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._words: tuple[str, ...] = ("--git-dir", str(folder), *READING)
+        self._words: tuple[str, ...] = ("--git-dir", str(folder), *READING_SETTINGS)
 
     def has(self, commit: str) -> bool:
         """Whether the object `commit` exists."""
-        return self._git("cat-file", "-e", commit).status == 0
+        return self._run_git("cat-file", "-e", commit).status == 0
 
-    def resolved(self, name: str) -> str | None:
+    def resolve_object(self, name: str) -> str | None:
         """The object of a revision: "REV^{commit}", "COMMIT:folder"; None if it does not exist."""
-        done = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", name)
+        done = self._run_git("rev-parse", "--verify", "--quiet", "--end-of-options", name)
         return done.stdout.strip() if done.status == 0 else None
 
     def nearest_tag(self, commit: str) -> tuple[str, int] | None:
         """The nearest tag of `commit` with a digit, and the number of commits since then."""
         pattern = ("--tags", "--long", "--abbrev=40", "--match", "*[0-9]*")
-        done = self._git("describe", *pattern, commit)
+        done = self._run_git("describe", *pattern, commit)
         parts = done.stdout.strip().rsplit("-", 2)
         return (parts[0], int(parts[1])) if done.status == 0 and len(parts) == 3 else None
 
     def count(self, commit: str) -> int:
         """The number of commits in the history of `commit`."""
-        return int(self._git("rev-list", "--count", commit).stdout.strip() or 0)
+        return int(self._run_git("rev-list", "--count", commit).stdout.strip() or 0)
 
-    def entries(self, commit: str) -> list[TreeEntry]:
+    def list_entries(self, commit: str) -> list[TreeEntry]:
         """All files of a commit or tree; bytes of paths that are not UTF-8 become U+FFFD."""
-        done = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
+        done = self._run_git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
         entries = []
         for line in filter(None, done.stdout.split("\0")):
             head, _, path = line.partition("\t")
@@ -193,10 +193,10 @@ class GitObjects:
         return entries
 
     @contextlib.contextmanager
-    def reader(self) -> Iterator[ObjectReader]:
+    def open_reader(self) -> Iterator[ObjectReader]:
         """A reader for the contents of objects, one at a time."""
         command = [*_program(), *self._words, "cat-file", "--batch"]
-        with process.piped(command) as running:
+        with process.start_piped(command) as running:
             if running.stdin is None or running.stdout is None:
                 message = "git cat-file has no pipes"
                 raise FetchFailed(message)
@@ -205,8 +205,8 @@ class GitObjects:
             finally:
                 running.kill()
 
-    def _git(self, *words: str, env: Mapping[str, str] | None = None) -> process.Result:
-        return _run((*self._words, *words), env=env)
+    def _run_git(self, *words: str, env: Mapping[str, str] | None = None) -> process.ProcessResult:
+        return _run_git((*self._words, *words), env=env)
 
 
 class FetchedRepository(GitObjects):
@@ -219,17 +219,17 @@ class FetchedRepository(GitObjects):
         super().__init__(folder)
         self._words = ("--git-dir", str(folder), *SETTINGS)
         form = "sha256" if sha256 else "sha1"
-        _run(
+        _run_git(
             ("init", "--quiet", "--bare", "--template=", f"--object-format={form}", str(folder)),
             check=True,
         )
 
-    def fetch(self, url: str, commit: str) -> None:
+    def fetch_commit(self, url: str, commit: str) -> None:
         """Fetch `commit` without history, or all branches and tags if the server refuses that.
 
         FetchFailed if the repository does not have it.
         """
-        done = self._fetch(url, commit, "--depth=1")
+        done = self._run_fetch(url, commit, "--depth=1")
         if done.status == 0 and self.has(commit):
             return
         self.fetch_all(url)
@@ -239,23 +239,23 @@ class FetchedRepository(GitObjects):
 
     def fetch_all(self, url: str) -> None:
         """Fetch all branches and tags with their history; FetchFailed if that fails."""
-        done = self._fetch(url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+        done = self._run_fetch(url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
         if done.status != 0:
             raise _failure(url, done)
 
     def fetch_history(self, url: str, commit: str) -> None:
         """Fetch all tags and the history of the fetched `commit`; FetchFailed if that fails."""
-        shallow = self._git("rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+        shallow = self._run_git("rev-parse", "--is-shallow-repository").stdout.strip() == "true"
         deeper = ("--unshallow",) if shallow else ()
-        done = self._fetch(url, commit, "+refs/tags/*:refs/tags/*", *deeper)
+        done = self._run_fetch(url, commit, "+refs/tags/*:refs/tags/*", *deeper)
         if done.status != 0:
             self.fetch_all(url)
 
-    def _fetch(self, url: str, *words: str) -> process.Result:
+    def _run_fetch(self, url: str, *words: str) -> process.ProcessResult:
         options = [word for word in words if word.startswith("--")]
         specs = [word for word in words if not word.startswith("--")]
         command = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", *options)
-        return self._git(*command, "--", url, *specs, env=_transport(url))
+        return self._run_git(*command, "--", url, *specs, env=_transport(url))
 
 
 class ObjectReader:
@@ -265,7 +265,7 @@ class ObjectReader:
         self._requests = requests
         self._answers = answers
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def read_pieces(self, name: str) -> Iterator[bytes]:
         """The content of an object, which must be read to its end before the next object."""
         self._requests.write(f"{name}\n".encode())
         self._requests.flush()
@@ -287,17 +287,19 @@ class ObjectReader:
 
     def content(self, name: str) -> bytes:
         """The complete content of a small object."""
-        return b"".join(self.pieces(name))
+        return b"".join(self.read_pieces(name))
 
 
 def _program() -> list[str]:
-    return [process.find("git", remedy="install git")]
+    return [process.find_program("git", remedy="install git")]
 
 
-def _run(
+def _run_git(
     words: Iterable[str], *, env: Mapping[str, str] | None = None, check: bool = False
-) -> process.Result:
-    return process.run([*_program(), *words], env=env, cwd=Path("/"), check=check, limit=LIMIT)
+) -> process.ProcessResult:
+    return process.run_command(
+        [*_program(), *words], env=env, cwd=Path("/"), check=check, limit=LIMIT
+    )
 
 
 def _transport(url: str) -> dict[str, str]:
@@ -320,11 +322,11 @@ def _transport(url: str) -> dict[str, str]:
 
 
 def _configured_ssh() -> str:
-    return _run(("config", "--get", "core.sshCommand")).stdout.strip()
+    return _run_git(("config", "--get", "core.sshCommand")).stdout.strip()
 
 
-def _failure(url: str, done: process.Result) -> FetchFailed:
+def _failure(url: str, done: process.ProcessResult) -> FetchFailed:
     text = re.sub(r"://[^/@\s]*@", "://", done.stderr.strip())
     lines = [line.removeprefix("fatal: ") for line in text.splitlines() if line.strip()]
-    reason = "; ".join(lines[-3:])[-SHOWN:] or f"git ended with status {done.status}"
+    reason = "; ".join(lines[-3:])[-SHOWN_CHARACTERS:] or f"git ended with status {done.status}"
     return FetchFailed(f"{url}: git cannot fetch it: {reason}", hint=HINT.replace("ADDRESS", url))

@@ -23,21 +23,21 @@ from io import BufferedReader
 from pathlib import Path
 
 from imgbuild.errors import ImgbuildError
-from imgbuild.system.boundary import regular
+from imgbuild.system.boundary import open_regular
 from imgbuild.system.files import xdg_folder
 from imgbuild.system.folder import is_private
 from imgbuild.values import Sha256
 
 NAME = "known-hashes-1.sqlite"  # another format gets another number
 LIMIT = 20_000  # records; the oldest are dropped
-SMALL = 256 * 1024  # bytes; hashed in 0.2 ms, and a record takes 1 to 20 ms
+SMALL_FILE = 256 * 1024  # bytes; hashed in 0.2 ms, and a record takes 1 to 20 ms
 TICK_NS = 20_000_000  # more than a kernel's step between two timestamps
 READINGS = 5  # of a file that others use meanwhile
 WAIT_SECONDS = 5.0  # for another process that writes records
 _TABLE = "create table if not exists known (file text primary key, state text, sha256 text)"
 _INSERT = "insert or replace into known values (?, ?, ?)"
 _DROP_OLDEST = "delete from known where rowid <= (select max(rowid) from known) - ?"
-_CORRUPT = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
+_CORRUPT_CODES = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 
 
 class KnownHashes:
@@ -58,7 +58,7 @@ class KnownHashes:
 
         OSError if it cannot be opened, IntegrityError if it is not a regular file.
         """
-        with open(path, "rb", opener=regular) as file:
+        with open(path, "rb", opener=open_regular) as file:
             return self.matches_file(file, sha256)
 
     def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
@@ -69,7 +69,7 @@ class KnownHashes:
         """
         for _ in range(READINGS):
             before = os.fstat(file.fileno())
-            if (recorded := self._look_up(before)) is not None:
+            if (recorded := self._look_up_hash(before)) is not None:
                 return recorded == sha256
             file.seek(0)
             started = time.time_ns()
@@ -82,7 +82,7 @@ class KnownHashes:
                 return actual == sha256
         return False
 
-    def note(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
+    def record_hash(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
         """Record that the file at `path`, which no other process changes, has the hash `sha256`.
 
         With `seen`, it is recorded only if it still has this status, because it may have been
@@ -102,7 +102,7 @@ class KnownHashes:
                 self._record(before, sha256)
 
     @contextlib.contextmanager
-    def relinked(self, file: Path | int) -> Iterator[None]:
+    def relinking(self, file: Path | int) -> Iterator[None]:
         """Keep the record of a file, or open file, while its links change in the `with` block.
 
         The record is not kept if others could change the file: they can set its mtime, and its
@@ -119,7 +119,7 @@ class KnownHashes:
             return
         try:
             before = os.fstat(descriptor)
-            sha256 = self._look_up(before)
+            sha256 = self._look_up_hash(before)
             yield
             after = os.fstat(descriptor)
             if sha256 is not None and _content(before) == _content(after) and after.st_nlink:
@@ -130,7 +130,7 @@ class KnownHashes:
     def touch(self, path: Path) -> None:
         """Set the time of last use of the file at `path`, and keep its record."""
         before = path.stat()
-        sha256 = self._look_up(before)
+        sha256 = self._look_up_hash(before)
         # Whole microseconds, rare in the kernel's clock, so that a write in between is visible.
         now = time.time_ns() // 1000 * 1000
         os.utime(path, ns=(now, now))
@@ -138,39 +138,41 @@ class KnownHashes:
         if sha256 is not None and (after.st_size, after.st_mtime_ns) == (before.st_size, now):
             self._record(after, sha256)
 
-    def _look_up(self, status: os.stat_result) -> Sha256 | None:
+    def _look_up_hash(self, status: os.stat_result) -> Sha256 | None:
         if not _is_recorded(status):
             return None
-        self._load()
-        if (recorded := self._in_memory(status)) is None:
+        self._load_rows()
+        if (recorded := self._hash_in_memory(status)) is None:
             # Another process may have recorded it since.
             query = "select file, state, sha256 from known where file = ?"
-            self._remember(self._execute([(query, (_file(status),))]))
-            recorded = self._in_memory(status)
+            self._keep_rows(self._run_transaction([(query, (_file(status),))]))
+            recorded = self._hash_in_memory(status)
         return recorded
 
-    def _load(self) -> None:
+    def _load_rows(self) -> None:
         with self._lock:
             loaded, self._loaded = self._loaded, True
         if not loaded:
-            self._remember(self._execute([("select file, state, sha256 from known", ())]))
+            self._keep_rows(self._run_transaction([("select file, state, sha256 from known", ())]))
 
-    def _in_memory(self, status: os.stat_result) -> Sha256 | None:
+    def _hash_in_memory(self, status: os.stat_result) -> Sha256 | None:
         with self._lock:
             state, sha256 = self._memory.get(_file(status), ("", ""))
         return sha256 if state == _state(status) else None
 
-    def _remember(self, rows: Iterable[tuple[str, ...]]) -> None:
+    def _keep_rows(self, rows: Iterable[tuple[str, ...]]) -> None:
         with self._lock:
             self._memory.update({file: (state, sha256) for file, state, sha256 in rows})
 
     def _record(self, status: os.stat_result, sha256: Sha256) -> None:
         if _is_recorded(status):
             values = (_file(status), _state(status), sha256)
-            self._remember([values])
-            self._execute([(_TABLE, ()), (_INSERT, values), (_DROP_OLDEST, (LIMIT,))], make=True)
+            self._keep_rows([values])
+            self._run_transaction(
+                [(_TABLE, ()), (_INSERT, values), (_DROP_OLDEST, (LIMIT,))], make=True
+            )
 
-    def _execute(
+    def _run_transaction(
         self, statements: Sequence[tuple[str, tuple[object, ...]]], *, make: bool = False
     ) -> list[tuple[str, ...]]:
         """Run `statements` in one transaction; returns the rows of the last one, empty on failure.
@@ -199,20 +201,20 @@ class KnownHashes:
                     rows = database.execute(statement, values).fetchall()
                 database.execute("commit")
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPT:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPT_CODES:
                 with contextlib.suppress(OSError):
                     place.unlink()
             return []
         return rows
 
 
-def of_user() -> KnownHashes:
+def user_known_hashes() -> KnownHashes:
     """The records of the current user, one object per folder."""
-    return _shared(state_folder(), os.geteuid())
+    return _open_database(state_folder(), os.geteuid())
 
 
 @functools.cache
-def _shared(folder: Path | None, _: int) -> KnownHashes:
+def _open_database(folder: Path | None, _: int) -> KnownHashes:
     return KnownHashes(folder)
 
 
@@ -243,7 +245,7 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
 
 def _is_recorded(status: os.stat_result) -> bool:
     """Whether a record saves time, and other users cannot change the file and restore its times."""
-    return status.st_size > SMALL and is_private(status)
+    return status.st_size > SMALL_FILE and is_private(status)
 
 
 def _file(status: os.stat_result) -> str:

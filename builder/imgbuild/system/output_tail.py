@@ -8,9 +8,9 @@ import sys
 import threading
 from collections.abc import Iterator
 
-MOST = 256 << 10  # bytes that are kept
+TAIL_BYTES = 256 << 10  # bytes that are kept
 CHUNK = 64 << 10
-LINGERING = 1.0  # seconds in which a process that outlives the command may write
+DRAIN_SECONDS = 1.0  # seconds in which a process that outlives the command may write
 
 
 class OutputTail:
@@ -20,9 +20,9 @@ class OutputTail:
         self._bytes = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Append bytes, and drop all but the last `MOST` bytes."""
+        """Append bytes, and drop all but the last `TAIL_BYTES` bytes."""
         self._bytes += data
-        del self._bytes[:-MOST]
+        del self._bytes[:-TAIL_BYTES]
 
     def text(self) -> str:
         """The bytes as text."""
@@ -48,7 +48,7 @@ def tail_of_stderr() -> Iterator[OutputTail]:
     for stream in streams:
         os.dup2(writing, stream)
     os.close(writing)
-    copier = threading.Thread(target=_copy, args=(reading, saved, tail), daemon=True)
+    copier = threading.Thread(target=_copy_pipe, args=(reading, saved, tail), daemon=True)
     copier.start()
     try:
         yield tail
@@ -57,7 +57,7 @@ def tail_of_stderr() -> Iterator[OutputTail]:
         sys.stderr.flush()
         for stream in streams:
             os.dup2(saved, stream)
-        copier.join(LINGERING)
+        copier.join(DRAIN_SECONDS)
         if not copier.is_alive():
             os.close(saved)
 
@@ -69,7 +69,7 @@ def _are_same() -> bool:
         return False
 
 
-def _copy(reading: int, target: int, tail: OutputTail) -> None:
+def _copy_pipe(reading: int, target: int, tail: OutputTail) -> None:
     """Copy until the last writer closes the pipe, or `target` has no reader."""
     with contextlib.suppress(OSError):
         while data := os.read(reading, CHUNK):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from imgbuild.errors import IntegrityError
 from imgbuild.system import known_hashes
-from imgbuild.system.boundary import regular
-from imgbuild.system.folder import OpenFolder, copy, is_private
+from imgbuild.system.boundary import open_regular
+from imgbuild.system.folder import OpenFolder, copy_and_hash, is_private
 from imgbuild.system.reporter import Reporter
 from imgbuild.values import Sha256
 
 
-def place(
+def place_file(
     folder: OpenFolder, name: str, source: Path, sha256: Sha256, reporter: Reporter, *, prefix: str
 ) -> None:
     """Link or copy `source` as `name` in `folder`; IntegrityError unless its hash is `sha256`.
@@ -25,13 +25,13 @@ def place(
     later. The temporary name begins with `prefix`.
     """
     temporary = f"{prefix}{secrets.token_hex(16)}"
-    hashes = known_hashes.of_user()
-    with open(source, "rb", opener=regular) as file:
+    hashes = known_hashes.user_known_hashes()
+    with open(source, "rb", opener=open_regular) as file:
         private = is_private(os.fstat(file.fileno()))
         if private and not hashes.matches_file(file, sha256):
-            raise _damaged(source)
+            raise _damage_error(source)
         try:
-            with hashes.relinked(file.fileno()):
+            with hashes.relinking(file.fileno()):
                 refusal = "others can change it"
                 if private:
                     refusal = _link(folder, file.fileno(), temporary)
@@ -39,8 +39,8 @@ def place(
                     reporter.detail(f"copying {source} to {folder.path / name}: {refusal}")
                     file.seek(0)
                     with folder.new_file(temporary) as target:
-                        if copy(file, target) != sha256:
-                            raise _damaged(source)
+                        if copy_and_hash(file, target) != sha256:
+                            raise _damage_error(source)
                         with contextlib.suppress(PermissionError):  # vfat has no modes
                             os.fchmod(target.fileno(), 0o444)  # as for the cache's files
                 folder.rename(temporary, name)
@@ -52,12 +52,12 @@ def place(
 def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
     """Link the open file as `name`; returns the reason if that fails."""
     try:
-        folder.link(descriptor, name)
+        folder.create_link(descriptor, name)
     except OSError as error:  # another file system, no support for links, or too many links
         return error.strerror or str(error)
     return ""
 
 
-def _damaged(source: Path) -> IntegrityError:
+def _damage_error(source: Path) -> IntegrityError:
     message = f"{source} is damaged: its digest differs"
     return IntegrityError(message, hint="remove the file and build the image again")

@@ -24,14 +24,14 @@ from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.system import ending, programs
 from imgbuild.system.console import console
 
-CLEAN_UP = 20  # seconds that an interrupted command has to clean up
+CLEAN_UP_SECONDS = 20  # seconds that an interrupted command has to clean up
 TAIL = 20  # lines of a failed command's output that its error repeats
 
 
-class Result(msgspec.Struct, frozen=True):
+class ProcessResult(msgspec.Struct, frozen=True):
     """A finished process: exit status, stdout and stderr (text, invalid bytes replaced).
 
-    `seconds` is its wall-clock time; only `run` measures it.
+    `seconds` is its wall-clock time; only `run_command` measures it.
     """
 
     status: int
@@ -40,34 +40,34 @@ class Result(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-def find(program: str, *, remedy: str) -> str:
+def find_program(program: str, *, remedy: str) -> str:
     """The path of `program`, from PATH or a folder for system programs.
 
     ToolMissing, with `remedy` as its hint, if it is not installed.
     """
-    path = programs.located(program)
+    path = programs.find_program(program)
     if path is None:
         message = f"{program} is not installed"
         raise ToolMissing(message, hint=remedy)
     return path
 
 
-def _resolved(command: Sequence[str]) -> list[str]:
+def _resolve_program(command: Sequence[str]) -> list[str]:
     """`command` with the path of its program; ToolMissing if the program is not installed."""
-    return [find(command[0], remedy=f"install {command[0]}"), *command[1:]]
+    return [find_program(command[0], remedy=f"install {command[0]}"), *command[1:]]
 
 
-def warn(text: str) -> None:
+def warn_user(text: str) -> None:
     """Print a warning about how commands are run, such as a missing library."""
     console.warn(text)
 
 
-def pasted(command: Sequence[str]) -> str:
+def shell_command(command: Sequence[str]) -> str:
     """`command` quoted for a shell."""
     return shlex.join(command)
 
 
-def run(
+def run_command(
     command: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
@@ -76,19 +76,19 @@ def run(
     check: bool = True,
     descriptors: Sequence[int] = (),
     limit: float | None = None,
-) -> Result:
+) -> ProcessResult:
     """Run `command` and wait for its end.
 
     `env` is added to this process's environment, and the open `descriptors` are inherited.
     WorkFailed if it runs longer than `limit` seconds or, with `check`, if its status is not 0; the
     error has the end of stderr.
     """
-    console.detail(f"$ {pasted(command)}")
+    console.detail(f"$ {shell_command(command)}")
     started = time.monotonic()
     try:
         done = subprocess.run(
-            _resolved(command),
-            env=programs.environment(command[0], env),
+            _resolve_program(command),
+            env=programs.program_environment(command[0], env),
             cwd=cwd,
             input=stdin.encode() if stdin is not None else None,
             stdin=None if stdin is not None else subprocess.DEVNULL,
@@ -98,16 +98,16 @@ def run(
             timeout=limit,
         )
     except subprocess.TimeoutExpired as error:
-        message = f"{pasted(command)} timed out after {limit:.0f} s"
+        message = f"{shell_command(command)} timed out after {limit:.0f} s"
         raise WorkFailed(message, hint="to find the cause, run the command manually") from error
     seconds = time.monotonic() - started
-    result = Result(done.returncode, _text(done.stdout), _text(done.stderr), seconds)
+    result = ProcessResult(done.returncode, _text(done.stdout), _text(done.stderr), seconds)
     if check and result.status != 0:
-        raise failure(command, result)
+        raise command_error(command, result)
     return result
 
 
-def foreground(
+def run_in_foreground(
     command: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
@@ -124,12 +124,12 @@ def foreground(
     `kill`, SIGKILL is sent to a command that ignores other signals. `meanwhile` is called while the
     command runs.
     """
-    console.detail(f"$ {pasted(command)}")
+    console.detail(f"$ {shell_command(command)}")
     started: list[subprocess.Popen[bytes]] = []
     end_processes: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []
 
-    def _pass_on(number: int, _: object) -> None:
+    def _pass_signal(number: int, _: object) -> None:
         signals.append(number)
         if number != signal.SIGINT or not sys.stdin.isatty():
             for process in started:
@@ -138,8 +138,8 @@ def foreground(
             nowhere = subprocess.DEVNULL
             end_processes.append(
                 subprocess.Popen(
-                    _resolved(end),
-                    env=programs.environment(end[0]),
+                    _resolve_program(end),
+                    env=programs.program_environment(end[0]),
                     stdin=nowhere,
                     stdout=nowhere,
                     stderr=nowhere,
@@ -147,10 +147,10 @@ def foreground(
             )
 
     with (
-        _handled((signal.SIGINT, signal.SIGTERM), _pass_on),
+        _handle_signals((signal.SIGINT, signal.SIGTERM), _pass_signal),
         subprocess.Popen(
-            _resolved(command),
-            env=programs.environment(command[0], env),
+            _resolve_program(command),
+            env=programs.program_environment(command[0], env),
             pass_fds=descriptors,
         ) as process,
     ):
@@ -160,22 +160,22 @@ def foreground(
         status = process.wait()
     for process in end_processes:
         process.wait()
-    return status if status >= 0 else ending.SIGNALLED - status
+    return status if status >= 0 else ending.SIGNAL_STATUS - status
 
 
-def feed(
+def feed_command(
     command: Sequence[str], chunks: Iterable[bytes], *, env: Mapping[str, str] | None = None
-) -> Result:
+) -> ProcessResult:
     """Run `command` with `chunks` as its stdin; WorkFailed if its status is not 0.
 
     `env` is added to this process's environment. Only the last lines of its output are retained. If
     `chunks` raises an error, the program is killed before it processes incomplete input.
     """
-    console.detail(f"$ … | {pasted(command)}")
+    console.detail(f"$ … | {shell_command(command)}")
     output = [collections.deque[bytes](maxlen=TAIL) for _ in range(2)]
     with subprocess.Popen(
-        _resolved(command),
-        env=programs.environment(command[0], env),
+        _resolve_program(command),
+        env=programs.program_environment(command[0], env),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -197,9 +197,9 @@ def feed(
             for reader in filter(threading.Thread.is_alive, readers):
                 reader.join()
     out, err = (_text(b"".join(lines)) for lines in output)
-    result = Result(process.returncode, out, err)
+    result = ProcessResult(process.returncode, out, err)
     if result.status != 0:
-        raise failure(command, result)
+        raise command_error(command, result)
     return result
 
 
@@ -217,7 +217,7 @@ def _write_stdin(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> N
             process.stdin.close()
 
 
-def follow(
+def follow_output(
     command: Sequence[str],
     line: Callable[[str], None] | None,
     *,
@@ -229,10 +229,10 @@ def follow(
     Without `line`, the command writes to this process's stderr, where it can draw on a terminal. An
     interrupt is forwarded once, which lets the command clean up, and then raised.
     """
-    console.detail(f"$ {pasted(command)}")
+    console.detail(f"$ {shell_command(command)}")
     with subprocess.Popen(
-        _resolved(command),
-        env=programs.environment(command[0], env),
+        _resolve_program(command),
+        env=programs.program_environment(command[0], env),
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr if line is None else subprocess.PIPE,
@@ -245,19 +245,19 @@ def follow(
                     line(raw.decode(errors="replace").rstrip("\n"))
             return process.wait()
         except BaseException:
-            _stop(process)
+            _stop_process(process)
             raise
 
 
-def piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
+def start_piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start `command` with pipes as its stdin and stdout; the caller closes them and waits.
 
     It is in a separate process group, which Ctrl-C in a terminal does not reach.
     """
-    console.detail(f"$ {pasted(command)}")
+    console.detail(f"$ {shell_command(command)}")
     return subprocess.Popen(
-        _resolved(command),
-        env=programs.environment(command[0]),
+        _resolve_program(command),
+        env=programs.program_environment(command[0]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         process_group=0,
@@ -265,7 +265,7 @@ def piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def _handled(
+def _handle_signals(
     signs: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
 ) -> Iterator[None]:
     """Call `handler` for each of `signs`; does nothing outside the main thread."""
@@ -280,24 +280,24 @@ def _handled(
             signal.signal(sign, old)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children with SIGINT and, after `CLEAN_UP` seconds, with SIGKILL."""
+def _stop_process(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its children with SIGINT and, after `CLEAN_UP_SECONDS` seconds, with SIGKILL."""
     for sign in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sign)
         try:
-            process.communicate(timeout=CLEAN_UP)
+            process.communicate(timeout=CLEAN_UP_SECONDS)
         except subprocess.TimeoutExpired:
             continue
         return
 
 
-def failure(command: Sequence[str], result: Result) -> WorkFailed:
+def command_error(command: Sequence[str], result: ProcessResult) -> WorkFailed:
     """The error for a failed command: the end of its output, and the command line to repeat it."""
     tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-TAIL:])
     message = f"{Path(command[0]).name} ended with status {result.status}"
     return WorkFailed(
-        f"{message}:\n{tail}" if tail else message, hint=f"to repeat: {pasted(command)}"
+        f"{message}:\n{tail}" if tail else message, hint=f"to repeat: {shell_command(command)}"
     )
 
 

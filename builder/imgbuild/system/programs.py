@@ -32,7 +32,7 @@ GIT_SETTINGS = {
 GIT_VARIABLES = {"GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0", "BUILDX_GIT_INFO": "false"}
 
 
-def which(program: str, *, path: str | None = None) -> str | None:
+def find_on_path(program: str, *, path: str | None = None) -> str | None:
     """The path of the executable `program`; None if it is not installed.
 
     Like shutil.which, but searches only absolute folders of PATH, or of `path`. A `program` with a
@@ -41,20 +41,20 @@ def which(program: str, *, path: str | None = None) -> str | None:
     if os.sep in program:
         return shutil.which(program)
     folders = os.environ.get("PATH", os.defpath) if path is None else path
-    return shutil.which(program, path=_absolute(folders, FOLDER_LISTS["PATH"]))
+    return shutil.which(program, path=_absolute_folders(folders, FOLDER_LISTS["PATH"]))
 
 
-def located(program: str) -> str | None:
-    """Like `which`, including the folders for system programs."""
-    return which(program) or which(program, path=SYSTEM_PATH)
+def find_program(program: str) -> str | None:
+    """Like `find_on_path`, including the folders for system programs."""
+    return find_on_path(program) or find_on_path(program, path=SYSTEM_PATH)
 
 
-def python() -> list[str]:
+def python_command() -> list[str]:
     """The start of a command line for this Python that imports nothing from its current folder."""
     return [sys.executable, "-P"]
 
 
-def environment(program: str, added: Mapping[str, str] | None = None) -> dict[str, str]:
+def program_environment(program: str, added: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment in which `program` starts: this process's environment with `added`.
 
     Relative and empty entries are omitted from lists of folders. Programs that read git
@@ -64,7 +64,7 @@ def environment(program: str, added: Mapping[str, str] | None = None) -> dict[st
     env = {**os.environ, **(added or {})}
     for name, separator in FOLDER_LISTS.items():
         if name in env:
-            env[name] = _absolute(env[name], separator)
+            env[name] = _absolute_folders(env[name], separator)
     if "PATH" in env and not env["PATH"]:
         env["PATH"] = os.defpath
     if Path(program).name in REPOSITORY_PROGRAMS:
@@ -73,7 +73,7 @@ def environment(program: str, added: Mapping[str, str] | None = None) -> dict[st
     return env
 
 
-def _absolute(folders: str, separator: str) -> str:
+def _absolute_folders(folders: str, separator: str) -> str:
     return os.pathsep.join(
         folder for folder in re.split(separator, folders) if Path(folder).is_absolute()
     )

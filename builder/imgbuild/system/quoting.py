@@ -1,7 +1,7 @@
 """Quotes texts for shells, Dockerfiles, YAML comments, sbatch, requirements and Markdown.
 
-All rendered files and displayed commands use these functions. They return `Quoted`, which templates
-insert unescaped, and reject or escape control characters.
+All rendered files and displayed commands use these functions. They return `QuotedText`, which
+templates insert unescaped, and reject or escape control characters.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Collection, Iterable
 
 from imgbuild.errors import InputError
 from imgbuild.system import control_characters
-from imgbuild.system.control_characters import visible
+from imgbuild.system.control_characters import escape_control
 from imgbuild.values import CONTROLS
 
 HINT = "change the value in matrix.yaml, in the lock, or on the command line"
 WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./!-]*")
 _CONTROL = re.compile(f"[{CONTROLS}]")
-_NO_URL = re.compile(rf"[{CONTROLS}\s\\#$]")
+_NOT_IN_URLS = re.compile(rf"[{CONTROLS}\s\\#$]")
 # An underscore between letters or digits is not emphasis (CommonMark 0.31, section 6.2).
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|#~&$]|(?<![^\W_])_|_(?![^\W_])")
 
 
-class Quoted(str):
+class QuotedText(str):
     """A text that is already quoted for its context."""
 
     __slots__ = ()
@@ -42,56 +42,56 @@ def is_plain(text: str) -> bool:
     return _PLAIN.fullmatch(text) is not None
 
 
-def plain(text: str) -> Quoted:
+def require_plain_word(text: str) -> QuotedText:
     """`text` if it is a plain word; InputError otherwise."""
     if is_plain(text):
-        return Quoted(text)
+        return QuotedText(text)
     message = f"{text!r} is not a plain word"
     raise InputError(message, hint=HINT)
 
 
-def word(text: str, *, lines: bool = False) -> Quoted:
+def quote_word(text: str, *, lines: bool = False) -> QuotedText:
     """`text` as one word of a shell; InputError for control characters.
 
     With `lines` it may contain line breaks and tabs, which only shell scripts support.
     """
-    _refuse(text, control_characters.IN_LINES if lines else _CONTROL)
+    _refuse_characters(text, control_characters.HIDDEN_IN_LINES if lines else _CONTROL)
     quoted = shlex.quote(text)
     # In a definition file of Apptainer a line that begins with % starts a section.
-    return Quoted(f"'{quoted}'" if quoted.startswith("%") else quoted)
+    return QuotedText(f"'{quoted}'" if quoted.startswith("%") else quoted)
 
 
-def words(texts: Iterable[str], *, lines: bool = False) -> Quoted:
+def quote_words(texts: Iterable[str], *, lines: bool = False) -> QuotedText:
     """`texts` as words of a shell."""
-    return Quoted(" ".join(word(text, lines=lines) for text in texts))
+    return QuotedText(" ".join(quote_word(text, lines=lines) for text in texts))
 
 
-def patterns(texts: Iterable[str]) -> Quoted:
+def quote_patterns(texts: Iterable[str]) -> QuotedText:
     """Names of variables, or prefixes with `*`, as patterns of a shell's "case"."""
     names = list(texts)
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):
             message = f"{name!r} is neither the name of a variable nor a prefix with *"
             raise InputError(message, hint=HINT)
-    return Quoted(" | ".join(names))
+    return QuotedText(" | ".join(names))
 
 
-def double(text: str) -> str:
+def for_double_quotes(text: str) -> str:
     """`text` for use between double quotes of a shell; InputError for control characters."""
-    _refuse(text, _CONTROL)
+    _refuse_characters(text, _CONTROL)
     return re.sub(r'[\\"$`]', r"\\\g<0>", text)
 
 
-def line(text: str) -> Quoted:
+def comment_line(text: str) -> QuotedText:
     """`text` for the rest of a comment line: one line with escaped control characters."""
-    return Quoted(visible(" ".join(text.split())))
+    return QuotedText(escape_control(" ".join(text.split())))
 
 
-def comment(text: str, indent: str = "") -> Quoted:
+def comment_lines(text: str, indent: str = "") -> QuotedText:
     """`text` as lines of a comment that begin with #."""
-    return Quoted(
+    return QuotedText(
         textwrap.fill(
-            line(text),
+            comment_line(text),
             width=WIDTH,
             initial_indent=f"{indent}# ",
             subsequent_indent=f"{indent}# ",
@@ -101,52 +101,54 @@ def comment(text: str, indent: str = "") -> Quoted:
     )
 
 
-def string(value: object) -> Quoted:
+def json_string(value: object) -> QuotedText:
     """`value` as ASCII JSON, valid as strings of Python, TOML, YAML and lists of a Dockerfile."""
-    return Quoted(json.dumps(value).replace("\x7f", "\\u007f"))
+    return QuotedText(json.dumps(value).replace("\x7f", "\\u007f"))
 
 
-def dockerfile_value(text: str) -> Quoted:
+def dockerfile_value(text: str) -> QuotedText:
     """`text` as a value of ENV or LABEL; InputError for control characters."""
-    _refuse(text, _CONTROL)
+    _refuse_characters(text, _CONTROL)
     if re.fullmatch(r"[\w@%+=:,./-]+", text, flags=re.ASCII):
-        return Quoted(text)
-    return Quoted('"' + re.sub(r'["\\$]', r"\\\g<0>", text) + '"')
+        return QuotedText(text)
+    return QuotedText('"' + re.sub(r'["\\$]', r"\\\g<0>", text) + '"')
 
 
-def sbatch(text: str) -> Quoted:
+def sbatch_word(text: str) -> QuotedText:
     """`text` as a word of an #SBATCH line; InputError for control characters.
 
     sbatch interprets quotes, backslashes and # in such a line (src/sbatch/opt.c of Slurm 22.05).
     """
-    _refuse(text, _CONTROL)
-    return Quoted(re.sub(r"[\\\"'# ]", r"\\\g<0>", text))
+    _refuse_characters(text, _CONTROL)
+    return QuotedText(re.sub(r"[\\\"'# ]", r"\\\g<0>", text))
 
 
-def requirement(package: str, version: str, hashes: Collection[str], url: str = "") -> Quoted:
+def requirement_line(
+    package: str, version: str, hashes: Collection[str], url: str = ""
+) -> QuotedText:
     """A line of a requirements file: a package with a version or URL, and hashes.
 
     Raises InputError if a part contains other syntax.
     """
-    _refuse(url, _NO_URL)
+    _refuse_characters(url, _NOT_IN_URLS)
     parts = (package, *hashes) if url else (package, version, *hashes)
     if not is_plain("".join(parts)):
-        next(plain(part) for part in parts if not is_plain(part))  # raises
+        next(require_plain_word(part) for part in parts if not is_plain(part))  # raises
     name = f"{package} @ {url}" if url else f"{package}=={version}"
-    return Quoted(" ".join((name, *(f"--hash=sha256:{text}" for text in hashes))))
+    return QuotedText(" ".join((name, *(f"--hash=sha256:{text}" for text in hashes))))
 
 
-def markdown(text: str) -> Quoted:
+def markdown_cell(text: str) -> QuotedText:
     """`text` for a cell of a Markdown table, or within a line of Markdown."""
-    return Quoted(_MARKDOWN.sub(_reference, line(text)))
+    return QuotedText(_MARKDOWN.sub(_reference, comment_line(text)))
 
 
-def code_span(text: str) -> Quoted:
+def code_span(text: str) -> QuotedText:
     """`text` as a code span in a cell of a Markdown table."""
-    shown = line(text).replace("|", "\\|")
+    shown = comment_line(text).replace("|", "\\|")
     longest = max(map(len, re.findall("`+", shown)), default=0)
     fence, pad = "`" * (longest + 1), " " * bool(longest)
-    return Quoted(f"{fence}{pad}{shown}{pad}{fence}")
+    return QuotedText(f"{fence}{pad}{shown}{pad}{fence}")
 
 
 def _reference(match: re.Match[str]) -> str:
@@ -154,7 +156,7 @@ def _reference(match: re.Match[str]) -> str:
     return html.escape(sign) if sign in "<>&" else f"\\{sign}"
 
 
-def _refuse(text: str, signs: re.Pattern[str]) -> None:
+def _refuse_characters(text: str, signs: re.Pattern[str]) -> None:
     if match := signs.search(text):
         message = f"{text!r} contains {match[0]!r}, which cannot be quoted there"
         raise InputError(message, hint=HINT)

@@ -42,7 +42,7 @@ class Reporter(Protocol):
         """A bar from `done` to `total`. `unit` is "bytes" or the name of the items."""
 
 
-class Silent:
+class SilentReporter:
     """A reporter without output, for use as a library and tests."""
 
     def info(self, text: str) -> None:
@@ -76,4 +76,4 @@ class Silent:
         yield self
 
 
-SILENT: Reporter = Silent()
+SILENT_REPORTER: Reporter = SilentReporter()

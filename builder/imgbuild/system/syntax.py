@@ -37,14 +37,14 @@ def valid_requirement(line: str) -> Requirement | None:
         return None
 
 
-def applies(
+def marker_applies(
     marker: Marker | None, markers: Mapping[str, str], extras: Iterable[str] = ("",)
 ) -> bool:
     """Whether a marker is true on a machine with `markers`, with at least one of `extras`."""
     return marker is None or any(marker.evaluate({**markers, "extra": each}) for each in extras)
 
 
-def within(version: str | None, spec: str | SpecifierSet) -> bool:
+def is_within(version: str | None, spec: str | SpecifierSet) -> bool:
     """Whether `version` matches `spec`, including pre-releases; False if either is invalid."""
     try:
         specifiers = SpecifierSet(spec) if isinstance(spec, str) else spec

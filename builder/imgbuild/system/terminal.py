@@ -32,10 +32,10 @@ class SentTerminal:
         with self._receiver:
             descriptors = socket.recv_fds(self._receiver, 1, 1)[1]
         for master in descriptors:
-            _join(master)
+            _connect_terminal(master)
 
 
-def _join(master: int) -> None:
+def _connect_terminal(master: int) -> None:
     """Copy between this process's terminal (stdin and stdout) and the terminal of `master`.
 
     It ends when no process has the other terminal open, and closes `master`. Until then, this
@@ -45,14 +45,16 @@ def _join(master: int) -> None:
     stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
     before = termios.tcgetattr(stdin)
 
-    def _adopt(*_: object) -> None:
+    def _adopt_size(*_: object) -> None:
         tty.setraw(stdin, termios.TCSADRAIN)
         fcntl.ioctl(master, termios.TIOCSWINSZ, fcntl.ioctl(stdin, termios.TIOCGWINSZ, SIZE))
 
-    handlers = {sign: signal.signal(sign, _adopt) for sign in (signal.SIGWINCH, signal.SIGCONT)}
+    handlers = {
+        sign: signal.signal(sign, _adopt_size) for sign in (signal.SIGWINCH, signal.SIGCONT)
+    }
     try:
-        _adopt()
-        _copy(stdin, stdout, master)
+        _adopt_size()
+        _copy_streams(stdin, stdout, master)
     finally:
         for sign, handler in handlers.items():
             signal.signal(sign, handler)
@@ -61,7 +63,7 @@ def _join(master: int) -> None:
         os.close(master)
 
 
-def _copy(stdin: int, stdout: int, master: int) -> None:
+def _copy_streams(stdin: int, stdout: int, master: int) -> None:
     os.set_blocking(master, False)
     typed, reading = b"", True
     while True:
@@ -71,18 +73,18 @@ def _copy(stdin: int, stdout: int, master: int) -> None:
             poll.register(stdin, select.POLLIN)
         ready = dict(poll.poll())
         if ready.get(master, 0) & (select.POLLIN | select.POLLHUP):
-            data = _read(master)
+            data = _read_terminal(master)
             if not data:
                 return
-            _write(stdout, data)
+            _write_all(stdout, data)
         if stdin in ready:
-            data = _read(stdin)
+            data = _read_terminal(stdin)
             typed, reading = typed + data, bool(data)
         if ready.get(master, 0) & select.POLLOUT:
             typed = typed[os.write(master, typed) :]
 
 
-def _read(descriptor: int) -> bytes:
+def _read_terminal(descriptor: int) -> bytes:
     """The next bytes; empty if the terminal was closed or no process has it open."""
     try:
         return os.read(descriptor, CHUNK)
@@ -90,6 +92,6 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def _write(stdout: int, data: bytes) -> None:
+def _write_all(stdout: int, data: bytes) -> None:
     while data:
         data = data[os.write(stdout, data) :]

@@ -10,18 +10,18 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from imgbuild.errors import Interrupted, Signal
+from imgbuild.errors import ControlSignal, Interrupted
 
 T = TypeVar("T")
 R = TypeVar("R")
 GRACE = 1.0  # seconds that threads have to end after Ctrl-C
 
 
-class Stopped(Signal):
+class StoppedThread(ControlSignal):
     """Raised in a thread that must end because another thread failed or the user interrupted it."""
 
 
-class Stop:
+class StopFlag:
     """A flag to end work early. Long work calls `check` between its parts."""
 
     def __init__(self) -> None:
@@ -42,27 +42,27 @@ class Stop:
     def check(self) -> None:
         """Raise Stopped if the work must stop."""
         if self._event.is_set():
-            raise Stopped
+            raise StoppedThread
 
-    def checked(self, advance: Callable[[int], object]) -> Callable[[int], None]:
+    def check_before(self, advance: Callable[[int], object]) -> Callable[[int], None]:
         """A function that calls `check`, then `advance`."""
 
-        def _advance(amount: int) -> None:
+        def _check_and_advance(amount: int) -> None:
             self.check()
             advance(amount)
 
-        return _advance
+        return _check_and_advance
 
 
-def each(
-    items: Sequence[T], work: Callable[[T, Stop], R], *, threads: int = 4, retained: str = ""
+def run_for_each(
+    items: Sequence[T], work: Callable[[T, StopFlag], R], *, threads: int = 4, retained: str = ""
 ) -> list[R]:
     """Call `work` for each of `items` in `threads` threads; returns the results in order.
 
     The first failure stops the other threads and is raised. On Ctrl-C, Interrupted is raised; its
     message includes `retained`, the part of the work that is not lost.
     """
-    pool = _Pool(items, work)
+    pool = _ThreadPool(items, work)
     workers = [
         threading.Thread(target=pool.run, daemon=True) for _ in range(min(threads, len(items)))
     ]
@@ -83,14 +83,14 @@ def each(
     return [pool.done[place] for place in range(len(items))]
 
 
-class _Pool(Generic[T, R]):
+class _ThreadPool(Generic[T, R]):
     """The remaining items, and the results so far."""
 
-    def __init__(self, items: Sequence[T], work: Callable[[T, Stop], R]) -> None:
+    def __init__(self, items: Sequence[T], work: Callable[[T, StopFlag], R]) -> None:
         self._left = list(enumerate(items))[::-1]
         self._work = work
         self._lock = threading.Lock()
-        self.stop = Stop()
+        self.stop = StopFlag()
         self.done: dict[int, R] = {}
         self.failure: BaseException | None = None
 
@@ -103,7 +103,7 @@ class _Pool(Generic[T, R]):
                 place, item = self._left.pop()
             try:
                 self.done[place] = self._work(item, self.stop)
-            except Stopped:
+            except StoppedThread:
                 return
             except BaseException as failure:  # noqa: BLE001 - the main thread raises it
                 with self._lock:

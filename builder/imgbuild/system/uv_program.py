@@ -9,7 +9,7 @@ from imgbuild.system import process, programs
 
 
 @functools.cache
-def binary() -> str:
+def uv_path() -> str:
     """The path of uv in this Python's environment; ToolMissing if it is not installed."""
     try:
         from uv import find_uv_bin
@@ -21,13 +21,13 @@ def binary() -> str:
     return str(find_uv_bin())
 
 
-def clean() -> list[str]:
+def uv_command() -> list[str]:
     """The start of a command that runs uv without its environment variables.
 
     The variables could add indexes, files or strategies.
     """
-    env = programs.environment("uv")
+    env = programs.program_environment("uv")
     variables = [f"{name}={env[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in env]
     # A page may require a build from an sdist; failures of the local index are permanent.
     timeouts = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
-    return [process.find("env", remedy="install coreutils"), "-i", *variables, *timeouts]
+    return [process.find_program("env", remedy="install coreutils"), "-i", *variables, *timeouts]

@@ -27,14 +27,20 @@ from imgbuild.system import ending, process, programs
 P = ParamSpec("P")
 R = TypeVar("R")
 REPORT_SECONDS = 0.1  # between two reports of a worker's progress
-START = "import sys; sys.path.append({!r}); from imgbuild.system.workers import serve; serve()"
-DIED = "if memory was exhausted, use fewer processes with --jobs; `dmesg` may show the cause"
+START = (
+    "import sys; sys.path.append({!r}); from imgbuild.system.workers import serve_calls;"
+    " serve_calls()"
+)
+DEATH_REMEDY = (
+    "if memory was exhausted, use fewer processes with --jobs; `dmesg` may show the cause"
+)
 
 
-class Workers:
+class WorkerPool:
     """Up to `count` processes, each started by the first call that finds none idle.
 
-    `advance` is called with the amounts that functions pass to `report`, by one thread at a time.
+    `advance` is called with the amounts that functions pass to `report_progress`, by one thread at
+    a time.
     """
 
     def __init__(self, count: int, advance: Callable[[int], None] = lambda _: None) -> None:
@@ -42,32 +48,32 @@ class Workers:
         self._advance = advance
         self._lock = threading.Lock()
         self._stopped = False
-        self._idle: list[_Worker] = []
-        self._all: list[_Worker] = []
+        self._idle: list[_WorkerProcess] = []
+        self._all: list[_WorkerProcess] = []
 
-    def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def submit_call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call a module's `function` in a process; WorkFailed if the process ends early."""
-        return self._threads.submit(self._call, function, args, kwargs)
+        return self._threads.submit(self._run_call, function, args, kwargs)
 
     def close(self) -> None:
         """Wait for the running calls, drop the others, and end the processes."""
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._end()
+        self._end_workers()
 
     def stop(self) -> None:
         """End the processes immediately."""
         with self._lock:
             self._stopped = True
-        self._end()
+        self._end_workers()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _end(self) -> None:
+    def _end_workers(self) -> None:
         with self._lock:
             workers, self._all, self._idle = self._all, [], []
         for worker in workers:
-            worker.end()
+            worker.kill()
 
-    def _call(self, function: Callable[..., R], args: Any, kwargs: Any) -> R:
+    def _run_call(self, function: Callable[..., R], args: Any, kwargs: Any) -> R:
         with self._lock:
             if self._stopped:
                 message = "the work was stopped"
@@ -75,9 +81,9 @@ class Workers:
             if self._idle:
                 worker = self._idle.pop()
             else:
-                worker = _Worker()
+                worker = _WorkerProcess()
                 self._all.append(worker)
-        succeeded, value = worker.call((function, args, kwargs), self._report)
+        succeeded, value = worker.run_call((function, args, kwargs), self._report)
         with self._lock:
             self._idle.append(worker)
         if not succeeded:
@@ -90,14 +96,16 @@ class Workers:
             self._advance(amount)
 
 
-class _Worker:
+class _WorkerProcess:
     """One process, which ends when its stdin is closed, as by the end of this process."""
 
     def __init__(self) -> None:
         folder = str(Path(imgbuild.__file__).parent.parent)
-        self._process = process.piped([*programs.python(), "-c", START.format(folder)])
+        self._process = process.start_piped(
+            [*programs.python_command(), "-c", START.format(folder)]
+        )
 
-    def call(self, task: object, report: Callable[[int], None]) -> tuple[bool, Any]:
+    def run_call(self, task: object, report: Callable[[int], None]) -> tuple[bool, Any]:
         """Run the call `task`; returns whether it succeeded, and its result or error."""
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None and replies is not None  # noqa: PT018, S101
@@ -114,9 +122,9 @@ class _Worker:
             self._process.kill()
             status = self._process.wait()
             message = f"a worker process ended with status {status}"
-            raise WorkFailed(message, hint=DIED) from error
+            raise WorkFailed(message, hint=DEATH_REMEDY) from error
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the process."""
         self._process.kill()
         self._process.wait()
@@ -126,7 +134,7 @@ class _Worker:
                     stream.close()
 
 
-class _Progress:
+class _ProgressSender:
     """Progress for the parent process, to which sums of amounts are sent at intervals."""
 
     def __init__(self, write: Callable[[str, object], None]) -> None:
@@ -137,34 +145,34 @@ class _Progress:
     def add(self, amount: int) -> None:
         self._amount += amount
         if time.monotonic() >= self._next:
-            self.flush()
+            self.send_amount()
 
-    def flush(self) -> None:
+    def send_amount(self) -> None:
         if self._amount:
             self._write("progress", self._amount)
         self._amount = 0
         self._next = time.monotonic() + REPORT_SECONDS
 
 
-_progress: _Progress | None = None
+_progress: _ProgressSender | None = None
 
 
-def report(amount: int) -> None:
+def report_progress(amount: int) -> None:
     """Report progress from a function that runs in a worker."""
     if _progress is not None:
         _progress.add(amount)
 
 
-def serve() -> None:
+def serve_calls() -> None:
     """Process the calls on stdin until it is closed; then kill this process."""
-    global _progress  # noqa: PLW0603 (callers of `report` have no reference to the worker)
+    global _progress  # noqa: PLW0603 (callers of `report_progress` have no reference to the worker)
     for number in (signal.SIGINT, *ending.SIGNALS):
         signal.signal(number, signal.SIG_IGN)  # the parent ends its workers
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
-    def _read() -> None:
+    def _read_message() -> None:
         # A thread, so that the end of the parent is detected during a call, too.
         try:
             while True:
@@ -172,12 +180,12 @@ def serve() -> None:
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _write(kind: str, value: object) -> None:
+    def _write_message(kind: str, value: object) -> None:
         replies.write(pickle.dumps((kind, value)))
         replies.flush()
 
-    _progress = _Progress(_write)
-    threading.Thread(target=_read, name="parent", daemon=True).start()
+    _progress = _ProgressSender(_write_message)
+    threading.Thread(target=_read_message, name="parent", daemon=True).start()
     while True:
         try:
             function, args, kwargs = pickle.loads(tasks.get())  # noqa: S301 (as above)
@@ -185,5 +193,5 @@ def serve() -> None:
         except Exception as error:  # noqa: BLE001 (raised again in the parent)
             error.add_note(traceback.format_exc())
             reply = ("error", error)
-        _progress.flush()
-        _write(*reply)
+        _progress.send_amount()
+        _write_message(*reply)

@@ -12,11 +12,11 @@ T = TypeVar("T")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def load(path: Path, kind: type[T]) -> T:
+def load_yaml_data(path: Path, kind: type[T]) -> T:
     """Read the file at `path`, as returned by `files.data`, as a value of `kind`."""
-    return msgspec.convert(read(path.read_bytes()), kind)
+    return msgspec.convert(parse_yaml(path.read_bytes()), kind)
 
 
-def read(text: str | bytes) -> Any:
+def parse_yaml(text: str | bytes) -> Any:
     """Parse a YAML document; yaml.YAMLError if it is invalid."""
     return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, of which ruff knows one

@@ -9,10 +9,10 @@ from imgbuild.cves.installed import PYPI, InstalledSource, public_version
 from imgbuild.cves.osv_server import OsvServer
 from imgbuild.cves.source import Advisory
 from imgbuild.errors import FetchFailed
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 
-class Advisories:
+class UpdateAdvisories:
     """Advisories from a server with OSV's API at `address` (default: that of `OsvServer`).
 
     If the server does not respond, a warning is reported, and no version is treated as a fix.
@@ -26,19 +26,21 @@ class Advisories:
 
     def fixed(self, package: str, present: str, newer: str) -> tuple[str, ...]:
         """The ids of the advisories about `present` that do not apply to `newer`."""
-        before = self._about(package, present)
+        before = self._advisories_about(package, present)
         if not before:
             return ()
-        names = {name for advisory in self._about(package, newer) for name in advisory.ids}
+        names = {
+            name for advisory in self._advisories_about(package, newer) for name in advisory.ids
+        }
         gone = [item for item in before if item.fixed and not names.intersection(item.ids)]
         return tuple(sorted({item.ids[0] for item in gone})) if self._reachable else ()
 
-    def _about(self, package: str, version: str) -> tuple[Advisory, ...]:
-        key = (normalize(package), public_version(version))
+    def _advisories_about(self, package: str, version: str) -> tuple[Advisory, ...]:
+        key = (normalize_package(package), public_version(version))
         if key not in self._by_version and self._reachable:
             source = InstalledSource(ecosystem=PYPI, name=key[0], version=key[1])
             try:
-                self._by_version[key] = self._server.find([source]).advisories
+                self._by_version[key] = self._server.find_advisories([source]).advisories
             except FetchFailed as error:
                 self._reachable = False
                 self._reporter.warn(

@@ -13,10 +13,10 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.errors import InputError
-from imgbuild.index.candidates import final_releases, public
-from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.index.candidates import final_releases, public_version
+from imgbuild.index.pages import IndexFile, IndexLookup
 from imgbuild.matrix.model import Target
-from imgbuild.system.amounts import first_of
+from imgbuild.system.amounts import join_first
 from imgbuild.values import sha256
 
 ORDER = (
@@ -27,10 +27,10 @@ BASE = "base"  # the axis of the Debian snapshot
 PYTHON = "python"  # the axis of a base's standalone Python; its versions are as 3.12.16+20261110
 BASE_PARTS = (BASE, PYTHON)
 LIMIT = 8  # newest releases of one package that are tried
-SHOWN = 6
+SHOWN_ADVISORIES = 6
 
 # Package, present and newer version → the advisories about the former that the latter fixes.
-Fixed = Callable[[str, str, str], Sequence[str]]
+FixedAdvisories = Callable[[str, str, str], Sequence[str]]
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     files: str
 
 
-class Axis(msgspec.Struct, frozen=True, kw_only=True):
+class VersionAxis(msgspec.Struct, frozen=True, kw_only=True):
     """A pin of a row with newer final releases, newest first. `waiting` are in the cool-down.
 
     `fixing` are, by version, the IDs of advisories that disable the cool-down.
@@ -65,18 +65,18 @@ class CoolDown(msgspec.Struct, frozen=True, kw_only=True):
     today: datetime.date
 
     @property
-    def cut(self) -> datetime.date:
+    def cut_day(self) -> datetime.date:
         """The date before which a release must have been uploaded."""
         return self.today - datetime.timedelta(days=self.days or 0)
 
 
-def names(target: Target) -> tuple[str, ...]:
+def axis_names(target: Target) -> tuple[str, ...]:
     """The pinned packages of a row, in the order of trials."""
     ranks = {package: rank for rank, package in enumerate(ORDER)}
     return tuple(sorted(target.pins, key=lambda name: (ranks.get(name, len(ORDER)), name)))
 
 
-def releases(files: Iterable[IndexFile]) -> dict[Version, Release]:
+def list_final_releases(files: Iterable[IndexFile]) -> dict[Version, Release]:
     """The final releases of a package by version, without yanked ones."""
     return {version: _release(version, each) for version, each in final_releases(files).items()}
 
@@ -92,29 +92,33 @@ def _release(version: Version, files: Sequence[IndexFile]) -> Release:
     )
 
 
-def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixed: Fixed) -> Axis:
+def package_axis(
+    indexes: IndexLookup, package: str, version: str, cool_down: CoolDown, fixed: FixedAdvisories
+) -> VersionAxis:
     """The newer releases of a pinned package.
 
     `fixed` is called only for releases in the cool-down. Raises FetchFailed if the index does not
     respond.
     """
-    present = public(version)
+    present = public_version(version)
     newer = [
         release
-        for found, release in sorted(releases(indexes.files(package)).items(), reverse=True)
+        for found, release in sorted(
+            list_final_releases(indexes.files(package)).items(), reverse=True
+        )
         if found > present
     ][:LIMIT]
     ready, waiting = [], []
     fixing: dict[str, tuple[str, ...]] = {}
     for release in newer:
-        if cool_down.days is not None and not is_out(release, cool_down.cut):
+        if cool_down.days is not None and not is_past_cool_down(release, cool_down.cut_day):
             advisories = tuple(fixed(package, version, release.version))
             if not advisories:
                 waiting.append(release)
                 continue
             fixing[release.version] = advisories
         ready.append(release)
-    return Axis(
+    return VersionAxis(
         package=package,
         version=version,
         releases=tuple(ready),
@@ -123,32 +127,32 @@ def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixe
     )
 
 
-def of_base(part: str, before: str, after: str) -> Axis:
+def base_axis(part: str, before: str, after: str) -> VersionAxis:
     """The axis of a part of a base, BASE or PYTHON."""
     release = Release(version=after, first=None, last=None, files="")
-    return Axis(package=part, version=before, releases=(release,))
+    return VersionAxis(package=part, version=before, releases=(release,))
 
 
-def order(part: str, version: str) -> Version:
+def version_order(part: str, version: str) -> Version:
     """The sort key of a version of an axis, which includes the build of a Python."""
-    return Version(version) if part == PYTHON else public(version)
+    return Version(version) if part == PYTHON else public_version(version)
 
 
-def is_out(release: Release, cut: datetime.date) -> bool:
+def is_past_cool_down(release: Release, cut: datetime.date) -> bool:
     """Whether the first file of a release was uploaded before a date."""
     return release.first is not None and release.first.date() < cut
 
 
-def cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.date:
+def row_cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.date:
     """The `as_of` that a row requires for a release: after the upload of the last file."""
-    days = [target.as_of, cool_down.cut]
+    days = [target.as_of, cool_down.cut_day]
     uploaded = release.last or release.first
     if uploaded is not None:
         days.append(uploaded.date() + datetime.timedelta(days=1))
     return max(days)
 
 
-def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target]) -> None:
+def require_times(indexes: Mapping[str, IndexLookup], targets: Mapping[str, Target]) -> None:
     """Raise InputError if an index has no upload time for a newer release.
 
     The keys of `indexes` and `targets` are names of rows.
@@ -157,16 +161,16 @@ def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target])
     for name, target in targets.items():
         for package, version in target.pins.items():
             place = indexes[name].place(package)
-            present = public(version)
+            present = public_version(version)
             newer = [
                 release
-                for found, release in releases(indexes[name].files(package)).items()
+                for found, release in list_final_releases(indexes[name].files(package)).items()
                 if found > present and (not place.timed or release.last is None)
             ]
             if newer and package not in lacking.setdefault(place.name, []):
                 lacking[place.name].append(package)
     lines = [
-        f"the index {index}: {first_of(packages, SHOWN)}"
+        f"the index {index}: {join_first(packages, SHOWN_ADVISORIES)}"
         for index, packages in lacking.items()
         if packages
     ]

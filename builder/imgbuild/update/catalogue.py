@@ -22,14 +22,14 @@ from imgbuild.matrix import constraints, load, tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.tried_updates import DerivedRow
-from imgbuild.matrix.yaml_nodes import content
+from imgbuild.matrix.yaml_nodes import read_content
 from imgbuild.plan import records
-from imgbuild.plan.plan import plan
-from imgbuild.plan.records import Records
+from imgbuild.plan.plan import create_plan
+from imgbuild.plan.records import RecordedLayers
 from imgbuild.render import write
-from imgbuild.system.folder import OpenFolder, remove_all
+from imgbuild.system.folder import OpenFolder, remove_folder
 from imgbuild.update import row_text
-from imgbuild.update.trial import Tried
+from imgbuild.update.trial import TriedRow
 from imgbuild.values import Sha256, sha256
 
 
@@ -41,27 +41,29 @@ def require_regular(project: Project) -> None:
             root.require_file(name)
 
 
-def place(
-    project: Project, scratch: Project, tried: Tried, derived_row: DerivedRow, inputs: Inputs
+def place_row(
+    project: Project, scratch: Project, tried: TriedRow, derived_row: DerivedRow, inputs: Inputs
 ) -> tuple[Constraint, ...]:
     """Write the row `tried`, described by `derived_row`, from the scratch folder into the project.
 
     Returns learned constraints that were not written because a lock of the project violates them.
     """
     row = tried.row
-    with inputs.store.exclusive(f"update-{sha256(str(project.images).encode())}"):
-        before = content(project.matrix)
-        matrix = load.loads(before, str(project.matrix))
+    with inputs.store.hold_lock(f"update-{sha256(str(project.images).encode())}"):
+        before = read_content(project.matrix)
+        matrix = load.parse_matrix(before, str(project.matrix))
         if row.name in matrix.targets:
             message = f"{project.matrix} already has a row {row.name}"
             raise InputError(message, hint="run the same command again")
         base_of = matrix.targets[derived_row.of].base
-        text = row_text.with_row(before, str(project.matrix), derived_row.of, row, base_of)
-        whole = load.located(load.loads(text, str(project.matrix)), project.root)
+        text = row_text.insert_row(before, str(project.matrix), derived_row.of, row, base_of)
+        whole = load.locate_indexes(load.parse_matrix(text, str(project.matrix)), project.root)
         write.keep_new(scratch, whole, [row.name], inputs.context.reporter)
-        left_out = _merge(project, scratch, tried, inputs)
-        updates = tried_updates.read(project.images).making(row.name, derived_row, row.target.pins)
-        tried_updates.write(
+        left_out = _merge_scratch(project, scratch, tried, inputs)
+        updates = tried_updates.read_updates(project.images).add_row(
+            row.name, derived_row, row.target.pins
+        )
+        tried_updates.write_updates(
             project.images, updates, project.root
         )  # without the row it has no effect
         _place_folder(project, scratch, row.name, text)
@@ -69,42 +71,42 @@ def place(
     return left_out
 
 
-def _merge(
-    project: Project, scratch: Project, tried: Tried, inputs: Inputs
+def _merge_scratch(
+    project: Project, scratch: Project, tried: TriedRow, inputs: Inputs
 ) -> tuple[Constraint, ...]:
     """Add the records and constraints of the scratch folder to those of the project."""
-    learned, left_out = _learned(project, scratch, tried)
+    learned, left_out = _learned_constraints(project, scratch, tried)
     if learned:
         add_constraints(project.images, learned, inputs.store)
-    with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
-        merged = records.merge(
+    with inputs.store.hold_lock(f"records-{sha256(str(project.images).encode())}"):
+        merged = records.merge_records(
             records.read_records(project.images), [_records(scratch, tried.lock)]
         )
-        codec.write(records.records_path(project.images), merged, below=project.root)
+        codec.write_document(records.records_path(project.images), merged, below=project.root)
         known = packages.read_packages(project.images)
         read = packages.read_packages(scratch.images).packages
-        files = _files_of(tried.lock)
+        files = _lock_hashes(tried.lock)
         added = {key: package for key, package in read.items() if key in files}
-        codec.write(
+        codec.write_document(
             packages.packages_path(project.images),
-            packages.merge(known, added),
+            packages.merge_sbom_packages(known, added),
             below=project.root,
         )
     return left_out
 
 
-def _records(scratch: Project, lock: Lock) -> Records:
+def _records(scratch: Project, lock: Lock) -> RecordedLayers:
     """The records of the layers and wheels of a lock, without those of other trials."""
     every = records.read_records(scratch.images)
-    layers = {layer.id for arch in lock.arch for layer in plan(lock, arch).layers}
-    wheels = _files_of(lock)
-    return Records(
+    layers = {layer.id for arch in lock.arch for layer in create_plan(lock, arch).layers}
+    wheels = _lock_hashes(lock)
+    return RecordedLayers(
         layers={key: record for key, record in every.layers.items() if key in layers},
         wheels={key: fact for key, fact in every.wheels.items() if key in wheels},
     )
 
 
-def _files_of(lock: Lock) -> set[Sha256]:
+def _lock_hashes(lock: Lock) -> set[Sha256]:
     """The hashes of all wheels and debs of a lock, and of wheels that its builds require."""
     return {
         item.sha256
@@ -117,23 +119,23 @@ def _files_of(lock: Lock) -> set[Sha256]:
     }
 
 
-def _learned(
-    project: Project, scratch: Project, tried: Tried
+def _learned_constraints(
+    project: Project, scratch: Project, tried: TriedRow
 ) -> tuple[list[Constraint], tuple[Constraint, ...]]:
     """The learned constraints on packages of the row, and those that existing locks violate."""
-    known = set(constraints.read(project.images))
+    known = set(constraints.read_constraints(project.images))
     versions = [resolution.versions for resolution in tried.lock.arch.values()]
     learned = [
         entry
-        for entry in constraints.read(scratch.images)
+        for entry in constraints.read_constraints(scratch.images)
         if entry not in known and any(entry.package in each for each in versions)
     ]
-    violated = set(constraints_violated(project, learned)) if learned else set()
+    violated = set(violated_constraints(project, learned)) if learned else set()
     kept = [entry for entry in learned if entry not in violated]
     return kept, tuple(entry for entry in learned if entry in violated)
 
 
-def constraints_violated(project: Project, learned: Iterable[Constraint]) -> list[Constraint]:
+def violated_constraints(project: Project, learned: Iterable[Constraint]) -> list[Constraint]:
     """The constraints in `learned` that a lock of the project violates."""
     entries = list(learned)
     violated: list[Constraint] = []
@@ -143,7 +145,7 @@ def constraints_violated(project: Project, learned: Iterable[Constraint]) -> lis
         except ImgbuildError:
             continue  # a lock that cannot be read is stale in any case
         for resolution in lock.arch.values():
-            violated += constraints.violations(entries, resolution.versions)
+            violated += constraints.violated_constraints(entries, resolution.versions)
     return violated
 
 
@@ -158,17 +160,17 @@ def _place_folder(project: Project, scratch: Project, name: str, matrix: bytes) 
         try:
             for path, data in files.items():
                 images.write(f"{temporary}/{path}", data)
-            _remove(images, name)
+            _remove_target(images, name)
             os.rename(temporary, name, src_dir_fd=images.descriptor, dst_dir_fd=images.descriptor)
             root.write(project.matrix.name, matrix)
         except BaseException:
-            _remove(images, temporary)
-            if content(project.matrix) != matrix:
-                _remove(images, name)
+            _remove_target(images, temporary)
+            if read_content(project.matrix) != matrix:
+                _remove_target(images, name)
             raise
 
 
-def _remove(images: OpenFolder, name: str) -> None:
+def _remove_target(images: OpenFolder, name: str) -> None:
     """Remove the folder `name` of this run or of a killed run.
 
     Raises InputError if it is a link.
@@ -176,9 +178,9 @@ def _remove(images: OpenFolder, name: str) -> None:
     if images.status(name) is None:
         return
     images.folder(name).close()
-    remove_all(name, images.descriptor)
+    remove_folder(name, images.descriptor)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
     with OpenFolder.open(folder) as opened:
-        return {name: opened.read(name) for name in opened.tree()}
+        return {name: opened.read(name) for name in opened.file_paths()}

@@ -8,26 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from imgbuild.matrix.tried_updates import RefusedVersion
-from imgbuild.show.image_diff import ArchDiff, Change
+from imgbuild.show.image_diff import ArchDiff, PackageChange
 from imgbuild.show.table import markdown_table
-from imgbuild.system.amounts import count, size_text
+from imgbuild.system.amounts import format_count, size_text
 from imgbuild.system.quoting import code_span
 from imgbuild.update.run import RowUpdate
 from imgbuild.values import Arch
 
-NOTHING = "No newer version could be used."
+NO_UPDATE_TEXT = "No newer version could be used."
 LIMIT = 60_000  # letters; GitHub takes 65,536
-CUT = "\n\nThe rest is omitted because the text is too long.\n"
+OMISSION_NOTE = "\n\nThe rest is omitted because the text is too long.\n"
 
 
-def markdown(updates: Sequence[RowUpdate]) -> str:
+def changes_markdown(updates: Sequence[RowUpdate]) -> str:
     """The changes of all rows: versions, bytes to pull, and rejected versions with reasons."""
     lines: list[str] = []
     for item in updates:
         if item.row:
             lines += [*_new_row(item), ""]
     if not lines:
-        lines = [NOTHING, ""]
+        lines = [NO_UPDATE_TEXT, ""]
     refused = [item for item in updates if item.refused]
     if refused:
         lines += ["## Refused", ""]
@@ -36,7 +36,7 @@ def markdown(updates: Sequence[RowUpdate]) -> str:
     text = "\n".join(lines)
     if len(text) <= LIMIT:
         return text
-    return text[:LIMIT].rpartition("\n")[0] + CUT
+    return text[:LIMIT].rpartition("\n")[0] + OMISSION_NOTE
 
 
 def _new_row(item: RowUpdate) -> Iterator[str]:
@@ -61,7 +61,7 @@ def _new_row(item: RowUpdate) -> Iterator[str]:
 def _arch(arch: Arch, part: ArchDiff) -> Iterator[str]:
     """The changes on one architecture, collapsed below a summary."""
     yield (
-        f"<details><summary>{arch}: {count(len(part.changes), 'package')} changed,"
+        f"<details><summary>{arch}: {format_count(len(part.changes), 'package')} changed,"
         f" {size_text(part.pull)} of {size_text(part.total)} to pull</summary>"
     )
     yield ""
@@ -70,7 +70,7 @@ def _arch(arch: Arch, part: ArchDiff) -> Iterator[str]:
     yield "</details>"
 
 
-def _cells(change: Change) -> tuple[str, str, str]:
+def _cells(change: PackageChange) -> tuple[str, str, str]:
     package = f"{change.package} (Debian)" if change.kind == "deb" else change.package
     return package, change.before, change.after
 

@@ -17,22 +17,22 @@ from packaging.version import Version
 from imgbuild.attest.sbom import needs
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
-from imgbuild.index.candidates import best, final_releases, is_sdist, public
-from imgbuild.index.cuda_releases import METAPACKAGE, active, is_cpu_build
-from imgbuild.index.pages import Indexes, IndexFile
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.index.candidates import best_wheel, final_releases, is_sdist, public_version
+from imgbuild.index.cuda_releases import METAPACKAGE, active_requirements, is_cpu_build
+from imgbuild.index.pages import IndexFile, IndexLookup
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.project.model import exact_version
-from imgbuild.solve.torch import TORCH, build_of
+from imgbuild.solve.torch import TORCH, torch_build
 from imgbuild.system import threads
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 THREADS = 16
-TRIED = 6  # versions of a package of which METADATA is read, the newest first
+TRIED_LIMIT = 6  # versions of a package of which METADATA is read, the newest first
 
-Progress = Callable[[int], object]
+AdvanceFunction = Callable[[int], object]
 
 
 class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    tags: tuple[Tags, ...]
+    tags: tuple[WheelTags, ...]
     versions: Mapping[str, str]
     wanted: Mapping[str, RequiredVersion]
     requires: Mapping[str, Iterable[str]]
@@ -84,36 +84,36 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
     error: str = ""
 
     @property
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Whether a newer version exists or is unknown."""
         return bool(self.error) or self.newest not in ("", self.version)
 
 
-def look(
+def look_up_newer(
     packages: VersionSet,
     names: Sequence[str],
-    indexes: Indexes,
+    indexes: IndexLookup,
     context: Context,
-    advance: Progress,
+    advance: AdvanceFunction,
 ) -> list[NewerVersion]:
     """Look up newer versions of `names` on the indexes in parallel, and yield them in order.
 
     If a page cannot be read, only the package has an error.
     """
-    lookup = _Lookup(packages, indexes, context)
+    lookup = _NewerLookup(packages, indexes, context)
 
-    def _newer(name: str, _: threads.Stop) -> NewerVersion:
+    def _newer_version(name: str, _: threads.StopFlag) -> NewerVersion:
         try:
-            return lookup.newer(name)
+            return lookup.find_newer(name)
         except ImgbuildError as error:
             return lookup.row(name, error=error.message)
         finally:
             advance(1)
 
-    return threads.each(names, _newer, threads=THREADS)
+    return threads.run_for_each(names, _newer_version, threads=THREADS)
 
 
-class _Obstacles(msgspec.Struct, frozen=True, kw_only=True):
+class _VersionObstacles(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons against a version, packages to change with it, and whether METADATA was read."""
 
     reasons: tuple[str, ...]
@@ -121,21 +121,21 @@ class _Obstacles(msgspec.Struct, frozen=True, kw_only=True):
     metadata: bool
 
 
-class _Lookup:
+class _NewerLookup:
     """A set of packages, and the indexes to compare it with."""
 
-    def __init__(self, packages: VersionSet, indexes: Indexes, context: Context) -> None:
+    def __init__(self, packages: VersionSet, indexes: IndexLookup, context: Context) -> None:
         self._set, self._indexes, self._context = packages, indexes, context
-        self._markers = packages.tags[0].markers
+        self._markers = packages.tags[0].environment_markers
         self._bounds: dict[str, list[tuple[str, Requirement]]] = {}
         self._extras: dict[str, set[str]] = {
             package: set(wanted.extras) for package, wanted in packages.wanted.items()
         }
-        for need in needs.applied(packages.requires, self._markers):
-            other = normalize(need.requirement.name)
+        for need in needs.applied_requirements(packages.requires, self._markers):
+            other = normalize_package(need.requirement.name)
             self._bounds.setdefault(other, []).append((need.package, need.requirement))
             self._extras.setdefault(other, set()).update(need.requirement.extras)
-        self._violated = set(constraints.violations(packages.known, packages.versions))
+        self._violated = set(constraints.violated_constraints(packages.known, packages.versions))
 
     def row(self, package: str, **fields: Any) -> NewerVersion:
         """A result for `package` with the current version and `fields`."""
@@ -147,9 +147,9 @@ class _Lookup:
         }
         return NewerVersion(**values)
 
-    def newer(self, package: str) -> NewerVersion:
+    def find_newer(self, package: str) -> NewerVersion:
         """The newer versions of `package` on the index."""
-        has = public(self._set.versions[package])
+        has = public_version(self._set.versions[package])
         files = self._indexes.files(package)
         if not files:
             return self.row(package, error="the index has no such package")
@@ -157,18 +157,18 @@ class _Lookup:
         later = sorted((version for version in releases if version > has), reverse=True)
         if not later:
             return self.row(package, newest=self._set.versions[package])
-        first = self._stops(package, later[0], releases[later[0]], whole=True)
+        first = self._version_obstacles(package, later[0], releases[later[0]], whole=True)
         allowed, tried = "", 0
         moves: tuple[str, ...] = ()
         for version in later:
             stops = first
             if version != later[0]:
-                stops = self._stops(package, version, releases[version], whole=False)
+                stops = self._version_obstacles(package, version, releases[version], whole=False)
                 tried += stops.metadata
             if not stops.reasons:
                 allowed, moves = str(version), stops.moves
                 break
-            if tried >= TRIED:
+            if tried >= TRIED_LIMIT:
                 break
         return self.row(
             package, newest=str(later[0]), allowed=allowed, moves=moves, reasons=first.reasons
@@ -176,15 +176,15 @@ class _Lookup:
 
     # -- reasons against a version
 
-    def _stops(
+    def _version_obstacles(
         self, package: str, version: Version, files: Sequence[IndexFile], *, whole: bool
-    ) -> _Obstacles:
+    ) -> _VersionObstacles:
         """The reasons against a version. METADATA is read if there are no others or if `whole`.
 
         For a kept package, there are no other reasons.
         """
         if package in self._set.kept:
-            return _Obstacles(reasons=(self._set.kept[package],), moves=(), metadata=False)
+            return _VersionObstacles(reasons=(self._set.kept[package],), moves=(), metadata=False)
         built = package in self._set.sdists and any(map(is_sdist, files))
         reasons = [] if built else list(file_reasons(files, self._set.tags))
         wanted = self._set.wanted.get(package, RequiredVersion())
@@ -200,11 +200,11 @@ class _Lookup:
                 reasons.append(f"{other} {has} requires {package}{requirement.specifier}")
             else:
                 moves.append(other)
-        reasons += self._learned(package, version)
-        wheel = _readable(files, self._set.tags[0]) if whole or not reasons else None
+        reasons += self._learned_reasons(package, version)
+        wheel = _readable_wheel(files, self._set.tags[0]) if whole or not reasons else None
         if wheel is not None:
-            self._read(package, version, wheel, reasons, moves)
-        return _Obstacles(
+            self._read_requirements(package, version, wheel, reasons, moves)
+        return _VersionObstacles(
             reasons=tuple(dict.fromkeys(reasons)),
             moves=tuple(dict.fromkeys(moves)),
             metadata=wheel is not None,
@@ -217,7 +217,7 @@ class _Lookup:
         wanted = self._set.wanted.get(package)
         return wanted is not None and exact_version(SpecifierSet(wanted.spec)) is not None
 
-    def _read(
+    def _read_requirements(
         self,
         package: str,
         version: Version,
@@ -226,10 +226,10 @@ class _Lookup:
         moves: list[str],
     ) -> None:
         """Add the requirements in METADATA of a version that the set does not satisfy."""
-        data = metadata(wheel, self._context.http, self._context.store)
-        required = active(data, self._markers, sorted(self._extras.get(package, ())))
+        data = read_wheel_metadata(wheel, self._context.http, self._context.store)
+        required = active_requirements(data, self._markers, sorted(self._extras.get(package, ())))
         for each in required:
-            other = normalize(each.name)
+            other = normalize_package(each.name)
             has = self._set.versions.get(other)
             if has is None or other == package or (package == TORCH and _is_cuda_requirement(each)):
                 continue
@@ -250,7 +250,7 @@ class _Lookup:
         newer than the range are ignored, because ranges often end at the day of the release.
         """
         reasons = []
-        plain = active(data, self._markers)
+        plain = active_requirements(data, self._markers)
         for other, has in self._set.versions.items():
             if (
                 other == package
@@ -258,47 +258,49 @@ class _Lookup:
                 or not self._is_fixed(other)
             ):
                 continue
-            for each in active(data, self._markers, [other]):
-                if each in plain or normalize(each.name) != other:
+            for each in active_requirements(data, self._markers, [other]):
+                if each in plain or normalize_package(each.name) != other:
                     continue
-                if _below(has, each.specifier):
+                if _is_below(has, each.specifier):
                     line = f"{other}{each.specifier}"
                     reasons.append(f"{version} supports {line} (extra {other}), not {has}")
         return reasons
 
-    def _learned(self, package: str, version: Version) -> list[str]:
+    def _learned_reasons(self, package: str, version: Version) -> list[str]:
         changed = {**self._set.versions, package: str(version)}
         new = [
             entry
             for entry in self._set.known
             if package in (entry.package, entry.other)
             and entry not in self._violated
-            and entry.violated(changed)
+            and entry.is_violated(changed)
         ]
         return [f"learned: {entry.package}{entry.versions} needs {entry.needs}" for entry in new]
 
 
-def _below(version: str, spec: SpecifierSet) -> bool:
+def _is_below(version: str, spec: SpecifierSet) -> bool:
     """Whether `version` is older than the lower bound of `spec`."""
     lowest = [clause for clause in spec if clause.operator in (">=", ">", "~=", "==")]
     return any(
         not clause.contains(version, prereleases=True)
-        and public(version) < public(clause.version.removesuffix(".*"))
+        and public_version(version) < public_version(clause.version.removesuffix(".*"))
         for clause in lowest
     )
 
 
-def file_reasons(files: Sequence[IndexFile], machines: Sequence[Tags]) -> tuple[str, ...]:
+def file_reasons(files: Sequence[IndexFile], machines: Sequence[WheelTags]) -> tuple[str, ...]:
     """The reasons why files of a version cannot be installed on all of `machines`."""
     wheels = [file for file in files if file.is_wheel]
     if not wheels:
         return ("only an sdist",)
     reasons: dict[str, None] = {}
     for tags in machines:
-        here = [file for file in wheels if tags.fits(file.name)]
-        if any(_accepts(file, tags) for file in here):
+        here = [file for file in wheels if tags.is_compatible(file.name)]
+        if any(_accepts_python(file, tags) for file in here):
             continue
-        refusing = next((file for file in (*here, *wheels) if not _accepts(file, tags)), None)
+        refusing = next(
+            (file for file in (*here, *wheels) if not _accepts_python(file, tags)), None
+        )
         if refusing is not None:
             reasons[
                 f"requires Python {refusing.requires_python}, but the package set has {tags.python}"
@@ -309,25 +311,25 @@ def file_reasons(files: Sequence[IndexFile], machines: Sequence[Tags]) -> tuple[
     return tuple(reasons)
 
 
-def _accepts(file: IndexFile, tags: Tags) -> bool:
+def _accepts_python(file: IndexFile, tags: WheelTags) -> bool:
     """Whether `file` declares support for the Python of `tags`."""
     try:
         spec = SpecifierSet(file.requires_python or "")
     except InvalidSpecifier:
         return True
-    return spec.contains(tags.markers["python_full_version"], prereleases=True)
+    return spec.contains(tags.environment_markers["python_full_version"], prereleases=True)
 
 
-def _readable(files: Sequence[IndexFile], tags: Tags) -> IndexFile | None:
+def _readable_wheel(files: Sequence[IndexFile], tags: WheelTags) -> IndexFile | None:
     """The wheel to read METADATA of: the best wheel for `tags`, else any wheel."""
     wheels = [file for file in files if file.is_wheel]
     versions = {file.version for file in wheels if file.version is not None}
-    fitting = (best(wheels, version, tags) for version in sorted(versions, reverse=True))
+    fitting = (best_wheel(wheels, version, tags) for version in sorted(versions, reverse=True))
     return next((file for file in fitting if file is not None), next(iter(wheels), None))
 
 
 def _is_cuda_requirement(requirement: Requirement) -> bool:
-    name = normalize(requirement.name)
+    name = normalize_package(requirement.name)
     return name == METAPACKAGE or name.startswith("nvidia-")
 
 
@@ -335,7 +337,7 @@ def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) 
     """A reason if a torch version is built for a CUDA release other than that of the set."""
     if is_cpu_build(version, required):
         return [f"torch {version} has no build with CUDA on this index"]
-    release = build_of(version, required).cuda
+    release = torch_build(version, required).cuda
     if release in (None, cuda):
         return []
     return [f"the wheel is built for CUDA {release}, but the package set has CUDA {cuda}"]

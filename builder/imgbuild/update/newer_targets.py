@@ -8,7 +8,7 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus
-from imgbuild.doctor.targets import offer
+from imgbuild.doctor.targets import target_needs
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
@@ -27,7 +27,7 @@ class NewerTarget(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
-def find(
+def find_newer_targets(
     project: Project, matrix: Matrix, lock: Lock, arch: Arch, locks: Iterable[Lock]
 ) -> tuple[NewerTarget, ...]:
     """For each driver, the best of `locks` with all frameworks of `lock`, none older and one newer.
@@ -53,9 +53,9 @@ def find(
     newer.sort(key=lambda each: each.as_of, reverse=True)
     best: dict[str, NewerTarget] = {}
     for each in sorted(newer, key=_distance):
-        shown = _shown(project, each, arch, stack)
+        shown = _shown_target(project, each, arch, stack)
         best.setdefault(shown.driver, shown)
-    return tuple(sorted(best.values(), key=lambda each: gpus.numbers(each.driver)))
+    return tuple(sorted(best.values(), key=lambda each: gpus.version_numbers(each.driver)))
 
 
 def locked_with(package: str, version: str, lock: Lock, arch: Arch, locks: Iterable[Lock]) -> str:
@@ -89,10 +89,10 @@ def _is_newer(versions: dict[str, str], stack: dict[str, Version]) -> bool:
     )
 
 
-def _shown(project: Project, lock: Lock, arch: Arch, stack: Collection[str]) -> NewerTarget:
+def _shown_target(project: Project, lock: Lock, arch: Arch, stack: Collection[str]) -> NewerTarget:
     return NewerTarget(
         target=lock.target,
         cuda=lock.cuda,
-        driver=offer(project.images, lock).floors[arch].driver,
+        driver=target_needs(project.images, lock).floors[arch].driver,
         versions={name: lock.arch[arch].versions[name] for name in stack},
     )

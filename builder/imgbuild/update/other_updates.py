@@ -17,7 +17,7 @@ from imgbuild.cves.check import CveCase, CvePolicy, CveReport
 from imgbuild.cves.osv_server import OsvServer
 from imgbuild.deb import apt
 from imgbuild.errors import ImgbuildError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Base, DebianBase
 from imgbuild.update import python_releases
@@ -66,7 +66,7 @@ def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUp
     state = BaseUpdates(base=lock.base.name, arch=arch, packages=len(debs))
     if not isinstance(base, DebianBase):
         return msgspec.structs.replace(state, error="the base is a registry image")
-    state = with_python(state, base, context)
+    state = add_python_update(state, base, context)
     try:
         date, security = apt.security_updates(base, debs, arch, context)
         others = apt.archive_updates(base, debs, arch, context)
@@ -85,27 +85,27 @@ def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUp
     return msgspec.structs.replace(state, date=date, updates=tuple(updates))
 
 
-def with_python(state: BaseUpdates, base: DebianBase, context: Context) -> BaseUpdates:
+def add_python_update(state: BaseUpdates, base: DebianBase, context: Context) -> BaseUpdates:
     """Add a newer release of the standalone Python of `base`, if any, to `state`."""
-    if base.standalone is None:
+    if base.standalone_python is None:
         return state
     try:
-        newest = python_releases.newer(base.standalone, context)
+        newest = python_releases.find_newer_release(base.standalone_python, context)
     except ImgbuildError as error:
         return msgspec.structs.replace(state, python_error=error.message.partition("\n")[0])
     return msgspec.structs.replace(state, python=newest)
 
 
-def vulnerabilities(
+def image_vulnerabilities(
     case: CveCase, records: Mapping[Sha256, Package], context: Context
 ) -> KnownVulnerabilities:
     """The vulnerabilities of an image's packages according to OSV's server."""
-    http = Http(offline=context.http.offline, attempts=1)  # it is no reason to wait
+    http = HttpClient(offline=context.http.offline, attempts=1)  # it is no reason to wait
     now = datetime.datetime.now(datetime.UTC)
     policy = CvePolicy(today=now.date())
     try:
         server = OsvServer(None, msgspec.structs.replace(context, http=http), now)
-        (report,) = check.check([case], records, server.find, policy)
+        (report,) = check.check_cves([case], records, server.find_advisories, policy)
     except ImgbuildError as error:
         return KnownVulnerabilities(arch=case.arch, error=error.message)
     return KnownVulnerabilities(arch=case.arch, report=report)

@@ -17,11 +17,11 @@ from packaging.version import Version
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import InputError, NothingSelected
-from imgbuild.lock.locked_matrix import versions_of
+from imgbuild.lock.locked_matrix import locked_versions
 from imgbuild.lock.project_requirements import (
     ProjectRequirements,
-    contradicted,
-    requirements_of,
+    contradicted_versions,
+    row_requirements,
 )
 from imgbuild.lock.published import LAYOUT, PublishedTarget
 from imgbuild.matrix import constraints
@@ -30,14 +30,14 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import CATALOGUE
 from imgbuild.resolve import engine_torch, first_matrix
 from imgbuild.resolve.choose import LockedFacts, TargetChange
-from imgbuild.resolve.demands import PackageDemand, demands
+from imgbuild.resolve.demands import PackageDemand, package_demands
 from imgbuild.resolve.edit_row import RowMove, apply_move
-from imgbuild.resolve.feasible import IndexPages, obstacles
-from imgbuild.resolve.range_conflicts import changes_for, range_conflicts
-from imgbuild.solve.solve import python_of
+from imgbuild.resolve.feasible import IndexPages, find_obstacles
+from imgbuild.resolve.range_conflicts import range_conflicts, required_changes
+from imgbuild.solve.solve import base_python
 from imgbuild.system import threads
-from imgbuild.values import Arch, normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import Arch, normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 
 class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
+def rows_to_move(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
     """The rows to move: those in `names`, or all.
 
     Raises NothingSelected for an unknown row.
@@ -75,7 +75,7 @@ def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
         message = f"no target {' and '.join(absent)} in the project"
         raise NothingSelected(message, hint=f"specify one of: {', '.join(value.targets)}")
     chosen = tuple(names) or tuple(value.targets)
-    below = {value.targets[name].below for name in chosen}
+    below = {value.targets[name].published_name for name in chosen}
     if len(below) > 1:
         message = f"the rows {', '.join(chosen)} use different targets: {', '.join(sorted(below))}"
         raise InputError(message, hint="specify rows that use the same target")
@@ -93,7 +93,7 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
     old, new = move.old, move.new
     others = [
         name for name, row in value.targets.items()
-        if row.below == old.name and name not in move.rows
+        if row.published_name == old.name and name not in move.rows
     ]  # fmt: skip
     image = value.published[old.name].image
     edit = RowMove(
@@ -105,7 +105,7 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
         new=new.name,
         lock=move.lock,
         origin=move.origin,
-        forget={name: _forgotten(value.targets[name], new) for name in move.rows},
+        forget={name: _superseded_keys(value.targets[name], new) for name in move.rows},
         keep_old=bool(others),
         image=keeps_image(image, move),
     )
@@ -124,7 +124,7 @@ def keeps_image(image: str, move: ProjectMove) -> bool:
     return not one and (move.old.name == move.new.name or move.old.name not in image)
 
 
-def _forgotten(row: Extension, new: PublishedTarget) -> tuple[str, ...]:
+def _superseded_keys(row: Extension, new: PublishedTarget) -> tuple[str, ...]:
     """The keys of a row to remove, because they are unnecessary or wrong with the new target."""
     keys = []
     if row.as_of is not None and row.as_of <= datetime.date.fromisoformat(new.lock.as_of):
@@ -139,14 +139,14 @@ def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
     words = [{"extends": each.name, "as_of": each.lock.as_of} for each in (old, new)]
     return {
         template.format(**words[0]): template.format(**words[1])
-        for template in (first_matrix.NO_IMAGE, first_matrix.AS_OF)
+        for template in (first_matrix.NO_IMAGE_COMMENT, first_matrix.AS_OF_COMMENT)
     }
 
 
 # -- conflicts with the move
 
 
-def conflicts(
+def move_conflicts(
     name: str, row: Extension, move: ProjectMove, folder: Path, matrix: Matrix, context: Context
 ) -> list[str]:
     """A line for each requirement of the project in `folder` that the new target excludes.
@@ -159,11 +159,11 @@ def conflicts(
         if arch not in lock.arch:
             reasons.append(f"matrix.yaml: {name} is for {arch}, but {move.new.name} is not")
             continue
-        reasons += _on(arch, row, move.new, folder, matrix, context)
+        reasons += _arch_conflicts(arch, row, move.new, folder, matrix, context)
     return list(dict.fromkeys(reasons))
 
 
-def _on(
+def _arch_conflicts(
     arch: Arch,
     row: Extension,
     new: PublishedTarget,
@@ -174,28 +174,28 @@ def _on(
     lock = new.lock
     bases = matrix.bases.values()
     base = next((each for each in bases if each.python == lock.base.python), next(iter(bases)))
-    python = python_of(base, lock.arch[arch]) if base.python == lock.base.python else ""
-    tags = Tags(python=python or lock.base.python, glibc=lock.base.glibc, arch=arch)
-    required = requirements_of(row, folder, tags.markers)
+    python = base_python(base, lock.arch[arch]) if base.python == lock.base.python else ""
+    tags = WheelTags(python=python or lock.base.python, glibc=lock.base.glibc, arch=arch)
+    required = row_requirements(row, folder, tags.environment_markers)
     reasons = [
         f"{place}: requires Python {spec}, but {new.name} has {tags.python}"
         for spec, place in required.python
         if not SpecifierSet(spec).contains(tags.python, prereleases=True)
     ]
-    versions = versions_of(lock) if row.extends is not None else {}
+    versions = locked_versions(lock) if row.extends is not None else {}
     reasons += _contradictions(row, required, versions, new.name)
-    added = _added(row, required, versions, tags)
+    added = _added_packages(row, required, versions, tags)
     day = row.as_of or datetime.date.fromisoformat(lock.as_of)
     day = max(day, datetime.date.fromisoformat(lock.as_of))
     pages = IndexPages(matrix, context, day)
-    blocked = obstacles(added, pages, tags)
+    blocked = find_obstacles(added, pages, tags)
     reasons += map(str, blocked)
     names = {each.package for each in blocked}
     left = [each for each in added if each.package not in names and not each.source]
     if row.extends is not None:
         facts = LockedFacts(
             target=new.name, arch=arch, versions=versions, python=tags.python, cuda=lock.cuda,
-            as_of=lock.as_of, learned=constraints.read(CATALOGUE / "images"),
+            as_of=lock.as_of, learned=constraints.read_constraints(CATALOGUE / "images"),
         )  # fmt: skip
         reasons += _addition_conflicts(left, facts, pages, tags)
     return reasons
@@ -206,7 +206,7 @@ def _contradictions(
 ) -> list[str]:
     reasons = [
         f"{place}: requires {package}{spec}, but {target} has {versions[package]}"
-        for package, spec, place in contradicted(required, versions)
+        for package, spec, place in contradicted_versions(required, versions)
     ]
     specs = {package: f"=={Version(pin)}" for package, pin in row.pins.items()}
     specs |= {package: wanted.spec for package, wanted in row.requires.items()}
@@ -218,35 +218,37 @@ def _contradictions(
     ]
 
 
-def _added(
-    row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: Tags
+def _added_packages(
+    row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: WheelTags
 ) -> list[PackageDemand]:
     """Packages from the default index that the files require and the target lacks."""
     left_out = {
         *versions,
-        *map(normalize, (*row.exclude, *row.relax, *row.indexes)),
+        *map(normalize_package, (*row.exclude, *row.relax, *row.indexes)),
         *(each.package for each in required.declared.requirements if each.kind == "override"),
     }
-    asked = demands(required.declared, tags.markers)
+    asked = package_demands(required.declared, tags.environment_markers)
     return [each for each in asked if each.package not in left_out and each.installed]
 
 
 def _addition_conflicts(
-    added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
+    added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: WheelTags
 ) -> list[str]:
     """Requirements of added packages that conflict with versions of the target."""
 
-    def _pinned(demand: PackageDemand, _: threads.Stop) -> list[TargetChange]:
-        wheel = pages.pinned(demand, tags)
+    def _pin_conflicts(demand: PackageDemand, _: threads.StopFlag) -> list[TargetChange]:
+        wheel = pages.pinned_wheel(demand, tags)
         if wheel is None:
             return []
-        needed = engine_torch.required(demand, pages.metadata(wheel), tags.markers)
-        needed += facts.requirements_of(demand.package, str(demand.pin))
-        return changes_for(demand, str(demand.pin), needed, facts.versions)
+        needed = engine_torch.required_with_extras(
+            demand, pages.metadata(wheel), tags.environment_markers
+        )
+        needed += facts.learned_requirements(demand.package, str(demand.pinned_version))
+        return required_changes(demand, str(demand.pinned_version), needed, facts.versions)
 
-    pins = [each for each in added if each.pin is not None]
+    pins = [each for each in added if each.pinned_version is not None]
     changes = range_conflicts(added, facts, pages, tags)
-    changes += itertools.chain.from_iterable(threads.each(pins, _pinned, threads=8))
+    changes += itertools.chain.from_iterable(threads.run_for_each(pins, _pin_conflicts, threads=8))
     return [
         f"{', '.join(map(str, change.places))}: {change.by} requires"
         f" {change.package}{change.wanted}, but {facts.target} has {change.has}"

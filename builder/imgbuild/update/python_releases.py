@@ -18,8 +18,8 @@ import msgspec
 from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.http.client import Http
-from imgbuild.http.credentials import redact
+from imgbuild.http.client import HttpClient
+from imgbuild.http.credentials import redact_url
 from imgbuild.http.request import Request
 from imgbuild.matrix.fields import ARCHIVE_URL
 from imgbuild.matrix.model import StandalonePython
@@ -33,7 +33,7 @@ LIST = "https://raw.githubusercontent.com/astral-sh/versions/main/v1/python-buil
 LINE = 8 << 20  # bytes of a line; a release has some 300 archives of 300 bytes
 LIMIT = 256 << 20  # bytes of a list; it is read up to the release that is in use
 EXAMPLE = "cpython-3.12.16+20261110-x86_64-unknown-linux-gnu-install_only.tar.gz"
-WHAT = "list of releases of Python"
+LIST_KIND = "list of releases of Python"
 _NAME = re.compile(
     r"cpython-(?P<python>3\.[0-9]+)\.(?P<patch>[0-9]+)\+(?P<build>[0-9]{8})"
     r"-(?P<platform>(?:x86_64(?:_v[234])?|aarch64)-unknown-linux-gnu)"
@@ -56,19 +56,19 @@ class PythonUpdate(msgspec.Struct, frozen=True, kw_only=True):
         return _day(self.newest.partition("+")[2])
 
 
-class _Artifact(msgspec.Struct, frozen=True):
+class _ReleaseArtifact(msgspec.Struct, frozen=True):
     platform: str
     variant: str
     url: str
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
 
 
-class _Release(msgspec.Struct, frozen=True):
+class _ReleaseEntry(msgspec.Struct, frozen=True):
     version: str
-    artifacts: tuple[_Artifact, ...]
+    artifacts: tuple[_ReleaseArtifact, ...]
 
 
-class _Archive(msgspec.Struct, frozen=True, kw_only=True):
+class _BaseArchive(msgspec.Struct, frozen=True, kw_only=True):
     """An archive of a base: the URL, and the parts of the file name."""
 
     url: str
@@ -83,7 +83,7 @@ class _Archive(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.python}.{self.patch}+{self.build}"
 
 
-def newer(
+def find_newer_release(
     source: StandalonePython, context: Context, before: datetime.date | None = None
 ) -> PythonUpdate | None:
     """The newest release of the same Python with an archive for each architecture of `source`.
@@ -94,20 +94,21 @@ def newer(
     """
     present = {arch: _archive(url) for arch, url in source.archives.items()}
     place = source.releases or LIST
-    http = Http(offline=context.http.offline, attempts=1)  # nothing waits for it
+    http = HttpClient(offline=context.http.offline, attempts=1)  # nothing waits for it
     request = Request(place, {"Accept": "application/x-ndjson, */*"})
-    return http.retrying(
-        request, lambda response: _newest(present, _releases(response, http, place), place, before)
+    return http.retry_request(
+        request,
+        lambda response: _newest_release(present, _releases(response, http, place), place, before),
     )
 
 
-def _newest(
-    present: dict[Arch, _Archive],
-    releases: Iterator[_Release],
+def _newest_release(
+    present: dict[Arch, _BaseArchive],
+    releases: Iterator[_ReleaseEntry],
     place: str,
     before: datetime.date | None,
 ) -> PythonUpdate | None:
-    """The first of `releases` that is newer than all of `present`, as for `newer`."""
+    """The first of `releases` that is newer than all of `present`, as for `find_newer_release`."""
     oldest = min(present.values(), key=lambda archive: (archive.patch, archive.build))
     for release in releases:
         match = _VERSION.fullmatch(release.version)
@@ -132,14 +133,14 @@ def _newest(
     return None
 
 
-def _archive(url: str) -> _Archive:
+def _archive(url: str) -> _BaseArchive:
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     match = _NAME.fullmatch(name)
     if match is None:
         message = f"{name!r} is not a file name of a python-build-standalone archive"
         hint = f"use a name such as {EXAMPLE}"
         raise InputError(message, hint=hint)
-    return _Archive(
+    return _BaseArchive(
         url=url,
         python=match["python"],
         patch=int(match["patch"]),
@@ -157,7 +158,9 @@ def _day(build: str) -> datetime.date:
         return datetime.date.min
 
 
-def _same_kind(release: _Release, present: _Archive, place: str) -> _Artifact | None:
+def _same_kind(
+    release: _ReleaseEntry, present: _BaseArchive, place: str
+) -> _ReleaseArtifact | None:
     """The archive of `release` with the same platform and type as `present`, and with a sha256.
 
     Raises FetchFailed if the URL is not that of such an archive.
@@ -169,13 +172,13 @@ def _same_kind(release: _Release, present: _Archive, place: str) -> _Artifact | 
         named = f"cpython-{release.version}-{present.platform}-{present.variant}.tar.gz"
         name = unquote(artifact.url.rpartition("/")[2])
         if re.fullmatch(ARCHIVE_URL, artifact.url) is None or name != named:
-            message = f"{redact(place)}: {artifact.url[:200]!r} is not a URL of {named}"
+            message = f"{redact_url(place)}: {artifact.url[:200]!r} is not a URL of {named}"
             raise FetchFailed(message, hint=NONSENSE)
         return artifact
     return None
 
 
-def _url(present: _Archive, newer_one: _Artifact, build: str) -> str:
+def _url(present: _BaseArchive, newer_one: _ReleaseArtifact, build: str) -> str:
     """The URL of a newer archive, on the server of the present archive if its URL has the build."""
     folder = present.url.rpartition("/")[0]
     above, _, last = folder.rpartition("/")
@@ -183,7 +186,7 @@ def _url(present: _Archive, newer_one: _Artifact, build: str) -> str:
     return f"{above}/{build}/{quote(name, safe='')}" if last == present.build else newer_one.url
 
 
-def _releases(response: Response, http: Http, place: str) -> Iterator[_Release]:
+def _releases(response: Response, http: HttpClient, place: str) -> Iterator[_ReleaseEntry]:
     """Read releases from a list, as far as they are consumed."""
     rest, size, number = b"", 0, 0
     for chunk in http.chunks(response, decode=True):
@@ -191,16 +194,17 @@ def _releases(response: Response, http: Http, place: str) -> Iterator[_Release]:
         *lines, rest = (rest + chunk).split(b"\n")
         if size > LIMIT or len(rest) > LINE:
             message = (
-                f"{redact(place)} is longer than {LIMIT} bytes, or has a line of more than {LINE}"
+                f"{redact_url(place)} is longer than {LIMIT} bytes, or has a line of more than"
+                f" {LINE}"
                 " bytes"
             )
             raise FetchFailed(message, hint=NONSENSE)
         for line in lines:
             number += 1
-            yield from _release(line, f"{redact(place)}, line {number}")
-    yield from _release(rest, f"{redact(place)}, line {number + 1}")
+            yield from _release(line, f"{redact_url(place)}, line {number}")
+    yield from _release(rest, f"{redact_url(place)}, line {number + 1}")
 
 
-def _release(line: bytes, place: str) -> Iterator[_Release]:
+def _release(line: bytes, place: str) -> Iterator[_ReleaseEntry]:
     if line.strip():
-        yield codec.decode(line, _Release, file=place, what=WHAT, hint=NONSENSE)
+        yield codec.decode(line, _ReleaseEntry, file=place, what=LIST_KIND, hint=NONSENSE)

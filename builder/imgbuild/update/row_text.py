@@ -16,43 +16,43 @@ import msgspec
 from imgbuild.errors import InputError
 from imgbuild.matrix import load
 from imgbuild.matrix.model import Base, Matrix, StandalonePython, Target
-from imgbuild.resolve.edit_row import edited
-from imgbuild.update.trial import Row
+from imgbuild.resolve.edit_row import edit_yaml
+from imgbuild.update.trial import MatrixRow
 
 WIDTH = 96
-DROPPED = ("recommended", "retired")
-BY_HAND = "add the row by hand, or write each target and each base on separate lines"
+DROPPED_KEYS = ("recommended", "retired")
+BY_HAND_REMEDY = "add the row by hand, or write each target and each base on separate lines"
 
 
-def with_row(data: bytes, file: str, source: str, row: Row, base_of: str) -> bytes:
+def insert_row(data: bytes, file: str, source: str, row: MatrixRow, base_of: str) -> bytes:
     """Insert `row` into the matrix `data` below `source`, the row that it is based on.
 
     A missing base is written below the base `base_of`. Raises InputError unless parsing the new
     text results in the matrix with the row.
     """
-    before = load.loads(data, file)
+    before = load.parse_matrix(data, file)
     text = data.decode()
     target = before.targets[source]
     for name, base in row.bases.items():
         block = _block(text, "bases", base_of, file)
-        written = _base_lines(_inner(text, block), before.bases[base_of], base)
-        text = _inserted(text, block, name, written)
+        written = _base_lines(_block_content(text, block), before.bases[base_of], base)
+        text = _insert_lines(text, block, name, written)
     block = _block(text, "targets", source, file)
-    written = _row_lines(_inner(text, block), target, row.target)
-    result = _inserted(text, block, row.name, written).encode()
+    written = _row_lines(_block_content(text, block), target, row.target)
+    result = _insert_lines(text, block, row.name, written).encode()
     _require_same(before, row, result, file)
     return result
 
 
-def _require_same(before: Matrix, row: Row, data: bytes, file: str) -> None:
+def _require_same(before: Matrix, row: MatrixRow, data: bytes, file: str) -> None:
     try:
-        after = load.loads(data, file)
+        after = load.parse_matrix(data, file)
     except InputError as error:
         message = f"{file}: the row {row.name} cannot be written: {error.message}"
-        raise InputError(message, problems=error.problems, hint=BY_HAND) from error
-    if after != row.in_matrix(before):
+        raise InputError(message, problems=error.problems, hint=BY_HAND_REMEDY) from error
+    if after != row.add_to_matrix(before):
         message = f"{file}: the row {row.name} cannot be written without changing other values"
-        raise InputError(message, hint=BY_HAND)
+        raise InputError(message, hint=BY_HAND_REMEDY)
 
 
 def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
@@ -64,18 +64,18 @@ def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
     match = key.search(text, start.end(), end) if start else None
     if match is None:
         message = f"{file}: {section}.{name} is not on separate lines"
-        raise InputError(message, hint=BY_HAND)
+        raise InputError(message, hint=BY_HAND_REMEDY)
     after = re.compile(rf"^ {{0,{len(match[1])}}}\S", re.MULTILINE).search(text, match.end(), end)
     last = after.start() if after else end
     return match.start(), match.start() + len(text[match.start() : last].rstrip()) + 1
 
 
-def _inner(text: str, block: tuple[int, int]) -> str:
+def _block_content(text: str, block: tuple[int, int]) -> str:
     """The lines of a block below the key, without indentation."""
     return textwrap.dedent(text[block[0] : block[1]].split("\n", 1)[1])
 
 
-def _inserted(text: str, block: tuple[int, int], name: str, lines: str) -> str:
+def _insert_lines(text: str, block: tuple[int, int], name: str, lines: str) -> str:
     start, end = block
     indent = re.match(r" *", text[start:])[0]  # type: ignore[index]
     inner = re.match(r" *", text[start:].split("\n", 1)[1])[0]  # type: ignore[index]
@@ -87,28 +87,28 @@ def _inserted(text: str, block: tuple[int, int], name: str, lines: str) -> str:
 def _row_lines(lines: str, before: Target, after: Target) -> str:
     """Change the lines of a row where `after` differs from `before`."""
 
-    def _edit(row: Any) -> None:
-        for key in DROPPED:
+    def _edit_row(row: Any) -> None:
+        for key in DROPPED_KEYS:
             row.pop(key, None)
         if after.summary != before.summary:
-            row["summary"] = _folded(after.summary)
+            row["summary"] = _folded_scalar(after.summary)
         if after.base != before.base:
             row["base"] = after.base
         row["as_of"] = after.as_of
         for package, version in after.pins.items():
             if before.pins[package] != version:
-                row["pins"][package] = _quoted(version)
+                row["pins"][package] = _quoted_scalar(version)
         if after.flashinfer != before.flashinfer:
-            row["flashinfer"]["reason"] = _folded(after.flashinfer.reason)
-        row["tested"] = _folded(after.tested)
+            row["flashinfer"]["reason"] = _folded_scalar(after.flashinfer.reason)
+        row["tested"] = _folded_scalar(after.tested)
 
-    return edited(lines, _edit, "a row", hint=BY_HAND)
+    return edit_yaml(lines, _edit_row, "a row", hint=BY_HAND_REMEDY)
 
 
 def _base_lines(lines: str, before: Base, after: Base) -> str:
     """Change the lines of a base where URLs differ."""
 
-    def _edit(base: Any) -> None:
+    def _edit_base(base: Any) -> None:
         for field in msgspec.structs.fields(after):
             value = getattr(after, field.name)
             if value == getattr(before, field.name):
@@ -121,16 +121,16 @@ def _base_lines(lines: str, before: Base, after: Base) -> str:
             else:
                 base[field.encode_name] = [str(item) for item in value]
 
-    return edited(lines, _edit, "a base", hint=BY_HAND)
+    return edit_yaml(lines, _edit_base, "a base", hint=BY_HAND_REMEDY)
 
 
-def _quoted(text: str) -> Any:
+def _quoted_scalar(text: str) -> Any:
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
     return DoubleQuotedScalarString(text)
 
 
-def _folded(text: str) -> Any:
+def _folded_scalar(text: str) -> Any:
     """Format `text` as a scalar, on one line or folded (`>-`)."""
     from ruamel.yaml.scalarstring import FoldedScalarString
 
@@ -147,9 +147,9 @@ def _folded(text: str) -> Any:
     return value
 
 
-def renewed(target: Target, source: str, row: Row, made: datetime.date) -> Target:
+def renew_texts(target: Target, source: str, row: MatrixRow, made: datetime.date) -> Target:
     """Set the texts of a new row: the changes, and a note that the image was not run."""
-    moves = changes(target, row.target)
+    moves = version_changes(target, row.target)
     words = ", ".join(f"{package} {before} to {after}" for package, before, after in moves)
     base = f"; on the base {row.target.base}" if row.target.base != target.base else ""
     arches = " and ".join(row.target.arch)
@@ -171,7 +171,7 @@ def renewed(target: Target, source: str, row: Row, made: datetime.date) -> Targe
     )
 
 
-def changes(before: Target, after: Target) -> list[tuple[str, str, str]]:
+def version_changes(before: Target, after: Target) -> list[tuple[str, str, str]]:
     """The package, old version and new version of each changed pin."""
     return [
         (package, version, after.pins[package])
@@ -195,7 +195,9 @@ def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
     return text
 
 
-def name_for(origin: str, former: Target, source: Target, row: Row, taken: Container[str]) -> str:
+def new_row_name(
+    origin: str, former: Target, source: Target, row: MatrixRow, taken: Container[str]
+) -> str:
     """A name for a new row in the form of existing names, such as cu130-trl1.16.0 for cu130-trl.
 
     `source` is the row to update, which was derived from `origin` (`former` is this row). The
@@ -208,10 +210,10 @@ def name_for(origin: str, former: Target, source: Target, row: Row, taken: Conta
     after = row.target.pins
     named = next((package for package in after if package.partition("-")[0] == stem), None)
     is_moved = named is not None and after[named] != former.pins.get(named)
-    name = f"{head}{_plain(after[named])}" if named is not None and is_moved else origin
+    name = f"{head}{_name_part(after[named])}" if named is not None and is_moved else origin
     if name in taken:
-        moves = [f"{package.partition('-')[0]}{_plain(version)}"
-                 for package, _, version in changes(source, row.target)]  # fmt: skip
+        moves = [f"{package.partition('-')[0]}{_name_part(version)}"
+                 for package, _, version in version_changes(source, row.target)]  # fmt: skip
         bases = [base.rpartition("-")[2] for base in row.bases]
         name = "-".join([name, *(moves or bases)[:1]])
     unnumbered, number = name, 2
@@ -221,6 +223,6 @@ def name_for(origin: str, former: Target, source: Target, row: Row, taken: Conta
     return name
 
 
-def _plain(version: str) -> str:
+def _name_part(version: str) -> str:
     """Convert a version for use in a name, which cannot contain `+` or `!`."""
     return re.sub(r"[^a-z0-9.]+", ".", version.lower())

@@ -13,23 +13,31 @@ import msgspec
 import imgbuild
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.index.pages import Indexes, places
+from imgbuild.index.pages import IndexLookup, index_addresses
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.project_paths import Project
-from imgbuild.matrix.tried_updates import DerivedRow, RefusedVersion, Updates
+from imgbuild.matrix.tried_updates import DerivedRow, RefusedVersion, TriedUpdates
 from imgbuild.plan import image_digests
 from imgbuild.show import image_diff
-from imgbuild.show.image_diff import Diff
+from imgbuild.show.image_diff import ImageDiff
 from imgbuild.solve import uv
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.update import axes, catalogue, row_text, snapshots, trial
-from imgbuild.update.axes import BASE, BASE_PARTS, PYTHON, Axis, CoolDown, Fixed, Release
-from imgbuild.update.snapshots import Snapshot
-from imgbuild.update.trial import RefusedTrial, Row, Tried
+from imgbuild.update.axes import (
+    BASE,
+    BASE_PARTS,
+    PYTHON,
+    CoolDown,
+    FixedAdvisories,
+    Release,
+    VersionAxis,
+)
+from imgbuild.update.snapshots import BaseSnapshot
+from imgbuild.update.trial import MatrixRow, RefusedTrial, TriedRow
 
 TRIAL = "update-trial"  # the name of a row during its trials
 
@@ -43,7 +51,7 @@ class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     cool_down: CoolDown
     processes: int = 1
-    advisories: Fixed
+    advisories: FixedAdvisories
 
 
 class PinMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +63,7 @@ class PinMove(msgspec.Struct, frozen=True, kw_only=True):
     fixes: tuple[str, ...] = ()
 
 
-class Candidates(msgspec.Struct, frozen=True, kw_only=True):
+class RowCandidates(msgspec.Struct, frozen=True, kw_only=True):
     """The versions to try for a row. `source` is the newest row that was created from `origin`.
 
     `snapshot` is a newer base, which is used from the first trial on.
@@ -65,8 +73,8 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: Target
     lock: Lock | None
-    axes: tuple[Axis, ...]
-    snapshot: Snapshot | None = None
+    axes: tuple[VersionAxis, ...]
+    snapshot: BaseSnapshot | None = None
 
 
 class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,20 +91,20 @@ class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[RefusedVersion, ...] = ()
     kept: tuple[RefusedVersion, ...] = ()
     waiting: dict[str, tuple[str, ...]] = {}
-    diff: Diff | None = None
+    diff: ImageDiff | None = None
     unwritten: tuple[Constraint, ...] = ()
 
 
-def candidates(
+def find_candidates(
     project: Project, names: Sequence[str], inputs: Inputs, options: UpdateSettings
-) -> list[Candidates]:
+) -> list[RowCandidates]:
     """The newer versions for the rows `names`, or for the newest rows created from them.
 
     Raises InputError if no row pins a package, or if the cool-down cannot be checked.
     """
-    updates, matrix = tried_updates.read(project.images), inputs.matrix
-    sources = dict.fromkeys(updates.newest(name, matrix.targets) for name in names)
-    targets = {name: _chosen(matrix.targets[name], options) for name in sources}
+    updates, matrix = tried_updates.read_updates(project.images), inputs.matrix
+    sources = dict.fromkeys(updates.newest_descendant(name, matrix.targets) for name in names)
+    targets = {name: _chosen_pins(matrix.targets[name], options) for name in sources}
     _require_pinned(targets, options)
     indexes = {name: _indexes(matrix.targets[name], inputs) for name in targets}
     if options.cool_down.days is not None:
@@ -114,23 +122,25 @@ def _candidates(
     chosen: Target,
     inputs: Inputs,
     options: UpdateSettings,
-) -> Candidates:
+) -> RowCandidates:
     target = inputs.matrix.targets[source]
     indexes = _indexes(target, inputs)
     lock = lock_file.find_lock(project.images, source)
-    snapshot = snapshots.newer(
+    snapshot = snapshots.find_newer_base(
         inputs.matrix.bases, target.base, lock, options.cool_down, inputs.context
     )
     moves = [
-        axes.axis(indexes, package, chosen.pins[package], options.cool_down, options.advisories)
-        for package in axes.names(chosen)
+        axes.package_axis(
+            indexes, package, chosen.pins[package], options.cool_down, options.advisories
+        )
+        for package in axes.axis_names(chosen)
     ]
     moves += [
-        axes.of_base(part, before, after)
-        for part, before, after in _moved_parts(snapshot)
+        axes.base_axis(part, before, after)
+        for part, before, after in _newer_base_parts(snapshot)
         if part in options.packages
     ]
-    return Candidates(
+    return RowCandidates(
         origin=origin,
         source=source,
         target=target,
@@ -140,7 +150,7 @@ def _candidates(
     )
 
 
-def _moved_parts(snapshot: Snapshot | None) -> list[tuple[str, str, str]]:
+def _newer_base_parts(snapshot: BaseSnapshot | None) -> list[tuple[str, str, str]]:
     """The changed parts of a newer base, as axis, old version and new version."""
     parts = []
     if snapshot is not None and snapshot.after:
@@ -150,7 +160,7 @@ def _moved_parts(snapshot: Snapshot | None) -> list[tuple[str, str, str]]:
     return parts
 
 
-def _chosen(target: Target, options: UpdateSettings) -> Target:
+def _chosen_pins(target: Target, options: UpdateSettings) -> Target:
     """`target` with only the pins to update."""
     if not options.packages:
         return target
@@ -168,25 +178,25 @@ def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> N
         )
 
 
-def _indexes(target: Target, inputs: Inputs) -> Indexes:
+def _indexes(target: Target, inputs: Inputs) -> IndexLookup:
     matrix = inputs.matrix
-    located = places(matrix, target, uv.default_index)
-    return Indexes(located, target.indexes, matrix.default_index, inputs.context.http)
+    located = index_addresses(matrix, target, uv.default_index)
+    return IndexLookup(located, target.indexes, matrix.default_index, inputs.context.http)
 
 
-def _origin(updates: Updates, name: str, matrix: Matrix) -> str:
-    origin = updates.origin(name)
+def _origin(updates: TriedUpdates, name: str, matrix: Matrix) -> str:
+    origin = updates.origin_of_row(name)
     return origin if origin in matrix.targets else name
 
 
-class Updater:
+class RowUpdater:
     """The trials of a row. `scratch` is the folder for temporary locks."""
 
     def __init__(
         self,
         project: Project,
         scratch: Project,
-        start: Candidates,
+        start: RowCandidates,
         inputs: Inputs,
         options: UpdateSettings,
     ) -> None:
@@ -197,62 +207,62 @@ class Updater:
         self._options = options
         self._indexes = _indexes(start.target, inputs)
         self._newest: dict[str, str | None] = {}
-        self._accepted: Tried | None = None
-        self._row = Row(name=TRIAL, target=start.target)
+        self._accepted: TriedRow | None = None
+        self._row = MatrixRow(name=TRIAL, target=start.target)
         if (snapshot := start.snapshot) is not None:
             based = msgspec.structs.replace(start.target, base=snapshot.name)
-            self._row = Row(name=TRIAL, target=based, bases={snapshot.name: snapshot.base})
+            self._row = MatrixRow(name=TRIAL, target=based, bases={snapshot.name: snapshot.base})
         self._fixes: dict[str, tuple[str, ...]] = {}
         self._refused: dict[tuple[str, str], RefusedVersion] = {}
 
     def run(self, bar: ProgressBar) -> RowUpdate:
         """Try all newer versions, and write the new row."""
-        while (pending := self._next()) is not None:
-            self._try(*pending)
+        while (pending := self._next_release()) is not None:
+            self._try_release(*pending)
             bar.advance(1)
         row, unwritten = "", tuple[Constraint, ...]()
         if self._accepted is not None:
             row, unwritten = self._place(self._accepted)
         return self._result(row, unwritten)
 
-    def pending(self) -> list[tuple[str, str]]:
+    def pending_versions(self) -> list[tuple[str, str]]:
         """The versions to try that are known before the first trial."""
-        return [(axis.package, release.version) for axis, release in self._pending()]
+        return [(axis.package, release.version) for axis, release in self._pending_releases()]
 
-    def _next(self) -> tuple[Axis, Release] | None:
-        return next(iter(self._pending()), None)
+    def _next_release(self) -> tuple[VersionAxis, Release] | None:
+        return next(iter(self._pending_releases()), None)
 
-    def _pending(self) -> list[tuple[Axis, Release]]:
+    def _pending_releases(self) -> list[tuple[VersionAxis, Release]]:
         """Newer versions without a valid rejection, in the order of trials."""
-        known = tried_updates.read(self._project.images).of(self._start.origin)
+        known = tried_updates.read_updates(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
-            present = axes.order(axis.package, self._present(axis))
+            present = axes.version_order(axis.package, self._present_version(axis))
             for release in axis.releases:
-                if axes.order(axis.package, release.version) <= present:
+                if axes.version_order(axis.package, release.version) <= present:
                     break
                 refusal = known.get((axis.package, release.version))
-                if refusal is None or not trial.holds(refusal, self._inputs_of(release)):
+                if refusal is None or not trial.refusal_holds(refusal, self._trial_inputs(release)):
                     pending.append((axis, release))
         return pending
 
-    def _present(self, axis: Axis) -> str:
+    def _present_version(self, axis: VersionAxis) -> str:
         """The version of an axis in the row with accepted versions."""
         if axis.package in BASE_PARTS:
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version
         return self._row.target.pins[axis.package]
 
-    def _inputs_of(self, release: Release) -> trial.TrialInputs:
+    def _trial_inputs(self, release: Release) -> trial.TrialInputs:
         return trial.TrialInputs(
             row=self._settings(),
             versions=self._row.target.pins,
             files=release.files,
             imgbuild=imgbuild.__version__,
-            newest=self._newest_of,
+            newest=self._newest_in_row,
         )
 
-    def _newest_of(self, package: str) -> str | None:
+    def _newest_in_row(self, package: str) -> str | None:
         """The newest version of a package past the cool-down. None for parts of a base."""
         if package in BASE_PARTS:
             return None
@@ -260,37 +270,41 @@ class Updater:
             cool_down = self._options.cool_down
             ready = [
                 version
-                for version, release in axes.releases(self._indexes.files(package)).items()
-                if cool_down.days is None or axes.is_out(release, cool_down.cut)
+                for version, release in axes.list_final_releases(
+                    self._indexes.files(package)
+                ).items()
+                if cool_down.days is None or axes.is_past_cool_down(release, cool_down.cut_day)
             ]
             self._newest[package] = str(max(ready)) if ready else None
         return self._newest[package]
 
-    def _try(self, axis: Axis, release: Release) -> None:
+    def _try_release(self, axis: VersionAxis, release: Release) -> None:
         """Lock the row with another new version, or record a rejection."""
         target = self._row.target
-        as_of = axes.cut_off(target, release, self._options.cool_down)
+        as_of = axes.row_cut_off(target, release, self._options.cool_down)
         if axis.package not in BASE_PARTS:
-            target = trial.with_pin(target, axis.package, release.version, as_of)
+            target = trial.replace_pin(target, axis.package, release.version, as_of)
         row = msgspec.structs.replace(self._row, target=target)
         reporter = self._inputs.context.reporter
         reporter.info(
             f"{self._start.source}: trying {axis.package} {release.version}"
-            f" instead of {self._present(axis)}"
+            f" instead of {self._present_version(axis)}"
         )
         processes = self._options.processes
-        outcome = trial.attempt(self._scratch, row, axis.package, self._inputs, processes=processes)
+        outcome = trial.attempt_row(
+            self._scratch, row, axis.package, self._inputs, processes=processes
+        )
         if isinstance(outcome, RefusedTrial):
-            self._refuse(axis.package, release, outcome)
+            self._record_refusal(axis.package, release, outcome)
             return
         self._accepted, self._row = outcome, outcome.row
         if release.version in axis.fixing:
             self._fixes[axis.package] = axis.fixing[release.version]
         reporter.info(f"{self._start.source}: accepted {axis.package} {release.version}")
 
-    def _refuse(self, package: str, release: Release, outcome: RefusedTrial) -> None:
+    def _record_refusal(self, package: str, release: Release, outcome: RefusedTrial) -> None:
         """Record a rejection and its conditions, in the file and in the result."""
-        named = trial.mentioned(outcome.reasons, self._names(package))
+        named = trial.mentioned_packages(outcome.reasons, self._names(package))
         has = {name: pin for name, pin in self._row.target.pins.items() if name in named}
         has.pop(package, None)
         refusal = RefusedVersion(
@@ -302,51 +316,57 @@ class Updater:
             row=self._settings(),
             files=release.files,
             has=has,
-            newest={name: self._newest_of(name) or "" for name in sorted(named)},
+            newest={name: self._newest_in_row(name) or "" for name in sorted(named)},
             imgbuild=imgbuild.__version__,
         )
         self._refused[package, release.version] = refusal
-        updates = tried_updates.read(self._project.images).refusing(self._start.origin, refusal)
-        tried_updates.write(self._project.images, updates, self._project.root)
+        updates = tried_updates.read_updates(self._project.images).add_refusal(
+            self._start.origin, refusal
+        )
+        tried_updates.write_updates(self._project.images, updates, self._project.root)
         first = outcome.reasons[0] if outcome.reasons else "the reason is unknown"
         self._inputs.context.reporter.info(
             f"{self._start.source}: rejected {package} {release.version}: {first}"
         )
 
     def _settings(self) -> str:
-        return trial.settings_hash(self._row.in_matrix(self._inputs.matrix), self._row.target)
+        return trial.settings_hash(self._row.add_to_matrix(self._inputs.matrix), self._row.target)
 
     def _names(self, package: str) -> set[str]:
         """The packages whose versions can cause a rejection."""
         locked = next(iter(self._start.lock.arch.values())).versions if self._start.lock else {}
         return {*locked, *self._row.target.pins, package}
 
-    def _place(self, tried: Tried) -> tuple[str, tuple[Constraint, ...]]:
+    def _place(self, tried: TriedRow) -> tuple[str, tuple[Constraint, ...]]:
         """Lock the accepted row under the new name, and write it into the project."""
         start, today = self._start, self._options.cool_down.today
         former = self._inputs.matrix.targets[start.origin]
         taken = {*self._inputs.matrix.targets, *self._project.locked_targets()}
-        name = row_text.name_for(start.origin, former, start.target, tried.row, taken)
-        target = row_text.renewed(start.target, start.source, tried.row, today)
+        name = row_text.new_row_name(start.origin, former, start.target, tried.row, taken)
+        target = row_text.renew_texts(start.target, start.source, tried.row, today)
         row = msgspec.structs.replace(tried.row, name=name, target=target)
         processes = self._options.processes
-        named = trial.locked(self._scratch, row, self._inputs, processes=processes)
+        named = trial.lock_row(self._scratch, row, self._inputs, processes=processes)
         self._accepted = named
-        moved = {package: after for package, _, after in row_text.changes(start.target, target)}
+        moved = {
+            package: after for package, _, after in row_text.version_changes(start.target, target)
+        }
         derived_row = DerivedRow(of=start.source, made=today, moved=moved)
-        unwritten = catalogue.place(self._project, self._scratch, named, derived_row, self._inputs)
+        unwritten = catalogue.place_row(
+            self._project, self._scratch, named, derived_row, self._inputs
+        )
         return name, unwritten
 
     def _result(self, row: str, unwritten: tuple[Constraint, ...]) -> RowUpdate:
         start = self._start
         moves = tuple(
             PinMove(package=package, before=old, after=new, fixes=self._fixes.get(package, ()))
-            for package, old, new in row_text.changes(start.target, self._row.target)
+            for package, old, new in row_text.version_changes(start.target, self._row.target)
         )
         if self._accepted is not None:
-            parts = _moved_parts(start.snapshot)
+            parts = _newer_base_parts(start.snapshot)
             moves += tuple(PinMove(package=part, before=old, after=new) for part, old, new in parts)
-        known = tried_updates.read(self._project.images).of(start.origin)
+        known = tried_updates.read_updates(self._project.images).of(start.origin)
         tried = {key: known[key] for key in self._refused if key in known}
         newer = {(axis.package, each.version) for axis in start.axes for each in axis.releases}
         return RowUpdate(
@@ -360,26 +380,26 @@ class Updater:
             unwritten=unwritten,
         )
 
-    def _diff(self) -> Diff | None:
+    def _diff(self) -> ImageDiff | None:
         if self._accepted is None:
             return None
         old = None
         if (lock := self._start.lock) is not None:
             old = (lock, image_digests.read_digests(self._project.images, lock))
-        return image_diff.diff(old, (self._accepted.lock, self._accepted.digests))
+        return image_diff.diff_locked_targets(old, (self._accepted.lock, self._accepted.digests))
 
 
-def planned(
-    project: Project, start: Candidates, inputs: Inputs, options: UpdateSettings
+def planned_versions(
+    project: Project, start: RowCandidates, inputs: Inputs, options: UpdateSettings
 ) -> dict[str, tuple[str, ...]]:
     """The versions to try by package, without trying them."""
     versions: dict[str, tuple[str, ...]] = {}
-    for package, version in Updater(project, project, start, inputs, options).pending():
+    for package, version in RowUpdater(project, project, start, inputs, options).pending_versions():
         versions[package] = (*versions.get(package, ()), version)
     return versions
 
 
-def versions_in_cool_down(start: Candidates) -> dict[str, tuple[str, ...]]:
+def versions_in_cool_down(start: RowCandidates) -> dict[str, tuple[str, ...]]:
     """The versions in the cool-down, by package."""
     return {
         axis.package: tuple(release.version for release in axis.waiting)
@@ -388,10 +408,10 @@ def versions_in_cool_down(start: Candidates) -> dict[str, tuple[str, ...]]:
     }
 
 
-def update(
+def update_rows(
     project: Project,
     matrix_of: Callable[[], Matrix],
-    starts: Sequence[Candidates],
+    starts: Sequence[RowCandidates],
     inputs: Inputs,
     options: UpdateSettings,
 ) -> tuple[list[RowUpdate], dict[str, ImgbuildError]]:
@@ -405,8 +425,8 @@ def update(
     for start in starts:
         with trial.scratch_project(project, inputs) as scratch:
             inside = Inputs(matrix_of(), inputs.context, mirror=inputs.mirror)
-            updater = Updater(project, scratch, start, inside, options)
-            number = len(updater.pending())
+            updater = RowUpdater(project, scratch, start, inside, options)
+            number = len(updater.pending_versions())
             try:
                 with reporter.progress(f"updating {start.source}", number, unit="versions") as bar:
                     done.append(updater.run(bar))

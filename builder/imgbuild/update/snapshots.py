@@ -25,7 +25,7 @@ STAMP = re.compile(r"(?<=/)(\d{8})T\d{6}Z(?=/|\Z)")
 DATE = "%Y%m%d"
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class BaseSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A newer base with its name.
 
     `before` and `after` are the dates of the Debian snapshots, or "" without a newer package.
@@ -40,9 +40,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     python: PythonUpdate | None = None
 
 
-def newer(
+def find_newer_base(
     bases: Mapping[str, Base], name: str, lock: Lock | None, cool_down: CoolDown, context: Context
-) -> Snapshot | None:
+) -> BaseSnapshot | None:
     """The base `name` as of today. None if neither packages nor Python are newer.
 
     Unreadable sources are reported as warnings, and the current values are kept.
@@ -51,7 +51,7 @@ def newer(
     if not isinstance(base, DebianBase):
         return None
     new_name = f"{re.sub(r'-[0-9]{8}$', '', name)}-{today}"
-    renewed = _debian(Snapshot(name=new_name, base=base), name, lock, today, context)
+    renewed = _debian(BaseSnapshot(name=new_name, base=base), name, lock, today, context)
     renewed = _python(renewed, name, cool_down, context)
     same = bases.get(new_name)
     if renewed.base == base or (same is not None and same != renewed.base):
@@ -60,8 +60,8 @@ def newer(
 
 
 def _debian(
-    snapshot: Snapshot, name: str, lock: Lock | None, after: str, context: Context
-) -> Snapshot:
+    snapshot: BaseSnapshot, name: str, lock: Lock | None, after: str, context: Context
+) -> BaseSnapshot:
     """Add newer Debian archives to `snapshot`, if they have a newer package of `lock`."""
     base = snapshot.base
     if base.security is None or lock is None:
@@ -72,8 +72,8 @@ def _debian(
         return snapshot
     dated = msgspec.structs.replace(
         base,
-        mirrors=tuple(_dated(address, after) for address in base.mirrors),
-        security=tuple(_dated(address, after) for address in base.security),
+        mirrors=tuple(_dated_address(address, after) for address in base.mirrors),
+        security=tuple(_dated_address(address, after) for address in base.security),
     )
     arch, resolution = next(iter(lock.arch.items()))
     try:
@@ -88,14 +88,16 @@ def _debian(
     )
 
 
-def _python(snapshot: Snapshot, name: str, cool_down: CoolDown, context: Context) -> Snapshot:
+def _python(
+    snapshot: BaseSnapshot, name: str, cool_down: CoolDown, context: Context
+) -> BaseSnapshot:
     """Add the newest release of the standalone Python past the cool-down to `snapshot`."""
-    source = snapshot.base.standalone
+    source = snapshot.base.standalone_python
     if source is None:
         return snapshot
-    before = None if cool_down.days is None else cool_down.cut
+    before = None if cool_down.days is None else cool_down.cut_day
     try:
-        newest = python_releases.newer(source, context, before)
+        newest = python_releases.find_newer_release(source, context, before)
     except ImgbuildError as error:
         context.reporter.warn(f"{name}: releases of Python are unknown: {error.message}")
         return snapshot
@@ -106,5 +108,5 @@ def _python(snapshot: Snapshot, name: str, cool_down: CoolDown, context: Context
     return msgspec.structs.replace(snapshot, base=base, python=newest)
 
 
-def _dated(address: str, day: str) -> str:
+def _dated_address(address: str, day: str) -> str:
     return STAMP.sub(f"{day}T000000Z", address)

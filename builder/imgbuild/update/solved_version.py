@@ -12,23 +12,23 @@ import msgspec
 from imgbuild.audit.packages.library import Library
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, NoSolution
-from imgbuild.index.remote_wheel import LATER, Blocks
+from imgbuild.index.remote_wheel import LOCKED_PREFIX, BlockCache
 from imgbuild.learn.boundaries import ReleaseCatalogue
-from imgbuild.learn.loop import audit_of, terms_of
+from imgbuild.learn.loop import audit_resolution, audit_terms
 from imgbuild.lock.resolution import Resolution, installed_wheels
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.extension import Extensions
-from imgbuild.matrix.model import Matrix, Wanted
+from imgbuild.matrix.model import Matrix, RequiredPackage
 from imgbuild.report import Severity
-from imgbuild.resolve.resolve_request import today
+from imgbuild.resolve.resolve_request import today_utc
 from imgbuild.solve import solve
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
-from imgbuild.system.amounts import count
+from imgbuild.system.amounts import format_count
 from imgbuild.values import Arch
 
 REASON = "a newer version, tried by imgbuild outdated"
-SHOWN = 4  # reasons and findings
+SHOWN_REASONS = 4  # reasons and findings
 
 
 class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class SolveAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A matrix in which target `name` has the version to try."""
 
     matrix: Matrix
@@ -54,14 +54,16 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     arch: Arch
 
 
-def of_target(matrix: Matrix, name: str, arch: Arch, package: str, version: str) -> list[Attempt]:
+def target_attempts(
+    matrix: Matrix, name: str, arch: Arch, package: str, version: str
+) -> list[SolveAttempt]:
     """Target `name` with a newer version, first with the other pins kept, then with newer ones."""
     target = matrix.targets[name]
     held = msgspec.structs.replace(
-        target, pins={**target.pins, package: version}, as_of=max(today(), target.as_of)
+        target, pins={**target.pins, package: version}, as_of=max(today_utc(), target.as_of)
     )
     later = {
-        each: Wanted(spec=f">={pin}", reason=REASON)
+        each: RequiredPackage(spec=f">={pin}", reason=REASON)
         for each, pin in target.pins.items()
         if each != package
     }
@@ -72,7 +74,7 @@ def of_target(matrix: Matrix, name: str, arch: Arch, package: str, version: str)
         free, requires={key: each for key, each in free.requires.items() if key != package}
     )
     return [
-        Attempt(
+        SolveAttempt(
             matrix=msgspec.structs.replace(matrix, targets={**matrix.targets, name: each}),
             name=name,
             arch=arch,
@@ -81,12 +83,12 @@ def of_target(matrix: Matrix, name: str, arch: Arch, package: str, version: str)
     ]
 
 
-def in_row(name: str, package: str, version: str) -> Callable[[Extensions], Extensions]:
+def edit_for_row(name: str, package: str, version: str) -> Callable[[Extensions], Extensions]:
     """A project's matrix in which the version replaces those in files and in the row."""
 
-    def _edit(value: Extensions) -> Extensions:
+    def _edit_extensions(value: Extensions) -> Extensions:
         row = value.targets[name]
-        wanted = Wanted(spec=f"=={version}", reason=REASON)
+        wanted = RequiredPackage(spec=f"=={version}", reason=REASON)
         pins = {key: each for key, each in row.pins.items() if key != package}
         requires = {key: each for key, each in row.requires.items() if key != package}
         if len(pins) + len(requires) < len(row.pins) + len(row.requires):
@@ -96,15 +98,15 @@ def in_row(name: str, package: str, version: str) -> Callable[[Extensions], Exte
             pins=pins,
             requires=requires,
             relax={**row.relax, package: wanted},
-            as_of=max(today(), row.as_of or today()),
+            as_of=max(today_utc(), row.as_of or today_utc()),
         )
         return msgspec.structs.replace(value, targets={**value.targets, name: row})
 
-    return _edit
+    return _edit_extensions
 
 
-def solved(
-    attempts: Iterable[Attempt],
+def solve_first(
+    attempts: Iterable[SolveAttempt],
     package: str,
     version: str,
     before: Mapping[str, str],
@@ -116,12 +118,12 @@ def solved(
     for attempt in attempts:
         problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, constraints)
         try:
-            with solve.opened(problem) as prepared:
+            with solve.open_target(problem) as prepared:
                 chosen = solve.choose_packages(prepared, constraints)
                 resolution = solve.lock_answer(prepared, chosen)
-                audit, findings = _audited(prepared, resolution, constraints, context)
+                audit, findings = _audit_solution(prepared, resolution, constraints, context)
         except NoSolution as error:
-            reasons = reasons or (error.reasons or (error.message,))[:SHOWN]
+            reasons = reasons or (error.reasons or (error.message,))[:SHOWN_REASONS]
             continue
         except ImgbuildError as error:
             reasons = reasons or (error.message,)
@@ -144,35 +146,38 @@ def _changes(package: str, before: Mapping[str, str], after: Mapping[str, str]) 
     }
 
 
-def _audited(
+def _audit_solution(
     prepared: PreparedTarget,
     resolution: Resolution,
     constraints: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[str, tuple[str, ...]]:
     """Audit a solution with cached facts. Returns a description and errors."""
-    lacking = _lacking(resolution, context)
+    lacking = _packages_without_facts(resolution, context)
     if lacking:
-        number = count(len(lacking), "package")
+        number = format_count(len(lacking), "package")
         return (
-            f"not audited, because {number} are not in the cache: {', '.join(lacking[:SHOWN])}"
+            f"not audited, because {number} are not in the cache:"
+            f" {', '.join(lacking[:SHOWN_REASONS])}"
         ), ()
-    with Library(context.store, Blocks(context.http)) as library:
+    with Library(context.store, BlockCache(context.http)) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
         published = prepared.published.versions if prepared.published is not None else {}
-        terms = terms_of(prepared, resolution, constraints)
-        report = audit_of(resolution, release_catalogue, terms, published=published)
+        terms = audit_terms(prepared, resolution, constraints)
+        report = audit_resolution(resolution, release_catalogue, terms, published=published)
     errors = [each.message for each in report.findings if each.severity is Severity.ERROR]
-    return count(len(errors), "error") if errors else "no error", tuple(errors[:SHOWN])
+    return format_count(len(errors), "error") if errors else "no error", tuple(
+        errors[:SHOWN_REASONS]
+    )
 
 
-def _lacking(resolution: Resolution, context: Context) -> list[str]:
+def _packages_without_facts(resolution: Resolution, context: Context) -> list[str]:
     """The packages without facts in the cache."""
     library = Library(context.store, ahead=False)
     lacking = []
     for wheel in installed_wheels(resolution):
         try:
-            is_stored = bool(library.wheel(wheel, f"{LATER}{wheel.sha256}").index.files)
+            is_stored = bool(library.wheel(wheel, f"{LOCKED_PREFIX}{wheel.sha256}").index.files)
         except FetchFailed:
             is_stored = False
         lacking += [] if is_stored else [wheel.package]

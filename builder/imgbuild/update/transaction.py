@@ -21,24 +21,26 @@ from imgbuild.system.files import remove_tree
 from imgbuild.system.folder import OpenFolder, require_below
 from imgbuild.values import sha256
 
-DONE = "done.json"  # the name of a complete journal
-NEW = "new"  # the folder of new content, by the path of the file in the project
+DONE_FILE = "done.json"  # the name of a complete journal
+NEW_FOLDER = "new"  # the folder of new content, by the path of the file in the project
 COPIES = ("lock.json", "digests.json")  # of a published target
 BAKE = "docker-bake.json"
 
 
-Hash = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z", description="SHA-256, or empty")]
+HashText = Annotated[
+    str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z", description="SHA-256, or empty")
+]
 
 
 class FileChange(msgspec.Struct, frozen=True, kw_only=True):
     """A changed file by path. `before` or `after` is "" if the file does not exist."""
 
     path: str
-    before: Hash
-    after: Hash
+    before: HashText
+    after: HashText
 
 
-class Journal(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeJournal(msgspec.Struct, frozen=True, kw_only=True):
     """A change whose new content is complete. `summary` describes the change."""
 
     format: Literal[1] = 1
@@ -46,7 +48,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileChange, ...]
 
 
-def folder_of(project: Project) -> Path:
+def transaction_folder(project: Project) -> Path:
     """The folder for new content of `project`.
 
     Raises InputError if the path contains a link.
@@ -54,12 +56,14 @@ def folder_of(project: Project) -> Path:
     return require_below(project.root, project.folder / project_paths.UPDATE)
 
 
-def commit(project: Project, files: Iterable[tuple[str, bytes | None]], summary: str) -> list[Path]:
+def commit_files(
+    project: Project, files: Iterable[tuple[str, bytes | None]], summary: str
+) -> list[Path]:
     """Write `files` (content by path, or None to remove a file). Returns the changes.
 
     Files are written in the order of `files`.
     """
-    folder = folder_of(project)
+    folder = transaction_folder(project)
     changes = []
     with OpenFolder.open(project.root) as root:
         for path, data in files:
@@ -67,7 +71,7 @@ def commit(project: Project, files: Iterable[tuple[str, bytes | None]], summary:
             if data == former:
                 continue
             if data is not None:
-                codec.write_bytes(folder / NEW / path, data, below=project.root)
+                codec.write_bytes(folder / NEW_FOLDER / path, data, below=project.root)
             changes.append(
                 FileChange(
                     path=path,
@@ -75,46 +79,46 @@ def commit(project: Project, files: Iterable[tuple[str, bytes | None]], summary:
                     after="" if data is None else sha256(data),
                 )
             )
-    journal = Journal(summary=summary, files=tuple(changes))
-    codec.write(folder / JOURNAL, journal, below=project.root)
-    _apply(project, folder, journal)
+    journal = ChangeJournal(summary=summary, files=tuple(changes))
+    codec.write_document(folder / JOURNAL, journal, below=project.root)
+    _apply_journal(project, folder, journal)
     return [project.root / change.path for change in changes if change.after]
 
 
-def discard(project: Project) -> None:
+def discard_new_content(project: Project) -> None:
     """Remove new content that is not in a journal."""
-    remove_tree(folder_of(project))
+    remove_tree(transaction_folder(project))
 
 
-def recover(project: Project) -> str:
+def recover_change(project: Project) -> str:
     """Complete an interrupted change, or undo an incomplete one. Returns a description.
 
     Returns "" if there is no interrupted change. Raises InputError if a file of the change was
     modified in the meantime.
     """
-    folder = folder_of(project)
+    folder = transaction_folder(project)
     if not folder.is_dir():
         return ""
     hint = f"to keep the current files, remove {folder} and run imgbuild update again"
     if not (folder / JOURNAL).is_file():
-        complete = (folder / DONE).is_file()
-        discard(project)
+        complete = (folder / DONE_FILE).is_file()
+        discard_new_content(project)
         undone = "removed an interrupted update that had not changed any file"
         return "" if complete else undone
-    journal = codec.read(folder / JOURNAL, Journal, what="journal", hint=hint)
-    refused = [change.path for change in journal.files if not _permitted(project, change.path)]
+    journal = codec.read_document(folder / JOURNAL, ChangeJournal, what="journal", hint=hint)
+    refused = [change.path for change in journal.files if not _is_permitted(project, change.path)]
     if refused:
         message = f"{folder / JOURNAL} contains files that no update writes: {', '.join(refused)}"
         raise InputError(message, hint=f"remove {folder}")
-    other = _changed_since(project, journal.files)
+    other = _changed_files(project, journal.files)
     if other:
         message = f"these files were changed after an interrupted update: {', '.join(other)}"
         raise InputError(message, hint=hint)
-    _apply(project, folder, journal)
+    _apply_journal(project, folder, journal)
     return f"completed an interrupted update: {journal.summary}"
 
 
-def _apply(project: Project, folder: Path, journal: Journal) -> None:
+def _apply_journal(project: Project, folder: Path, journal: ChangeJournal) -> None:
     """Write the remaining files, then remove the journal and the new content."""
     with OpenFolder.open(project.root) as root:
         for change in journal.files:
@@ -123,17 +127,17 @@ def _apply(project: Project, folder: Path, journal: Journal) -> None:
             if not change.after:
                 root.remove(change.path)
                 continue
-            with OpenFolder.open(folder / NEW) as new:
+            with OpenFolder.open(folder / NEW_FOLDER) as new:
                 content = new.read(change.path)
             if sha256(content) != change.after:
-                message = f"{folder / NEW / change.path} does not match the journal"
+                message = f"{folder / NEW_FOLDER / change.path} does not match the journal"
                 raise InputError(message, hint=f"remove {folder}, and run imgbuild update again")
             root.write(change.path, content)
-    (folder / JOURNAL).replace(folder / DONE)
+    (folder / JOURNAL).replace(folder / DONE_FILE)
     remove_tree(folder)
 
 
-def _changed_since(project: Project, files: Sequence[FileChange]) -> list[str]:
+def _changed_files(project: Project, files: Sequence[FileChange]) -> list[str]:
     with OpenFolder.open(project.root) as root:
         return [
             change.path
@@ -146,7 +150,7 @@ def _hash(root: OpenFolder, path: str) -> str:
     return "" if root.require_file(path) is None else sha256(root.read(path))
 
 
-def _permitted(project: Project, path: str) -> bool:
+def _is_permitted(project: Project, path: str) -> bool:
     """Whether an update can write the file. True for the matrix, locks and files next to locks."""
     place = PurePosixPath(path)
     inner = project.folder.relative_to(project.root)

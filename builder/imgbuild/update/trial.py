@@ -21,7 +21,7 @@ from imgbuild.attest.sbom import packages
 from imgbuild.errors import AuditFailed, FilesDisagree, InputError, NoSolution
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints
-from imgbuild.matrix.model import Base, Matrix, Target, Wanted
+from imgbuild.matrix.model import Base, Matrix, RequiredPackage, Target
 from imgbuild.matrix.project_paths import MATRIX, Project
 from imgbuild.matrix.tried_updates import RefusedVersion
 from imgbuild.pipeline import lock_target
@@ -30,40 +30,40 @@ from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.render import templates
 from imgbuild.solve import solve
 from imgbuild.solve.problem import SolveProblem
-from imgbuild.system.control_characters import visible
+from imgbuild.system.control_characters import escape_control
 from imgbuild.system.syntax import parse_version
-from imgbuild.values import normalize, sha256
+from imgbuild.values import normalize_package, sha256
 
 REFUSALS = (NoSolution, AuditFailed, FilesDisagree, InputError)
 REASONS = 8
 LINE = 1000  # letters of a reason
-LOOSE = "at least the version of the updated row"
+LOOSE_REASON = "at least the version of the updated row"
 TORCH = "torch"
 # A package in an explanation: before a specifier, or what an index does not have.
-NAMED = re.compile(
+NAMED_PACKAGE = re.compile(
     r"(?<![\w.-])([a-z][a-z0-9-]*[a-z0-9]) ?(?:[<>=!~]=|[<>])"
     r"|([a-z][a-z0-9-]*[a-z0-9]) was not found"
 )
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row of a matrix with its name. `bases` are missing bases by name."""
 
     name: str
     target: Target
     bases: Mapping[str, Base] = {}
 
-    def in_matrix(self, matrix: Matrix) -> Matrix:
+    def add_to_matrix(self, matrix: Matrix) -> Matrix:
         """Add the row to `matrix`."""
         bases = {**matrix.bases, **self.bases}
         targets = {**matrix.targets, self.name: self.target}
         return msgspec.structs.replace(matrix, bases=bases, targets=targets)
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class TriedRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row that was locked in the scratch folder."""
 
-    row: Row
+    row: MatrixRow
     lock: Lock
     digests: TargetDigests
 
@@ -95,44 +95,46 @@ def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
         yield scratch
 
 
-def with_pin(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
+def replace_pin(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
     """Set another version of a pin, and the cut-off day, in `target`."""
     pins = {**target.pins, package: version}
     return msgspec.structs.replace(target, pins=pins, as_of=as_of)
 
 
-def attempt(
-    scratch: Project, row: Row, package: str, inputs: Inputs, *, processes: int
-) -> Tried | RefusedTrial:
+def attempt_row(
+    scratch: Project, row: MatrixRow, package: str, inputs: Inputs, *, processes: int
+) -> TriedRow | RefusedTrial:
     """Lock `row` with the new version of `package`. Raises FetchFailed if a server fails."""
     try:
-        return locked(scratch, row, inputs, processes=processes)
+        return lock_row(scratch, row, inputs, processes=processes)
     except NoSolution as error:
-        first = refused(error)
+        first = refusal_of_error(error)
     except REFUSALS as error:
-        return refused(error)
+        return refusal_of_error(error)
     try:
-        looser = _with_solved_pins(scratch, row, package, inputs)
+        looser = _replace_solved_pins(scratch, row, package, inputs)
     except REFUSALS as error:
-        return _longer(first, refused(error))
+        return _longer_refusal(first, refusal_of_error(error))
     if looser.target.pins == row.target.pins:
         return first
     try:
-        return locked(scratch, looser, inputs, processes=processes)
+        return lock_row(scratch, looser, inputs, processes=processes)
     except REFUSALS as error:
-        return refused(error)
+        return refusal_of_error(error)
 
 
-def locked(scratch: Project, row: Row, inputs: Inputs, *, processes: int) -> Tried:
+def lock_row(scratch: Project, row: MatrixRow, inputs: Inputs, *, processes: int) -> TriedRow:
     """Solve, audit and lock a row in the scratch folder. Raises one of REFUSALS on failure."""
-    whole = row.in_matrix(inputs.matrix)
+    whole = row.add_to_matrix(inputs.matrix)
     inside = Inputs(whole, inputs.context, mirror=inputs.mirror)
     lock = lock_target.resolve_target(scratch, row.name, inside)
     lock, digests = lock_target.lock_target(scratch, lock, inside, processes=processes, drop=False)
-    return Tried(row=row, lock=lock, digests=digests)
+    return TriedRow(row=row, lock=lock, digests=digests)
 
 
-def _with_solved_pins(scratch: Project, row: Row, package: str, inputs: Inputs) -> Row:
+def _replace_solved_pins(
+    scratch: Project, row: MatrixRow, package: str, inputs: Inputs
+) -> MatrixRow:
     """Set the other pins of `row` to versions that are compatible with the tried version.
 
     Build requirements of sdists must be pinned. If a current version is incompatible, another one
@@ -144,7 +146,7 @@ def _with_solved_pins(scratch: Project, row: Row, package: str, inputs: Inputs) 
     held = {name for name in target.pins if name in needed or _names_index(matrix, target, name)}
     held -= {package}
     try:
-        return _solved(scratch, row, {package, *held}, inputs)
+        return _solve_pins(scratch, row, {package, *held}, inputs)
     except NoSolution:
         if not held & needed:
             raise
@@ -153,29 +155,31 @@ def _with_solved_pins(scratch: Project, row: Row, package: str, inputs: Inputs) 
         pins={name: pin for name, pin in target.pins.items() if name not in built},
         requires={name: each for name, each in target.requires.items() if name not in built},
     )
-    probe = _solved(scratch, msgspec.structs.replace(row, target=without), {package}, inputs)
+    probe = _solve_pins(scratch, msgspec.structs.replace(row, target=without), {package}, inputs)
     pins = {**target.pins, **{name: probe.target.pins[name] for name in held}}
     fitting = msgspec.structs.replace(row, target=msgspec.structs.replace(target, pins=pins))
-    return _solved(scratch, fitting, {package, *held}, inputs)
+    return _solve_pins(scratch, fitting, {package, *held}, inputs)
 
 
-def _solved(scratch: Project, row: Row, held: Container[str], inputs: Inputs) -> Row:
+def _solve_pins(
+    scratch: Project, row: MatrixRow, held: Container[str], inputs: Inputs
+) -> MatrixRow:
     """Replace all pins of `row` except `held` with versions from the solver that are not older."""
     target = row.target
     requires = {
-        name: Wanted(spec=f">={Version(pin).public}", reason=LOOSE)
+        name: RequiredPackage(spec=f">={Version(pin).public}", reason=LOOSE_REASON)
         for name, pin in target.pins.items()
         if name not in held
     }
     pins = {name: pin for name, pin in target.pins.items() if name not in requires}
     loose = msgspec.structs.replace(target, pins=pins, requires={**target.requires, **requires})
-    whole = msgspec.structs.replace(row, target=loose).in_matrix(inputs.matrix)
-    known = constraints.read(scratch.images)
+    whole = msgspec.structs.replace(row, target=loose).add_to_matrix(inputs.matrix)
+    known = constraints.read_constraints(scratch.images)
     problem = SolveProblem(whole, row.name, target.arch[0], inputs.context, known)
     with inputs.context.reporter.step(f"resolving {row.name} with different pins"):
-        versions = solve.resolve(problem).versions
+        versions = solve.resolve_target(problem).versions
     chosen = {
-        name: _same_or(pin, versions.get(name) if name in requires else None)
+        name: _keep_spelling(pin, versions.get(name) if name in requires else None)
         for name, pin in target.pins.items()
     }
     return msgspec.structs.replace(row, target=msgspec.structs.replace(target, pins=chosen))
@@ -187,14 +191,14 @@ def _names_index(matrix: Matrix, target: Target, package: str) -> bool:
     return package == TORCH and any("{torch}" in (matrix.indexes[name].url or "") for name in used)
 
 
-def _same_or(pin: str, solved: str | None) -> str:
+def _keep_spelling(pin: str, solved: str | None) -> str:
     """`pin` if it is the version `solved`, else `solved`."""
     if solved is None or Version(solved).public == Version(pin).public:
         return pin
     return Version(solved).public
 
 
-def refused(error: Exception) -> RefusedTrial:
+def refusal_of_error(error: Exception) -> RefusedTrial:
     """The reasons of an error as lines of text."""
     message = getattr(error, "message", str(error))
     if isinstance(error, NoSolution) and error.reasons:
@@ -203,22 +207,24 @@ def refused(error: Exception) -> RefusedTrial:
     else:
         lines = [line.strip() for line in message.splitlines()]
         audited = not isinstance(error, NoSolution)
-    shown = [visible(" ".join(line.split()))[:LINE] for line in lines if line.strip()]
+    shown = [escape_control(" ".join(line.split()))[:LINE] for line in lines if line.strip()]
     more = [f"and {len(shown) - REASONS} more"] if len(shown) > REASONS else []
     return RefusedTrial(reasons=(*shown[:REASONS], *more), audited=audited)
 
 
-def _longer(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
+def _longer_refusal(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
     """Combine the reasons of two attempts, those of the second at the end."""
     reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
     return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
 
 
-def mentioned(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:
+def mentioned_packages(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:
     """The packages mentioned in `reasons` that are in `names` or have a version specifier."""
     text = " ".join(re.sub(r"[-_.]+(?=[a-z])", "-", reason.lower()) for reason in reasons)
     named = {name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
-    return named | {normalize(match[1] or match[2]) for match in NAMED.finditer(text)}
+    return named | {
+        normalize_package(match[1] or match[2]) for match in NAMED_PACKAGE.finditer(text)
+    }
 
 
 def settings_hash(matrix: Matrix, target: Target) -> str:
@@ -242,7 +248,7 @@ def settings_hash(matrix: Matrix, target: Target) -> str:
         matrix.sdists,
         matrix.drop,
     )
-    return sha256(codec.compact([same, shared]))[:16]
+    return sha256(codec.encode_compact([same, shared]))[:16]
 
 
 class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,7 +264,7 @@ class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
     newest: Callable[[str], str | None]
 
 
-def holds(refusal: RefusedVersion, inputs: TrialInputs) -> bool:
+def refusal_holds(refusal: RefusedVersion, inputs: TrialInputs) -> bool:
     """Whether a rejection is valid, because its causes have not changed.
 
     The causes are the row, the current and newest versions of packages in the reasons, and the

@@ -9,23 +9,29 @@ from packaging.version import Version
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
-from imgbuild.index.candidates import best
-from imgbuild.index.cuda_releases import requirements
-from imgbuild.index.pages import GIT, PROJECT, URL, IndexAddress, Indexes, places
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.index.candidates import best_wheel
+from imgbuild.index.cuda_releases import parse_requirements
+from imgbuild.index.pages import GIT, PROJECT, URL, IndexAddress, IndexLookup, index_addresses
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.published import Overlay, project_row
+from imgbuild.lock.published import TargetOverlay, project_row
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import allowed
+from imgbuild.resolve.feasible import allowed_files
 from imgbuild.solve import uv
-from imgbuild.solve.solve import python_of
+from imgbuild.solve.solve import base_python
 from imgbuild.system import threads
-from imgbuild.update.newer import THREADS, Progress, RequiredVersion, VersionSet, file_reasons
-from imgbuild.values import Arch, normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.update.newer import (
+    THREADS,
+    AdvanceFunction,
+    RequiredVersion,
+    VersionSet,
+    file_reasons,
+)
+from imgbuild.values import Arch, normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 NOT_LISTED = frozenset((URL, GIT, PROJECT))  # "indexes" of which no page lists versions
 
@@ -37,7 +43,7 @@ class LockedElsewhere(msgspec.Struct, frozen=True, kw_only=True):
     versions: Mapping[str, str]
 
 
-def of_lock(
+def version_set_of_lock(
     lock: Lock,
     arches: Sequence[Arch],
     matrix: Matrix,
@@ -53,10 +59,10 @@ def of_lock(
     target, overlay = matrix.targets.get(lock.target), project_row(matrix, lock.target)
     python = lock.base.python
     if target is not None:
-        python = python_of(matrix.bases[target.base], lock.arch[arches[0]])
+        python = base_python(matrix.bases[target.base], lock.arch[arches[0]])
     by_address = lock.project.sources if lock.project is not None else {}
     versions = {
-        normalize(wheel.package): wheel.version
+        normalize_package(wheel.package): wheel.version
         for arch in reversed(arches)
         for wheel in installed_wheels(lock.arch[arch])
         if wheel.index not in NOT_LISTED and wheel.package not in by_address
@@ -69,7 +75,7 @@ def of_lock(
     wanted = _required_versions(overlay) if overlay is not None else _target_requirements(lock)
     return VersionSet(
         name=lock.target,
-        tags=tuple(Tags(python=python, glibc=lock.base.glibc, arch=arch) for arch in arches),
+        tags=tuple(WheelTags(python=python, glibc=lock.base.glibc, arch=arch) for arch in arches),
         versions=versions,
         wanted={package: each for package, each in wanted.items() if package in versions},
         requires=requires,
@@ -80,11 +86,11 @@ def of_lock(
     )
 
 
-def indexes_of(matrix: Matrix, name: str, context: Context) -> Indexes:
+def open_indexes(matrix: Matrix, name: str, context: Context) -> IndexLookup:
     """The indexes of target `name`, without upload times, which require other pages."""
     target = matrix.targets[name]
-    addresses = places(matrix, target, uv.default_index)
-    return Indexes(
+    addresses = index_addresses(matrix, target, uv.default_index)
+    return IndexLookup(
         _indexes_without_times(addresses), target.indexes, matrix.default_index, context.http
     )
 
@@ -112,12 +118,12 @@ def _reason_to_keep(
 
 def _target_requirements(lock: Lock) -> dict[str, RequiredVersion]:
     return {
-        normalize(package): RequiredVersion(spec=spec, place="the target")
+        normalize_package(package): RequiredVersion(spec=spec, place="the target")
         for package, spec in lock.requirements.items()
     }
 
 
-def _required_versions(item: Overlay) -> dict[str, RequiredVersion]:
+def _required_versions(item: TargetOverlay) -> dict[str, RequiredVersion]:
     """The requirements in a project's files and row, with their places."""
     required = item.requirements
     wanted = {
@@ -138,13 +144,13 @@ class RequirementSet(msgspec.Struct, frozen=True, kw_only=True):
     failed: Mapping[str, str] = {}
 
 
-def of_demands(
+def version_set_of_demands(
     name: str,
     demands: Sequence[PackageDemand],
-    tags: Tags,
-    indexes: Indexes,
+    tags: WheelTags,
+    indexes: IndexLookup,
     context: Context,
-    advance: Progress,
+    advance: AdvanceFunction,
 ) -> RequirementSet:
     """The packages in `demands`, with pinned or newest allowed versions.
 
@@ -152,15 +158,17 @@ def of_demands(
     """
     installed = [each for each in demands if each.installed and not each.source]
 
-    def _answer(demand: PackageDemand, _: threads.Stop) -> tuple[str, tuple[str, ...], str]:
+    def _answer(demand: PackageDemand, _: threads.StopFlag) -> tuple[str, tuple[str, ...], str]:
         try:
             return _version(demand, tags, indexes, context)
         except ImgbuildError as error:
-            return demand.pin or "", (), error.message
+            return demand.pinned_version or "", (), error.message
         finally:
             advance(1)
 
-    answers = dict(zip(installed, threads.each(installed, _answer, threads=THREADS), strict=True))
+    answers = dict(
+        zip(installed, threads.run_for_each(installed, _answer, threads=THREADS), strict=True)
+    )
     return RequirementSet(
         packages=VersionSet(
             name=name,
@@ -183,18 +191,18 @@ def of_demands(
 
 
 def _version(
-    demand: PackageDemand, tags: Tags, indexes: Indexes, context: Context
+    demand: PackageDemand, tags: WheelTags, indexes: IndexLookup, context: Context
 ) -> tuple[str, tuple[str, ...], str]:
     """The version that satisfies a demand, with its requirements, or the reason against it."""
-    files = [file for file in allowed(demand, indexes.files(demand.package)) if file.is_wheel]
+    files = [file for file in allowed_files(demand, indexes.files(demand.package)) if file.is_wheel]
     fitting = [file for file in files if not file_reasons([file], (tags,))]
     versions = {file.version for file in fitting if file.version is not None and not file.yanked}
     final = {each for each in versions if not each.is_prerelease} or versions
-    if demand.pin is None and not final:
+    if demand.pinned_version is None and not final:
         return "", (), "no allowed version has a wheel for this Python and machine"
-    newest = max(final) if demand.pin is None else Version(demand.pin)
-    wheel = best(fitting, newest, tags) or next(iter(files), None)
+    newest = max(final) if demand.pinned_version is None else Version(demand.pinned_version)
+    wheel = best_wheel(fitting, newest, tags) or next(iter(files), None)
     if wheel is None:
         return str(newest), (), ""
-    data = metadata(wheel, context.http, context.store)
-    return str(newest), tuple(map(str, requirements(data))), ""
+    data = read_wheel_metadata(wheel, context.http, context.store)
+    return str(newest), tuple(map(str, parse_requirements(data))), ""

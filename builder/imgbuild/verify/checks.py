@@ -10,7 +10,7 @@ import msgspec
 
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.registry.client import NotFound
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Digest
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
+class VerifiedImage(msgspec.Struct, frozen=True, kw_only=True):
     """The checks of an image. `ok` is set if at least one check passed and none failed."""
 
     reference: str
@@ -43,15 +43,15 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[ImageCheck, ...]
 
 
-class Failed(Exception):
+class CheckFailed(Exception):
     """The image differs from the expected one."""
 
 
-class Unchecked(Exception):
+class CheckImpossible(Exception):
     """The check is not possible, which is not a failure."""
 
 
-class Lacking(Unchecked):
+class SubjectMissing(CheckImpossible):
     """The subject of the check is missing, which is a failure if an option requires the check.
 
     Write access to a registry includes deletion, so a missing document proves nothing.
@@ -64,7 +64,7 @@ class Checklist:
     If an option requires a check, the name of the option is recorded.
     """
 
-    def __init__(self, reporter: Reporter = SILENT) -> None:
+    def __init__(self, reporter: Reporter = SILENT_REPORTER) -> None:
         self.reporter = reporter
         self.checks: list[ImageCheck] = []
 
@@ -89,13 +89,13 @@ class Checklist:
         """The result of `work`, or None with a recorded outcome if it raises an error."""
         try:
             return work()
-        except Lacking as reason:
+        except SubjectMissing as reason:
             outcome = CheckOutcome.FAILED if option else CheckOutcome.UNCHECKED
             more = f"; {option} requires this check" if option else ""
             self._note(name, arch, outcome, f"{reason}{more}")
-        except Unchecked as reason:
+        except CheckImpossible as reason:
             self._note(name, arch, CheckOutcome.UNCHECKED, str(reason))
-        except Failed as reason:
+        except CheckFailed as reason:
             self._note(name, arch, CheckOutcome.FAILED, str(reason))
         except InputError as error:  # a document of the image is invalid
             text = "; ".join([error.message, *map(str, error.problems)])

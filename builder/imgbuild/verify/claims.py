@@ -16,14 +16,14 @@ from imgbuild.attest.signing.stored import AttachedSignatures
 from imgbuild.cves import vex
 from imgbuild.plan import tags
 from imgbuild.values import Digest, Sha256
-from imgbuild.verify.checks import Failed, Lacking, Unchecked
-from imgbuild.verify.image import Expected
+from imgbuild.verify.checks import CheckFailed, CheckImpossible, SubjectMissing
+from imgbuild.verify.image import ExpectedImage
 
-NO_KEY = (
+NO_KEY_DETAIL = (
     "not verified without --key, because anyone with write access to the registry could have "
     "attached it (to verify keyless signatures, run: cosign verify --certificate-identity …)"
 )
-NONE = "none is attached"
+NONE_DETAIL = "none is attached"
 
 
 class AttachedStatement(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,16 +34,16 @@ class AttachedStatement(msgspec.Struct, frozen=True, kw_only=True):
     signed: bool
 
 
-def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None) -> str:
+def check_signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None) -> str:
     """Check that `key` signed the image `digest`."""
     if beside.damaged:
-        raise Failed("; ".join(beside.damaged))
+        raise CheckFailed("; ".join(beside.damaged))
     if key is None:
-        raise Unchecked(NO_KEY)
+        raise CheckImpossible(NO_KEY_DETAIL)
     for each in beside.signatures:
         if each.hint == key.hint and not each.by(key):
             message = f"{each.place} refers to the key, but was not signed with it"
-            raise Failed(message)
+            raise CheckFailed(message)
     signatures = [each for each in beside.signatures if each.kind == in_toto.SIGNATURE]
     ours = [each for each in signatures if each.by(key)]
     if not ours:
@@ -52,18 +52,18 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
             if signatures
             else "the image is not signed"
         )
-        raise Failed(problem)
+        raise CheckFailed(problem)
     right = [each for each in ours if digest in each.digests]
     if not right:
         message = (
             f"{ours[0].place} is signed by the key, but is about another image:"
             f" {ours[0].digests[0]}"
         )
-        raise Failed(message)
+        raise CheckFailed(message)
     return f"signed by the key ({len(right)} signatures)"
 
 
-def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> str:
+def check_tag(tag: str, digest: Digest, expected: ExpectedImage, today: datetime.date) -> str:
     """Check that the image `digest` can have the tag `tag` on the day `today` (UTC).
 
     Raises Failed for a tag of another image of the target, or with an impossible date, and
@@ -72,32 +72,32 @@ def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> 
     arches = expected.arches(digest)
     if not arches:
         message = f"the image does not match the lock of {expected.target}, so its tags are unknown"
-        raise Unchecked(message)
-    stable = tags.stable(expected.target, arches, expected.documents)
+        raise CheckImpossible(message)
+    stable = tags.stable_tag(expected.target, arches, expected.documents)
     if tag == stable:
         return f"{tag} is the tag of {expected.target} for {', '.join(arches)}"
     last = today + datetime.timedelta(days=1)  # the clock of the pushing machine may be ahead
     try:
-        day = tags.day_of(tag, stable)
+        day = tags.day_of_tag(tag, stable)
     except ValueError as error:
         message = f"{tag} does not end in a date (expected {stable}-YYYYMMDD)"
-        raise Failed(message) from error
-    if day is None and tags.is_of(tag, expected.target):
+        raise CheckFailed(message) from error
+    if day is None and tags.is_tag_of(tag, expected.target):
         message = f"{tag} is the tag of another image (expected {stable} or {stable}-YYYYMMDD)"
-        raise Failed(message)
+        raise CheckFailed(message)
     if day is None:
         message = (
             f"{tag} is not a tag that imgbuild pushes for {expected.target}; check that this is "
             "the expected target"
         )
-        raise Unchecked(message)
+        raise CheckImpossible(message)
     if not expected.as_of <= day.isoformat() <= last.isoformat():
         message = f"{tag}: impossible push date (expected {expected.as_of} to {today})"
-        raise Failed(message)
+        raise CheckFailed(message)
     return f"{tag} is the tag of {expected.target} for {', '.join(arches)}, pushed on {day}"
 
 
-def statements(
+def statements_about(
     plain: Sequence[AttachedStatement],
     beside: AttachedSignatures,
     about: str,
@@ -117,7 +117,7 @@ def statements(
     return sorted([*target_digests, *plain], key=lambda statement: not statement.signed)
 
 
-def kind(statement: AttachedStatement) -> str:
+def predicate_type(statement: AttachedStatement) -> str:
     """The predicate type of a statement."""
     return _statement(statement).predicate_type
 
@@ -127,17 +127,17 @@ def signed_statements(
 ) -> Sequence[AttachedStatement]:
     """With a key, the signed `attached_statements`, else all. Raises Lacking if there are none."""
     if not attached_statements:
-        raise Lacking(NONE)
+        raise SubjectMissing(NONE_DETAIL)
     if key is None:
         return attached_statements
     signed = [statement for statement in attached_statements if statement.signed]
     if not signed:
         message = f"no document is signed by the key, such as {attached_statements[0].place}"
-        raise Failed(message)
+        raise CheckFailed(message)
     return signed
 
 
-def provenances(
+def check_provenances(
     digest: Digest,
     lock: Sha256,
     attached_statements: Sequence[AttachedStatement],
@@ -150,23 +150,23 @@ def provenances(
         if digest not in _statement(statement).digests:
             digests = ", ".join(_statement(statement).digests)
             message = f"{statement.place} is about another image: {digests}"
-            raise Failed(message)
+            raise CheckFailed(message)
     faults = [_fault(statement, lock, builder) for statement in counting]
     if all(faults):
-        raise Failed(faults[0])
+        raise CheckFailed(faults[0])
     best = counting[faults.index("")]
-    basis = provenance.basis(best.payload)
+    basis = provenance.comparable_fields(best.payload)
     by = basis.builder if basis else ""
     signature = "signed by the key" if best.signed else "signature not checked"
     return f"built from lock {lock[:12]} by {by}; {signature}"
 
 
-def names(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
+def is_about_image(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
     """Whether a statement attests that the image `digest` was built from `lock`."""
     return digest in _statement(statement).digests and not _fault(statement, lock, None)
 
 
-def document(
+def check_document(
     digest: Digest,
     expected_documents: Sequence[bytes],
     attached: Sequence[tuple[str, bytes]],
@@ -181,7 +181,7 @@ def document(
     imgbuild generated it.
     """
     if not attached and not attached_statements:
-        raise Lacking(NONE)
+        raise SubjectMissing(NONE_DETAIL)
     counting = [
         _statement(statement)
         for statement in attached_statements
@@ -190,7 +190,7 @@ def document(
     predicates = [each.predicate for each in counting if digest in each.digests]
     if key is not None and len(predicates) < len(counting):
         message = "a statement signed by the key is about another image"
-        raise Failed(message)
+        raise CheckFailed(message)
     signed = predicates if key is not None else []
     other = [
         place
@@ -199,7 +199,7 @@ def document(
     ]
     if attached and len(other) == len(attached):
         message = f"{other[0]} does not match the lock"
-        raise Failed(message)
+        raise CheckFailed(message)
     stated = any(_json(expected) in predicates for expected in expected_documents)
     right = any(data in expected_documents for _, data in attached)
     more = f"; also attached, but not matching: {', '.join(other)}" if other else ""
@@ -209,12 +209,12 @@ def document(
         return f"matches the lock; signed by the key{more}"
     if signed and not right:
         message = f"signed by the key, but generated by another version of imgbuild{more}"
-        raise Unchecked(message)
+        raise CheckImpossible(message)
     if right:
         message = "matches the lock, but is not signed by the key"
-        raise Failed(message)
+        raise CheckFailed(message)
     message = f"{attached_statements[0].place} does not match the lock"
-    raise Failed(message)
+    raise CheckFailed(message)
 
 
 def vex_document(
@@ -233,12 +233,12 @@ def vex_document(
     for counted in counting:
         if digest not in _statement(counted).digests:
             message = f"{counted.place} is about another image"
-            raise Failed(message)
-        documents.append((counted.place, codec.compact(_statement(counted).predicate)))
+            raise CheckFailed(message)
+        documents.append((counted.place, codec.encode_compact(_statement(counted).predicate)))
     if not documents:
         message = "no attached document is signed by the key"
-        raise Unchecked(message)
-    read = [vex.decode(data, place) for place, data in documents]
+        raise CheckImpossible(message)
+    read = [vex.decode_vex(data, place) for place, data in documents]
     newest = max(read, key=lambda candidate: candidate.timestamp)
     counts = Counter(entry.status for entry in newest.statements)
     statuses = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
@@ -256,7 +256,7 @@ def _json(data: bytes) -> object:
 
 
 def _fault(statement: AttachedStatement, lock: Sha256, builder: str | None) -> str:
-    basis = provenance.basis(statement.payload)
+    basis = provenance.comparable_fields(statement.payload)
     if basis is None:
         return f"{statement.place} is not a provenance with the build type {provenance.BUILD_TYPE}"
     if basis.lock != lock:

@@ -14,13 +14,13 @@ from imgbuild.lock import lock_file
 from imgbuild.matrix.project_paths import FOLDER, MATRIX, Project
 from imgbuild.plan import image_digests
 from imgbuild.registry import artifact_store
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository
-from imgbuild.system.boundary import reading
+from imgbuild.system.boundary import convert_read_errors
 from imgbuild.values import Digest, Sha256, sha256
 from imgbuild.verify import image
-from imgbuild.verify.checks import Failed, Lacking
-from imgbuild.verify.image import Expected
+from imgbuild.verify.checks import CheckFailed, SubjectMissing
+from imgbuild.verify.image import ExpectedImage
 
 LOCK = bundle.LOCK
 
@@ -36,11 +36,11 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Sha256
     place: str
     root: Path
-    contents: Expected
+    contents: ExpectedImage
     project: Project | None = None
 
 
-def of_project(project: Project, target: str) -> ExpectedLock:
+def lock_of_project(project: Project, target: str) -> ExpectedLock:
     """The lock of `target` in a project.
 
     Raises LockStale if the lock or its digests are missing.
@@ -48,11 +48,13 @@ def of_project(project: Project, target: str) -> ExpectedLock:
     lock = lock_file.read_lock(project.images, target)
     target_digests = image_digests.read_digests(project.images, lock)
     path = lock_file.lock_path(project.images, target)
-    expected = _expected_lock(bundle.of(lock, target_digests, project), str(path), project.root)
+    expected = _expected_lock(
+        bundle.create_lock_bundle(lock, target_digests, project), str(path), project.root
+    )
     return msgspec.structs.replace(expected, project=project)
 
 
-def of_folder(path: Path) -> ExpectedLock:
+def lock_of_folder(path: Path) -> ExpectedLock:
     """Read the lock in the file or folder `path`, with adjacent files, as written by `oras pull`.
 
     If `path` is the folder of a project's target, this is the lock of the target. Raises InputError
@@ -66,7 +68,7 @@ def of_folder(path: Path) -> ExpectedLock:
         inner = folder.parent.parent
         matrix = (inner.parent if inner.name == FOLDER else inner) / MATRIX
         if matrix.is_file():
-            return of_project(Project(matrix=matrix), folder.name)
+            return lock_of_project(Project(matrix=matrix), folder.name)
     return _expected_lock(bundle.read_folder(folder), str(folder / LOCK), folder)
 
 
@@ -77,15 +79,15 @@ class AttachedLocks(msgspec.Struct, frozen=True, kw_only=True):
     wrong: tuple[str, ...] = ()
 
 
-def attached_locks(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
+def attached_locks(client: RegistryClient, repository: Repository, digest: Digest) -> AttachedLocks:
     """Read all locks attached to the image `digest`, including invalid and foreign ones."""
     right, wrong = [], []
-    for artifact in artifact_store.find(client, repository, digest, bundle.ARTIFACT_TYPE):
+    for artifact in artifact_store.find_artifacts(client, repository, digest, bundle.ARTIFACT_TYPE):
         place = f"the attached lock {artifact.descriptor.digest}"
         data = {name: part.data for name, part in artifact.files.items()}
         try:
-            with reading(place, hint=bundle.OTHER):
-                expected = _expected_lock(bundle.read(data, place), place, Path.cwd())
+            with convert_read_errors(place, hint=bundle.OTHER_REMEDY):
+                expected = _expected_lock(bundle.read_lock_bundle(data, place), place, Path.cwd())
         except (InputError, IntegrityError, LockStale) as error:
             wrong.append(error.message)
             continue
@@ -97,7 +99,7 @@ def attached_locks(client: Client, repository: Repository, digest: Digest) -> At
     return AttachedLocks(right=tuple(right), wrong=tuple(wrong))
 
 
-def choose(
+def choose_lock(
     local_lock: ExpectedLock | None,
     attached: AttachedLocks,
     is_trusted: Callable[[ExpectedLock], bool],
@@ -108,7 +110,7 @@ def choose(
     lock. Raises Failed if all attached locks are invalid, and Lacking if there are none.
     """
     if attached.wrong and not attached.right:
-        raise Failed("; ".join(attached.wrong))
+        raise CheckFailed("; ".join(attached.wrong))
     more = f"; also attached: {'; '.join(attached.wrong)}" if attached.wrong else ""
     if local_lock is not None:
         same = any(each.sha256 == local_lock.sha256 for each in attached.right)
@@ -116,7 +118,7 @@ def choose(
         return local_lock, f"{local_lock.place}{also}{more}"
     if not attached.right:
         message = "no lock is attached; specify a lock with --target or --lock"
-        raise Lacking(message)
+        raise SubjectMissing(message)
     chosen = next(filter(is_trusted, attached.right), attached.right[0])
     return chosen, f"{chosen.place}, consistent with its digests{more}"
 
@@ -127,5 +129,5 @@ def _expected_lock(lock_bundle: LockBundle, place: str, root: Path) -> ExpectedL
         sha256=sha256(lock_bundle.data[LOCK]),
         place=place,
         root=root,
-        contents=image.expected(lock_bundle.lock, lock_bundle.target_digests),
+        contents=image.expected_image(lock_bundle.lock, lock_bundle.target_digests),
     )

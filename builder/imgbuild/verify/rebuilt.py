@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imgbuild.cache.store import Store
-from imgbuild.pipeline.rebuild import RebuildOrigin, build
-from imgbuild.pipeline.session import Options
-from imgbuild.plan.plan import RegistryRecipe, plan
+from imgbuild.pipeline.rebuild import RebuildOrigin, rebuild_image
+from imgbuild.pipeline.session import SessionOptions
+from imgbuild.plan.plan import RegistryRecipe, create_plan
 from imgbuild.values import Arch
-from imgbuild.verify.checks import Failed
+from imgbuild.verify.checks import CheckFailed
 from imgbuild.verify.expected_lock import ExpectedLock
 
 
-def rebuild(
+def rebuild_and_compare(
     expected: ExpectedLock, arches: Sequence[Arch], *, processes: int, offline: bool
 ) -> str:
     """Rebuild the image for `arches`. Raises IntegrityError or Failed if the image differs."""
@@ -27,16 +27,16 @@ def rebuild(
         place=expected.place,
         folder=expected.root,
     )
-    options = Options(jobs=processes, offline=offline, verify=True)
+    options = SessionOptions(jobs=processes, offline=offline, verify=True)
     with Store.open().scratch() as folder:
-        built = build(origin, (), folder / "layout", options)
+        built = rebuild_image(origin, (), folder / "layout", options)
     for arch in arches:
         manifest = expected.contents.manifest(arch)
         if built.arch[arch] != manifest:
             message = (
                 f"{arch}: the rebuilt digest is {built.arch[arch]}, but digests.json has {manifest}"
             )
-            raise Failed(message)
+            raise CheckFailed(message)
     return f"{_layers(expected, arches)} for {', '.join(arches)}: {built.digest}"
 
 
@@ -45,7 +45,7 @@ def _layers(expected: ExpectedLock, arches: Sequence[Arch]) -> str:
     layers = {
         layer.id: isinstance(layer.recipe, RegistryRecipe)
         for arch in arches
-        for layer in plan(expected.lock_bundle.lock, arch).layers
+        for layer in create_plan(expected.lock_bundle.lock, arch).layers
     }
     had = sum(layers.values())
     text = f"{len(layers) - had} layers rebuilt"

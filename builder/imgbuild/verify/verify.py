@@ -17,18 +17,24 @@ from imgbuild.cves import vex
 from imgbuild.errors import FetchFailed, NoSolution, ToolMissing, WorkFailed
 from imgbuild.oci.image import ImageSource
 from imgbuild.registry import artifact_store
-from imgbuild.registry.image import InRegistry
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.registry.image import RegistrySource
+from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Digest
 from imgbuild.verify import claims, expected_lock, image
-from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verified
+from imgbuild.verify.checks import (
+    CheckFailed,
+    CheckImpossible,
+    Checklist,
+    SubjectMissing,
+    VerifiedImage,
+)
 from imgbuild.verify.claims import AttachedStatement
 from imgbuild.verify.expected_lock import ExpectedLock
 
 LAYOUT = "a layout has no signatures; verify the image in a registry"
-NO_LOCK = "no lock to compare the image with"
+NO_LOCK_DETAIL = "no lock to compare the image with"
 
-Rebuild = Callable[[ExpectedLock, Sequence[Arch]], str]
+RebuildFunction = Callable[[ExpectedLock, Sequence[Arch]], str]
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +44,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
     own: ExpectedLock | None = None
     builder: str | None = None
     whole: bool = False
-    rebuild: Rebuild | None = None
+    rebuild: RebuildFunction | None = None
 
     @property
     def options_by_check(self) -> dict[str, str]:
@@ -48,7 +54,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
             "signature": key,
             "lock": key,
             "provenance": "--builder-id" if self.builder else key,
-            **{kind.title: key for kind in SBOMS},
+            **{kind.check_name: key for kind in SBOMS},
             "rebuild": "--rebuild" if self.rebuild else "",
         }
 
@@ -61,7 +67,7 @@ class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
     predicate_type: str
 
     @property
-    def title(self) -> str:
+    def check_name(self) -> str:
         """The name of the check for this format."""
         return f"SBOM {self.name}"
 
@@ -76,7 +82,9 @@ SBOMS = (
 )
 
 
-def verify(place: ImageSource, options: VerifyOptions, reporter: Reporter = SILENT) -> Verified:
+def verify_image(
+    place: ImageSource, options: VerifyOptions, reporter: Reporter = SILENT_REPORTER
+) -> VerifiedImage:
     """Check the image at `place`."""
     return Verification(place, options, reporter).run()
 
@@ -88,10 +96,10 @@ class Verification:
     """
 
     def __init__(
-        self, place: ImageSource, options: VerifyOptions, reporter: Reporter = SILENT
+        self, place: ImageSource, options: VerifyOptions, reporter: Reporter = SILENT_REPORTER
     ) -> None:
         self.place = place
-        self.remote = place if isinstance(place, InRegistry) else None
+        self.remote = place if isinstance(place, RegistrySource) else None
         self.wanted = options
         self.checklist = Checklist(reporter)
         self.held: ExpectedLock | None = None
@@ -99,10 +107,10 @@ class Verification:
         self._locks = expected_lock.AttachedLocks()
         self._signatures: dict[Digest, AttachedSignatures] = {}
 
-    def run(self) -> Verified:
+    def run(self) -> VerifiedImage:
         """Run all checks."""
         checklist, options_by_check = self.checklist, self.wanted.options_by_check
-        checklist.run("signature", self.signature, option=options_by_check["signature"])
+        checklist.run("signature", self.check_signature, option=options_by_check["signature"])
         statements = checklist.read("provenance", partial(self.statements, self.place.top.digest))
         self._statements = statements or []
         lock_answer = checklist.read("lock", self.lock, option=options_by_check["lock"])
@@ -111,7 +119,7 @@ class Verification:
         else:
             self.held, text = lock_answer
             self._run_with_lock(self.held, text, has_statements=statements is not None)
-        return Verified(
+        return VerifiedImage(
             reference=self.place.name,
             digest=self.place.top.digest,
             target=self.held.contents.target if self.held else "",
@@ -122,48 +130,48 @@ class Verification:
     def _run_with_lock(self, expected: ExpectedLock, text: str, *, has_statements: bool) -> None:
         checklist, options_by_check = self.checklist, self.wanted.options_by_check
         trusted = checklist.run(
-            "lock", partial(self.trusted, expected, text), option=options_by_check["lock"]
+            "lock", partial(self.check_lock_trust, expected, text), option=options_by_check["lock"]
         )
         if self.remote is not None and self.remote.tag:
             today = datetime.datetime.now(datetime.UTC).date()
             digest = self.place.top.digest
-            work = partial(claims.name, self.remote.tag, digest, expected.contents, today)
+            work = partial(claims.check_tag, self.remote.tag, digest, expected.contents, today)
             checklist.run("name", work)
-        image.check(self.place, expected.contents, checklist, whole=self.wanted.whole)
+        image.check_image(self.place, expected.contents, checklist, whole=self.wanted.whole)
         if has_statements:
-            work = partial(self.provenance, expected)
+            work = partial(self.check_provenance, expected)
             checklist.run("provenance", work, option=options_by_check["provenance"])
         for arch in expected.contents.arches(self.place.top.digest):
             for kind in SBOMS:
-                work = partial(self.sbom, expected, kind, arch)
-                checklist.run(kind.title, work, arch, option=options_by_check[kind.title])
+                work = partial(self.check_sbom, expected, kind, arch)
+                checklist.run(kind.check_name, work, arch, option=options_by_check[kind.check_name])
             self._vex(expected.contents.manifest(arch), arch)
-        again = partial(self.rebuild, expected, trusted=trusted)
+        again = partial(self.check_rebuild, expected, trusted=trusted)
         checklist.run("rebuild", again, option=options_by_check["rebuild"])
 
     def _run_without_lock(self) -> None:
         """Run the checks that need no lock, and record other checks as not done."""
         options_by_check = self.wanted.options_by_check
-        self.checklist.run("image", _no_lock)
+        self.checklist.run("image", _refuse_without_lock)
         if self.wanted.whole:
             image.check_alone(self.place, self.checklist)
-        for name in ("provenance", *(kind.title for kind in SBOMS), "rebuild"):
-            self.checklist.run(name, _no_lock, option=options_by_check[name])
+        for name in ("provenance", *(kind.check_name for kind in SBOMS), "rebuild"):
+            self.checklist.run(name, _refuse_without_lock, option=options_by_check[name])
 
-    def beside(self, digest: Digest) -> AttachedSignatures:
+    def attached_signatures(self, digest: Digest) -> AttachedSignatures:
         """The signatures attached to an image. Empty for a layout."""
         if self.remote is None:
             return AttachedSignatures(signatures=(), damaged=())
         if digest not in self._signatures:
-            signatures = stored.read(self.remote.client, self.remote.repository, digest)
+            signatures = stored.read_signatures(self.remote.client, self.remote.repository, digest)
             self._signatures[digest] = signatures
         return self._signatures[digest]
 
-    def attached(self, digest: Digest, artifact_type: str) -> list[tuple[str, bytes]]:
+    def attached_documents(self, digest: Digest, artifact_type: str) -> list[tuple[str, bytes]]:
         """The documents of a type attached to an image, with descriptions of their places."""
         if self.remote is None:
             return []
-        matches = artifact_store.find(
+        matches = artifact_store.find_artifacts(
             self.remote.client, self.remote.repository, digest, artifact_type
         )
         return [
@@ -172,12 +180,12 @@ class Verification:
             for name, part in artifact.files.items()
         ]
 
-    def signature(self) -> str:
+    def check_signature(self) -> str:
         """Check that the key signed the image."""
         if self.remote is None:
-            raise Lacking(LAYOUT)
+            raise SubjectMissing(LAYOUT)
         digest = self.place.top.digest
-        return claims.signature(digest, self.beside(digest), self.wanted.key)
+        return claims.check_signature(digest, self.attached_signatures(digest), self.wanted.key)
 
     def lock(self) -> tuple[ExpectedLock, str]:
         """Select the lock to compare the image with, and describe the result of the check."""
@@ -186,7 +194,7 @@ class Verification:
             self._locks = expected_lock.attached_locks(
                 self.remote.client, self.remote.repository, digest
             )
-        return expected_lock.choose(self.wanted.own, self._locks, self.is_trusted)
+        return expected_lock.choose_lock(self.wanted.own, self._locks, self.is_trusted)
 
     def _attached_versions(self, expected: ExpectedLock) -> list[ExpectedLock]:
         """The attached copies of the lock, or only the lock if it is not attached.
@@ -201,22 +209,24 @@ class Verification:
         """All provenance statements attached to an image."""
         plain = [
             AttachedStatement(place=name, payload=data, signed=False)
-            for name, data in self.attached(digest, in_toto.PAYLOAD_TYPE)
+            for name, data in self.attached_documents(digest, in_toto.PAYLOAD_TYPE)
         ]
-        statements = claims.statements(
-            plain, self.beside(digest), in_toto.PROVENANCE, self.wanted.key
+        statements = claims.statements_about(
+            plain, self.attached_signatures(digest), in_toto.PROVENANCE, self.wanted.key
         )
         return [
             statement
             for statement in statements
-            if statement.signed or claims.kind(statement) == in_toto.PROVENANCE
+            if statement.signed or claims.predicate_type(statement) == in_toto.PROVENANCE
         ]
 
     def _vex(self, digest: Digest, arch: Arch) -> None:
         """Check the OpenVEX documents of a manifest, if it has any."""
-        read = partial(self.attached, digest, vex.MEDIA_TYPE)
+        read = partial(self.attached_documents, digest, vex.MEDIA_TYPE)
         attached = self.checklist.read("VEX", read, arch)
-        statements = claims.statements((), self.beside(digest), in_toto.OPENVEX, self.wanted.key)
+        statements = claims.statements_about(
+            (), self.attached_signatures(digest), in_toto.OPENVEX, self.wanted.key
+        )
         if attached or (attached is not None and statements):
             work = partial(claims.vex_document, digest, attached, statements, self.wanted.key)
             self.checklist.run("VEX", work, arch)
@@ -225,11 +235,11 @@ class Verification:
         """Whether a provenance that is signed by the key lists a lock."""
         digest = self.place.top.digest
         return any(
-            statement.signed and claims.names(statement, digest, expected.sha256)
+            statement.signed and claims.is_about_image(statement, digest, expected.sha256)
             for statement in self._statements
         )
 
-    def trusted(self, expected: ExpectedLock, text: str) -> str:
+    def check_lock_trust(self, expected: ExpectedLock, text: str) -> str:
         """Check that the lock is from the user, or listed in a provenance signed by the key."""
         if self.wanted.own is not None:
             return text
@@ -237,56 +247,60 @@ class Verification:
             return f"{text}; its origin was not checked"
         if not self.is_trusted(expected):
             message = f"no provenance signed by the key lists {expected.place}"
-            raise Failed(message)
+            raise CheckFailed(message)
         return f"{text}; listed in a provenance signed by the key"
 
-    def provenance(self, expected: ExpectedLock) -> str:
+    def check_provenance(self, expected: ExpectedLock) -> str:
         """Check that a provenance attests that the image was built from the lock."""
         if self.remote is None:
-            raise Lacking(LAYOUT)
+            raise SubjectMissing(LAYOUT)
         options = self.wanted
         digest = self.place.top.digest
-        return claims.provenances(
+        return claims.check_provenances(
             digest, expected.sha256, self._statements, options.key, options.builder
         )
 
-    def sbom(self, expected: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
+    def check_sbom(self, expected: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
         """Check that the SBOMs in a format for an architecture match the lock."""
         if self.remote is None:
-            raise Lacking(LAYOUT)
+            raise SubjectMissing(LAYOUT)
         digest = expected.contents.manifest(arch)
         expected_documents = [
             part.data
             for candidate in self._attached_versions(expected)
-            for part in attachments.sboms(candidate.lock_bundle, arch)[kind.media_type].values()
+            for part in attachments.sbom_files(candidate.lock_bundle, arch)[
+                kind.media_type
+            ].values()
         ]
-        attached = self.attached(digest, kind.media_type)
-        statements = claims.statements(
-            (), self.beside(digest), kind.predicate_type, self.wanted.key
+        attached = self.attached_documents(digest, kind.media_type)
+        statements = claims.statements_about(
+            (), self.attached_signatures(digest), kind.predicate_type, self.wanted.key
         )
-        return claims.document(digest, expected_documents, attached, statements, self.wanted.key)
+        return claims.check_document(
+            digest, expected_documents, attached, statements, self.wanted.key
+        )
 
-    def rebuild(self, expected: ExpectedLock, *, trusted: bool) -> str:
+    def check_rebuild(self, expected: ExpectedLock, *, trusted: bool) -> str:
         """Check that rebuilding the lock yields the image.
 
         A rejected lock is not built, because a build runs code of the packages.
         """
         if self.wanted.rebuild is None:
             message = "--rebuild rebuilds every layer from the lock and compares digests"
-            raise Unchecked(message)
+            raise CheckImpossible(message)
         arches = expected.contents.arches(self.place.top.digest)
         if not arches:
             message = "not built, because the image does not match this lock"
-            raise Lacking(message)
+            raise SubjectMissing(message)
         if not trusted:
             message = "not built, because the check of the lock's origin failed"
-            raise Lacking(message)
+            raise SubjectMissing(message)
         try:
             return self.wanted.rebuild(expected, arches)
         except (FetchFailed, ToolMissing, WorkFailed, NoSolution) as error:
             message = f"not built: {error.message}" + (f" ({error.hint})" if error.hint else "")
-            raise Lacking(message) from error
+            raise SubjectMissing(message) from error
 
 
-def _no_lock() -> str:
-    raise Lacking(NO_LOCK)
+def _refuse_without_lock() -> str:
+    raise SubjectMissing(NO_LOCK_DETAIL)

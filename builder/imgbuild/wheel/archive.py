@@ -1,7 +1,7 @@
 """Reads the files of a wheel, and checks them for damage and unsafe paths.
 
-`read` makes the checks that do not require decompression, and `verify` makes the others. Source:
-PyPA's specification of the binary distribution format.
+`read_wheel` makes the checks that do not require decompression, and `verify_contents` makes the
+others. Source: PyPA's specification of the binary distribution format.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
-from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.tar import Slice
-from imgbuild.system.boundary import reading
+from imgbuild.oci.content import FileReader, content_pieces
+from imgbuild.oci.tar import FileSlice
+from imgbuild.system.boundary import convert_read_errors
 from imgbuild.wheel.directory import read_directory
-from imgbuild.wheel.zipformat import DEFLATED, REMEDY, ZipMember, refuse
+from imgbuild.wheel.zipformat import DEFLATED, REMEDY, ZipMember, refuse_wheel
 
 MAX_TOTAL_RATIO = 100  # the highest ratio of the 157 wheels of cu124 is 7 (fastapi)
 TOTAL_LEEWAY = 16 << 20
@@ -56,9 +56,9 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         """The version, from the name of the `.dist-info` folder."""
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[2]
 
-    def place(self, member: ZipMember) -> Slice:
+    def place(self, member: ZipMember) -> FileSlice:
         """The position of the member's content in the wheel."""
-        return Slice(
+        return FileSlice(
             path=self.path,
             offset=member.offset,
             length=member.compressed,
@@ -68,9 +68,9 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
 
     def chunks(self, member: ZipMember) -> Iterator[bytes]:
         """The member's content in pieces; IntegrityError if its size or CRC is wrong."""
-        with Files() as files:
+        with FileReader() as files:
             where = f"{self.label}: {member.name!r}"
-            yield from pieces(self.place(member), member.size, where, files)
+            yield from content_pieces(self.place(member), member.size, where, files)
 
     def content(self, path: str) -> bytes | None:
         """The content of the file at `path`; None if there is none.
@@ -81,7 +81,9 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         if member is None:
             return None
         if member.size > TEXT_LIMIT:
-            refuse(self.label, path, f"is too large ({member.size} bytes, limit {TEXT_LIMIT})")
+            refuse_wheel(
+                self.label, path, f"is too large ({member.size} bytes, limit {TEXT_LIMIT})"
+            )
         return b"".join(self.chunks(member))
 
     def text(self, name: str) -> str | None:
@@ -92,31 +94,31 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
-            refuse(self.label, f"{self.dist_info}/{name}", "is not UTF-8")
+            refuse_wheel(self.label, f"{self.dist_info}/{name}", "is not UTF-8")
 
     def headers(self, name: str) -> Any:
         """A file in `.dist-info` with headers, such as METADATA or WHEEL, as an email message."""
         text = self.text(name)
         if text is None:
-            refuse(self.label, None, f"has no {self.dist_info}/{name}")
+            refuse_wheel(self.label, None, f"has no {self.dist_info}/{name}")
         return HeaderParser().parsestr(text)
 
 
-def read(path: Path, *, label: str | None = None) -> WheelArchive:
+def read_wheel(path: Path, *, label: str | None = None) -> WheelArchive:
     """Read the wheel at `path`; IntegrityError with the wheel, the member and the problem.
 
     `label` is the wheel's file name, if `path` has a different one.
     """
-    with reading(label or path.name, hint=REMEDY):
-        return _read(path, label or path.name)
+    with convert_read_errors(label or path.name, hint=REMEDY):
+        return _read_members(path, label or path.name)
 
 
-def _read(path: Path, label: str) -> WheelArchive:
+def _read_members(path: Path, label: str) -> WheelArchive:
     members = _files(read_directory(path, label), label)
     stated = sum(member.size for member in members.values())
     limit = path.stat().st_size * MAX_TOTAL_RATIO + TOTAL_LEEWAY
     if stated > limit:
-        refuse(
+        refuse_wheel(
             label,
             None,
             f"unpacks to {stated} bytes, more than the limit of {limit} (possibly a zip bomb)",
@@ -129,7 +131,7 @@ def _read(path: Path, label: str) -> WheelArchive:
     return archive
 
 
-def verify(archive: WheelArchive) -> None:
+def verify_contents(archive: WheelArchive) -> None:
     """Decompress every file and check its CRC and size; IntegrityError for the first mismatch."""
     for member in archive.members.values():
         for _ in archive.chunks(member):
@@ -145,11 +147,11 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
         _check_type(member, label)
         if member.name.endswith("/"):
             if member.size:
-                refuse(label, member.name, f"is a folder with {member.size} bytes of content")
+                refuse_wheel(label, member.name, f"is a folder with {member.size} bytes of content")
             folders.add(path)
             continue
         if path in files:
-            refuse(label, member.name, "is in the zip twice")
+            refuse_wheel(label, member.name, "is in the zip twice")
         files[path] = member
     for path in files:
         parent = path.rpartition("/")[0]
@@ -157,29 +159,29 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
             folders.add(parent)
             parent = parent.rpartition("/")[0]
     for path in files.keys() & folders:
-        refuse(label, path, "is a file, but other members are in a folder of this name")
+        refuse_wheel(label, path, "is a file, but other members are in a folder of this name")
     return dict(sorted(files.items()))
 
 
 def _checked_path(name: str, label: str) -> str:
     """`name` without empty and `.` parts; IntegrityError if it could leave its folder."""
     if name.startswith("/"):
-        refuse(label, name, "is an absolute path")
+        refuse_wheel(label, name, "is an absolute path")
     if "\\" in name:
-        refuse(label, name, "has a backslash in its path")
+        refuse_wheel(label, name, "has a backslash in its path")
     if re.match(r"[A-Za-z]:", name):
-        refuse(label, name, "starts with a drive letter")
+        refuse_wheel(label, name, "starts with a drive letter")
     if re.search(r"[\x00-\x1f\x7f-\x9f]", name):
-        refuse(label, name, "has control characters in its path")
+        refuse_wheel(label, name, "has control characters in its path")
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
-        refuse(label, name, "contains `..`")
+        refuse_wheel(label, name, "contains `..`")
     if not parts:
-        refuse(label, name, "is an empty path")
+        refuse_wheel(label, name, "is an empty path")
     if any(len(part.encode()) > NAME_LIMIT for part in parts):
-        refuse(label, name, f"has a path component of more than {NAME_LIMIT} bytes")
+        refuse_wheel(label, name, f"has a path component of more than {NAME_LIMIT} bytes")
     if len(name.encode()) > PATH_LIMIT:
-        refuse(label, f"{name[:NAME_LIMIT]}…", f"is a path of more than {PATH_LIMIT} bytes")
+        refuse_wheel(label, f"{name[:NAME_LIMIT]}…", f"is a path of more than {PATH_LIMIT} bytes")
     return "/".join(parts)
 
 
@@ -187,7 +189,7 @@ def _check_type(member: ZipMember, label: str) -> None:
     kind = stat.S_IFMT(member.mode)
     allowed = (0, stat.S_IFDIR) if member.name.endswith("/") else (0, stat.S_IFREG, stat.S_IFLNK)
     if kind not in allowed:
-        refuse(label, member.name, f"is not a file or folder (mode {member.mode:o})")
+        refuse_wheel(label, member.name, f"is not a file or folder (mode {member.mode:o})")
 
 
 def _dist_info(members: Iterable[str], label: str) -> str:
@@ -195,9 +197,9 @@ def _dist_info(members: Iterable[str], label: str) -> str:
     names = sorted(name for name in folders if name.endswith(".dist-info"))
     if len(names) != 1:
         listed = ", ".join(names) or "none"
-        refuse(label, None, f"expected exactly one .dist-info folder, found {listed}")
+        refuse_wheel(label, None, f"expected exactly one .dist-info folder, found {listed}")
     if names[0].count("-") < 2:  # name-version.dist-info has two
-        refuse(label, names[0], "is not named NAME-VERSION.dist-info")
+        refuse_wheel(label, names[0], "is not named NAME-VERSION.dist-info")
     return names[0]
 
 
@@ -208,7 +210,9 @@ def _check_links(archive: WheelArchive) -> None:
             target = (archive.content(path) or b"").decode("utf-8", "replace")
             landing = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
             if target.startswith("/") or landing.startswith("..") or "\0" in target:
-                refuse(archive.label, path, f"is a link to {target!r}, which is outside the wheel")
+                refuse_wheel(
+                    archive.label, path, f"is a link to {target!r}, which is outside the wheel"
+                )
 
 
 def _check_wheel(archive: WheelArchive) -> None:
@@ -216,19 +220,19 @@ def _check_wheel(archive: WheelArchive) -> None:
     label = archive.label
     wheel_version = archive.headers("WHEEL").get("Wheel-Version", "")
     if wheel_version.strip().split(".")[0] != "1":
-        refuse(label, None, f"unsupported Wheel-Version {wheel_version!r} (expected 1.x)")
+        refuse_wheel(label, None, f"unsupported Wheel-Version {wheel_version!r} (expected 1.x)")
     metadata = archive.headers("METADATA")
     stated = (metadata.get("Name", ""), metadata.get("Version", ""))
     true = _identity(*stated)
     if _identity(archive.name, archive.version) != true:
-        refuse(label, archive.dist_info, "its METADATA belongs to {} {}".format(*stated))
+        refuse_wheel(label, archive.dist_info, "its METADATA belongs to {} {}".format(*stated))
     if label.endswith(".whl"):
         try:
             name, version, *_ = parse_wheel_filename(label)
         except InvalidWheelFilename as error:
-            refuse(label, None, f"invalid file name of a wheel: {error}")
+            refuse_wheel(label, None, f"invalid file name of a wheel: {error}")
         if _identity(name, str(version)) != true:
-            refuse(label, None, "its METADATA belongs to {} {}".format(*stated))
+            refuse_wheel(label, None, "its METADATA belongs to {} {}".format(*stated))
 
 
 def _identity(name: str, version: str) -> tuple[str, str]:

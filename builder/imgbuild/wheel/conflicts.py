@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from isal import isal_zlib
 
-from imgbuild.oci.tar import Member, Slice
+from imgbuild.oci.tar import FileSlice, LayerMember
 from imgbuild.values import Bytes
-from imgbuild.wheel.record import relative
+from imgbuild.wheel.record import record_path
 
 
 class InstalledFile(msgspec.Struct, frozen=True, array_like=True):
@@ -38,18 +38,20 @@ class PathConflict(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path} has different contents in {names}"
 
 
-def table(members: Iterable[Member], site_packages: str) -> tuple[InstalledFile, ...]:
+def installed_files(
+    members: Iterable[LayerMember], site_packages: str
+) -> tuple[InstalledFile, ...]:
     """The files that a wheel installs, relative to `site_packages` (no leading slash)."""
     entries = []
     for member in members:
         content = member.content or b""
-        crc = content.crc if isinstance(content, Slice) else isal_zlib.crc32(content)
-        path = relative(member.path, site_packages)
+        crc = content.crc if isinstance(content, FileSlice) else isal_zlib.crc32(content)
+        path = record_path(member.path, site_packages)
         entries.append(InstalledFile(path=path, crc=crc, size=member.size))
     return tuple(entries)
 
 
-def find(tables: Mapping[str, Sequence[InstalledFile]]) -> tuple[PathConflict, ...]:
+def find_conflicts(tables: Mapping[str, Sequence[InstalledFile]]) -> tuple[PathConflict, ...]:
     """Every conflict between the packages of `tables`, sorted by path."""
     contents: dict[str, set[tuple[int, int]]] = {}
     owners: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.content import Files
+from imgbuild.oci.content import FileReader
 from imgbuild.wheel.zipformat import (
     CENTRAL,
     DEFLATED,
@@ -23,7 +23,7 @@ from imgbuild.wheel.zipformat import (
     END64,
     FULL16,
     FULL32,
-    LOCAL,
+    LOCAL_STRUCT,
     LOCATOR64,
     MAX_RATIO,
     STORED,
@@ -31,7 +31,7 @@ from imgbuild.wheel.zipformat import (
     DirectoryEntry,
     ZipMember,
     extra_fields,
-    refuse,
+    refuse_wheel,
     wide_values,
 )
 
@@ -45,13 +45,13 @@ def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
 
     `label` is its name in errors (IntegrityError).
     """
-    with Files() as files:
+    with FileReader() as files:
         try:
             total = path.stat().st_size
         except OSError as error:
             message = f"cannot read {path}: {error.strerror}"
             raise IntegrityError(message, hint="check that the file exists") from error
-        count, size, start = _end(files, path, total, label)
+        count, size, start = _read_end(files, path, total, label)
         records = _records(files.read(path, start, size), count, label)
         placed: dict[int, ZipMember] = {}
         end = start
@@ -60,20 +60,20 @@ def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
             placed[record.start] = msgspec.structs.replace(record.member, offset=offset)
             end = record.start
         if end != 0:
-            refuse(label, None, f"{end} unexpected bytes before the first member")
+            refuse_wheel(label, None, f"{end} unexpected bytes before the first member")
     return tuple(placed[record.start] for record in records)
 
 
-def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, int]:
+def _read_end(files: FileReader, path: Path, total: int, label: str) -> tuple[int, int, int]:
     """The number of members, and the size and offset of the central directory."""
     tail_size = min(total, END.size + FULL16)
     tail = files.read(path, total - tail_size, tail_size)
     places = (match.start() for match in re.finditer(re.escape(b"PK\5\6"), tail))
     ends = [at for at in places if _reaches_end(tail, at)]
     if not ends:
-        refuse(label, None, "not a zip file: it does not end with an end record")
+        refuse_wheel(label, None, "not a zip file: it does not end with an end record")
     if len(ends) > 1 or tail.rfind(b"PK\5\6") != ends[0]:
-        refuse(
+        refuse_wheel(
             label, None, "has more than one end record, which programs may interpret differently"
         )
     at = total - tail_size + ends[0]
@@ -81,20 +81,20 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
     stop = at
     locator = files.read(path, at - LOCATOR64.size, LOCATOR64.size) if at >= LOCATOR64.size else b""
     if locator.startswith(b"PK\6\7"):
-        stop, wide = _end64(files, path, locator, at, label)
+        stop, wide = _read_end64(files, path, locator, at, label)
         narrow = (disk, first, here, count, size, start)
         limits = (FULL16, FULL16, FULL16, FULL16, FULL32, FULL32)
         for value, full, value64 in zip(narrow, limits, wide, strict=True):
             if value not in (full, value64):
-                refuse(label, None, "its two end records (zip and zip64) do not match")
+                refuse_wheel(label, None, "its two end records (zip and zip64) do not match")
         disk, first, here, count, size, start = wide
     elif FULL16 in (count, here) or FULL32 in (size, start):
-        refuse(label, None, "its end record refers to a zip64 record, which is missing")
+        refuse_wheel(label, None, "its end record refers to a zip64 record, which is missing")
     if disk or first or here != count:
-        refuse(label, None, "is part of a multi-volume zip")
+        refuse_wheel(label, None, "is part of a multi-volume zip")
     if start + size != stop:
         what = f"its directory ends at byte {start + size}, but its end record starts at {stop}"
-        refuse(label, None, what)
+        refuse_wheel(label, None, what)
     return count, size, start
 
 
@@ -105,18 +105,18 @@ def _reaches_end(tail: bytes, at: int) -> bool:
     return bool(at + END.size + comment == len(tail))
 
 
-def _end64(
-    files: Files, path: Path, locator: bytes, at: int, label: str
+def _read_end64(
+    files: FileReader, path: Path, locator: bytes, at: int, label: str
 ) -> tuple[int, tuple[int, ...]]:
     """The offset of the zip64 end record, and its six numbers."""
     _, disk, start, disks = LOCATOR64.unpack(locator)
     if disk or disks != 1 or start + END64.size != at - LOCATOR64.size:
-        refuse(label, None, "its zip64 locator does not point to the record before it")
+        refuse_wheel(label, None, "its zip64 locator does not point to the record before it")
     signature, length, *_, here_disk, first, here, count, size, offset = END64.unpack(
         files.read(path, start, END64.size)
     )
     if signature != b"PK\6\6" or length != END64.size - 12:
-        refuse(label, None, "has an invalid zip64 end record")
+        refuse_wheel(label, None, "has an invalid zip64 end record")
     return start, (here_disk, first, here, count, size, offset)
 
 
@@ -125,11 +125,11 @@ def _records(data: bytes, count: int, label: str) -> list[DirectoryEntry]:
     at = 0
     while at < len(data):
         if at + CENTRAL.size > len(data) or data[at : at + 4] != b"PK\1\2":
-            refuse(label, None, f"its directory has no valid entry at byte {at}")
+            refuse_wheel(label, None, f"its directory has no valid entry at byte {at}")
         record, at = _record(data, at, label)
         records.append(record)
     if len(records) != count or at != len(data):
-        refuse(
+        refuse_wheel(
             label, None, f"its directory has {len(records)} entries, its end record states {count}"
         )
     return records
@@ -143,12 +143,12 @@ def _record(data: bytes, at: int, label: str) -> tuple[DirectoryEntry, int]:
     extra_at = name_at + name_length
     following = extra_at + extra_length + comment_length
     if following > len(data):
-        refuse(label, None, f"the entry at byte {at} of its directory is truncated")
+        refuse_wheel(label, None, f"the entry at byte {at} of its directory is truncated")
     raw_name = data[name_at:extra_at]
     name = _name(raw_name, flags, label)
     extra = extra_fields(data[extra_at : extra_at + extra_length], label, name)
     if 0x7075 in extra and extra[0x7075][5:] != raw_name:
-        refuse(label, name, "has a second name, which programs may interpret differently")
+        refuse_wheel(label, name, "has a second name, which programs may interpret differently")
     if FULL32 in (compressed, size, start):
         size, compressed, start = wide_values(extra, (size, compressed, start), label, name)
     _check_readable(name, flags, method, disk, label)
@@ -165,59 +165,65 @@ def _name(raw: bytes, flags: int, label: str) -> str:
     try:
         name = raw.decode("utf-8" if flags & UTF8 else "ascii")
     except UnicodeDecodeError:
-        refuse(label, repr(raw), "its name is not ASCII and not marked as UTF-8")
+        refuse_wheel(label, repr(raw), "its name is not ASCII and not marked as UTF-8")
     return name
 
 
 def _check_readable(name: str, flags: int, method: int, disk: int, label: str) -> None:
     if flags & 1 or flags & (1 << 6) or flags & (1 << 13):
-        refuse(label, name, "is encrypted")
+        refuse_wheel(label, name, "is encrypted")
     if flags & ~KNOWN_FLAGS:
-        refuse(label, name, f"has unknown flags ({flags:#06x})")
+        refuse_wheel(label, name, f"has unknown flags ({flags:#06x})")
     if method not in (STORED, DEFLATED):
-        refuse(
+        refuse_wheel(
             label,
             name,
             f"unsupported compression method {method} (expected 0, stored, or 8, deflate)",
         )
     if disk:
-        refuse(label, name, "is on another volume of the zip")
+        refuse_wheel(label, name, "is on another volume of the zip")
 
 
 def _check_sizes(name: str, method: int, compressed: int, size: int, label: str) -> None:
     if method == STORED and compressed != size:
-        refuse(label, name, f"is stored, but its sizes differ ({compressed} and {size} bytes)")
+        refuse_wheel(
+            label, name, f"is stored, but its sizes differ ({compressed} and {size} bytes)"
+        )
     if method == DEFLATED and (compressed == 0 or size > compressed * MAX_RATIO):
-        refuse(
+        refuse_wheel(
             label, name, f"cannot inflate from {compressed} to {size} bytes (possibly a zip bomb)"
         )
 
 
-def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, label: str) -> int:
+def check_local(
+    files: FileReader, path: Path, record: DirectoryEntry, limit: int, label: str
+) -> int:
     """The offset of the data of `record`; IntegrityError if its local header does not agree.
 
     The member must end exactly at `limit`, where the next one or the directory starts.
     """
     member, name = record.member, record.member.name
-    fixed_end = record.start + LOCAL.size
+    fixed_end = record.start + LOCAL_STRUCT.size
     if fixed_end + len(record.raw_name) > limit:
-        refuse(label, name, f"its local header at byte {record.start} overlaps the following data")
-    head = files.read(path, record.start, LOCAL.size + len(record.raw_name))
+        refuse_wheel(
+            label, name, f"its local header at byte {record.start} overlaps the following data"
+        )
+    head = files.read(path, record.start, LOCAL_STRUCT.size + len(record.raw_name))
     signature, _, flags, method, _, _, crc, compressed, size, name_length, extra_length = (
-        LOCAL.unpack_from(head)
+        LOCAL_STRUCT.unpack_from(head)
     )
     if signature != b"PK\3\4":
-        refuse(label, name, f"no local header at byte {record.start}")
-    if name_length != len(record.raw_name) or head[LOCAL.size :] != record.raw_name:
-        refuse(label, name, "its local header has a different name")
+        refuse_wheel(label, name, f"no local header at byte {record.start}")
+    if name_length != len(record.raw_name) or head[LOCAL_STRUCT.size :] != record.raw_name:
+        refuse_wheel(label, name, "its local header has a different name")
     if flags != record.flags or method != member.method:
-        refuse(
+        refuse_wheel(
             label, name, "its local header has a different compression method or different flags"
         )
     extra_at = fixed_end + name_length
     offset: int = extra_at + extra_length
     if offset + member.compressed > limit:
-        refuse(label, name, f"its data overlaps the record at byte {limit}")
+        refuse_wheel(label, name, f"its data overlaps the record at byte {limit}")
     extra = extra_fields(files.read(path, extra_at, extra_length), label, name)
     if FULL32 in (size, compressed):
         size, compressed = wide_values(extra, (size, compressed), label, name)
@@ -226,23 +232,23 @@ def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, la
     if flags & DESCRIPTOR:
         # Writers that stream leave zeros here and write the values after the data.
         if any(value not in (0, right) for value, right in zip(stated, true, strict=True)):
-            refuse(label, name, "its local header does not match the directory")
+            refuse_wheel(label, name, "its local header does not match the directory")
         _check_descriptor(files, path, member, offset + member.compressed, limit, label)
     elif stated != true:
-        refuse(label, name, "CRC or sizes in its local header do not match the directory")
+        refuse_wheel(label, name, "CRC or sizes in its local header do not match the directory")
     elif offset + member.compressed != limit:
         what = f"unexpected bytes {offset + member.compressed} to {limit} after its data"
-        refuse(label, name, what)
+        refuse_wheel(label, name, what)
     return offset
 
 
 def _check_descriptor(
-    files: Files, path: Path, member: ZipMember, start: int, limit: int, label: str
+    files: FileReader, path: Path, member: ZipMember, start: int, limit: int, label: str
 ) -> None:
     """Check that a data descriptor, in one of four common forms, fills the gap to `limit`."""
     sizes = (member.crc, member.compressed, member.size)
     if limit - start not in (12, 16, 20, 24):
-        refuse(label, member.name, f"no data descriptor between bytes {start} and {limit}")
+        refuse_wheel(label, member.name, f"no data descriptor between bytes {start} and {limit}")
     data = files.read(path, start, limit - start)
     forms = []
     for layout in ("<LLL", "<LQQ"):
@@ -250,4 +256,4 @@ def _check_descriptor(
             body = struct.pack(layout, *sizes)
             forms += [body, b"PK\7\x08" + body]
     if data not in forms:
-        refuse(label, member.name, "its data descriptor does not match the directory")
+        refuse_wheel(label, member.name, "its data descriptor does not match the directory")

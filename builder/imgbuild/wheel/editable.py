@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from packaging.utils import canonicalize_name
 
-MADE = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: no time is recorded
+ENTRY_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: no time is recorded
 GENERATOR = "imgbuild"
 
 
@@ -22,7 +22,7 @@ def file_name(name: str, version: str) -> str:
     return f"{canonicalize_name(name).replace('-', '_')}-{version}-py3-none-any.whl"
 
 
-def wheel(
+def create_editable_wheel(
     name: str,
     version: str,
     *,
@@ -55,7 +55,7 @@ def wheel(
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for path, text in files.items():
-            member = zipfile.ZipInfo(path, MADE)
+            member = zipfile.ZipInfo(path, ENTRY_TIME)
             member.external_attr = 0o100644 << 16
             member.create_system = 3  # Unix, whatever machine this is
             archive.writestr(member, text.encode())

@@ -14,30 +14,36 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.tar import Member, Slice
-from imgbuild.system.boundary import reading
-from imgbuild.wheel.archive import WheelArchive, read
+from imgbuild.oci.content import FileReader, content_pieces
+from imgbuild.oci.tar import FileSlice, LayerMember
+from imgbuild.system.boundary import convert_read_errors
+from imgbuild.wheel.archive import WheelArchive, read_wheel
 from imgbuild.wheel.record import (
     RecordRow,
-    digest,
     read_record,
-    relative,
+    record_digest,
+    record_path,
     strong_digest,
     write_record,
 )
-from imgbuild.wheel.scripts import PLACEHOLDER, EntryPoint, entry_points, launcher, rewritten
-from imgbuild.wheel.zipformat import REMEDY, ZipMember, refuse
+from imgbuild.wheel.scripts import (
+    PLACEHOLDER,
+    EntryPoint,
+    entry_points,
+    launcher_script,
+    rewrite_shebang,
+)
+from imgbuild.wheel.zipformat import REMEDY, ZipMember, refuse_wheel
 
 INSTALLER = b"imgbuild\n"
 # Files that an installer writes about its own run; those in the wheel are ignored.
-REPLACED = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+REPLACED_FILES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 # Bytecode for one version of Python, made from sources next to it. (A .pyc elsewhere is a module.)
 BYTECODE = re.compile(r"(^|/)__pycache__/[^/]+\.pyc$")
 
 
-class Scheme(msgspec.Struct, frozen=True, kw_only=True):
+class InstallScheme(msgspec.Struct, frozen=True, kw_only=True):
     """The folders for each type of file, without a leading slash; `interpreter` is absolute."""
 
     prefix: str
@@ -46,20 +52,20 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
     interpreter: str
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True):
+class _InstalledFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file to install: its path in the image; `digest` is in RECORD's form, None if unknown."""
 
     path: str
-    content: bytes | Slice
+    content: bytes | FileSlice
     size: int
     mode: int
     digest: str | None
 
 
-def scheme(prefix: str, python: str) -> Scheme:
+def install_scheme(prefix: str, python: str) -> InstallScheme:
     """The paths of a virtual environment at `prefix` ("/opt/venv") for `python` ("3.11")."""
     root = prefix.strip("/")
-    return Scheme(
+    return InstallScheme(
         prefix=root,
         purelib=f"{root}/lib/python{python}/site-packages",
         headers=f"{root}/include/site/python{python}",
@@ -67,54 +73,58 @@ def scheme(prefix: str, python: str) -> Scheme:
     )
 
 
-def installed(
+def installed_members(
     path: Path,
     *,
     prefix: str,
     python: str,
     omit: frozenset[str] = frozenset(),
     label: str | None = None,
-) -> tuple[Member, ...]:
+) -> tuple[LayerMember, ...]:
     """The files, but not the folders, that installing the wheel at `path` adds, sorted by path.
 
     `omit` are installed paths (without leading slash) to omit, also from RECORD. `label` is the
     wheel's file name, if `path` has a different one. IntegrityError if the wheel is unsafe or
     inconsistent.
     """
-    with reading(label or path.name, hint=REMEDY):
-        return _installed(read(path, label=label), scheme(prefix, python), omit)
+    with convert_read_errors(label or path.name, hint=REMEDY):
+        return _installed_members(
+            read_wheel(path, label=label), install_scheme(prefix, python), omit
+        )
 
 
-def _installed(archive: WheelArchive, places: Scheme, omit: frozenset[str]) -> tuple[Member, ...]:
+def _installed_members(
+    archive: WheelArchive, places: InstallScheme, omit: frozenset[str]
+) -> tuple[LayerMember, ...]:
     included = {path: file for path, file in _files(archive, places).items() if path not in omit}
     record = f"{places.purelib}/{archive.dist_info}/RECORD"
     rows = [
         RecordRow(
-            path=relative(path, places.purelib),
+            path=record_path(path, places.purelib),
             digest=_digest(archive, file),
             size=file.size,
         )
         for path, file in included.items()
     ]
     rows.append(RecordRow(path=f"{archive.dist_info}/RECORD", digest="", size=None))
-    included[record] = _generated(record, write_record(rows))
+    included[record] = _generated_file(record, write_record(rows))
     return tuple(_member(included[name]) for name in sorted(included, key=str.encode))
 
 
-def joined(
-    wheels: Iterable[tuple[str, Sequence[Member]]], *, labels: Mapping[str, str] | None = None
-) -> tuple[Member, ...]:
+def join_wheels(
+    wheels: Iterable[tuple[str, Sequence[LayerMember]]], *, labels: Mapping[str, str] | None = None
+) -> tuple[LayerMember, ...]:
     """The members of one layer with several `wheels` (sha256 and members of each), sorted by path.
 
     If two wheels have the same file, the file of the wheel with the lower sha256 is kept. If the
     contents differ, IntegrityError has the names of the wheels from `labels` (sha256 → file name).
     """
-    owners: dict[str, tuple[str, Member]] = {}
-    with Files() as files:
+    owners: dict[str, tuple[str, LayerMember]] = {}
+    with FileReader() as files:
         for sha256, members in sorted(wheels, key=lambda wheel: wheel[0]):
             for member in members:
                 owner, other = owners.setdefault(member.path, (sha256, member))
-                if other is not member and not _same(other, member, files):
+                if other is not member and not _is_same(other, member, files):
                     names = " and ".join((labels or {}).get(key, key) for key in (owner, sha256))
                     message = f"{names} install /{member.path} with different contents"
                     hint = "add a rule under `drop` in matrix.yaml to omit one of the files"
@@ -122,75 +132,81 @@ def joined(
     return tuple(owners[path][1] for path in sorted(owners, key=str.encode))
 
 
-def _same(first: Member, other: Member, files: Files) -> bool:
+def _is_same(first: LayerMember, other: LayerMember, files: FileReader) -> bool:
     if first.size != other.size:
         return False
     digests = {
-        digest(pieces(member.content or b"", member.size, member.path, files))
+        record_digest(content_pieces(member.content or b"", member.size, member.path, files))
         for member in (first, other)
     }
     return len(digests) == 1
 
 
-def _member(file: _File) -> Member:
-    return Member(path=file.path, mode=file.mode, size=file.size, content=file.content)
+def _member(file: _InstalledFile) -> LayerMember:
+    return LayerMember(path=file.path, mode=file.mode, size=file.size, content=file.content)
 
 
-def _generated(path: str, content: bytes, *, mode: int = 0o644) -> _File:
-    return _File(path=path, content=content, size=len(content), mode=mode, digest=None)
+def _generated_file(path: str, content: bytes, *, mode: int = 0o644) -> _InstalledFile:
+    return _InstalledFile(path=path, content=content, size=len(content), mode=mode, digest=None)
 
 
-def _files(archive: WheelArchive, places: Scheme) -> dict[str, _File]:
+def _files(archive: WheelArchive, places: InstallScheme) -> dict[str, _InstalledFile]:
     """All files to install except RECORD, by path in the image."""
     text = archive.text("RECORD")
     if text is None:
-        refuse(archive.label, None, f"has no {archive.dist_info}/RECORD")
+        refuse_wheel(archive.label, None, f"has no {archive.dist_info}/RECORD")
     rows = read_record(text, archive.label)
-    files: dict[str, _File] = {}
+    files: dict[str, _InstalledFile] = {}
     entries = entry_points(archive.text("entry_points.txt") or "", archive.label)
     launchers = {f"{places.prefix}/bin/{entry.name}": entry for entry in entries}
     for file in _sources(archive, places, rows, launchers):
-        _add(archive, files, file)
+        _add_file(archive, files, file)
     for path, entry in launchers.items():
-        _add(archive, files, _generated(path, launcher(entry, places.interpreter), mode=0o755))
+        _add_file(
+            archive,
+            files,
+            _generated_file(path, launcher_script(entry, places.interpreter), mode=0o755),
+        )
     installer = f"{places.purelib}/{archive.dist_info}/INSTALLER"
-    _add(archive, files, _generated(installer, INSTALLER))
+    _add_file(archive, files, _generated_file(installer, INSTALLER))
     return files
 
 
-def _add(archive: WheelArchive, files: dict[str, _File], file: _File) -> None:
+def _add_file(
+    archive: WheelArchive, files: dict[str, _InstalledFile], file: _InstalledFile
+) -> None:
     """Add `file`; IntegrityError if `files` has different content for its path."""
     other = files.setdefault(file.path, file)
     if other is not file and _bytes(archive, other) != _bytes(archive, file):
-        refuse(archive.label, file.path, "is installed twice, with different contents")
+        refuse_wheel(archive.label, file.path, "is installed twice, with different contents")
 
 
-def _bytes(archive: WheelArchive, file: _File) -> bytes:
-    with Files() as files:
+def _bytes(archive: WheelArchive, file: _InstalledFile) -> bytes:
+    with FileReader() as files:
         return b"".join(_pieces(archive, file, files))
 
 
-def _pieces(archive: WheelArchive, file: _File, files: Files) -> Iterator[bytes]:
-    return pieces(file.content, file.size, f"{archive.label}: {file.path!r}", files)
+def _pieces(archive: WheelArchive, file: _InstalledFile, files: FileReader) -> Iterator[bytes]:
+    return content_pieces(file.content, file.size, f"{archive.label}: {file.path!r}", files)
 
 
-def _digest(archive: WheelArchive, file: _File) -> str:
+def _digest(archive: WheelArchive, file: _InstalledFile) -> str:
     """The digest from the wheel's RECORD, or the computed digest if RECORD has none."""
     if file.digest is not None:
         return file.digest
-    with Files() as files:
-        return digest(_pieces(archive, file, files))
+    with FileReader() as files:
+        return record_digest(_pieces(archive, file, files))
 
 
 def _sources(
     archive: WheelArchive,
-    places: Scheme,
+    places: InstallScheme,
     rows: Mapping[str, RecordRow],
     launchers: Mapping[str, EntryPoint],
-) -> Iterator[_File]:
+) -> Iterator[_InstalledFile]:
     """The wheel's own files with their paths in the image, without scripts that have a launcher."""
     data = archive.dist_info.removesuffix(".dist-info") + ".data/"
-    replaced = {f"{archive.dist_info}/{name}" for name in REPLACED}
+    replaced = {f"{archive.dist_info}/{name}" for name in REPLACED_FILES}
     for path, member in archive.members.items():
         if path in replaced or BYTECODE.search(path):
             continue
@@ -202,11 +218,13 @@ def _sources(
             if place in launchers:
                 continue
             mode = 0o755
-            if b"".join(_start(archive, member)).startswith(PLACEHOLDER):
+            if b"".join(_first_bytes(archive, member)).startswith(PLACEHOLDER):
                 content = archive.content(path) or b""
-                yield _generated(place, rewritten(content, places.interpreter), mode=mode)
+                yield _generated_file(
+                    place, rewrite_shebang(content, places.interpreter), mode=mode
+                )
                 continue
-        yield _File(
+        yield _InstalledFile(
             path=place,
             content=archive.place(member),
             size=member.size,
@@ -215,7 +233,7 @@ def _sources(
         )
 
 
-def _start(archive: WheelArchive, member: ZipMember) -> Iterator[bytes]:
+def _first_bytes(archive: WheelArchive, member: ZipMember) -> Iterator[bytes]:
     """The first bytes of the member's content, at least as many as `PLACEHOLDER` has."""
     seen = 0
     for chunk in archive.chunks(member):
@@ -225,11 +243,11 @@ def _start(archive: WheelArchive, member: ZipMember) -> Iterator[bytes]:
             return
 
 
-def _data_place(archive: WheelArchive, places: Scheme, inner: str) -> tuple[str, bool]:
+def _data_place(archive: WheelArchive, places: InstallScheme, inner: str) -> tuple[str, bool]:
     """The path in the image for a file of `.data/`, and whether it is a script."""
     key, _, rest = inner.partition("/")
     if not rest:
-        refuse(archive.label, inner, "is directly in .data/ (expected one of its folders)")
+        refuse_wheel(archive.label, inner, "is directly in .data/ (expected one of its folders)")
     if key in ("purelib", "platlib"):
         return f"{places.purelib}/{rest}", False
     if key == "scripts":
@@ -238,4 +256,6 @@ def _data_place(archive: WheelArchive, places: Scheme, inner: str) -> tuple[str,
         return f"{places.headers}/{canonicalize_name(archive.name)}/{rest}", False
     if key == "data":
         return f"{places.prefix}/{rest}", False
-    return refuse(archive.label, inner, f"is in .data/{key}, which is not a known kind of file")
+    return refuse_wheel(
+        archive.label, inner, f"is in .data/{key}, which is not a known kind of file"
+    )

@@ -6,12 +6,12 @@ import zipfile
 from typing import IO
 
 from imgbuild.errors import IntegrityError
-from imgbuild.system.boundary import reads
+from imgbuild.system.boundary import reads_untrusted
 
 LIMIT = 16 << 20  # bytes of METADATA
 
 
-@reads("name")
+@reads_untrusted("name")
 def read_metadata(file: IO[bytes], name: str) -> bytes:
     """`NAME-VERSION.dist-info/METADATA` of the wheel `name`, opened as the seekable `file`.
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from imgbuild.wheel.zipformat import refuse
+from imgbuild.wheel.zipformat import refuse_wheel
 
 SIZE = re.compile(r"[0-9]{0,20}")
-STRONG = ("sha256", "sha384", "sha512")
+STRONG_HASHES = ("sha256", "sha384", "sha512")
 
 
 class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,35 +35,37 @@ def read_record(text: str, label: str) -> dict[str, RecordRow]:
     try:
         lines = list(csv.reader(io.StringIO(text), strict=True))
     except csv.Error as error:
-        refuse(label, "RECORD", f"cannot be read: {error}")
+        refuse_wheel(label, "RECORD", f"cannot be read: {error}")
     for fields in lines:
         if not fields:
             continue
         if len(fields) != 3 or not SIZE.fullmatch(fields[2]):
-            refuse(label, "RECORD", f"invalid line: {','.join(fields)!r} (expected PATH,HASH,SIZE)")
+            refuse_wheel(
+                label, "RECORD", f"invalid line: {','.join(fields)!r} (expected PATH,HASH,SIZE)"
+            )
         path, digest, size = fields
         row = RecordRow(path=path, digest=digest, size=int(size) if size else None)
         if rows.setdefault(path, row) != row:
-            refuse(label, "RECORD", f"has two different lines for {path!r}")
+            refuse_wheel(label, "RECORD", f"has two different lines for {path!r}")
     return rows
 
 
 def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
     """The digest of `path` in RECORD; None if it is missing or weaker than sha256."""
     row = rows.get(path)
-    if row is None or row.digest.partition("=")[0] not in STRONG:
+    if row is None or row.digest.partition("=")[0] not in STRONG_HASHES:
         return None
     return row.digest
 
 
-def relative(path: str, site_packages: str) -> str:
+def record_path(path: str, site_packages: str) -> str:
     """The path in RECORD of the installed `path`; both arguments without a leading slash."""
     if path.startswith(site_packages + "/"):
         return path[len(site_packages) + 1 :]
     return posixpath.relpath("/" + path, "/" + site_packages)
 
 
-def digest(pieces: Iterable[bytes]) -> str:
+def record_digest(pieces: Iterable[bytes]) -> str:
     """SHA-256 of the joined `pieces` in RECORD's form: URL-safe base64 without padding."""
     total = hashlib.sha256()
     for piece in pieces:

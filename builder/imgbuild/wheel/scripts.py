@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from imgbuild.wheel.zipformat import refuse
+from imgbuild.wheel.zipformat import refuse_wheel
 
 GROUPS = ("console_scripts", "gui_scripts")
 SHEBANG_LIMIT = 127  # bytes after which Linux cuts the first line (256 since 5.1)
@@ -46,26 +46,30 @@ def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
         parser.read_string(text)
     except configparser.Error as error:
         reason = str(error).replace("\n", " ")
-        refuse(label, "entry_points.txt", f"cannot be read: {reason}")
+        refuse_wheel(label, "entry_points.txt", f"cannot be read: {reason}")
     scripts: dict[str, EntryPoint] = {}
     for group in GROUPS:
         for name, value in parser.items(group) if parser.has_section(group) else ():
             if name in scripts:
-                refuse(label, "entry_points.txt", f"lists the script {name!r} twice")
+                refuse_wheel(label, "entry_points.txt", f"lists the script {name!r} twice")
             scripts[name] = _entry_point(name, value, label)
     return tuple(scripts[name] for name in sorted(scripts))
 
 
 def _entry_point(name: str, value: str, label: str) -> EntryPoint:
     if name in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f-\x9f]", name):
-        refuse(label, "entry_points.txt", f"the script name {name!r} is not a plain file name")
+        refuse_wheel(
+            label, "entry_points.txt", f"the script name {name!r} is not a plain file name"
+        )
     match = REFERENCE.fullmatch(value.strip())
     if match is None:
-        refuse(label, "entry_points.txt", f"invalid {name!r}: {value!r} (expected MODULE:NAME)")
+        refuse_wheel(
+            label, "entry_points.txt", f"invalid {name!r}: {value!r} (expected MODULE:NAME)"
+        )
     return EntryPoint(name=name, module=match["module"], attribute=match["attribute"])
 
 
-def shebang(interpreter: str) -> bytes:
+def shebang_lines(interpreter: str) -> bytes:
     """The first line (or lines) of a script that runs under `interpreter`, an absolute path."""
     if " " not in interpreter and len(interpreter) + 2 <= SHEBANG_LIMIT:
         return f"#!{interpreter}".encode()
@@ -73,10 +77,10 @@ def shebang(interpreter: str) -> bytes:
     return f"#!/bin/sh\n'''exec' \"{interpreter}\" \"$0\" \"$@\"\n' '''".encode()
 
 
-def launcher(entry: EntryPoint, interpreter: str) -> bytes:
+def launcher_script(entry: EntryPoint, interpreter: str) -> bytes:
     """The script that calls `entry`."""
     text = LAUNCHER.format(
-        shebang=shebang(interpreter).decode(),
+        shebang=shebang_lines(interpreter).decode(),
         module=entry.module,
         name=entry.attribute.partition(".")[0],
         attribute=entry.attribute,
@@ -84,10 +88,10 @@ def launcher(entry: EntryPoint, interpreter: str) -> bytes:
     return text.encode()
 
 
-def rewritten(script: bytes, interpreter: str) -> bytes:
+def rewrite_shebang(script: bytes, interpreter: str) -> bytes:
     """`script`, which starts with `PLACEHOLDER`, with a new first line.
 
     Options such as `-E` are dropped, as pip and uv do.
     """
     _, newline, rest = script.partition(b"\n")
-    return shebang(interpreter) + newline + rest
+    return shebang_lines(interpreter) + newline + rest

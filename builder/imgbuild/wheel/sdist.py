@@ -1,8 +1,9 @@
 """Reads the members of an sdist without unpacking it.
 
-`entries` yields all members of the archive. `members` yields only files and folders with safe
-paths, and rejects other archives with the name of the first invalid member. Links are rejected,
-because their target depends on all previous members, and sdists of pure Python do not need them.
+`read_entries` yields all members of the archive. `read_members` yields only files and folders with
+safe paths, and rejects other archives with the name of the first invalid member. Links are
+rejected, because their target depends on all previous members, and sdists of pure Python do not
+need them.
 """
 
 from __future__ import annotations
@@ -16,55 +17,55 @@ from typing import Literal, NoReturn
 import msgspec
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.reader import DEVICES, FILES, ZSTD, Reader, decompressed
-from imgbuild.oci.tar import Slice
-from imgbuild.system.boundary import reading, regular
+from imgbuild.oci.content import FileReader, content_pieces
+from imgbuild.oci.reader import DEVICES, FILES, ZSTD, TarReader, open_decompressed
+from imgbuild.oci.tar import FileSlice
+from imgbuild.system.boundary import convert_read_errors, open_regular
 from imgbuild.wheel.archive import NAME_LIMIT, PATH_LIMIT
 from imgbuild.wheel.directory import read_directory
 from imgbuild.wheel.zipformat import DEFLATED
 
 ZIPS = (b"PK\3\4", b"PK\5\6")
-OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", ZSTD: "zstd"}  # the first bytes
-LONGEST = max(map(len, OTHERS))
+OTHER_MAGIC = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", ZSTD: "zstd"}  # the first bytes
+LONGEST_MAGIC = max(map(len, OTHER_MAGIC))
 DEPTH_LIMIT = 100  # folders of a path
 LARGEST, MEMBERS = 2 << 30, 200_000  # bytes and entries of an sdist
 REMEDY = "use another version, or pin one that has a wheel"
-Kind = Literal["file", "folder", "link", "device", "pipe", "unknown"]
+MemberType = Literal["file", "folder", "link", "device", "pipe", "unknown"]
 KINDS = {"device": "a device", "pipe": "a pipe", "unknown": "of an unknown type"}
-Content = Callable[[], Iterator[bytes]]
+ContentReader = Callable[[], Iterator[bytes]]
 
 
 class SdistMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member: `size` in bytes, `mtime` in seconds (None in a zip), `target` of a link."""
 
     path: str
-    kind: Kind
+    kind: MemberType
     size: int = 0
     executable: bool = False
     mtime: int | None = None
     target: str = ""
 
 
-def entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
+def read_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, ContentReader]]:
     """Each member with a reader of its content, which is valid until the next member.
 
     `sdist` is a tar, plain or compressed with gzip, or a zip. IntegrityError, with `label` in
     it, if it is damaged, has another compression, or has sparse members.
     """
-    with reading(label, hint=REMEDY), open(sdist, "rb", opener=regular) as file:
-        start = file.peek(LONGEST)
-        for magic, name in OTHERS.items():
+    with convert_read_errors(label, hint=REMEDY), open(sdist, "rb", opener=open_regular) as file:
+        start = file.peek(LONGEST_MAGIC)
+        for magic, name in OTHER_MAGIC.items():
             if start.startswith(magic):
                 message = f"{label} is compressed with {name}; sdists are read as .tar.gz or .zip"
                 raise IntegrityError(message, hint=REMEDY)
         if start.startswith(ZIPS):
             yield from _zip_entries(sdist, label)
             return
-        with decompressed(sdist) as stream:
-            reader = Reader(stream, label, hint=REMEDY)
+        with open_decompressed(sdist) as stream:
+            reader = TarReader(stream, label, hint=REMEDY)
             for entry in reader:
-                kinds: dict[bytes, Kind] = {
+                kinds: dict[bytes, MemberType] = {
                     **dict.fromkeys(FILES, "file"),
                     **dict.fromkeys(DEVICES, "device"),
                     **dict.fromkeys((tarfile.SYMTYPE, tarfile.LNKTYPE), "link"),
@@ -82,17 +83,17 @@ def entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
                 yield member, reader.content
 
 
-def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
-    with Files() as files:
+def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, ContentReader]]:
+    with FileReader() as files:
         for record in read_directory(sdist, label):
-            data = Slice(
+            data = FileSlice(
                 path=sdist,
                 offset=record.offset,
                 length=record.compressed,
                 deflated=record.method == DEFLATED,
                 crc=record.crc,
             )
-            kinds: dict[int, Kind] = {0: "file", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+            kinds: dict[int, MemberType] = {0: "file", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
             kind = kinds.get(stat.S_IFMT(record.mode), "unknown")
             folder = record.name.endswith("/") and stat.S_IFMT(record.mode) in (0, stat.S_IFDIR)
             member = SdistMember(
@@ -101,13 +102,13 @@ def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content
             where = f"{label}: {record.name!r}"
             yield (
                 member,
-                lambda data=data, size=record.size, where=where: pieces(  # type: ignore[misc]
+                lambda data=data, size=record.size, where=where: content_pieces(  # type: ignore[misc]
                     data, size, where, files
                 ),
             )
 
 
-def members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
+def read_members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, ContentReader]]:
     """The files and folders of `sdist`, with paths below its single top-level folder.
 
     Raises IntegrityError for the first member that has another type, or a path that is too long,
@@ -117,56 +118,60 @@ def members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
     files: set[str] = set()
     folders: set[str] = set()
     count = total = 0
-    for member, content in entries(sdist, label):
+    for member, content in read_entries(sdist, label):
         count, total = count + 1, total + member.size
         if count > MEMBERS or total > LARGEST:
             message = f"{label} has {count} entries of {total} bytes (limits {MEMBERS}, {LARGEST})"
             raise IntegrityError(message, hint=REMEDY)
-        parts = _checked_parts(member, label)
+        parts = _check_parts(member, label)
         if not parts:  # the folder `.`
             continue
         top = top or parts[0]
         if parts[0] != top or (len(parts) == 1 and member.kind != "folder"):
-            _refuse(label, member, f"is not in {top!r}: an sdist must have one top-level folder")
+            _refuse_member(
+                label, member, f"is not in {top!r}: an sdist must have one top-level folder"
+            )
         path = "/".join(parts[1:])
         above = {"/".join(parts[1:end]) for end in range(2, len(parts))}
         if member.kind == "folder":
             above.add(path)
         elif path in files or path in folders:
-            _refuse(label, member, "is in the archive twice")
+            _refuse_member(label, member, "is in the archive twice")
         else:
             files.add(path)
         folders |= above
         if above & files:
-            _refuse(label, member, "is in a folder that has the name of a file")
+            _refuse_member(label, member, "is in a folder that has the name of a file")
         if path:
             yield msgspec.structs.replace(member, path=path), content
 
 
-def _checked_parts(member: SdistMember, label: str) -> list[str]:
+def _check_parts(member: SdistMember, label: str) -> list[str]:
     if member.kind == "link":
-        _refuse(label, member, f"is a link to {member.target!r}" if member.target else "is a link")
+        _refuse_member(
+            label, member, f"is a link to {member.target!r}" if member.target else "is a link"
+        )
     if member.kind not in ("file", "folder"):
-        _refuse(label, member, f"is not a file or a folder, but {KINDS[member.kind]}")
+        _refuse_member(label, member, f"is not a file or a folder, but {KINDS[member.kind]}")
     if member.path.startswith("/"):
-        _refuse(label, member, "is an absolute path")
+        _refuse_member(label, member, "is an absolute path")
     parts = [part for part in member.path.split("/") if part not in ("", ".")]
     if ".." in parts:
-        _refuse(label, member, "contains `..`")
+        _refuse_member(label, member, "contains `..`")
     if "\0" in member.path or "\\" in member.path:
-        _refuse(label, member, "has a backslash or a zero byte in its path")
+        _refuse_member(label, member, "has a backslash or a zero byte in its path")
     if not parts and member.kind == "file":
-        _refuse(label, member, "is an empty path")
+        _refuse_member(label, member, "is an empty path")
     sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
     if max(sizes, default=0) > NAME_LIMIT or sum(sizes) + len(sizes) > PATH_LIMIT:
         what = f"has a name of over {NAME_LIMIT} bytes, or a path of over {PATH_LIMIT}"
-        _refuse(label, member, what)
+        _refuse_member(label, member, what)
     if len(parts) > DEPTH_LIMIT:
-        _refuse(label, member, f"is in more than {DEPTH_LIMIT} folders")
+        _refuse_member(label, member, f"is in more than {DEPTH_LIMIT} folders")
     return parts
 
 
-def _refuse(label: str, member: SdistMember, what: str) -> NoReturn:
+def _refuse_member(label: str, member: SdistMember, what: str) -> NoReturn:
     path = member.path if len(member.path) <= NAME_LIMIT else f"{member.path[:NAME_LIMIT]}…"
     message = f"{label}: {path!r} {what}"
     raise IntegrityError(message, hint=REMEDY)

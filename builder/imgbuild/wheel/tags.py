@@ -8,25 +8,25 @@ from __future__ import annotations
 from packaging.tags import Tag, compatible_tags, cpython_tags, parse_tag
 from packaging.utils import parse_wheel_filename
 
-from imgbuild.values import Arch, markers
+from imgbuild.values import Arch, environment_markers
 
 # The oldest glibc that a wheel tag can name, and PEP 513/571/599's names for three of them.
-OLDEST = {Arch.X86_64: 5, Arch.ARM64: 17}
+OLDEST_GLIBC = {Arch.X86_64: 5, Arch.ARM64: 17}
 LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
-def platforms(glibc: str, arch: Arch) -> list[str]:
+def platform_tags(glibc: str, arch: Arch) -> list[str]:
     """The platform tags for glibc `glibc` ("2.36") on `arch`, most specific first."""
     newest = int(glibc.split(".")[1])
     platform_tags = [f"linux_{arch.wheel}"]  # first, as in packaging: built for this machine
-    for minor in range(newest, OLDEST[arch] - 1, -1):
+    for minor in range(newest, OLDEST_GLIBC[arch] - 1, -1):
         platform_tags.append(f"manylinux_2_{minor}_{arch.wheel}")
         if minor in LEGACY:
             platform_tags.append(f"{LEGACY[minor]}_{arch.wheel}")
     return platform_tags
 
 
-class Tags:
+class WheelTags:
     """The wheel tags of one target on one architecture. `python` is "3.11" or "3.11.9"."""
 
     def __init__(self, *, python: str, glibc: str, arch: Arch) -> None:
@@ -35,7 +35,7 @@ class Tags:
         self.arch = arch
         major, minor = (int(part) for part in python.split(".")[:2])
         plain = f"cp{major}{minor}"
-        system = platforms(glibc, arch)
+        system = platform_tags(glibc, arch)
         every = [
             *cpython_tags((major, minor), abis=[plain], platforms=system),
             *compatible_tags((major, minor), interpreter=plain, platforms=system),
@@ -46,7 +46,7 @@ class Tags:
         self._known: dict[str, tuple[int, int, str] | None] = {}  # file name → rank
         self._of_tags: dict[str, int | None] = {}  # the tags of a file name → the first rank
 
-    def rank(self, name: str) -> tuple[int, int, str] | None:
+    def rank_wheel(self, name: str) -> tuple[int, int, str] | None:
         """A key that sorts the preferred wheel first, None if the wheel is incompatible.
 
         The key consists of tag, build number and name.
@@ -67,9 +67,9 @@ class Tags:
             return None
         return (first, -(build[0] if build else 0), name) if first is not None else None
 
-    def fits(self, name: str) -> bool:
+    def is_compatible(self, name: str) -> bool:
         """Whether a wheel with this file name can be installed."""
-        return self.rank(name) is not None
+        return self.rank_wheel(name) is not None
 
     @property
     def uv_platform(self) -> str:
@@ -79,6 +79,6 @@ class Tags:
         return f"{self.arch.wheel}-manylinux_2_{newest}"
 
     @property
-    def markers(self) -> dict[str, str]:
+    def environment_markers(self) -> dict[str, str]:
         """The values of environment markers (PEP 508) on the target."""
-        return markers(self.python, self.arch)
+        return environment_markers(self.python, self.arch)

@@ -19,7 +19,7 @@ END = struct.Struct("<4s4H2LH")
 END64 = struct.Struct("<4sQ2H2L4Q")
 LOCATOR64 = struct.Struct("<4sLQL")
 CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
-LOCAL = struct.Struct("<4s5H3L2H")
+LOCAL_STRUCT = struct.Struct("<4s5H3L2H")
 FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF
 MAX_RATIO = 1032  # deflate encodes at best 258 bytes in two bits
 REMEDY = (
@@ -52,7 +52,7 @@ class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     start: int
 
 
-def refuse(file: str, member: str | None, what: str) -> NoReturn:
+def refuse_wheel(file: str, member: str | None, what: str) -> NoReturn:
     """Raise an IntegrityError: `what` is wrong with `member` (None: the whole file) of `file`."""
     message = f"{file}: {member!r}: {what}" if member is not None else f"{file}: {what}"
     raise IntegrityError(message, hint=REMEDY)
@@ -67,7 +67,7 @@ def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
         if at + 4 + length > len(data):
             break
         if kind in fields and kind in (0x0001, 0x7075):
-            refuse(label, name, f"has the extra field {kind:#06x} twice")
+            refuse_wheel(label, name, f"has the extra field {kind:#06x} twice")
         fields[kind] = data[at + 4 : at + 4 + length]
         at += 4 + length
     return fields
@@ -83,7 +83,7 @@ def wide_values(
     for value in narrow:
         if value == FULL32:
             if at + 8 > len(data):
-                refuse(label, name, "its zip64 field is missing or too short")
+                refuse_wheel(label, name, "its zip64 field is missing or too short")
             values.append(struct.unpack_from("<Q", data, at)[0])
             at += 8
         else:

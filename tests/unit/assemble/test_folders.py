@@ -13,28 +13,28 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import extension
 from imgbuild.lock.lock_file import AddedFile, AddedFolder, Lock
-from imgbuild.lock.published import Extended
+from imgbuild.lock.published import ExtendedMatrix
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.layer import write_layer
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import Reader, inflated
-from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.plan.plan import AddedFilesRecipe, plan
+from imgbuild.oci.merged import MergedTree
+from imgbuild.oci.reader import TarReader, open_inflated
+from imgbuild.oci.tar import LayerMember, MemberKind
+from imgbuild.plan.plan import AddedFilesRecipe, create_plan
 from imgbuild.values import Arch, sha256
 from tests.support import extended, images
 from tests.support.layer_files import layer_file
 
 PRIVATE, OWNED = "/etc/ssl/private/team.pem", "/var/lib/agent/team/list"
 BASE = (
-    Member(path="etc/ssl/private", kind=MemberKind.FOLDER, mode=0o700),
-    Member(path="var/lib/agent", kind=MemberKind.FOLDER, mode=0o750, uid=7, gid=50),
-    Member(path="var/local", kind=MemberKind.FOLDER, mode=0o2775, gid=50),
-    Member(path="var/run", kind=MemberKind.LINK, mode=0o777, target="/run"),
-    Member(path="srv", kind=MemberKind.FOLDER, mode=0o755),
-    images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+    LayerMember(path="etc/ssl/private", kind=MemberKind.FOLDER, mode=0o700),
+    LayerMember(path="var/lib/agent", kind=MemberKind.FOLDER, mode=0o750, uid=7, gid=50),
+    LayerMember(path="var/local", kind=MemberKind.FOLDER, mode=0o2775, gid=50),
+    LayerMember(path="var/run", kind=MemberKind.LINK, mode=0o777, target="/run"),
+    LayerMember(path="srv", kind=MemberKind.FOLDER, mode=0o755),
+    images.text_member("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
 )
 
 
@@ -42,20 +42,26 @@ class Sample:
     """An extension of a published target on a registry image, whose layers are cached."""
 
     def __init__(self, folder: Path) -> None:
-        self.matrix: Extended = extended.read(extended.repository(folder / "repository"))
+        self.matrix: ExtendedMatrix = extended.read_extended(
+            extended.create_repository(folder / "repository")
+        )
         self.store = Store.open(folder / "cache")
-        self.inputs = Inputs(self.matrix, Context(self.store, Http(offline=True)))
+        self.inputs = Inputs(self.matrix, Context(self.store, HttpClient(offline=True)))
         # Two layers, since a later one may change a folder of an earlier one.
-        self.layers = [images.layer(folder / "blobs", each) for each in (
-            [Member(path="var/lib/agent", kind=MemberKind.FOLDER, mode=0o700), *BASE[2:]], BASE[:2]
-        )]  # fmt: skip
+        self.layers = [
+            images.make_layer(folder / "blobs", each)
+            for each in (
+                [LayerMember(path="var/lib/agent", kind=MemberKind.FOLDER, mode=0o700), *BASE[2:]],
+                BASE[:2],
+            )
+        ]
         for record, blob in self.layers:
             self.store.add_blob(blob, record.digest)
 
     def lock(self, *placed: str) -> Lock:
         """The lock of an extension with files at `paths`."""
         extension_lock = extension.make_lock(
-            self.matrix, extended.OWN, extended.resolved(self.matrix)
+            self.matrix, extended.OWN_TARGET, extended.resolve_additions(self.matrix)
         )
         assert extension_lock.extends is not None
         base = msgspec.structs.replace(extension_lock.base, kind="registry", image="host/base")
@@ -83,13 +89,13 @@ def sample(tmp_path: Path) -> Sample:
 
 def recipe(lock: Lock) -> AddedFilesRecipe:
     """The recipe of the layer that has the user's files."""
-    files_recipe = plan(lock, Arch.X86_64).layers[-1].recipe
+    files_recipe = create_plan(lock, Arch.X86_64).layers[-1].recipe
     assert isinstance(files_recipe, AddedFilesRecipe)
     return files_recipe
 
 
 def test_lock_records_folders_with_unusual_mode_or_owner(sample: Sample) -> None:
-    lock = folders.completed_lock(sample.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), sample.inputs)
+    lock = folders.complete_lock(sample.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {
         "/etc/ssl/private": AddedFolder(mode="0700"),
@@ -98,16 +104,16 @@ def test_lock_records_folders_with_unusual_mode_or_owner(sample: Sample) -> None
 
 
 def test_base_is_read_only_once(sample: Sample) -> None:
-    first = folders.completed_lock(sample.lock(PRIVATE), sample.inputs)
+    first = folders.complete_lock(sample.lock(PRIVATE), sample.inputs)
     for record, _ in sample.layers:
         blob = sample.store.blob(record.digest)
         assert blob is not None
         blob.unlink()
-    assert folders.completed_lock(sample.lock(PRIVATE), sample.inputs) == first
+    assert folders.complete_lock(sample.lock(PRIVATE), sample.inputs) == first
 
 
 def test_image_folders_keep_mode_and_owner_of_base(sample: Sample) -> None:
-    lock = folders.completed_lock(sample.lock(PRIVATE, OWNED), sample.inputs)
+    lock = folders.complete_lock(sample.lock(PRIVATE, OWNED), sample.inputs)
     files_recipe = recipe(lock)
     layer = io.BytesIO()
     write_layer(
@@ -115,13 +121,13 @@ def test_image_folders_keep_mode_and_owner_of_base(sample: Sample) -> None:
         layer,
     )
     (sample.store.root.parent / "own").write_bytes(layer.getvalue())
-    tree = Merged()
+    tree = MergedTree()
     blobs = [sample.store.blob(record.digest) for record, _ in sample.layers]
     for blob in (*blobs, sample.store.root.parent / "own"):
         assert blob is not None
-        with inflated(layer_file(blob)) as stream:
-            tree.add(Reader(stream, str(blob)))
-    attributes = {path: (node.mode, node.uid, node.gid) for path, node in tree.walk()}
+        with open_inflated(layer_file(blob)) as stream:
+            tree.add(TarReader(stream, str(blob)))
+    attributes = {path: (node.mode, node.uid, node.gid) for path, node in tree.iterate_paths()}
     assert attributes["/etc/ssl/private"] == (0o700, 0, 0)
     assert attributes["/var/lib/agent"] == (0o750, 7, 50)
     assert attributes["/var/lib/agent/team"] == (0o755, 0, 0)
@@ -130,10 +136,10 @@ def test_image_folders_keep_mode_and_owner_of_base(sample: Sample) -> None:
 
 def test_layer_is_unchanged_if_all_folders_have_defaults(sample: Sample) -> None:
     before = sample.lock("/srv/a", "/opt/b/c")
-    after = folders.completed_lock(before, sample.inputs)
+    after = folders.complete_lock(before, sample.inputs)
     assert after == before
-    moved = folders.completed_lock(sample.lock(PRIVATE), sample.inputs)
-    ids = [plan(each, Arch.X86_64).layers[-1].id for each in (sample.lock(PRIVATE), moved)]
+    moved = folders.complete_lock(sample.lock(PRIVATE), sample.inputs)
+    ids = [create_plan(each, Arch.X86_64).layers[-1].id for each in (sample.lock(PRIVATE), moved)]
     assert ids[0] != ids[1]
 
 
@@ -151,7 +157,7 @@ def test_file_below_a_path_that_is_not_a_folder_is_refused(
     sample: Sample, place: str, result: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        folders.completed_lock(sample.lock("/srv/a", place), sample.inputs)
+        folders.complete_lock(sample.lock("/srv/a", place), sample.inputs)
     assert result in caught.value.message
     assert f"targets.ours.files.{place} " in caught.value.message
     if result.endswith("is a folder in the base image"):
@@ -163,11 +169,11 @@ def test_link_replacing_folder_is_refused(sample: Sample) -> None:
     assert lock.extends is not None
     extends = msgspec.structs.replace(lock.extends, links={"/srv": "/data/srv1"})
     with pytest.raises(InputError, match=r"targets\.ours\.links\./srv .* is a folder") as caught:
-        folders.completed_lock(msgspec.structs.replace(lock, extends=extends), sample.inputs)
+        folders.complete_lock(msgspec.structs.replace(lock, extends=extends), sample.inputs)
     assert caught.value.hint == "write /srv/srv1"
 
 
 def test_file_may_replace_file_or_link(sample: Sample) -> None:
-    lock = folders.completed_lock(sample.lock("/etc/passwd", "/var/run"), sample.inputs)
+    lock = folders.complete_lock(sample.lock("/etc/passwd", "/var/run"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {}

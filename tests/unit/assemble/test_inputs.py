@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from imgbuild import codec
-from imgbuild.assemble.inputs import BATCH_BYTES, Inputs, batches
+from imgbuild.assemble.inputs import BATCH_BYTES, Inputs, split_into_batches
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, LockStale
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import extension, published
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import current, image_digests
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.values import Arch
 from tests.support import extended, images, samples
 from tests.support.rows import each_row
@@ -36,43 +36,45 @@ def test_batches_respect_limit_and_isolate_larger_items(
     sizes: list[int], runs: list[list[int]]
 ) -> None:
     assert BATCH_BYTES == 4 * GIGABYTE
-    actual = list(batches(sizes, lambda size: size * GIGABYTE, bounded=True))
+    actual = list(split_into_batches(sizes, lambda size: size * GIGABYTE, bounded=True))
     assert actual == runs
-    whole = list(batches(sizes, lambda size: size * GIGABYTE, bounded=False))
+    whole = list(split_into_batches(sizes, lambda size: size * GIGABYTE, bounded=False))
     assert whole == ([sizes] if sizes else [])
 
 
 def inputs(matrix: Matrix, folder: Path) -> Inputs:
-    return Inputs(matrix, Context(Store.open(folder / "cache"), Http(offline=True)))
+    return Inputs(matrix, Context(Store.open(folder / "cache"), HttpClient(offline=True)))
 
 
 def test_records_match_published_digests(tmp_path: Path) -> None:
-    matrix = extended.read(extended.repository(tmp_path))
-    found = current.published_records(matrix.overlays[extended.OWN])
-    assert found == extended.records([plan(extended.published(), Arch.X86_64)])
+    matrix = extended.read_extended(extended.create_repository(tmp_path))
+    found = current.published_records(matrix.overlays[extended.OWN_TARGET])
+    assert found == extended.invented_records([create_plan(extended.published_lock(), Arch.X86_64)])
     assert current.published_records(None) == {}
 
 
 def test_digests_of_another_lock_are_refused(tmp_path: Path) -> None:
-    matrix = extended.read(extended.repository(tmp_path))
-    other = extended.published(samples.wheel("new"))
-    target_digests = image_digests.digests_of(other, extended.records([plan(other, Arch.X86_64)]))
-    codec.write(tmp_path / "published/small" / published.DIGESTS_FILE, target_digests)
+    matrix = extended.read_extended(extended.create_repository(tmp_path))
+    other = extended.published_lock(samples.wheel("new"))
+    target_digests = image_digests.compute_digests(
+        other, extended.invented_records([create_plan(other, Arch.X86_64)])
+    )
+    codec.write_document(tmp_path / "published/small" / published.DIGESTS_FILE, target_digests)
     with pytest.raises(LockStale, match="does not match the lock of small") as caught:
-        current.published_records(matrix.overlays[extended.OWN])
+        current.published_records(matrix.overlays[extended.OWN_TARGET])
     assert "that published them" in str(caught.value.hint)
 
 
 def test_layers_are_copied_from_layout_and_checked(tmp_path: Path) -> None:
-    image = images.tiny(tmp_path)
-    planned = plan(extended.published(), Arch.X86_64)
-    known = extended.records([planned])
-    path = extended.repository(
+    image = images.write_tiny_image(tmp_path)
+    planned = create_plan(extended.published_lock(), Arch.X86_64)
+    known = extended.invented_records([planned])
+    path = extended.create_repository(
         tmp_path / "ours",
         extended.MATRIX.replace("    from: ../project", f"    image: oci:{image}"),
     )
-    matrix = extended.read(path)
-    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    matrix = extended.read_extended(path)
+    lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
     due = {planned.layers[0].id: known[planned.layers[0].id]}
     with pytest.raises(FetchFailed, match="has no layer sha256:") as caught:
         inputs(matrix, tmp_path).link_published_layers(lock, due)
@@ -84,14 +86,14 @@ def test_layers_are_copied_from_layout_and_checked(tmp_path: Path) -> None:
 
 
 def test_registry_is_not_queried_offline(tmp_path: Path) -> None:
-    path = extended.repository(
+    path = extended.create_repository(
         tmp_path / "ours",
         extended.MATRIX.replace("    from: ../project", "    image: registry.example.org/small"),
     )
-    matrix = extended.read(path)
-    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
-    planned = plan(extended.published(), Arch.X86_64)
-    known = extended.records([planned])
+    matrix = extended.read_extended(path)
+    lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
+    planned = create_plan(extended.published_lock(), Arch.X86_64)
+    known = extended.invented_records([planned])
     with pytest.raises(FetchFailed, match=r"layers of registry\.example\.org/small@sha256:"):
         inputs(matrix, tmp_path).link_published_layers(lock, known)
     inputs(matrix, tmp_path).link_published_layers(lock, {})

@@ -15,7 +15,7 @@ from imgbuild.assemble.layer_contents import LayerJob
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan.plan import (
     DebianRecipe,
@@ -41,7 +41,7 @@ def layer(recipe, name="layer"):
 
 def wheels_layer(store, tmp_path, *packages, files=None):
     wheels = tuple(
-        samples.add(store, samples.write_wheel(tmp_path, package, files=files), package)
+        samples.add_to_store(store, samples.write_wheel(tmp_path, package, files=files), package)
         for package in packages
     )
     return layer(WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=wheels))
@@ -95,7 +95,10 @@ def test_missing_input_error_names_file_and_cache(store):
 def test_wheels_with_conflicting_file_are_refused(store, tmp_path):
     first_wheel = samples.write_wheel(tmp_path, "alpha", files={"shared.py": b"1"})
     two = samples.write_wheel(tmp_path, "beta", files={"shared.py": b"2"})
-    wheels = (samples.add(store, first_wheel, "alpha"), samples.add(store, two, "beta"))
+    wheels = (
+        samples.add_to_store(store, first_wheel, "alpha"),
+        samples.add_to_store(store, two, "beta"),
+    )
     item = layer(WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=wheels))
     with pytest.raises(IntegrityError, match=r"shared\.py"):
         make(store, item)
@@ -104,13 +107,13 @@ def test_wheels_with_conflicting_file_are_refused(store, tmp_path):
     make(store, merged_layer)
 
 
-@pytest.mark.parametrize("worth", [0, workers.WORTH], ids=["workers", "this process"])
+@pytest.mark.parametrize("worth", [0, workers.PARALLEL_MINIMUM], ids=["workers", "this process"])
 def test_venv_and_files_layers_need_no_input(store, worth, monkeypatch):
-    monkeypatch.setattr(workers, "WORTH", worth)
+    monkeypatch.setattr(workers, "PARALLEL_MINIMUM", worth)
     venv = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
     files = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
     jobs = [LayerJob(layer=layer(recipe), record=None, keep=True) for recipe in (venv, files)]
-    assembled_layers = workers.assemble_all(jobs, Context(store, Http()), processes=2)
+    assembled_layers = workers.assemble_all(jobs, Context(store, HttpClient()), processes=2)
     assert {item.id for item in assembled_layers} == {job.layer.id for job in jobs}
     assert all(store.blob(item.record.digest) for item in assembled_layers)
 
@@ -127,7 +130,9 @@ def test_registry_layer_is_copied_unchanged(store):
 
 
 def test_base_record_is_cached_for_other_projects(store, tmp_path):
-    deb = debs.make(tmp_path / "demo.deb", "demo", [debs.folder("./"), debs.file("./demo", b"1")])
+    deb = debs.write_deb(
+        tmp_path / "demo.deb", "demo", [debs.folder("./"), debs.file("./demo", b"1")]
+    )
     store.add_file(tmp_path / "demo.deb", deb.sha256)
     recipe = DebianRecipe(arch=Arch.X86_64, suite="bookworm", debs=(deb,), user=samples.USER)
     base = layer(recipe)

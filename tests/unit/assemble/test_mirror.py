@@ -12,17 +12,17 @@ from msgspec.structs import asdict
 from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.mirror import Mirror, MirrorOrigin
-from imgbuild.assemble.mirror_items import Input, inputs_of_all
+from imgbuild.assemble.mirror_items import Input, inputs_by_hash
 from imgbuild.assemble.origins import Origins
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.extension import make_lock as make_extension
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
-from imgbuild.plan.plan import plan
-from imgbuild.registry.client import Client
+from imgbuild.plan.plan import create_plan
+from imgbuild.registry.client import RegistryClient
 from imgbuild.solve import sdists
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
@@ -35,7 +35,7 @@ NAME = "team/inputs"
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     monkeypatch.delenv(mirror.VARIABLE, raising=False)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     with memory_registry.serve(Registry()) as registry:
@@ -57,7 +57,7 @@ def mirror_input(name: str, data: bytes, *, layer: bool = False) -> Input:
 
 
 def mirror_of(registry: Registry, *, only: bool = False, attempts: int = 2) -> Mirror:
-    client = Client(first_wait=0.001, attempts=attempts)
+    client = RegistryClient(first_wait=0.001, attempts=attempts)
     return Mirror(registry.repository(NAME), only=only, client=client)
 
 
@@ -78,36 +78,36 @@ def write(path: Path, text: str) -> None:
 
 
 def test_option_overrides_environment_project_and_user_setting(alone, monkeypatch):
-    assert mirror.find(alone) is None
+    assert mirror.find_mirror(alone) is None
     write(mirror.user_file(), '{"mirror": "user.example/a", "only": true}')
-    selected = mirror.find(alone)
+    selected = mirror.find_mirror(alone)
     assert selected is not None
     assert (selected.origin, selected.setting.mirror, selected.setting.only) == (
         MirrorOrigin.USER, "user.example/a", True
     )  # fmt: skip
     assert selected.place == alone / "config/imgbuild/mirror.json"
     write(alone / "mirror.json", '{"mirror": "project.example/a"}')
-    selected = mirror.find(alone)
+    selected = mirror.find_mirror(alone)
     assert selected is not None
     assert (selected.origin, selected.setting.only) == (MirrorOrigin.PROJECT, False)
     monkeypatch.setenv(mirror.VARIABLE, "environment.example/a")
-    selected = mirror.find(alone)
+    selected = mirror.find_mirror(alone)
     assert selected is not None
     assert (selected.origin, selected.place) == (MirrorOrigin.ENVIRONMENT, None)
-    selected = mirror.find(alone, "option.example/a", only=True)
+    selected = mirror.find_mirror(alone, "option.example/a", only=True)
     assert selected is not None
     assert (selected.setting.mirror, selected.setting.only) == ("option.example/a", True)
 
 
 def test_off_value_overrides_settings_of_lower_precedence(alone, monkeypatch):
     write(alone / "mirror.json", '{"mirror": "project.example/a"}')
-    assert mirror.find(alone, "off") is None
+    assert mirror.find_mirror(alone, "off") is None
     monkeypatch.setenv(mirror.VARIABLE, "off")
-    assert mirror.find(alone) is None
-    selected = mirror.find(alone, "option.example/a")
+    assert mirror.find_mirror(alone) is None
+    selected = mirror.find_mirror(alone, "option.example/a")
     assert selected is not None
     monkeypatch.setenv(mirror.VARIABLE, "")  # treated as unset
-    selected = mirror.find(alone)
+    selected = mirror.find_mirror(alone)
     assert selected is not None
     assert selected.origin is MirrorOrigin.PROJECT
 
@@ -115,19 +115,19 @@ def test_off_value_overrides_settings_of_lower_precedence(alone, monkeypatch):
 def test_unreadable_setting_error_names_its_file(alone):
     write(alone / "mirror.json", '{"mirrors": "project.example/a"}')
     with pytest.raises(InputError, match=r"mirror\.json is not a valid mirror setting"):
-        mirror.find(alone)
+        mirror.find_mirror(alone)
     write(alone / "mirror.json", '{"mirror": "not a place"}')
     with pytest.raises(InputError, match="not a place"):
-        mirror.find(alone)
+        mirror.find_mirror(alone)
 
 
 def test_mirror_only_requires_a_mirror(alone):
     with pytest.raises(InputError, match="--mirror-only requires a mirror"):
-        mirror.find(alone, only=True)
+        mirror.find_mirror(alone, only=True)
 
 
 def test_lock_never_uses_mirror_as_only_source(alone):
-    named = mirror.find(alone, "option.example/a", only=True)
+    named = mirror.find_mirror(alone, "option.example/a", only=True)
     bound, free = Mirror.of(named), Mirror.of(named, any_source=True)
     assert bound is not None
     assert free is not None
@@ -137,8 +137,8 @@ def test_lock_never_uses_mirror_as_only_source(alone):
 
 def test_plain_http_applies_to_the_named_registry_only(alone):
     write(alone / "mirror.json", '{"mirror": "a.example/x", "plain_http": true}')
-    assert Mirror.of(mirror.find(alone))._plain_http == ("a.example",)  # type: ignore[union-attr]
-    named = mirror.find(alone, "b.example/x")
+    assert Mirror.of(mirror.find_mirror(alone))._plain_http == ("a.example",)  # type: ignore[union-attr]
+    named = mirror.find_mirror(alone, "b.example/x")
     assert Mirror.of(named)._plain_http == ()  # type: ignore[union-attr]
     selected = Mirror.of(named, plain_http=["b.example"])
     assert selected is not None
@@ -155,9 +155,9 @@ def test_files_and_layers_are_added_to_store(registry):
         given(registry, "layers/x", b"layer", layer=True),
         mirror_input("absent.whl", b"never there"),
     ]
-    assert mirror_of(registry).fetch_missing(items, Context(store, Http()), title="small") == {
-        items[0].digest, items[1].digest
-    }  # fmt: skip
+    assert mirror_of(registry).fetch_missing(
+        items, Context(store, HttpClient()), title="small"
+    ) == {items[0].digest, items[1].digest}
     path, blob = store.file(items[0].sha256), store.blob(items[1].digest)
     assert path is not None
     assert blob is not None
@@ -173,9 +173,9 @@ def test_stored_files_are_not_requested(registry):
     store = Store.open()
     item = given(registry, "a.whl", b"wheel")
     registry_mirror = mirror_of(registry)
-    registry_mirror.fetch_missing([item], Context(store, Http()), title="small")
+    registry_mirror.fetch_missing([item], Context(store, HttpClient()), title="small")
     before = len(registry.requests)
-    assert registry_mirror.fetch_missing([item], Context(store, Http()), title="small") == {
+    assert registry_mirror.fetch_missing([item], Context(store, HttpClient()), title="small") == {
         item.digest
     }
     assert len(registry.requests) == before
@@ -187,9 +187,9 @@ def test_interrupted_download_is_resumed(registry):
     with store.partial(item.sha256, stop=lambda: False) as partial:
         assert partial is not None
         partial.write_bytes(data[:1000])
-    assert mirror_of(registry).fetch_missing([item], Context(store, Http()), title="small") == {
-        item.digest
-    }
+    assert mirror_of(registry).fetch_missing(
+        [item], Context(store, HttpClient()), title="small"
+    ) == {item.digest}
     (request,) = registry.received_requests("GET .*/blobs/")
     assert request.headers["Range"] == "bytes=1000-"
 
@@ -198,7 +198,7 @@ def test_dropped_connection_is_retried(registry):
     item = given(registry, "a.whl", bytes(range(256)) * 4096)
     registry.faults.append(Fault(r"GET .*/blobs/", cut_answer=700_000))
     assert mirror_of(registry).fetch_missing(
-        [item], Context(Store.open(), Http()), title="small"
+        [item], Context(Store.open(), HttpClient()), title="small"
     ) == {item.digest}
     assert len(registry.received_requests("GET .*/blobs/")) == 2
 
@@ -207,12 +207,14 @@ def test_file_with_wrong_hash_is_skipped_or_refused(registry, capsys):
     good, bad = given(registry, "good.whl", b"good"), mirror_input("bad.whl", b"right")
     registry.blobs[NAME, bad.digest] = b"wrong"
     store = Store.open()
-    context = Context(store, Http(), console)
+    context = Context(store, HttpClient(), console)
     assert mirror_of(registry).fetch_missing([good, bad], context, title="small") == {good.digest}
     assert f"skipping bad.whl in {registry.host}/{NAME}" in capsys.readouterr().err
     assert store.file(bad.sha256) is None
     with pytest.raises(IntegrityError):
-        mirror_of(registry, only=True).fetch_missing([bad], Context(store, Http()), title="small")
+        mirror_of(registry, only=True).fetch_missing(
+            [bad], Context(store, HttpClient()), title="small"
+        )
     assert store.file(bad.sha256) is None
 
 
@@ -221,20 +223,23 @@ def test_failing_mirror_is_skipped_with_one_warning(registry, capsys):
     registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
     registry_mirror = mirror_of(registry)
     assert (
-        registry_mirror.fetch_missing(items, Context(Store.open(), Http(), console), title="small")
+        registry_mirror.fetch_missing(
+            items, Context(Store.open(), HttpClient(), console), title="small"
+        )
         == set()
     )
     assert f"skipping the mirror {registry.host}/{NAME}" in capsys.readouterr().err
     registry.faults.clear()
     before = len(registry.requests)
     assert (
-        registry_mirror.fetch_missing(items, Context(Store.open(), Http()), title="small") == set()
+        registry_mirror.fetch_missing(items, Context(Store.open(), HttpClient()), title="small")
+        == set()
     )
     assert len(registry.requests) == before
     registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
     with pytest.raises(FetchFailed, match="503"):
         mirror_of(registry, only=True).fetch_missing(
-            items, Context(Store.open(), Http()), title="small"
+            items, Context(Store.open(), HttpClient()), title="small"
         )
 
 
@@ -242,9 +247,9 @@ def test_files_fetched_before_mirror_failure_are_kept(registry):
     large, small = given(registry, "large.whl", b"x" * 5000), given(registry, "small.whl", b"y")
     registry.faults.append(Fault(f"GET .*/blobs/{small.digest}", times=1000, status=500))
     store = Store.open()
-    have = mirror_of(registry).fetch_missing([large], Context(store, Http()), title="small")
+    have = mirror_of(registry).fetch_missing([large], Context(store, HttpClient()), title="small")
     digests = mirror_of(registry, attempts=1).fetch_missing(
-        [large, small], Context(store, Http()), title="small"
+        [large, small], Context(store, HttpClient()), title="small"
     )
     assert digests == have == {large.digest}
 
@@ -278,12 +283,12 @@ def test_build_requirements_are_requested_only_if_wheel_is_missing(registry):
         resolution = Resolution(wheels=(), built=(built,), debs=debs)
         lock = make_lock(matrix, "small", {host: resolution})
         store = Store.open()
-        inputs = Inputs(matrix, Context(store, Http()), mirror=mirror_of(registry))
-        (own_files, from_mirror, *_) = Origins(matrix, inputs.context, inputs.mirror).of_inputs(
+        inputs = Inputs(matrix, Context(store, HttpClient()), mirror=mirror_of(registry))
+        (own_files, from_mirror, *_) = Origins(matrix, inputs.context, inputs.mirror).input_origins(
             lock
         )
         del own_files
-        from_mirror([inputs_of_all(lock)[built.wheel.sha256]])
+        from_mirror([inputs_by_hash(lock)[built.wheel.sha256]])
         assert (store.file(built.wheel.sha256) is not None) == there
         parts = (built.sdist, tool, deb)
         assert [store.file(part.sha256) is not None for part in parts] == [not there] * 3
@@ -292,7 +297,7 @@ def test_build_requirements_are_requested_only_if_wheel_is_missing(registry):
 def test_mirror_is_not_queried_offline(registry):
     lock = samples.lock()
     inputs = Inputs(
-        samples.matrix(), Context(Store.open(), Http(offline=True)),
+        samples.matrix(), Context(Store.open(), HttpClient(offline=True)),
         mirror=mirror_of(registry),
     )  # fmt: skip
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
@@ -303,14 +308,14 @@ def test_mirror_is_not_queried_offline(registry):
 
 def test_published_layers_are_fetched_from_mirror_or_built_from_inputs(registry, tmp_path):
     """If the mirror is the only source, missing layers are not requested from another registry."""
-    matrix = extended.read(
-        extended.repository(
+    matrix = extended.read_extended(
+        extended.create_repository(
             tmp_path / "ours",
             extended.MATRIX.replace("    from: ../project", "    image: registry.example/small"),
         )
     )
-    planned = plan(extended.published(), Arch.X86_64)
-    records = extended.records([planned])
+    planned = create_plan(extended.published_lock(), Arch.X86_64)
+    records = extended.invented_records([planned])
     data = b"the first layer"
     record = records[planned.layers[0].id]
     records[planned.layers[0].id] = msgspec.structs.replace(
@@ -318,8 +323,8 @@ def test_published_layers_are_fetched_from_mirror_or_built_from_inputs(registry,
     )
     store = Store.open()
     only = mirror_of(registry, only=True)
-    inputs = Inputs(matrix, Context(store, Http()), mirror=only)
-    lock = make_extension(matrix, extended.OWN, extended.resolved(matrix))
+    inputs = Inputs(matrix, Context(store, HttpClient()), mirror=only)
+    lock = make_extension(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
     inputs.link_published_layers(lock, records)
     assert store.blob(f"sha256:{sha256(data)}") is None
     registry.blobs[NAME, f"sha256:{sha256(data)}"] = data

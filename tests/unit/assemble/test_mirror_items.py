@@ -51,7 +51,7 @@ def lock_of_everything() -> Lock:
 
 def test_every_kind_of_input_is_listed_once_with_its_hash():
     lock = lock_of_everything()
-    inputs = mirror_items.inputs(lock, X86)
+    inputs = mirror_items.collect_inputs(lock, X86)
     assert [item.file for item in inputs] == sorted(item.file for item in inputs)
     by_file = {item.file: item for item in inputs}
     assert len(by_file) == len(inputs)
@@ -70,14 +70,14 @@ def test_every_kind_of_input_is_listed_once_with_its_hash():
     assert [item.file for item in inputs if item.layer] == [f"layers/{'a' * 64}"]
     assert by_file["antlr-4.9.tar.gz"].sha256 == BUILT.sdist.sha256
     assert by_file["antlr-4.9.tar.gz"].size == BUILT.sdist.size
-    assert mirror_items.inputs_of_all(lock).keys() == {item.sha256 for item in inputs}
+    assert mirror_items.inputs_by_hash(lock).keys() == {item.sha256 for item in inputs}
 
 
 def test_standalone_python_archive_is_an_input():
     archive = standalone_matrix.archive()
     (item,) = (
         item
-        for item in mirror_items.inputs(standalone_matrix.lock(), X86)
+        for item in mirror_items.collect_inputs(standalone_matrix.lock(), X86)
         if item.sha256 == archive.sha256
     )
     assert (item.file, item.media_type) == (archive.file, mirror_items.SDIST_TYPE)
@@ -89,13 +89,13 @@ def test_zip_sdist_has_zip_media_type():
     built = msgspec.structs.replace(BUILT, sdist=sdist)
     resolution = msgspec.structs.replace(lock.arch[X86], built=(built,))
     lock = msgspec.structs.replace(lock, arch={X86: resolution})
-    (item,) = [item for item in mirror_items.inputs(lock, X86) if item.file == sdist.file]
+    (item,) = [item for item in mirror_items.collect_inputs(lock, X86) if item.file == sdist.file]
     assert item.media_type == "application/zip"
 
 
 def test_artifact_depends_only_on_lock():
     """A change of the golden digest would change the artifacts of every mirror."""
-    data = mirror_items.artifact(lock_of_everything(), X86)
+    data = mirror_items.artifact_manifest(lock_of_everything(), X86)
     assert sha256(data) == "23ac891d794d3f1f2b9e384204c8e19cec108b27403d3d9a9ee3a170532d51cf"
     document = json.loads(data)
     assert document["artifactType"] == "application/vnd.imgbuild.inputs.v1+json"
@@ -116,9 +116,9 @@ def test_each_architecture_has_its_own_artifact_and_tags():
     matrix = samples.matrix(arch=(X86, Arch.ARM64))
     arches = {arch: samples.resolution(arch=arch) for arch in (X86, Arch.ARM64)}
     lock = make_lock(matrix, "small", arches)
-    artifacts = {arch: mirror_items.artifact(lock, arch) for arch in lock.arch}
+    artifacts = {arch: mirror_items.artifact_manifest(lock, arch) for arch in lock.arch}
     assert artifacts[X86] != artifacts[Arch.ARM64]
-    stays, newest = mirror_items.tags(lock, Arch.ARM64, artifacts[Arch.ARM64])
+    stays, newest = mirror_items.artifact_tags(lock, Arch.ARM64, artifacts[Arch.ARM64])
     assert newest == "small-arm64-inputs"
     assert stays == f"small-arm64-inputs-{sha256(artifacts[Arch.ARM64])[:12]}"
 
@@ -126,4 +126,4 @@ def test_each_architecture_has_its_own_artifact_and_tags():
 def test_settings_without_effect_on_inputs_do_not_change_artifact():
     lock = samples.lock()
     other = msgspec.structs.replace(lock, as_of="2030-01-01", requirements={})
-    assert mirror_items.artifact(lock, X86) == mirror_items.artifact(other, X86)
+    assert mirror_items.artifact_manifest(lock, X86) == mirror_items.artifact_manifest(other, X86)

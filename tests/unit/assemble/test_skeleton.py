@@ -11,7 +11,7 @@ from imgbuild.lock import lock_file
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import MemberKind
 from imgbuild.plan import image_digests
-from imgbuild.plan.plan import FilesRecipe, UserPackages, VenvRecipe, plan
+from imgbuild.plan.plan import FilesRecipe, UserPackages, VenvRecipe, create_plan
 from tests.support import samples
 from tests.support.rows import each_row
 from tests.support.source_code import ROOT
@@ -70,7 +70,7 @@ def test_layers_without_packages_match_golden_digests(name: str) -> None:
     lock = lock_file.read_lock(ROOT / "images", name)
     for arch, target_digests in image_digests.read_digests(ROOT / "images", lock).arch.items():
         digests = {layer.name: layer.digest for layer in target_digests.layers}
-        for layer in plan(lock, arch).layers:
+        for layer in create_plan(lock, arch).layers:
             match layer.recipe:
                 case VenvRecipe():
                     members = skeleton.venv_members(layer.recipe)

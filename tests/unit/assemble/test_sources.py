@@ -13,7 +13,7 @@ from imgbuild.assemble.sources import LockSources
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import Matrix, PackageIndex
@@ -96,7 +96,7 @@ def test_wheel_is_built_offline_if_its_root_folder_is_cached(
 ) -> None:
     lock, matrix = sample(tmp_path, host_arch())
     required_hashes = {BUILT.wheel.sha256}
-    context = Context(store_of(tmp_path, here), Http(offline=True))
+    context = Context(store_of(tmp_path, here), HttpClient(offline=True))
     located = LockSources(lock, matrix, context).locate(required_hashes)
     assert located.remote == (required_hashes if needed else set())
     assert located.ingredients == {SDIST.sha256, BACKEND.sha256, TOOLS.sha256}
@@ -109,7 +109,7 @@ def test_lock_for_another_architecture_needs_debian_archive(
     arch, debs = (other(host_arch()), DEBS) if elsewhere else (host_arch(), ())
     lock, matrix = sample(tmp_path, arch, debs)
     required_hashes = {BUILT.wheel.sha256}
-    context = Context(store_of(tmp_path, (TOOLS, *DEBS)), Http(offline=True))
+    context = Context(store_of(tmp_path, (TOOLS, *DEBS)), HttpClient(offline=True))
     assert LockSources(lock, matrix, context).locate(required_hashes).remote == required_hashes
 
 
@@ -118,7 +118,7 @@ def test_offline_lock_that_needs_server_is_refused_before_any_fetch(tmp_path: Pa
     (tmp_path / BACKEND.file).write_bytes(words(BACKEND.file))
     lock, matrix = sample(tmp_path, host_arch())
     store = store_of(tmp_path, (TOOLS,))
-    inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
+    inputs = Inputs(matrix, Context(store, HttpClient(attempts=1, offline=True)))
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
         inputs.fetch_missing(lock, {BUILT.wheel.sha256})
     assert caught.value.hint == "run once without --offline"

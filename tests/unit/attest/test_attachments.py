@@ -15,10 +15,10 @@ from imgbuild.oci import layout
 from imgbuild.publish import push
 from imgbuild.publish.push_plan import PushPlan
 from imgbuild.registry import artifact_store
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.values import Arch, Digest
 from tests.support import registry_project
-from tests.support.inprocess_project import TARGET, Command, json_of
+from tests.support.inprocess_project import TARGET, Command, read_json
 from tests.support.registry_project import BOTH, NAME, Place
 
 SBOM_TYPES = {cyclonedx.MEDIA_TYPE, spdx.MEDIA_TYPE}
@@ -36,12 +36,12 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return Command(monkeypatch, capsys)
 
 
-def client() -> Client:
-    return Client(first_wait=0.001, origin=True)
+def client() -> RegistryClient:
+    return RegistryClient(first_wait=0.001, origin=True)
 
 
 def pushed(place: Place, plan: PushPlan) -> tuple[Digest, ...]:
-    push.push(place.work(), plan)
+    push.push_target(place.work(), plan)
     return attached(place, plan)
 
 
@@ -50,7 +50,7 @@ def attached(place: Place, plan: PushPlan) -> tuple[Digest, ...]:
     return attachments.attach_all(
         client(),
         place.repository,
-        bundle.of(plan.lock, plan.target_digests, project),
+        bundle.create_lock_bundle(plan.lock, plan.target_digests, project),
         project,
         plan.arches,
     )
@@ -59,7 +59,7 @@ def attached(place: Place, plan: PushPlan) -> tuple[Digest, ...]:
 def kinds(place: Place, digest: str) -> list[str]:
     return sorted(
         artifact.artifact_type
-        for artifact in artifact_store.find(client(), place.repository, digest)
+        for artifact in artifact_store.find_artifacts(client(), place.repository, digest)
     )
 
 
@@ -76,7 +76,7 @@ def test_single_architecture_image_has_attachments_at_its_manifest(place: Place)
     attached_artifacts = pushed(place, plan)
     assert len(attached_artifacts) == 4
     assert kinds(place, plan.top.digest) == sorted(SBOM_TYPES | ABOUT)
-    (provenance_artifact,) = artifact_store.find(
+    (provenance_artifact,) = artifact_store.find_artifacts(
         client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE
     )
     (subject,) = json.loads(provenance_artifact.files["provenance.json"].data)["subject"]
@@ -90,9 +90,11 @@ def test_attached_sboms_match_show_output(place: Place, command: Command, tmp_pa
         ("cyclonedx", cyclonedx.MEDIA_TYPE, "sbom.cdx.json"),
         ("spdx", spdx.MEDIA_TYPE, "sbom.spdx.json"),
     ):
-        sbom_files = json_of(command("show", BOTH, "--sbom", form, "--output", "bills", "--json"))
+        sbom_files = read_json(command("show", BOTH, "--sbom", form, "--output", "bills", "--json"))
         for item, document in zip(sbom_files, plan.manifests, strict=True):
-            (artifact,) = artifact_store.find(client(), place.repository, document.digest, kind)
+            (artifact,) = artifact_store.find_artifacts(
+                client(), place.repository, document.digest, kind
+            )
             assert artifact.files[name].data == Path(item["output"]).read_bytes()
             assert item["image"] == document.digest
             assert artifact.annotations["dev.imgbuild.arch"] == item["arch"]
@@ -134,11 +136,12 @@ def test_other_builder_adds_its_own_provenance(place: Place, monkeypatch: pytest
     monkeypatch.setenv("GITHUB_REPOSITORY", "me/it")
     monkeypatch.setenv("GITHUB_WORKFLOW_REF", "me/it/.github/workflows/a.yml@refs/heads/main")
     attached(place, plan)
-    attached_artifacts = artifact_store.find(
+    attached_artifacts = artifact_store.find_artifacts(
         client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE
     )
     bases = {
-        provenance.basis(artifact.files["provenance.json"].data) for artifact in attached_artifacts
+        provenance.comparable_fields(artifact.files["provenance.json"].data)
+        for artifact in attached_artifacts
     }
     assert {basis.builder for basis in bases if basis} == {
         provenance.LOCAL_BUILDER,
@@ -173,10 +176,10 @@ def test_image_is_rebuilt_from_its_reference(
     pushed(place, plan)
     here = elsewhere(place, monkeypatch, tmp_path)
     reference = f"{place.registry.host}/{NAME}:{TARGET}"
-    (built_image,) = json_of(command("build", "--from", reference, "--json"))
+    (built_image,) = read_json(command("build", "--from", reference, "--json"))
     assert built_image["digest"] == plan.top.digest == place.sample.target_digests.digest
     assert built_image["output"] == str(here / "build" / TARGET)
-    assert layout.read(here / "build" / TARGET).digest == plan.top.digest
+    assert layout.read_layout(here / "build" / TARGET).digest == plan.top.digest
     assert built_image["made"] > 1
 
 
@@ -187,12 +190,12 @@ def test_two_architecture_image_is_rebuilt_from_either_digest(
     pushed(place, plan)
     where = f"{place.registry.host}/{NAME}"
     elsewhere(place, monkeypatch, tmp_path)
-    (built_image,) = json_of(
+    (built_image,) = read_json(
         command("build", "--from", f"{where}@{plan.top.digest}", "--arch", "all", "--json")
     )
     assert built_image["digest"] == plan.top.digest
     arm, _ = plan.manifests
-    (arm_image,) = json_of(
+    (arm_image,) = read_json(
         command("build", "--from", f"{where}@{arm.digest}", "-o", "arm", "--json")
     )
     assert (arm_image["digest"], list(arm_image["arch"])) == (arm.digest, ["arm64"])
@@ -206,13 +209,13 @@ def test_image_is_rebuilt_from_folder(
 ):
     plan = place.plan()
     pushed(place, plan)
-    (artifact,) = artifact_store.find(
+    (artifact,) = artifact_store.find_artifacts(
         client(), place.repository, plan.top.digest, bundle.ARTIFACT_TYPE
     )
     here = elsewhere(place, monkeypatch, tmp_path)
     for name, part in artifact.files.items():
         (here / name).write_bytes(part.data)
-    (built_image,) = json_of(command("build", "--from", ".", "--offline", "--json"))
+    (built_image,) = read_json(command("build", "--from", ".", "--offline", "--json"))
     assert built_image["digest"] == plan.top.digest
 
 
@@ -220,14 +223,14 @@ def test_lock_of_another_image_is_refused(
     place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan, other = place.plan(), place.both()
-    push.push(place.work(), plan)
-    lock_bundle = bundle.of(other.lock, other.target_digests, place.work().project)
-    artifact_store.attach(
+    push.push_target(place.work(), plan)
+    lock_bundle = bundle.create_lock_bundle(other.lock, other.target_digests, place.work().project)
+    artifact_store.attach_artifact(
         client(),
         place.repository,
         plan.top.descriptor,
         bundle.ARTIFACT_TYPE,
-        bundle.parts(lock_bundle),
+        bundle.bundle_files(lock_bundle),
     )
     reference = f"{place.registry.host}/{NAME}:{TARGET}"
     elsewhere(place, monkeypatch, tmp_path)
@@ -251,7 +254,7 @@ def test_lock_of_another_image_is_refused(
 def test_invalid_attachments_are_refused(
     place: Place, command: Command, words: list[str], status: int, message: str
 ):
-    push.push(place.work(), place.plan())
+    push.push_target(place.work(), place.plan())
     result = command("build", *(word.replace("HOST", place.registry.host) for word in words))
     assert (result.status, result.stdout) == (status, "")
     assert message in result.stderr

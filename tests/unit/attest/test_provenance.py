@@ -42,7 +42,7 @@ def sample_statement(
     here: BuildDetails = HERE, arches: tuple[Arch, ...] = sbom_sample.ARCHES
 ) -> bytes:
     lock = sbom_sample.lock()
-    return provenance.statement(lock, sbom_sample.digests_of(lock), arches, here)
+    return provenance.create_statement(lock, sbom_sample.invented_digests(lock), arches, here)
 
 
 def valid(data: bytes) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_statement_is_valid():
 
 def test_subjects_are_index_and_each_manifest():
     lock = sbom_sample.lock()
-    target_digests = sbom_sample.digests_of(lock)
+    target_digests = sbom_sample.invented_digests(lock)
     digests = {
         subject["name"]: subject["digest"]["sha256"]
         for subject in json.loads(sample_statement())["subject"]
@@ -140,8 +140,8 @@ def test_every_input_file_is_listed_once():
 
 def test_archive_of_standalone_python_is_an_input():
     lock = standalone_matrix.lock()
-    digests = sbom_sample.digests_of(lock)
-    predicate = valid(provenance.statement(lock, digests, (Arch.X86_64,), HERE))
+    digests = sbom_sample.invented_digests(lock)
+    predicate = valid(provenance.create_statement(lock, digests, (Arch.X86_64,), HERE))
     archive = standalone_matrix.archive()
     (listed,) = (
         item
@@ -154,11 +154,12 @@ def test_archive_of_standalone_python_is_an_input():
 
 def test_package_names_match_the_sbom():
     lock = sbom_sample.lock()
-    sbom_file = document.sbom(
-        lock, sbom_sample.digests_of(lock), Arch.X86_64, sbom_sample.packages(lock)
+    sbom_file = document.create_sbom(
+        lock, sbom_sample.invented_digests(lock), Arch.X86_64, sbom_sample.package_metadata(lock)
     )
     listed = {
-        part.get("purl", "") for part in json.loads(cyclonedx.document(sbom_file))["components"]
+        part.get("purl", "")
+        for part in json.loads(cyclonedx.cyclonedx_document(sbom_file))["components"]
     }
     needed = {
         item.get("uri", "")
@@ -173,7 +174,9 @@ def test_statement_is_deterministic():
     assert sample_statement() == sample_statement()
     other = msgspec.structs.replace(HERE, invocation="", commit=None)
     assert sample_statement(other) != sample_statement()
-    assert provenance.basis(sample_statement(other)) == provenance.basis(sample_statement())
+    assert provenance.comparable_fields(sample_statement(other)) == provenance.comparable_fields(
+        sample_statement()
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,14 +184,16 @@ def test_statement_is_deterministic():
 )
 def test_different_statements_have_different_bases(change: dict[str, str]):
     other = msgspec.structs.replace(HERE, **change)
-    assert provenance.basis(sample_statement(other)) != provenance.basis(sample_statement())
+    assert provenance.comparable_fields(sample_statement(other)) != provenance.comparable_fields(
+        sample_statement()
+    )
 
 
 @each_row(
     "data", [b"", b"[]", b"{}", b"\xff", sample_statement().replace(b"slsa.dev", b"slsa.example")]
 )
 def test_unrecognized_statements_have_no_basis(data: bytes):
-    assert provenance.basis(data) is None
+    assert provenance.comparable_fields(data) is None
 
 
 def test_builder_is_running_workflow():
@@ -201,17 +206,20 @@ def test_provenance_has_build_details_of_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    memory_registry.alone(monkeypatch, tmp_path)  # not in a git checkout
-    sample = inprocess_project.make(tmp_path)
-    from imgbuild.matrix.project_paths import find
+    memory_registry.isolate_logins(monkeypatch, tmp_path)  # not in a git checkout
+    sample = inprocess_project.write_project(tmp_path)
+    from imgbuild.matrix.project_paths import find_project
 
-    details = provenance.circumstances(find(tmp_path), inprocess_project.TARGET, GITHUB)
+    details = provenance.build_details(find_project(tmp_path), inprocess_project.TARGET, GITHUB)
     assert details.invocation == "https://github.com/me/it/actions/runs/42/attempts/2"
     assert details.commit is None
     text = (tmp_path / "images" / inprocess_project.TARGET / "lock.json").read_bytes()
     assert details.lock == digest_of(text)[7:]
     assert details.matrix == digest_of(sample.matrix.read_bytes())[7:]
-    assert provenance.circumstances(find(tmp_path), inprocess_project.TARGET, {}).invocation == ""
+    assert (
+        provenance.build_details(find_project(tmp_path), inprocess_project.TARGET, {}).invocation
+        == ""
+    )
 
 
 @each_row(
@@ -229,4 +237,4 @@ def test_provenance_has_build_details_of_the_project(
     ],
 )
 def test_published_remote_has_no_credentials_or_local_path(remote: str, expected: str):
-    assert provenance.public(remote) == expected
+    assert provenance.public_url(remote) == expected

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from imgbuild.audit import judge
-from imgbuild.audit.checks.findings import ordered
-from imgbuild.audit.judge import Terms
+from imgbuild.audit.checks.findings import sort_findings
+from imgbuild.audit.judge import AuditTerms
 from imgbuild.errors import InputError
 from imgbuild.matrix.accepted import Waiver
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 from tests.support import audited
 from tests.support.rows import each_row
 
@@ -23,7 +23,7 @@ def package_set(tmp_path):
 
 
 def audit(package_set, terms=None, **more):
-    return judge.audit(package_set, terms, checks=["metadata"], **more)
+    return judge.audit_package_set(package_set, terms, checks=["metadata"], **more)
 
 
 def waiver(subject, package="a", check="metadata"):
@@ -31,16 +31,18 @@ def waiver(subject, package="a", check="metadata"):
 
 
 def finding(severity, check="imports", line=1, message="m"):
-    evidence = Evidence(relation=Relation.NAME, package="a", version="1", file="a.py", line=line)
+    evidence = Evidence(
+        relation=ConflictRelation.NAME, package="a", version="1", file="a.py", line=line
+    )
     return Finding(
         check=check, severity=severity, message=message, where=f"a.py:{line}", evidence=evidence
     )
 
 
 def test_report_names_target_and_architecture(package_set):
-    report = audit(package_set, Terms(target="small"))
+    report = audit(package_set, AuditTerms(target="small"))
     assert (report.target, report.arch, report.ok) == ("small", "x86_64", False)
-    assert audited.subjects(report.findings) == ["b<3", "c"]
+    assert audited.finding_subjects(report.findings) == ["b<3", "c"]
 
 
 def test_findings_are_sorted_by_severity_without_duplicates():
@@ -52,7 +54,7 @@ def test_findings_are_sorted_by_severity_without_duplicates():
         finding(Severity.WARNING),
         finding(Severity.ERROR, line=1),
     ]
-    ordered_findings = ordered(mixed)
+    ordered_findings = sort_findings(mixed)
     assert [(entry.severity, entry.check, entry.where) for entry in ordered_findings] == [
         ("error", "elf", "a.py:9"),
         ("error", "imports", "a.py:1"),
@@ -60,7 +62,7 @@ def test_findings_are_sorted_by_severity_without_duplicates():
         ("warning", "imports", "a.py:1"),
         ("note", "imports", "a.py:1"),
     ]
-    assert ordered(reversed(mixed)) == ordered_findings
+    assert sort_findings(reversed(mixed)) == ordered_findings
 
 
 def test_finding_between_published_packages_is_a_warning(package_set):
@@ -75,7 +77,7 @@ def test_finding_between_published_packages_is_a_warning(package_set):
 
 
 def test_waived_finding_is_a_note_with_the_reason(package_set):
-    report = audit(package_set, Terms(waivers=(waiver("b*"), waiver("c"))))
+    report = audit(package_set, AuditTerms(waivers=(waiver("b*"), waiver("c"))))
     assert report.ok
     assert [finding.severity for finding in report.findings] == [Severity.NOTE, Severity.NOTE]
     assert all("accepted: it was tried" in finding.message for finding in report.findings)
@@ -83,20 +85,20 @@ def test_waived_finding_is_a_note_with_the_reason(package_set):
 
 @pytest.mark.parametrize("unused_waiver", [waiver("z*"), waiver("c", package="b")])
 def test_unused_waiver_is_reported(package_set, unused_waiver):
-    report = audit(package_set, Terms(waivers=(unused_waiver,)))
+    report = audit(package_set, AuditTerms(waivers=(unused_waiver,)))
     assert len([each for each in report.findings if each.severity is Severity.ERROR]) == 2
     (warning,) = [each for each in report.findings if each.severity is Severity.WARNING]
     assert "unused waiver" in warning.message
 
 
 def test_waiver_of_skipped_check_is_not_reported(package_set):
-    report = audit(package_set, Terms(waivers=(waiver("*", check="elf"),)))
+    report = audit(package_set, AuditTerms(waivers=(waiver("*", check="elf"),)))
     assert all(finding.severity is Severity.ERROR for finding in report.findings)
 
 
 def test_unknown_check_is_rejected(package_set):
     with pytest.raises(InputError, match="no such check: nonsense"):
-        judge.audit(package_set, checks=["metadata", "nonsense"])
+        judge.audit_package_set(package_set, checks=["metadata", "nonsense"])
 
 
 LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
@@ -112,12 +114,16 @@ LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
 )
 def test_constraints_on_other_packages_are_ignored(package_set, other):
     versions = {"a": "1", "b": "3"}
-    expected = Terms(constraints=(LEARNED,))
-    assert judge.restricted(Terms(constraints=(LEARNED, other)), versions) == expected
+    expected = AuditTerms(constraints=(LEARNED,))
+    assert (
+        judge.restrict_constraints(AuditTerms(constraints=(LEARNED, other)), versions) == expected
+    )
     missing = msgspec.structs.replace(LEARNED, needs="x", missing=True)
-    assert judge.restricted(Terms(constraints=(missing,)), versions).constraints == (missing,)
-    report = audit(package_set, Terms(constraints=(LEARNED, missing)))
-    assert audited.subjects(report.findings) == ["x", "b<3", "c"]
+    assert judge.restrict_constraints(AuditTerms(constraints=(missing,)), versions).constraints == (
+        missing,
+    )
+    report = audit(package_set, AuditTerms(constraints=(LEARNED, missing)))
+    assert audited.finding_subjects(report.findings) == ["x", "b<3", "c"]
 
 
 @each_row(
@@ -132,7 +138,7 @@ def test_constraints_on_other_packages_are_ignored(package_set, other):
 )
 def test_error_in_code_that_never_ran_is_a_warning(change, severity):
     evidence = Evidence(
-        relation=Relation.NAME, package="a", version="1", file="a/use.py", other="b",
+        relation=ConflictRelation.NAME, package="a", version="1", file="a/use.py", other="b",
         subject="b:Never",
     )  # fmt: skip
     error = Finding(
@@ -142,19 +148,21 @@ def test_error_in_code_that_never_ran_is_a_warning(change, severity):
         package="a", versions="==1", needs="b", unused=True, check="calls", file="a/use.py",
         name="b:Never",
     )  # fmt: skip
-    found = judge.unused(error, [msgspec.structs.replace(entry, **change)])
+    found = judge.relax_learned_finding(error, [msgspec.structs.replace(entry, **change)])
     assert found.severity is severity
     assert ("no version of b is compatible" in found.message) == (severity is Severity.WARNING)
 
 
 def test_removed_attribute_findings_are_included(package_set):
-    read = Evidence(relation=Relation.ATTRIBUTE, package="a", version="1", subject="b.B.gone")
+    read = Evidence(
+        relation=ConflictRelation.ATTRIBUTE, package="a", version="1", subject="b.B.gone"
+    )
     gone = Finding(check="calls", severity=Severity.ERROR, message="gone", where="a", evidence=read)
     waived = waiver("b.B.gone", check="calls")
-    terms = Terms(waivers=(waived,))
+    terms = AuditTerms(waivers=(waived,))
 
     def _audit(checks, past):
-        return judge.audit(package_set, terms, checks=checks, past=past).findings
+        return judge.audit_package_set(package_set, terms, checks=checks, past=past).findings
 
     (finding,) = _audit(["calls"], lambda path: [gone, gone])
     assert (finding.severity, finding.message) == (

@@ -17,7 +17,7 @@ from imgbuild.cache import prune
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
 from imgbuild.system import known_hashes
-from imgbuild.system.reporter import Silent
+from imgbuild.system.reporter import SilentReporter
 from imgbuild.values import sha256
 from tests.support import memory_folders
 from tests.support.hashed import hashed_files
@@ -26,7 +26,7 @@ DATA = b"the bytes of a layer or a wheel"
 DIGEST = f"sha256:{sha256(DATA)}"
 
 
-class Warnings(Silent):
+class Warnings(SilentReporter):
     """Records the warnings."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ def test_warning_has_name_of_input(store, warnings):
 def test_damaged_file_is_detected_by_other_processes(store, warnings):
     """Other processes have no record of the file, as after a copy of the cache."""
     flipped(added(store, "blob"))
-    known_hashes._shared.cache_clear()
+    known_hashes._open_database.cache_clear()
     assert Store.open(store.root, warnings).blob(DIGEST) is None
 
 
@@ -199,10 +199,10 @@ def test_cache_changes_cause_no_rehash(store, tmp_path, reads):
     time.sleep(3 * known_hashes.TICK_NS / 1e9)
     assert cached_path(store, "blob") == path  # linked from outside: hashed
     assert reads == [str(path)]
-    with known_hashes.of_user().relinked(path):
+    with known_hashes.user_known_hashes().relinking(path):
         (tmp_path / "layout").unlink()
-    known_hashes.of_user().touch(path)
-    known_hashes._shared.cache_clear()  # like another process
+    known_hashes.user_known_hashes().touch(path)
+    known_hashes._open_database.cache_clear()  # like another process
     assert Store.open(store.root).blob(DIGEST) == path
     assert reads == [str(path)]
 
@@ -212,7 +212,7 @@ def test_update_of_last_use_causes_no_rehash(store, reads):
     os.utime(path, (1, 1))  # from outside: hashed once
     time.sleep(3 * known_hashes.TICK_NS / 1e9)
     for _ in range(2):
-        known_hashes._shared.cache_clear()
+        known_hashes._open_database.cache_clear()
         assert Store.open(store.root).blob(DIGEST) == path
         assert path.stat().st_mtime > 1
     assert reads == [str(path)]
@@ -220,7 +220,7 @@ def test_update_of_last_use_causes_no_rehash(store, reads):
 
 def test_copy_from_another_disk_is_hashed(store, reads):
     """The caller has checked the source file, not the copy."""
-    with memory_folders.elsewhere(store.root) as folder:
+    with memory_folders.other_file_system(store.root) as folder:
         (folder / "blob").write_bytes(DATA)
         path = store.add_blob(folder / "blob", DIGEST)
     assert store.blob(DIGEST) == path
@@ -229,11 +229,11 @@ def test_copy_from_another_disk_is_hashed(store, reads):
 
 def test_removing_blob_keeps_known_hash_of_layout_link(store, tmp_path, reads):
     path = added(store, "blob")
-    hash_cache = known_hashes.of_user()
-    with hash_cache.relinked(path):
+    hash_cache = known_hashes.user_known_hashes()
+    with hash_cache.relinking(path):
         (tmp_path / "layout").hardlink_to(path)
     store.release()
-    prune.clear(store)
+    prune.clear_cache(store)
     assert not path.exists()
     assert hash_cache.matches(tmp_path / "layout", sha256(DATA))
     assert reads == []

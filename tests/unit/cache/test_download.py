@@ -14,10 +14,10 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, Interrupted, WorkFailed
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.values import sha256
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 from tests.unit.cache.test_transfer import Recorder
 
 DATA = bytes(range(256)) * 2000
@@ -32,8 +32,8 @@ def _direct(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    with serve(Site(files={"x.whl": DATA})) as site:
+def site() -> Iterator[FileSite]:
+    with serve_site(FileSite(files={"x.whl": DATA})) as site:
         yield site
 
 
@@ -43,8 +43,8 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def http() -> Http:
-    return Http(attempts=4, first_wait=0.001, timeout=(5, 5))
+def http() -> HttpClient:
+    return HttpClient(attempts=4, first_wait=0.001, timeout=(5, 5))
 
 
 def locked(data: bytes = DATA, name: str = "x.whl") -> LockedFile:
@@ -55,12 +55,12 @@ def want(*urls: str, data: bytes = DATA) -> FileRequest:
     return FileRequest(locked(data), lambda: urls)
 
 
-def named(site: Site, name: str) -> FileRequest:
+def named(site: FileSite, name: str) -> FileRequest:
     """A request for the file `name` of a site."""
     return FileRequest(locked(site.files[name], name), lambda: [site.url(name)])
 
 
-def fetch(store: Store, http: Http, *wants: FileRequest) -> dict[str, Path]:
+def fetch(store: Store, http: HttpClient, *wants: FileRequest) -> dict[str, Path]:
     return fetch_all(wants, Context(store, http), title="test")
 
 
@@ -72,11 +72,13 @@ def begin(store: Store, data: bytes, whole: bytes = DATA) -> Path:
     return path
 
 
-def starts(site: Site, path: str = "x.whl") -> list[str]:
+def starts(site: FileSite, path: str = "x.whl") -> list[str]:
     return [headers.get("Range", "all") for headers in site.received_requests(path)]
 
 
-def test_downloaded_file_is_not_requested_again(store: Store, http: Http, site: Site) -> None:
+def test_downloaded_file_is_not_requested_again(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     paths = fetch(store, http, want(site.url("x.whl")))
     assert paths[sha256(DATA)].read_bytes() == DATA
 
@@ -89,7 +91,9 @@ def test_downloaded_file_is_not_requested_again(store: Store, http: Http, site: 
     assert list((store.root / "partial").iterdir()) == []
 
 
-def test_many_files_are_downloaded_in_parallel(store: Store, http: Http, site: Site) -> None:
+def test_many_files_are_downloaded_in_parallel(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     files = {f"f{number}": bytes([number]) * (number * 5000) for number in range(30)}
     site.files.update(files)
     wants = [named(site, name) for name in files]
@@ -101,7 +105,7 @@ def test_many_files_are_downloaded_in_parallel(store: Store, http: Http, site: S
     )
 
 
-def test_at_most_four_downloads_run_at_once(store: Store, http: Http, site: Site) -> None:
+def test_at_most_four_downloads_run_at_once(store: Store, http: HttpClient, site: FileSite) -> None:
     gate = threading.Barrier(4, timeout=20)
     site.before = lambda _path: (gate.wait(), None)[1]
     files = {f"f{number}": bytes([number]) * 100 for number in range(8)}
@@ -111,7 +115,9 @@ def test_at_most_four_downloads_run_at_once(store: Store, http: Http, site: Site
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_interrupted_download_resumes(store: Store, http: Http, site: Site, ranges: bool) -> None:
+def test_interrupted_download_resumes(
+    store: Store, http: HttpClient, site: FileSite, ranges: bool
+) -> None:
     site.ranges = ranges
     begin(store, DATA[:1000])
     paths = fetch(store, http, want(site.url("x.whl")))
@@ -119,7 +125,7 @@ def test_interrupted_download_resumes(store: Store, http: Http, site: Site, rang
     assert starts(site) == ["bytes=1000-"]
 
 
-def test_announcement_has_remaining_size(store: Store, http: Http, site: Site) -> None:
+def test_announcement_has_remaining_size(store: Store, http: HttpClient, site: FileSite) -> None:
     seen = Recorder()
     data = DATA * (1 + 3_000_000 // len(DATA))
     begin(store, data[:1_000_000], data)
@@ -133,33 +139,39 @@ def test_announcement_has_remaining_size(store: Store, http: Http, site: Site) -
     assert seen.bars == [(0, len(data))]
 
 
-def test_complete_partial_file_needs_no_request(store: Store, http: Http) -> None:
+def test_complete_partial_file_needs_no_request(store: Store, http: HttpClient) -> None:
     begin(store, DATA)
     paths = fetch(store, http, want("http://localhost:1/never"))
     assert paths[sha256(DATA)].read_bytes() == DATA
 
 
-def test_partial_file_with_other_content_is_discarded(store: Store, http: Http, site: Site) -> None:
+def test_partial_file_with_other_content_is_discarded(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     begin(store, b"z" * 1000)
     paths = fetch(store, http, want(site.url("x.whl")))
     assert paths[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["bytes=1000-", "all"]
 
 
-def test_partial_file_that_is_too_long_is_discarded(store: Store, http: Http, site: Site) -> None:
+def test_partial_file_that_is_too_long_is_discarded(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     begin(store, DATA + b"more")
     fetch(store, http, want(site.url("x.whl")))
     assert starts(site) == ["all"]
 
 
-def test_dropped_connection_resumes_at_last_byte(store: Store, http: Http, site: Site) -> None:
+def test_dropped_connection_resumes_at_last_byte(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     site.cuts = [100_000, 100_000, 0]
     fetch(store, http, want(site.url("x.whl")))
     assert starts(site) == ["all", "bytes=100000-", "bytes=200000-", "bytes=200000-"]
 
 
 def test_dropped_connection_without_content_length_is_retried(
-    store: Store, http: Http, site: Site
+    store: Store, http: HttpClient, site: FileSite
 ) -> None:
     site.announce = False
     site.cuts = [100_000]
@@ -169,7 +181,7 @@ def test_dropped_connection_without_content_length_is_retried(
 
 
 def test_repeatedly_dropped_connection_fails_and_keeps_partial_file(
-    store: Store, http: Http, site: Site
+    store: Store, http: HttpClient, site: FileSite
 ) -> None:
     site.cuts = [10] * 50
     with pytest.raises(FetchFailed, match=r"closed early|connection failed"):
@@ -181,7 +193,9 @@ def test_repeatedly_dropped_connection_fails_and_keeps_partial_file(
     assert starts(site)[-1] == "bytes=40-"
 
 
-def test_file_that_changes_on_server_is_refused(store: Store, http: Http, site: Site) -> None:
+def test_file_that_changes_on_server_is_refused(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     begin(store, DATA[:1000])
     site.files["x.whl"] = DATA[::-1]
     with pytest.raises(
@@ -199,7 +213,7 @@ def test_file_that_changes_on_server_is_refused(store: Store, http: Http, site: 
 @pytest.mark.parametrize("other", [DATA + b"!", DATA[:1500]])
 @pytest.mark.parametrize("begun", [0, 1000, 2000])
 def test_file_of_another_size_is_refused(
-    store: Store, http: Http, site: Site, announce: bool, other: bytes, begun: int
+    store: Store, http: HttpClient, site: FileSite, announce: bool, other: bytes, begun: int
 ) -> None:
     """Status 416 is also handled: the partial file is longer than the file on the server."""
     site.files["x.whl"] = other
@@ -210,7 +224,9 @@ def test_file_of_another_size_is_refused(
     assert store.file(sha256(DATA)) is None
 
 
-def test_short_file_without_content_length_is_refused(store: Store, http: Http, site: Site) -> None:
+def test_short_file_without_content_length_is_refused(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     """Without length and ranges, a short file looks like a dropped connection."""
     site.files["x.whl"] = DATA[:1500]
     site.announce = site.ranges = False
@@ -219,7 +235,7 @@ def test_short_file_without_content_length_is_refused(store: Store, http: Http, 
     assert len(site.requests) == 4
 
 
-def test_next_url_is_tried_after_failure(store: Store, http: Http, site: Site) -> None:
+def test_next_url_is_tried_after_failure(store: Store, http: HttpClient, site: FileSite) -> None:
     site.files["bad/x.whl"] = DATA[::-1]
     urls = [site.url("none/x.whl"), site.url("bad/x.whl"), site.url("x.whl")]
     paths = fetch(store, http, want(*urls))
@@ -227,7 +243,7 @@ def test_next_url_is_tried_after_failure(store: Store, http: Http, site: Site) -
     assert [path for _, path, _ in site.requests] == ["/none/x.whl", "/bad/x.whl", "/x.whl"]
 
 
-def test_download_fails_if_no_url_has_file(store: Store, http: Http, site: Site) -> None:
+def test_download_fails_if_no_url_has_file(store: Store, http: HttpClient, site: FileSite) -> None:
     urls = [site.url("one/x.whl", "me:secret"), site.url("two/x.whl") + "?token=secret"]
     with pytest.raises(FetchFailed, match="could not download") as caught:
         fetch(store, http, want(*urls))
@@ -239,13 +255,15 @@ def test_download_fails_if_no_url_has_file(store: Store, http: Http, site: Site)
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_busy_server_is_retried(store: Store, http: Http, site: Site, status: int) -> None:
+def test_busy_server_is_retried(
+    store: Store, http: HttpClient, site: FileSite, status: int
+) -> None:
     site.refusals = [(status, {}), (status, {"Retry-After": "0"})]
     fetch(store, http, want(site.url("x.whl")))
     assert len(site.requests) == 3
 
 
-def test_busy_server_fails_after_last_retry(store: Store, http: Http, site: Site) -> None:
+def test_busy_server_fails_after_last_retry(store: Store, http: HttpClient, site: FileSite) -> None:
     site.refusals = [(503, {})] * 20
     with pytest.raises(FetchFailed, match="503"):
         fetch(store, http, want(site.url("x.whl")))
@@ -253,35 +271,41 @@ def test_busy_server_fails_after_last_retry(store: Store, http: Http, site: Site
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 410, 451])
-def test_refused_request_is_not_retried(store: Store, http: Http, site: Site, status: int) -> None:
+def test_refused_request_is_not_retried(
+    store: Store, http: HttpClient, site: FileSite, status: int
+) -> None:
     site.refusals = [(status, {})]
     with pytest.raises(FetchFailed, match=str(status)):
         fetch(store, http, want(site.url("x.whl")))
     assert len(site.requests) == 1
 
 
-def test_retry_after_beyond_limit_is_reported(http: Http, site: Site) -> None:
+def test_retry_after_beyond_limit_is_reported(http: HttpClient, site: FileSite) -> None:
     site.refusals = [(429, {"Retry-After": "86400"})]
     with pytest.raises(FetchFailed, match="429") as caught:
-        http.bytes(site.url("x.whl"))
+        http.fetch_bytes(site.url("x.whl"))
     assert "86400 s" in str(caught.value.hint)
 
 
-def test_damaged_cached_file_is_downloaded_again(store: Store, http: Http, site: Site) -> None:
+def test_damaged_cached_file_is_downloaded_again(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     path = fetch(store, http, want(site.url("x.whl")))[sha256(DATA)]
     path.chmod(0o644)
     path.write_bytes(b"short")
     assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
 
 
-def test_wrong_size_in_lock_error_names_file(store: Store, http: Http, site: Site) -> None:
+def test_wrong_size_in_lock_error_names_file(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     fetch(store, http, want(site.url("x.whl")))
     wrong = LockedFile(file="x.whl", size=1, sha256=sha256(DATA))
     with pytest.raises(IntegrityError, match="the lock has 1 bytes"):
         fetch_all([FileRequest(wrong, list)], Context(store, http), title="test")
 
 
-def test_insufficient_disk_space_fails_before_download(store: Store, http: Http) -> None:
+def test_insufficient_disk_space_fails_before_download(store: Store, http: HttpClient) -> None:
     vast = LockedFile(file="vast", size=1 << 60, sha256="0" * 64)
     with pytest.raises(WorkFailed, match="GB free") as caught:
         fetch_all([FileRequest(vast, list)], Context(store, http), title="test")
@@ -289,7 +313,7 @@ def test_insufficient_disk_space_fails_before_download(store: Store, http: Http)
 
 
 def test_failure_stops_other_downloads_and_keeps_partial_files(
-    store: Store, http: Http, site: Site
+    store: Store, http: HttpClient, site: FileSite
 ) -> None:
     big = bytes(8_000_000)
     site.files |= {"big": big}
@@ -313,7 +337,7 @@ def test_failure_stops_other_downloads_and_keeps_partial_files(
 
 
 def test_ctrl_c_keeps_partial_files(
-    store: Store, http: Http, site: Site, monkeypatch: pytest.MonkeyPatch
+    store: Store, http: HttpClient, site: FileSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The interrupt is raised in the main thread while it waits, as in Python."""
     big = bytes(range(250)) * 40_000
@@ -340,13 +364,13 @@ def test_ctrl_c_keeps_partial_files(
 
 
 def test_two_stores_in_one_folder_download_a_file_once(
-    store: Store, http: Http, site: Site
+    store: Store, http: HttpClient, site: FileSite
 ) -> None:
     site.pause = 0.01
     downloads: list[dict[str, Path]] = []
 
     def work() -> None:
-        downloads.append(fetch(Store.open(store.root), Http(), want(site.url("x.whl"))))
+        downloads.append(fetch(Store.open(store.root), HttpClient(), want(site.url("x.whl"))))
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -371,7 +395,7 @@ def test_two_stores_in_one_folder_download_a_file_once(
 )
 def test_downloaded_file_is_correct_after_any_fault(
     tmp_path_factory: pytest.TempPathFactory,
-    http: Http,
+    http: HttpClient,
     size: int,
     begun: bytes,
     right: int,
@@ -383,7 +407,9 @@ def test_downloaded_file_is_correct_after_any_fault(
     data = (DATA * 2)[:size]
     store = Store.open(tmp_path_factory.mktemp("cache"))
     begin(store, data[:right] + begun, data)
-    with serve(Site(files={"x": data}, cuts=list(cuts), ranges=ranges, announce=announce)) as site:
+    with serve_site(
+        FileSite(files={"x": data}, cuts=list(cuts), ranges=ranges, announce=announce)
+    ) as site:
         file_request = FileRequest(locked(data, "x"), lambda: [site.url("x")])
         try:
             paths = fetch_all([file_request], Context(store, http), title="test")

@@ -20,7 +20,7 @@ from imgbuild.errors import InputError
 from imgbuild.oci import layout
 from imgbuild.values import Arch, sha256
 from tests.support import images
-from tests.support.links import OBSTACLES, outside, state
+from tests.support.links import OBSTACLES, folder_state, outside_folder
 from tests.unit.cache.test_damage import DATA, DIGEST, Warnings, added, cached_path, unpacked
 
 OTHER = 65534
@@ -76,9 +76,9 @@ def test_damaged_entry_of_another_user_is_removed(store, warnings, kind):
 @needs_root
 def test_layout_has_no_link_to_file_of_another_user(store, tmp_path):
     """The owner of the file could change the image after it was built and checked."""
-    layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
+    layers = [images.make_layer(tmp_path / "blobs", [images.text_member("word", "x" * 1000)])]
     (record, path) = layers[0]
-    summary = images.summary([(record, store.add_blob(path, record.digest))])
+    summary = images.image_files([(record, store.add_blob(path, record.digest))])
     given(path := store.blob(record.digest))
     assert path is not None
     # through the cache, and only through the layout
@@ -88,24 +88,24 @@ def test_layout_has_no_link_to_file_of_another_user(store, tmp_path):
             config=summary.config, manifest=summary.manifest, layers={record.digest: source}
         )
         out = tmp_path / f"out-{source.stat().st_uid}"
-        layout.write(out, {Arch.X86_64: files}, "tiny")
-        (blob,) = [each.digest for each in layout.read(out).image(Arch.X86_64).layers]
-        assert layout.blob(out, blob).stat().st_uid == 0
-        images.verified(out)
+        layout.write_layout(out, {Arch.X86_64: files}, "tiny")
+        (blob,) = [each.digest for each in layout.read_layout(out).image(Arch.X86_64).layers]
+        assert layout.blob_path(out, blob).stat().st_uid == 0
+        images.verify_layout(out)
 
 
 @needs_root
 def test_layout_layer_of_another_user_is_replaced(tmp_path):
-    layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
-    files = {Arch.X86_64: images.summary(layers)}
-    digest = layout.write(tmp_path / "out", files, "tiny")
-    blob = layout.blob(tmp_path / "out", layers[0][0].digest)
+    layers = [images.make_layer(tmp_path / "blobs", [images.text_member("word", "x" * 1000)])]
+    files = {Arch.X86_64: images.image_files(layers)}
+    digest = layout.write_layout(tmp_path / "out", files, "tiny")
+    blob = layout.blob_path(tmp_path / "out", layers[0][0].digest)
     blob.unlink()
     blob.write_bytes(layers[0][1].read_bytes())
     given(blob)
-    assert not layout.check(tmp_path / "out", digest)
-    layout.write(tmp_path / "out", files, "tiny")
-    assert layout.check(tmp_path / "out", digest)
+    assert not layout.has_complete_image(tmp_path / "out", digest)
+    layout.write_layout(tmp_path / "out", files, "tiny")
+    assert layout.has_complete_image(tmp_path / "out", digest)
     assert blob.stat().st_uid == 0
 
 
@@ -157,14 +157,14 @@ def test_link_instead_of_folder_is_refused_and_removes_nothing(store, tmp_path, 
     added(store, "blob")
     added(store, "file")
     store.put_fact("kind", "key", b"data")
-    elsewhere = outside(tmp_path)
+    elsewhere = outside_folder(tmp_path)
     (elsewhere / "ab").mkdir()
     (elsewhere / "ab" / ("0" * 64)).write_bytes(b"mine")
     (elsewhere / ("0" * 64)).write_bytes(b"mine")
     if (store.root / name).exists():
         (store.root / name).rename(tmp_path / "moved")
     (store.root / name).symlink_to(elsewhere)
-    before = state(elsewhere)
+    before = folder_state(elsewhere)
 
     def use() -> None:
         other = Store.open(store.root)
@@ -176,25 +176,25 @@ def test_link_instead_of_folder_is_refused_and_removes_nothing(store, tmp_path, 
     with pytest.raises(InputError, match=f"{name}: it is a symbolic link"):
         use()
     if name not in ("locks", "scratch", "live"):
-        prune.clear(Store.open(store.root))
-        prune.verify(Store.open(store.root), lambda _: None)
-    assert state(elsewhere) == before
+        prune.clear_cache(Store.open(store.root))
+        prune.verify_entries(Store.open(store.root), lambda _: None)
+    assert folder_state(elsewhere) == before
 
 
 def test_sweep_does_not_follow_link_to_scratch(store, tmp_path):
     """The cache has an unlocked name in `live/`, and `scratch` is a link."""
-    elsewhere = outside(tmp_path)
+    elsewhere = outside_folder(tmp_path)
     (store.root / "live").mkdir()
     (store.root / "live/deep").touch()
     (store.root / "scratch").symlink_to(elsewhere)
-    Store.open(store.root).sweep()
-    assert state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
+    Store.open(store.root).remove_leftovers()
+    assert folder_state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
 def test_partial_download_that_is_a_link_is_not_used(store, tmp_path, kind):
     """An earlier version followed the link and overwrote its target."""
-    elsewhere = outside(tmp_path)
+    elsewhere = outside_folder(tmp_path)
     (store.root / "partial").mkdir()
     path = store.root / "partial" / sha256(DATA)
     if kind == "link":
@@ -206,8 +206,8 @@ def test_partial_download_that_is_a_link_is_not_used(store, tmp_path, kind):
         store.partial(sha256(DATA), stop=lambda: False),
     ):
         pass
-    assert state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
-    assert prune.entries(store) == []
+    assert folder_state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
+    assert prune.list_entries(store) == []
 
 
 @needs_root
@@ -255,7 +255,7 @@ def test_non_file_instead_of_entry_does_not_block(store, tmp_path, kind):
     else:
         assert store.blob(DIGEST) is None
         assert not os.path.lexists(path)
-    assert prune.entries(store) == []
+    assert prune.list_entries(store) == []
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
@@ -312,8 +312,8 @@ def test_users_of_shared_folder_copy_files_from_each_other(shared, kind):
     assert path.is_relative_to(shared / "user-0")
     assert (path.read_bytes(), path.stat().st_uid, path.stat().st_nlink) == (DATA, 0, 1)
     assert cached_path(store, kind) == path
-    assert len(prune.entries(store)) == 1
-    prune.clear(Store.open(shared))
+    assert len(prune.list_entries(store)) == 1
+    prune.clear_cache(Store.open(shared))
     assert theirs.read_bytes() == DATA
     with as_other():
         assert cached_path(Store.open(shared), kind) == theirs
@@ -344,7 +344,7 @@ def test_shared_file_of_another_user_is_used_only_if_valid(shared, change):
 @needs_root
 @pytest.mark.parametrize("kind", ["link", "folder", "file"])
 def test_user_folder_created_by_another_user_is_refused(shared, tmp_path, kind):
-    elsewhere = outside(tmp_path)
+    elsewhere = outside_folder(tmp_path)
     place = shared / "user-0"
     if kind == "link":
         place.symlink_to(elsewhere)
@@ -356,7 +356,7 @@ def test_user_folder_created_by_another_user_is_refused(shared, tmp_path, kind):
         given(place)
     with pytest.raises(InputError, match="user-0"):
         Store.open(shared)
-    assert state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
+    assert folder_state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
 @needs_root

@@ -76,7 +76,7 @@ def test_invalid_hash_is_refused(store: Store, name: str) -> None:
 
 
 def test_file_from_another_disk_is_copied(store: Store) -> None:
-    with memory_folders.elsewhere(store.root) as folder:
+    with memory_folders.other_file_system(store.root) as folder:
         temporary = folder / "file"
         temporary.write_bytes(b"far")
         path = store.add_file(temporary, sha256(b"far"))
@@ -121,10 +121,10 @@ def test_leftovers_are_removed_only_if_unlocked(store: Store) -> None:
         (store.root / "live" / name).touch()
     descriptor = os.open(store.root / "live" / "alive", os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    store.sweep()
+    store.remove_leftovers()
     assert sorted(path.name for path in (store.root / "scratch").iterdir()) == ["alive"]
     os.close(descriptor)
-    store.sweep()
+    store.remove_leftovers()
     assert list((store.root / "scratch").iterdir()) == []
     assert list((store.root / "live").iterdir()) == []
 
@@ -136,7 +136,7 @@ def test_exclusive_lock_admits_one_thread_at_a_time(store: Store) -> None:
     def work() -> None:
         nonlocal inside, most
         for _ in range(10):
-            with store.exclusive("build a/b"):
+            with store.hold_lock("build a/b"):
                 with counter:
                     inside += 1
                     most = max(most, inside)
@@ -154,11 +154,11 @@ def test_exclusive_lock_admits_one_thread_at_a_time(store: Store) -> None:
 
 def test_exclusive_locks_with_other_names_do_not_wait(store: Store) -> None:
     long = "x" * 300
-    with store.exclusive("a"), store.exclusive("b"):
+    with store.hold_lock("a"), store.hold_lock("b"):
         pass
-    with store.exclusive(f"{long}a"), store.exclusive(f"{long}b"):
+    with store.hold_lock(f"{long}a"), store.hold_lock(f"{long}b"):
         pass
-    with store.exclusive("a:b"), store.exclusive("a/b"):
+    with store.hold_lock("a:b"), store.hold_lock("a/b"):
         pass
 
 
@@ -236,7 +236,7 @@ def test_prune_removes_least_recently_used_entries_first(store: Store) -> None:
         age(store, store.file(name), 1000 - number)
     assert store.file(names[0]) is not None  # used now, therefore the most recent
     store.release()
-    report = prune.prune(store, 250)
+    report = prune.prune_cache(store, 250)
     assert (report.removed, report.freed, report.left, report.in_use) == (3, 300, 200, 0)
     assert [name for name in names if store.file(name)] == [names[0], names[4]]
 
@@ -258,7 +258,7 @@ def test_prune_respects_limit_and_keeps_used_entries(
     store.release()
     used_names = {name for at, name in enumerate(names) if at in used}
     assert all(other.blob(name) for name in used_names)
-    report = prune.prune(store, limit)
+    report = prune.prune_cache(store, limit)
     left = {name for name in names if store.blob(name)}
     assert used_names <= left
     total = sum(sizes[at] for at, name in enumerate(names) if name in left)
@@ -267,17 +267,17 @@ def test_prune_respects_limit_and_keeps_used_entries(
 
 
 def test_kernel_cache_is_pruned(store: Store) -> None:
-    folder = store.kernels(f"sha256:{'a' * 64}")
+    folder = store.kernel_folder(f"sha256:{'a' * 64}")
     (folder / "inductor").mkdir()
     (folder / "inductor" / "kernel").write_bytes(bytes(100))
     (folder / "away").symlink_to(store.root / "FORMAT")
     other = Store(store.root)
-    assert prune.clear(other).removed == 0
-    assert store.kernels(f"sha256:{'a' * 64}", make=False) == folder
+    assert prune.clear_cache(other).removed == 0
+    assert store.kernel_folder(f"sha256:{'a' * 64}", make=False) == folder
     store.release()
-    [entry] = prune.entries(other)
+    [entry] = prune.list_entries(other)
     assert (entry.kind, entry.sha256, entry.size > 100) == ("kernels", "a" * 64, True)
-    assert prune.clear(other).removed == 1
+    assert prune.clear_cache(other).removed == 1
     assert not folder.exists()
     assert (store.root / "FORMAT").exists()
 
@@ -288,7 +288,7 @@ def test_prune_keeps_entries_used_by_other_process(store: Store) -> None:
     store.release()
     other = Store.open(store.root)
     assert other.file(name) is not None
-    assert prune.clear(store).removed == 0
+    assert prune.clear_cache(store).removed == 0
     store.drop_file(name)
     assert store.file(name) is not None
     store.release()
@@ -304,17 +304,17 @@ def test_clear_removes_all_entries(store: Store) -> None:
     (store.root / "partial").mkdir()
     (store.root / "partial" / sha256(b"x")).touch()
     store.release()
-    prune.clear(store)
-    assert prune.entries(store) == []
+    prune.clear_cache(store)
+    assert prune.list_entries(store) == []
 
 
 def test_running_download_is_not_cleared(store: Store) -> None:
     with store.partial(sha256(b"x"), stop=lambda: False) as path:
         assert path is not None
         path.write_bytes(b"half")
-        assert prune.clear(Store.open(store.root)).removed == 0
+        assert prune.clear_cache(Store.open(store.root)).removed == 0
         assert path.exists()
-    assert prune.clear(store).freed == 4
+    assert prune.clear_cache(store).freed == 4
 
 
 def test_trim_removes_leftovers_without_using_entries(
@@ -324,7 +324,7 @@ def test_trim_removes_leftovers_without_using_entries(
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     (store.root / "live").mkdir()
     (store.root / "live/dead").touch()
-    assert prune.trim(store) is None
+    assert prune.trim_cache(store) is None
     assert list((store.root / "live").iterdir()) == []
 
 
@@ -351,20 +351,20 @@ def test_process_markers_of_another_user_are_not_removed(folder_of_all: Path) ->
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     if os.geteuid() == 0:
         os.seteuid(12345)
-    store.sweep()
+    store.remove_leftovers()
     assert sorted(path.name for path in (folder_of_all / "live").iterdir()) == [
         "dead", "hidden", "used",
     ]  # fmt: skip
-    assert store.leases() == {"files/used"}
+    assert store.leased_paths() == {"files/used"}
     os.close(descriptor)
 
 
 def test_trim_respects_size_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_file(store, b"a" * 100)
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
-    assert prune.trim(store) is None
+    assert prune.trim_cache(store) is None
     monkeypatch.setenv("IMGBUILD_CACHE_SIZE", "50")
-    report = prune.trim(store)
+    report = prune.trim_cache(store)
     assert report is not None
     assert report.freed == 100
 
@@ -380,7 +380,7 @@ def test_verify_removes_damaged_entries(store: Store) -> None:
     (fact,) = store.root.glob("facts/kind/*/*")
     fact.write_bytes(b"rubbish")
     read: list[int] = []
-    damaged = prune.verify(store, read.append)
+    damaged = prune.verify_entries(store, read.append)
     assert {(entry.kind, entry.sha256) for entry in damaged} == {
         ("file", bad),
         ("blob", layer.removeprefix("sha256:")),
@@ -391,7 +391,7 @@ def test_verify_removes_damaged_entries(store: Store) -> None:
     assert store.file(bad) is None
     assert store.blob(layer) is None
     assert store.fact("kind", "key") is None
-    assert prune.verify(store, read.append) == []
+    assert prune.verify_entries(store, read.append) == []
 
 
 def test_new_process_marker_locked_by_sweep_is_replaced(
@@ -417,5 +417,5 @@ def test_sweep_ignores_process_marker_that_its_process_removes(
     path.parent.mkdir(exist_ok=True)
     path.touch()
     monkeypatch.setattr("imgbuild.cache.processes._remove_scratch", lambda *_: path.unlink())
-    store.sweep()
+    store.remove_leftovers()
     assert not path.exists()

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 
 from imgbuild.cache.transfer import Transfer
-from imgbuild.system.reporter import Silent
+from imgbuild.system.reporter import SilentReporter
 
 
-class Recorder(Silent):
+class Recorder(SilentReporter):
     """Records messages, and for each bar its initial value and total."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Recorder(Silent):
     @contextlib.contextmanager
     def progress(
         self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
-    ) -> Iterator[Silent]:
+    ) -> Iterator[SilentReporter]:
         """Record the arguments of the bar."""
         self.bars.append((done, total))
         self.units.append(unit)
@@ -39,10 +39,10 @@ class Recorder(Silent):
 def test_each_step_continues_the_shared_progress_bar():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000, "b": 1_000_000_000}, 212, seen)
-    total.announce()
-    with total.bar({"b": 1_000_000_000}):
+    total.announce_total()
+    with total.progress_bar({"b": 1_000_000_000}):
         pass
-    with total.bar({"a": 3_000_000_000}):
+    with total.progress_bar({"a": 3_000_000_000}):
         pass
     total.close()
     assert seen.bars == [(0, 4_000_000_000), (1_000_000_000, 4_000_000_000)]
@@ -53,16 +53,16 @@ def test_each_step_continues_the_shared_progress_bar():
 def test_partial_downloads_are_not_announced_again():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000}, 212, seen, here=900_000_000)
-    total.announce()
+    total.announce_total()
     assert seen.messages == ["1 of 212 files to download, 2.1 GB (900.0 MB already downloaded)"]
 
 
 def test_unannounced_files_are_added_to_total():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000}, 10, seen)
-    with total.bar({"a": 3_000_000_000}):
+    with total.progress_bar({"a": 3_000_000_000}):
         pass
-    with total.bar({"c": 500_000_000}):
+    with total.progress_bar({"c": 500_000_000}):
         pass
     assert seen.bars == [(0, 3_000_000_000), (3_000_000_000, 3_500_000_000)]
     assert seen.messages == ["1 more file to download, 500.0 MB"]
@@ -71,6 +71,6 @@ def test_unannounced_files_are_added_to_total():
 def test_empty_transfer_is_reported_once():
     seen = Recorder()
     total = Transfer({}, 91, seen)
-    total.announce()
+    total.announce_total()
     total.close()
     assert (seen.messages, seen.bars) == (["0 of 91 files to download"], [])

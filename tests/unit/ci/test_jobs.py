@@ -11,11 +11,11 @@ from imgbuild.ci.choosing import JobPlan, JobQuery
 from imgbuild.ci.published import TaggedImage
 from imgbuild.cli import _ci_options
 from imgbuild.errors import InputError
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.project_paths import Project
-from imgbuild.matrix.select import select
-from imgbuild.pipeline.session import Options, open_session
-from imgbuild.registry.client import Client
+from imgbuild.matrix.select import select_targets
+from imgbuild.pipeline.session import SessionOptions, open_session
+from imgbuild.registry.client import RegistryClient
 from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage
 from imgbuild.system.console import console
@@ -26,10 +26,10 @@ from tests.support.ci_jobs_sample import (
     _place,
     _sample,
     _shared_sample,
-    of,
+    make_jobs,
     read_settings,
 )
-from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
+from tests.support.inprocess_project import TARGET, UNLOCKED, SampleProject
 
 __all__ = ["_place", "_sample", "_shared_sample"]  # fixtures
 
@@ -56,36 +56,38 @@ def test_invalid_settings_are_reported_with_location(sample):
 
 def test_empty_gate_is_refused(sample):
     with pytest.raises(InputError, match="no tier"):
-        read_settings(sample, "gate: [gpu]\n").gated((), gpu=False)
+        read_settings(sample, "gate: [gpu]\n").with_required_tiers((), gpu=False)
 
 
 # -- jobs
 
 
 def test_jobs_are_in_dependency_order(sample):
-    target_jobs = of(sample)
-    assert [job.id for job in target_jobs.all] == [
+    target_jobs = make_jobs(sample)
+    assert [job.id for job in target_jobs.all_jobs] == [
         f"{TARGET}@x86_64", f"{TARGET}@x86_64-gpu", f"{TARGET}@publish",
     ]  # fmt: skip
     seen: set[str] = set()
-    for job in target_jobs.all:
+    for job in target_jobs.all_jobs:
         assert set(job.needs) <= seen
         seen.add(job.id)
     [publish] = target_jobs.publish
     assert set(publish.needs) == seen - {publish.id}
-    assert {job.digest for job in target_jobs.all} == {sample.target_digests.digest}
+    assert {job.digest for job in target_jobs.all_jobs} == {sample.target_digests.digest}
 
 
 def test_every_architecture_is_tested_and_one_job_pushes(sample):
     ci_settings = read_settings(sample, RUNNERS)
-    target_jobs = jobs.jobs(UNLOCKED, BOTH, None, ci_settings)
+    target_jobs = jobs.create_jobs(UNLOCKED, BOTH, None, ci_settings)
     assert [("push" in job.steps) for job in target_jobs.image] == [True, False]
     assert [job.arch for job in target_jobs.gpu] == [Arch.X86_64]  # if a machine has one
     assert target_jobs.digest == ""
 
 
 def test_sif_jobs_run_after_each_architecture_is_tagged(sample):
-    target_jobs = jobs.jobs(UNLOCKED, BOTH, None, read_settings(sample, RUNNERS + "sif: true\n"))
+    target_jobs = jobs.create_jobs(
+        UNLOCKED, BOTH, None, read_settings(sample, RUNNERS + "sif: true\n")
+    )
     assert [job.id for job in target_jobs.sif] == [
         f"{UNLOCKED}@x86_64-sif",
         f"{UNLOCKED}@arm64-sif",
@@ -93,31 +95,33 @@ def test_sif_jobs_run_after_each_architecture_is_tagged(sample):
 
 
 def test_job_without_suitable_machine_is_refused(sample):
-    target_jobs = of(sample, again=True)
-    assert [job.runner for job in target_jobs.all] == [("a",), ("b",), ("g",), ("a",)]
+    target_jobs = make_jobs(sample, again=True)
+    assert [job.runner for job in target_jobs.all_jobs] == [("a",), ("b",), ("g",), ("a",)]
     small = RUNNERS.replace("disk: 10", "disk: 1")
     with pytest.raises(InputError, match=r"requires a machine with x86_64 with \d+ GB"):
-        of(sample, small)
+        make_jobs(sample, small)
 
 
 def test_gpu_tier_requires_machine_with_gpu(sample):
     without = "".join(f"{line}\n" for line in RUNNERS.splitlines() if "gpus" not in line)
     with pytest.raises(InputError, match=r"tier gpu, but no machine in ci\.yaml has enough GPUs"):
-        of(sample, without)
-    assert of(sample, without, gate="gate: [static]\n").gpu == ()
+        make_jobs(sample, without)
+    assert make_jobs(sample, without, gate="gate: [static]\n").gpu == ()
 
 
 # -- selection of targets
 
 
 def chosen(
-    sample: Sample, query: JobQuery, published: dict[str, TaggedImage], more: str = ""
+    sample: SampleProject, query: JobQuery, published: dict[str, TaggedImage], more: str = ""
 ) -> JobPlan:
     """The targets chosen among all targets of the matrix."""
-    matrix = load(sample.matrix)
-    selected = select(matrix, [], everything=True, arches=[])
+    matrix = load_matrix(sample.matrix)
+    selected = select_targets(matrix, [], everything=True, arches=[])
     ci_settings = read_settings(sample, RUNNERS + more)
-    return choosing.choose(Project(matrix=sample.matrix), selected, ci_settings, query, published)
+    return choosing.choose_jobs(
+        Project(matrix=sample.matrix), selected, ci_settings, query, published
+    )
 
 
 def test_published_digest_has_no_jobs(sample):
@@ -137,9 +141,9 @@ def test_retired_target_has_jobs_only_if_named(sample):
     read_settings(sample, RUNNERS)
 
     def _of(*names: str) -> list[str]:
-        session = open_session(sample.matrix, Options())
-        plan = settings.read(session.project)
-        job_plan = _ci_options.chosen(
+        session = open_session(sample.matrix, SessionOptions())
+        plan = settings.read_ci_settings(session.project)
+        job_plan = _ci_options.choose_ci_jobs(
             session, list(names), JobQuery(), plan, None, [], everything=not names
         )
         return [target.target for target in job_plan.targets]
@@ -156,7 +160,7 @@ def test_missing_sif_of_published_target_is_created_in_later_run(sample):
         there = {TARGET: TaggedImage(digest=sample.target_digests.digest, sifs=sifs)}
         job_plan = chosen(sample, JobQuery(), there, "sif: true\n")
         [target] = [target for target in job_plan.targets if target.target == TARGET]
-        [job] = target.all
+        [job] = target.all_jobs
         assert (job.id, job.steps, job.runner) == (
             f"{TARGET}@x86_64-sif", ("gate", "pull", "sif"), ("a",),
         )  # fmt: skip
@@ -174,11 +178,14 @@ def test_target_without_gpu_machine_has_jobs_for_changes_under_review():
     """Therefore `ci report --strict` passes: all targets of this repository have such jobs."""
     root = Path(__file__).parents[3]
     project = Project(matrix=root / "matrix.yaml")
-    selected = select(load(project.matrix), [], everything=True, arches=[])
-    ci_settings = settings.read(project)
+    selected = select_targets(load_matrix(project.matrix), [], everything=True, arches=[])
+    ci_settings = settings.read_ci_settings(project)
     whole, reviewed = (
-        {item.target for item in choosing.choose(project, selected, item, JobQuery(), {}).passed}
-        for item in (ci_settings, ci_settings.gated((), gpu=False))
+        {
+            item.target
+            for item in choosing.choose_jobs(project, selected, item, JobQuery(), {}).passed
+        }
+        for item in (ci_settings, ci_settings.with_required_tiers((), gpu=False))
     )
     assert whole > reviewed
     assert reviewed == set()
@@ -205,9 +212,9 @@ def test_target_without_machine_does_not_affect_others(sample):
 
 def test_published_targets_are_read_from_tags(place, tmp_path):
     done = place.push()
-    selected = select(load(place.sample.matrix), [], everything=True, arches=[])
+    selected = select_targets(load_matrix(place.sample.matrix), [], everything=True, arches=[])
     client = place.work().client
-    assert published.read(client, place.repository, selected) == {
+    assert published.read_published_state(client, place.repository, selected) == {
         TARGET: TaggedImage(digest=done.digest)
     }
     file = tmp_path / "x.sif"
@@ -217,8 +224,8 @@ def test_published_targets_are_read_from_tags(place, tmp_path):
         name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
         digest=digest_of(b"a SIF"), size=5, image=image,
     )  # fmt: skip
-    pushing.push(client, place.repository, sif)
-    assert published.read(client, place.repository, selected, sifs=True) == {
+    pushing.push_sif(client, place.repository, sif)
+    assert published.read_published_state(client, place.repository, selected, sifs=True) == {
         TARGET: TaggedImage(digest=done.digest, sifs={Arch.X86_64: image})
     }
 
@@ -227,8 +234,8 @@ def test_unauthorized_response_counts_as_empty_repository(place, capsys):
     """Some registries return this status for a repository that does not exist yet."""
     place.push()
     place.registry.auth, place.registry.login = "basic", ("me", "secret")
-    selected = select(load(place.sample.matrix), [], everything=True, arches=[])
-    client = Client(first_wait=0.001, attempts=1, origin=True, reporter=console)
-    assert published.read(client, place.repository, selected) == {}
+    selected = select_targets(load_matrix(place.sample.matrix), [], everything=True, arches=[])
+    client = RegistryClient(first_wait=0.001, attempts=1, origin=True, reporter=console)
+    assert published.read_published_state(client, place.repository, selected) == {}
     warning = " ".join(capsys.readouterr().err.split())
     assert "returned status 401 and is treated as empty" in warning

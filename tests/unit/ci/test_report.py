@@ -15,12 +15,12 @@ from tests.support.ci_jobs_sample import (
     RUNNERS,
     _sample,
     _shared_sample,
-    ended,
-    of,
-    passed,
+    make_jobs,
     read_settings,
+    write_ended_step,
+    write_passed_job,
 )
-from tests.support.inprocess_project import TARGET, Command, Sample
+from tests.support.inprocess_project import TARGET, Command, SampleProject
 
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 
@@ -29,58 +29,62 @@ __all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
 def test_target_outcome_follows_from_jobs(sample, tmp_path):
-    target_jobs = of(sample)
-    assert report.verdict(tmp_path, target_jobs).outcome == "unfinished"
-    passed(tmp_path, target_jobs.image[0])
-    passed(tmp_path, target_jobs.gpu[0])
-    assert report.verdict(tmp_path, target_jobs).outcome == "tested"
-    passed(tmp_path, target_jobs.publish[0])
-    verdict = report.verdict(tmp_path, target_jobs)
+    target_jobs = make_jobs(sample)
+    assert report.target_outcome(tmp_path, target_jobs).outcome == "unfinished"
+    write_passed_job(tmp_path, target_jobs.image[0])
+    write_passed_job(tmp_path, target_jobs.gpu[0])
+    assert report.target_outcome(tmp_path, target_jobs).outcome == "tested"
+    write_passed_job(tmp_path, target_jobs.publish[0])
+    verdict = report.target_outcome(tmp_path, target_jobs)
     assert (verdict.outcome, verdict.seconds) == ("published", 12.0)
 
 
 def test_target_without_started_publish_job_is_unfinished(sample, tmp_path):
     """The machine of the publish job failed before the first step, or there was none."""
-    target_jobs = of(sample, gate="gate: [static]\nsif: true\n")
-    passed(tmp_path, target_jobs.image[0])
-    assert report.verdict(tmp_path, target_jobs).outcome == "tested"  # for a change under review
-    verdict = report.verdict(tmp_path, target_jobs, published=True)
-    assert (verdict.outcome, verdict.bad) == ("unfinished", True)
+    target_jobs = make_jobs(sample, gate="gate: [static]\nsif: true\n")
+    write_passed_job(tmp_path, target_jobs.image[0])
+    assert (
+        report.target_outcome(tmp_path, target_jobs).outcome == "tested"
+    )  # for a change under review
+    verdict = report.target_outcome(tmp_path, target_jobs, published=True)
+    assert (verdict.outcome, verdict.needs_attention) == ("unfinished", True)
     assert verdict.error == f"not run: {TARGET}@publish, {TARGET}@x86_64-sif"
     assert verdict.repeat.startswith(f"imgbuild ci script {TARGET}@publish --registry ")
-    passed(tmp_path, target_jobs.publish[0])
-    verdict = report.verdict(tmp_path, target_jobs, published=True)
+    write_passed_job(tmp_path, target_jobs.publish[0])
+    verdict = report.target_outcome(tmp_path, target_jobs, published=True)
     assert (verdict.outcome, verdict.job) == ("unfinished", f"{TARGET}@x86_64-sif")
-    passed(tmp_path, target_jobs.sif[0])
-    assert report.verdict(tmp_path, target_jobs, published=True).outcome == "published"
+    write_passed_job(tmp_path, target_jobs.sif[0])
+    assert report.target_outcome(tmp_path, target_jobs, published=True).outcome == "published"
 
 
 def test_report_is_printed_as_table_markdown_and_issue(sample, tmp_path):
-    target_jobs = of(sample)
+    target_jobs = make_jobs(sample)
     [image] = target_jobs.image
-    ended(tmp_path, image, "check")
-    ended(tmp_path, image, "audit", 4)
+    write_ended_step(tmp_path, image, "check")
+    write_ended_step(tmp_path, image, "audit", 4)
     document = {"message": "one | two\nthree", "hint": "pin it"}
-    codec.write(results.place(tmp_path, image.id, "audit.answer.json"), document)
+    codec.write_document(results.result_path(tmp_path, image.id, "audit.answer.json"), document)
     done = SkippedTarget(
         target="other", digest=sample.target_digests.digest, outcome="published", reason="as it is"
     )
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
-    overview = report.overview(tmp_path, JobPlan(targets=(target_jobs,), passed=(done, gone)))
-    assert [target.target for target in overview.needing_attention(strict=False)] == [TARGET]
-    assert [target.target for target in overview.needing_attention(strict=True)] == [
+    overview = report.job_overview(tmp_path, JobPlan(targets=(target_jobs,), passed=(done, gone)))
+    assert [target.target for target in overview.outcomes_needing_attention(strict=False)] == [
+        TARGET
+    ]
+    assert [target.target for target in overview.outcomes_needing_attention(strict=True)] == [
         TARGET,
         "third",
     ]
-    text = report.markdown(overview)
+    text = report.overview_markdown(overview)
     assert f"| {TARGET} | ❌ failed | `{TARGET}@x86_64` audit | one \\| two three |" in text
     assert "| other | ✅ published |" in text
-    issue = report.issue(overview.needing_attention(strict=False)[0])
+    issue = report.issue_text(overview.outcomes_needing_attention(strict=False)[0])
     assert "exit status 4" in issue
     assert "    one | two\n    three" in issue
     line = f"imgbuild ci script {TARGET}@x86_64 --no-push > job.sh && bash job.sh"
     assert f"    {line}\n" in issue
-    assert "imgbuild ci script" not in report.issue(overview.targets[2])
+    assert "imgbuild ci script" not in report.issue_text(overview.targets[2])
 
 
 # -- the command line
@@ -88,9 +92,9 @@ def test_report_is_printed_as_table_markdown_and_issue(sample, tmp_path):
 
 @pytest.fixture(name="command")
 def _command(
-    sample: Sample, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sample: SampleProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    memory_registry.alone(monkeypatch, sample.folder)
+    memory_registry.isolate_logins(monkeypatch, sample.folder)
     return Command(monkeypatch, capsys)
 
 
@@ -114,7 +118,7 @@ def test_nightly_report_requires_published_images(sample, command):
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
     (sample.folder / "jobs.json").write_text(chosen)
     [target] = codec.decode(chosen.encode(), JobPlan, file="stdout").targets
-    passed(sample.folder / "build/ci", target.image[0])
+    write_passed_job(sample.folder / "build/ci", target.image[0])
     words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")
     assert command(*words).status == 0
     assert not (sample.folder / "issues").exists()
@@ -155,8 +159,8 @@ def test_invalid_options_are_refused(sample, command, words, message):
 
 def test_report_lists_only_targets_with_results(sample, command):
     read_settings(sample, RUNNERS + "gate: [static]\n")
-    [image] = of(sample, RUNNERS + "gate: [static]\n").image
-    passed(sample.folder / "build/ci", image)
+    [image] = make_jobs(sample, RUNNERS + "gate: [static]\n").image
+    write_passed_job(sample.folder / "build/ci", image)
     done = command("ci", "report", "--json")
     assert done.status == 0
     assert [
@@ -167,7 +171,7 @@ def test_report_lists_only_targets_with_results(sample, command):
 def test_strict_report_fails_for_target_without_machine(sample, command):
     read_settings(sample, RUNNERS)
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
-    codec.write(sample.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))
+    codec.write_document(sample.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))
     words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")
     done = command(*words, "--summary", "page")
     assert done.status == 0

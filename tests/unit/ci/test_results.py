@@ -9,41 +9,47 @@ import msgspec
 
 from imgbuild.ci import results
 from imgbuild.ci.results import FirstError
-from tests.support.ci_jobs_sample import _sample, _shared_sample, ended, of, passed
+from tests.support.ci_jobs_sample import (
+    _sample,
+    _shared_sample,
+    make_jobs,
+    write_ended_step,
+    write_passed_job,
+)
 from tests.support.rows import each_row
 
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
 def test_result_counts_only_for_its_digest(sample, tmp_path):
-    [job] = of(sample).image
-    passed(tmp_path, job)
-    assert results.read(tmp_path, job).passed
+    [job] = make_jobs(sample).image
+    write_passed_job(tmp_path, job)
+    assert results.read_result(tmp_path, job).passed
     other = msgspec.structs.replace(job, digest=f"sha256:{'0' * 64}")
-    assert not results.read(tmp_path, other).started
+    assert not results.read_result(tmp_path, other).is_started
 
 
 def test_job_has_not_passed_before_its_end(sample, tmp_path):
-    [job] = of(sample).image
+    [job] = make_jobs(sample).image
     for step in job.steps:
-        ended(tmp_path, job, step)
-    result = results.read(tmp_path, job)
-    assert (result.passed, result.failed, result.started) == (False, "", True)
-    ended(tmp_path, job, "smoke", 3)
-    result = results.read(tmp_path, job)
+        write_ended_step(tmp_path, job, step)
+    result = results.read_result(tmp_path, job)
+    assert (result.passed, result.failed, result.is_started) == (False, "", True)
+    write_ended_step(tmp_path, job, "smoke", 3)
+    result = results.read_result(tmp_path, job)
     assert (result.passed, result.failed, result.exit_code) == (False, "smoke", 3)
 
 
 def test_damaged_result_file_is_ignored(sample, tmp_path):
-    [job] = of(sample).image
-    passed(tmp_path, job)
-    results.place(tmp_path, job.id, "job.json").write_text("{")
-    assert not results.read(tmp_path, job).passed
+    [job] = make_jobs(sample).image
+    write_passed_job(tmp_path, job)
+    results.result_path(tmp_path, job.id, "job.json").write_text("{")
+    assert not results.read_result(tmp_path, job).passed
 
 
 def error(folder: Path, answer: object, status: int = 1) -> FirstError:
     """The first error of the audit step with the command output `answer`."""
-    place = results.place(folder, "t@x86_64", "audit.answer.json")
+    place = results.result_path(folder, "t@x86_64", "audit.answer.json")
     place.parent.mkdir()
     place.write_text(answer if isinstance(answer, str) else json.dumps(answer))
     return results.first_error(folder, "t@x86_64", "audit", status)

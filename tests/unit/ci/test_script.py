@@ -12,8 +12,8 @@ import pytest
 from imgbuild import codec
 from imgbuild.plan import image_digests
 from imgbuild.values import Arch
-from tests.support.ci_jobs_sample import RUNNERS, _sample, _shared_sample, of, script
-from tests.support.inprocess_project import TARGET, Sample
+from tests.support.ci_jobs_sample import RUNNERS, _sample, _shared_sample, job_script, make_jobs
+from tests.support.inprocess_project import TARGET, SampleProject
 
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 REGISTRY = "registry.example/rl"
@@ -33,8 +33,8 @@ def command(text: str, step: str) -> list[str]:
 
 
 def test_image_is_pushed_before_gpu_tests_and_tagged_last(sample):
-    target_jobs = of(sample, RUNNERS + "sif: true\n")
-    text = script(sample, target_jobs, key=Path("/a/key"))
+    target_jobs = make_jobs(sample, RUNNERS + "sif: true\n")
+    text = job_script(sample, target_jobs, key=Path("/a/key"))
     steps = [words[1] for words in calls(text) if words[0] in ("begin", "step")]
     assert steps == [
         f"{TARGET}@x86_64", "check", "audit", "build", "smoke", "push",
@@ -54,7 +54,9 @@ def test_image_is_pushed_before_gpu_tests_and_tagged_last(sample):
 
 
 def test_steps_are_commands_with_options(sample):
-    text = script(sample, of(sample), key=Path("/a/key"), through="root", plain_http=("h:1",))
+    text = job_script(
+        sample, make_jobs(sample), key=Path("/a/key"), through="root", plain_http=("h:1",)
+    )
     plain, place = ["--plain-http", "h:1"], f"{REGISTRY}@{sample.target_digests.digest}"
     assert command(text, "check") == ["lock", "--check", TARGET]
     assert command(text, "smoke") == [
@@ -70,9 +72,11 @@ def test_steps_are_commands_with_options(sample):
 
 
 def test_script_neither_pushes_without_registry_nor_signs_without_key(sample):
-    steps = [words[1] for words in calls(script(sample, of(sample))) if words[0] == "step"]
+    steps = [
+        words[1] for words in calls(job_script(sample, make_jobs(sample))) if words[0] == "step"
+    ]
     assert "sign" not in steps
-    bare = script(sample, of(sample), registry="")
+    bare = job_script(sample, make_jobs(sample), registry="")
     bare_steps = [words[1] for words in calls(bare) if words[0] in ("begin", "step")]
     assert bare_steps == [
         f"{TARGET}@x86_64", "check", "audit", "build", "smoke",
@@ -84,9 +88,9 @@ def test_script_neither_pushes_without_registry_nor_signs_without_key(sample):
 
 def test_step_key_depends_on_tiers_and_image(sample):
     def _key(gate: str, digest: str = sample.target_digests.digest) -> str:
-        target_jobs = of(sample, gate=f"gate: {gate}\n")
+        target_jobs = make_jobs(sample, gate=f"gate: {gate}\n")
         image = tuple(msgspec.structs.replace(job, digest=digest) for job in target_jobs.image)
-        text = script(sample, msgspec.structs.replace(target_jobs, image=image))
+        text = job_script(sample, msgspec.structs.replace(target_jobs, image=image))
         return next(line.split()[2] for line in text.splitlines() if " step smoke" in line)
 
     assert _key("[static]") == _key("[static]")
@@ -94,38 +98,40 @@ def test_step_key_depends_on_tiers_and_image(sample):
 
 
 def test_second_build_verifies_each_layer(sample):
-    text = script(sample, of(sample, again=True))
+    text = job_script(sample, make_jobs(sample, again=True))
     builds = [words[2:] for words in calls(text) if words[:2] == ["step", "build"]]
     assert builds == [["build", TARGET], ["build", TARGET, "--verify"]]
 
 
 def test_cves_step_runs_only_if_configured(sample):
-    assert "step cves" not in script(sample, of(sample))
+    assert "step cves" not in job_script(sample, make_jobs(sample))
     settings = RUNNERS + "cves: {severity: critical, ignore_unfixed: true}\n"
-    assert command(script(sample, of(sample, settings), settings), "cves") == [
+    assert command(job_script(sample, make_jobs(sample, settings), settings), "cves") == [
         "cves", TARGET, "--arch", "x86_64", "--severity", "critical", "--ignore-unfixed",
     ]  # fmt: skip
     settings = RUNNERS + "cves: {}\n"
-    words = command(script(sample, of(sample, settings), settings), "cves")
+    words = command(job_script(sample, make_jobs(sample, settings), settings), "cves")
     assert words[4:] == ["--severity", "high"]
 
 
 def test_image_over_size_budget_is_refused(sample):
-    target_jobs = of(sample)
+    target_jobs = make_jobs(sample)
     large = msgspec.structs.replace(sample.target_digests.arch[Arch.X86_64], size=2_500_000)
     target_digests = msgspec.structs.replace(sample.target_digests, arch={Arch.X86_64: large})
-    codec.write(image_digests.digests_path(sample.folder / "images", TARGET), target_digests)
-    text = script(sample, target_jobs, RUNNERS + "budget: {'cu124*': 2, '*': 9}\n")
+    codec.write_document(
+        image_digests.digests_path(sample.folder / "images", TARGET), target_digests
+    )
+    text = job_script(sample, target_jobs, RUNNERS + "budget: {'cu124*': 2, '*': 9}\n")
     [(_, step, status, answer, message)] = [c for c in calls(text) if c[0] == "refuse"]
     assert (step, status) == ("size", "1")
     assert json.loads(answer)["message"] == message
     assert message.endswith("size of 2.5 MB, more than the budget of 2 MB")
-    wide = script(sample, target_jobs, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
+    wide = job_script(sample, target_jobs, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
     assert not [words for words in calls(wide) if words[0] == "refuse"]
 
 
 def test_slurm_gpu_tests_are_queued_during_builds(sample):
-    text = script(sample, of(sample), slurm=("--partition=gpu", "--sbatch=--qos=high"))
+    text = job_script(sample, make_jobs(sample), slurm=("--partition=gpu", "--sbatch=--qos=high"))
     smoke = [
         "smoke", TARGET, "--arch", "x86_64", "--tier", "gpu", "--on", "slurm",
         "--sbatch=--gpus-per-node=1", "--partition=gpu", "--sbatch=--qos=high",
@@ -141,10 +147,10 @@ def test_slurm_gpu_tests_are_queued_during_builds(sample):
 
 
 @pytest.mark.parametrize("word", ["it's", "$(touch /x)", "`x`", 'a "b"', "a\nb", "; rm -rf *"])
-def test_every_value_is_one_shell_word(sample: Sample, word: str):
+def test_every_value_is_one_shell_word(sample: SampleProject, word: str):
     folder = sample.folder / word
-    text = script(
-        sample, of(sample), results=folder, key=folder / "key", plain_http=(word,),
+    text = job_script(
+        sample, make_jobs(sample), results=folder, key=folder / "key", plain_http=(word,),
         selection=(word,), slurm=(f"--sbatch={word}",),
     )  # fmt: skip
     words = shlex.split(text, comments=True)

@@ -23,11 +23,11 @@ def imgbuild(
     index.wheel("ray", "2.50.0")
     text = extended.MATRIX.replace(
         "targets:\n",
-        f"indexes:\n  pypi: {{url: '{folder_index.write(index, tmp_path / 'index')}',"
+        f"indexes:\n  pypi: {{url: '{folder_index.write_index(index, tmp_path / 'index')}',"
         " upload_times: none}\ntargets:\n",
         1,
     )
-    matrix = extended.repository(tmp_path / "ours", text)
+    matrix = extended.create_repository(tmp_path / "ours", text)
     monkeypatch.chdir(matrix.parent)
     return Command(monkeypatch, capsys)
 

@@ -244,7 +244,7 @@ def test_code_is_audited_against_an_environment(imgbuild: Command, tmp_path: Pat
     info.mkdir(parents=True)
     (site / "trl").mkdir()
     (site / "trl" / "__init__.py").write_text(TRL)
-    (info / "METADATA").write_bytes(wheels.metadata("trl", "1.0"))
+    (info / "METADATA").write_bytes(wheels.minimal_metadata("trl", "1.0"))
     (info / "RECORD").write_text("trl/__init__.py,,\ntrl-1.0.dist-info/METADATA,,\n")
     words = ("--environment", str(site), "--python", "3.11", "--code", "train.py", "--offline")
     answer = imgbuild("audit", *words)
@@ -293,13 +293,15 @@ def project(
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     store = Store.open()
     sources = {name: text.encode() for name, text in PACKAGES["trl"].items()}
-    wheel = samples.add(store, samples.write_wheel(tmp_path, "trl", "1.0", sources), "trl")
+    wheel = samples.add_to_store(store, samples.write_wheel(tmp_path, "trl", "1.0", sources), "trl")
     store.release()
     folder = tmp_path / "project"
     folder.mkdir()
-    matrix = extended.read(extended.repository(folder, extended.ROW, samples.lock(wheel)))
+    matrix = extended.read_extended(
+        extended.create_repository(folder, extended.ROW, samples.lock(wheel))
+    )
     lock = lock_file.make_lock(matrix, "ours", {Arch.X86_64: Resolution(wheels=(wheel,))})
-    codec.write(lock_file.lock_path(folder / "images", "ours"), lock)
+    codec.write_document(lock_file.lock_path(folder / "images", "ours"), lock)
     (folder / "train.py").write_text(BAD)
     monkeypatch.chdir(folder)
     return Command(monkeypatch, capsys)
@@ -320,10 +322,10 @@ def test_lock_warns_of_errors_in_project_code(
     project: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = open_session(None)
-    cached_code_audit.warn(session, "ours", Arch.X86_64)
+    cached_code_audit.warn_of_command_errors(session, "ours", Arch.X86_64)
     assert capsys.readouterr().err == ""
     project("audit", "--select", "imports")
-    cached_code_audit.warn(session, "ours", Arch.X86_64)
+    cached_code_audit.warn_of_command_errors(session, "ours", Arch.X86_64)
     assert f"{PASSES}: use processing_class" in capsys.readouterr().err
 
 
@@ -333,7 +335,9 @@ def test_command_and_variables_are_checked_before_run(
     project("audit", "--select", "imports")
     session = open_session(None)
     words = ["llamafactory-cli", "train"]
-    cached_code_audit.warn(session, "ours", Arch.X86_64, words, {"NCCL_DEBUG": "INFO"})
+    cached_code_audit.warn_of_command_errors(
+        session, "ours", Arch.X86_64, words, {"NCCL_DEBUG": "INFO"}
+    )
     err = capsys.readouterr().err
     message = "runs llamafactory-cli of llamafactory, which is not in the package set"
     assert f"command line:1:17: IMG305 {message}" in err

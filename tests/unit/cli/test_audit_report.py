@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imgbuild.cli._audit_findings import audit_lines
-from imgbuild.report import Evidence, Finding, Relation, Report, Severity, Unread
+from imgbuild.report import ConflictRelation, Evidence, Finding, Report, Severity, UncheckedPart
 
 
 def finding(severity: Severity, line: int, subject: str = "vllm:Gone") -> Finding:
@@ -14,7 +14,7 @@ def finding(severity: Severity, line: int, subject: str = "vllm:Gone") -> Findin
         where=f"trl 1.0 trl/trainer/grpo_trainer.py:{line}",
         remedy="choose versions of trl and vllm released at about the same time",
         evidence=Evidence(
-            relation=Relation.NAME,
+            relation=ConflictRelation.NAME,
             package="trl",
             version="1.0",
             other="vllm",
@@ -34,8 +34,10 @@ REPORT = Report(
         finding(Severity.NOTE, 6, "vllm:Corner"),
     ),
     unread=(
-        Unread(what="odd==1.0", why="no wheel of the index fits this machine", required=True),
-        Unread(what="shared objects of torch", why="their wheels were not downloaded"),
+        UncheckedPart(
+            what="odd==1.0", why="no wheel of the index fits this machine", required=True
+        ),
+        UncheckedPart(what="shared objects of torch", why="their wheels were not downloaded"),
     ),
 )
 
@@ -62,8 +64,8 @@ def test_each_of_several_reports_has_a_heading() -> None:
     )
 
 
-def absent(number: int, relation: Relation) -> Finding:
-    required = relation is Relation.REQUIREMENT
+def absent(number: int, relation: ConflictRelation) -> Finding:
+    required = relation is ConflictRelation.REQUIREMENT
     subject = f"lib{number} (>=1)" if required else f"mod{number % 3}.part{number}"
     return Finding(
         check="metadata" if required else "imports",
@@ -76,8 +78,8 @@ def absent(number: int, relation: Relation) -> Finding:
 
 def test_many_absent_packages_do_not_hide_conflicts() -> None:
     conflicting = finding(Severity.ERROR, 3)
-    many = [absent(number, Relation.REQUIREMENT) for number in range(8)]
-    many += [absent(number, Relation.PACKAGE) for number in range(6)]
+    many = [absent(number, ConflictRelation.REQUIREMENT) for number in range(8)]
+    many += [absent(number, ConflictRelation.PACKAGE) for number in range(6)]
     report = Report(target="r.txt", arch="x86_64", findings=(*many, conflicting))
     lines = list(audit_lines([report], notes=False))
     assert lines[0] == f"error: {conflicting.message} [imports]"

@@ -20,7 +20,7 @@ from imgbuild.pipeline import targets
 from imgbuild.values import Arch
 from tests.layers import HEAVY
 from tests.support import images, inprocess_project
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, SampleProject
 
 BUILD = ("build", "--offline", "--jobs", "1")
 OTHER = "sha256:" + "0" * 64
@@ -52,7 +52,7 @@ def _kinds(kind: type[ImgbuildError]) -> list[type[ImgbuildError]]:
     return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
 
 
-def test_digest_prints_only_the_locked_digest(imgbuild: Command, sample: Sample) -> None:
+def test_digest_prints_only_the_locked_digest(imgbuild: Command, sample: SampleProject) -> None:
     done = imgbuild("digest", TARGET)
     assert (done.status, done.stdout, done.stderr) == (0, sample.target_digests.digest + "\n", "")
     (answer,) = json.loads(imgbuild("digest", "--all", "--json").stdout)
@@ -65,7 +65,7 @@ def test_digest_prints_only_the_locked_digest(imgbuild: Command, sample: Sample)
     assert answer == expected
 
 
-def test_layers_are_a_table_on_stdout(imgbuild: Command, sample: Sample) -> None:
+def test_layers_are_a_table_on_stdout(imgbuild: Command, sample: SampleProject) -> None:
     done = imgbuild("show", "--layers", TARGET)
     assert done.status == 0
     head, *rows = (line.split() for line in done.stdout.splitlines())
@@ -82,24 +82,24 @@ def test_layers_are_a_table_on_stdout(imgbuild: Command, sample: Sample) -> None
     assert [layer["id"] for layer in planned["layers"]] == [layer.id for layer in target_digests]
 
 
-def test_lock_check_accepts_a_current_lock(imgbuild: Command, sample: Sample) -> None:
+def test_lock_check_accepts_a_current_lock(imgbuild: Command, sample: SampleProject) -> None:
     done = imgbuild("lock", "--check", TARGET)
     assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")
 
 
-def test_build_writes_the_locked_image(imgbuild: Command, sample: Sample) -> None:
+def test_build_writes_the_locked_image(imgbuild: Command, sample: SampleProject) -> None:
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 0, done.stderr
     out = sample.folder / "build" / TARGET
     assert done.stdout == f"{TARGET} {sample.target_digests.digest} {out}\n"
     assert " kB in " in done.stderr
-    assert images.verified(out).digest == sample.target_digests.digest
+    assert images.verify_layout(out).digest == sample.target_digests.digest
     again = imgbuild(*BUILD, TARGET, "--json", "-q")
     (answer,) = json.loads(again.stdout)
     assert (answer["unchanged"], answer["made"], again.stderr) == (True, 0, "")
 
 
-def test_build_writes_one_file(imgbuild: Command, sample: Sample) -> None:
+def test_build_writes_one_file(imgbuild: Command, sample: SampleProject) -> None:
     form = ("--format", "docker-archive", "--output", "one.tar")
     done = imgbuild(*BUILD, *form, TARGET, "-q")
     assert (done.status, done.stderr) == (0, "")
@@ -107,7 +107,9 @@ def test_build_writes_one_file(imgbuild: Command, sample: Sample) -> None:
     assert (sample.folder / "one.tar").stat().st_size > 10_000
 
 
-def test_invalid_matrix_is_reported_with_all_locations(imgbuild: Command, sample: Sample) -> None:
+def test_invalid_matrix_is_reported_with_all_locations(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     sample.edit('    cuda: "12.4"\n', '    cuda: "twelve"\n')
     sample.edit("  groups: 4\n", "  groups: four\n")
     lines = sample.matrix.read_text().splitlines()
@@ -168,7 +170,9 @@ def test_target_without_lock_is_an_error(imgbuild: Command, words: list[str]) ->
     error(imgbuild, [*words, UNLOCKED], 5, "imgbuild lock", UNLOCKED)
 
 
-def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: Sample) -> None:
+def test_a_stale_lock_is_reported_with_every_reason(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     sample.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
     sample.edit('trl: "0.18.2"', 'trl: "0.19.0"')
     (sample.folder / "images" / TARGET / "requirements-x86_64.txt").write_text("nothing\n")
@@ -187,13 +191,13 @@ def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: S
     assert not (sample.folder / "build").exists()
 
 
-def test_digests_of_another_lock_are_refused(imgbuild: Command, sample: Sample) -> None:
+def test_digests_of_another_lock_are_refused(imgbuild: Command, sample: SampleProject) -> None:
     path = sample.folder / "images" / TARGET / "digests.json"
     path.write_text(path.read_text().replace(sample.target_digests.digest, OTHER))
     error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock {TARGET}")
 
 
-def test_missing_inputs_are_reported_offline(imgbuild: Command, sample: Sample) -> None:
+def test_missing_inputs_are_reported_offline(imgbuild: Command, sample: SampleProject) -> None:
     store = Store.open()
     store.drop_file(sample.wheels["trl"].sha256)
     store.drop_file(sample.wheels["vllm"].sha256)
@@ -204,15 +208,17 @@ def test_missing_inputs_are_reported_offline(imgbuild: Command, sample: Sample) 
     assert not (sample.folder / "build").exists()
 
 
-def test_layer_that_differs_from_record_is_refused(imgbuild: Command, sample: Sample) -> None:
-    inprocess_project.relock(sample, OTHER)
+def test_layer_that_differs_from_record_is_refused(
+    imgbuild: Command, sample: SampleProject
+) -> None:
+    inprocess_project.write_other_digests(sample, OTHER)
     result = error(imgbuild, [*BUILD, TARGET], 9, "layer trl", OTHER)
     assert result["error"] == "IntegrityError"
     assert not (sample.folder / "build").exists()
 
 
 def test_an_interrupt_is_reported(
-    imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch
+    imgbuild: Command, sample: SampleProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -227,7 +233,7 @@ def test_an_interrupt_is_reported(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_full_disk_error_names_path(
-    imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch, number: int
+    imgbuild: Command, sample: SampleProject, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -376,7 +382,7 @@ def test_check_and_diff_cannot_be_combined(imgbuild: Command) -> None:
         )
 
 
-def test_files_that_are_not_text_are_refused(imgbuild: Command, sample: Sample) -> None:
+def test_files_that_are_not_text_are_refused(imgbuild: Command, sample: SampleProject) -> None:
     folder = sample.folder / "images" / TARGET
     (folder / "requirements-x86_64.txt").write_bytes(b"\xff\xfe")
     check = ["lock", "--check", TARGET]

@@ -11,9 +11,9 @@ import pytest
 
 from imgbuild.errors import AuditFailed, FetchFailed, InputError, LockStale
 from imgbuild.lock import lock_file
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from tests.support import advisories, inprocess_project, scanner_reports
-from tests.support.advisories import OLD, TARGET, TORCH, OsvSite
+from tests.support.advisories import OLD_VERSION, TARGET, TORCH, OsvSite
 from tests.support.inprocess_project import Command
 
 ACCEPTED = """\
@@ -26,20 +26,20 @@ ACCEPTED = """\
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = inprocess_project.enter(tmp_path, monkeypatch)
-    advisories.project(folder)
+    folder = inprocess_project.enter_folder(tmp_path, monkeypatch)
+    advisories.write_project(folder)
     return folder
 
 
 @pytest.fixture(name="site")
 def _site(monkeypatch: pytest.MonkeyPatch) -> Iterator[OsvSite]:
-    with advisories.serve(advisories.site_of()) as site:
+    with advisories.serve(advisories.advisory_site()) as site:
         monkeypatch.setenv("IMGBUILD_OSV", site.url)
         yield site
 
 
 def _accept(folder: Path, day: str) -> None:
-    advisories.project(folder, ACCEPTED.format(day=day, torch=TORCH))
+    advisories.write_project(folder, ACCEPTED.format(day=day, torch=TORCH))
 
 
 @pytest.mark.usefixtures("folder")
@@ -49,7 +49,7 @@ def test_vulnerabilities_of_the_lock_are_listed(imgbuild: Command, site: OsvSite
     assert [line.split() for line in done.stdout.splitlines()] == [
         f"{TARGET} x86_64: 1 critical, 2 high, 1 medium, 0 low, 0 unknown (4 packages)".split(),
         ["critical", "CVE-2025-32434", "torch", "2.5.1", "fixed", "in", "2.6.0"],
-        ["high", "CVE-2024-6119", "openssl", OLD, "fixed", "in", "3.0.14-1~deb12u2"],
+        ["high", "CVE-2024-6119", "openssl", OLD_VERSION, "fixed", "in", "3.0.14-1~deb12u2"],
         ["high", "CVE-2025-48956", "vllm", "0.8.5.post1", "fixed", "in", "0.10.1.1"],
     ]
     assert f"severity high or higher in {TARGET} x86_64" in done.stderr
@@ -86,9 +86,9 @@ def test_json_has_all_fields(imgbuild: Command, site: OsvSite) -> None:
         "ids": ["DEBIAN-CVE-2024-6119", "CVE-2024-6119"],
         "ecosystem": "Debian:12",
         "package": "openssl",
-        "version": OLD,
+        "version": OLD_VERSION,
         "files": ["libssl3"],
-        "purls": [f"pkg:deb/debian/libssl3@{OLD}"],
+        "purls": [f"pkg:deb/debian/libssl3@{OLD_VERSION}"],
         "severity": "high",
         "score": 7.5,
         "fixed": "3.0.14-1~deb12u2",
@@ -120,7 +120,7 @@ def test_expired_entries_count_again_and_unused_ones_are_reported(
     assert "1 critical, 2 high" in done.stdout
     assert "warning: accept_cves: the entry for CVE-2025-48956 expired on 2020-01-31" in done.stdout
     other = ACCEPTED.format(day="2999-12-31", torch="CVE-1999-0001")
-    advisories.project(folder, other)
+    advisories.write_project(folder, other)
     done = imgbuild("cves", TARGET)
     assert done.status == AuditFailed.exit_code
     assert "warning: accept_cves: no package is affected by CVE-1999-0001" in done.stdout
@@ -132,7 +132,7 @@ def test_vulnerabilities_can_be_accepted_for_the_whole_matrix(
 ) -> None:
     path = folder / "matrix.yaml"
     lock = lock_file.read_lock(folder / "images", TARGET)
-    before = lock_file.stale(lock, load(path))
+    before = lock_file.matrix_differences(lock, load_matrix(path))
     path.write_text(
         path.read_text()
         + "accept_cves:\n"
@@ -143,7 +143,7 @@ def test_vulnerabilities_can_be_accepted_for_the_whole_matrix(
     assert "0 critical, 2 high" in done.stdout
     assert "warning" not in done.stdout
     # No image depends on what is accepted.
-    assert lock_file.stale(lock, load(path)) == before
+    assert lock_file.matrix_differences(lock, load_matrix(path)) == before
     done = imgbuild("cves", "--all")
     assert "accept_cves: no package is affected by CVE-1999-0001" in done.stdout
 
@@ -167,7 +167,7 @@ def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
     assert (len(report["unasked"]), len(report["unchecked"]), report["unused"]) == (4, 3, [])
 
     assert imgbuild("cves", TARGET).status == 0  # the cache keeps the responses
-    advisories.project(folder, ACCEPTED.format(day="2999-12-31", torch=TORCH), vllm="0.8.4")
+    advisories.write_project(folder, ACCEPTED.format(day="2999-12-31", torch=TORCH), vllm="0.8.4")
     site.refusals += [403]
     done = imgbuild("cves", TARGET)
     text = " ".join(done.stdout.split())
@@ -212,7 +212,7 @@ def test_an_openvex_document_is_written(imgbuild: Command, folder: Path) -> None
     path.write_text(path.read_text().replace(original, f"{two}inline_mitigations_already_exist}}"))
     done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
     assert (done.status, "digests.json is missing" in done.stderr) == (LockStale.exit_code, True)
-    digest = advisories.digests_of(folder)
+    digest = advisories.write_digests(folder)
     done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
     assert done.status == 0, done.stderr
     document = json.loads((folder / "out.json").read_text())

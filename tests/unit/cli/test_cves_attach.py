@@ -21,7 +21,7 @@ from imgbuild.lock import lock_file
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.plan import image_digests
 from imgbuild.registry import artifact_store
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.values import Arch
 from tests.support import advisories, memory_registry
 from tests.support.advisories import TARGET
@@ -33,24 +33,24 @@ NAME = "me/rl"
 
 @pytest.fixture(name="registry")
 def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    """A registry with the image of `advisories.project`, which is the current folder."""
-    memory_registry.alone(monkeypatch, tmp_path)
+    """A registry with the image of `advisories.write_project`, which is the current folder."""
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    advisories.project(folder)
-    advisories.digests_of(folder)
+    advisories.write_project(folder)
+    advisories.write_digests(folder)
     lock = lock_file.read_lock(folder / "images", TARGET)
     target_digests = image_digests.read_digests(folder / "images", lock)
-    data = image_digests.manifests(lock, target_digests, [Arch.X86_64])[Arch.X86_64]
+    data = image_digests.image_manifests(lock, target_digests, [Arch.X86_64])[Arch.X86_64]
     with (
         memory_registry.serve(Registry()) as registry,
-        advisories.serve(advisories.site_of()) as site,
+        advisories.serve(advisories.advisory_site()) as site,
     ):
         monkeypatch.setenv("IMGBUILD_OSV", site.url)
-        registry.manifests[NAME, memory_registry.named(data)] = (data, MANIFEST)
-        registry.tags[NAME, TARGET] = memory_registry.named(data)
+        registry.manifests[NAME, memory_registry.sha256_digest(data)] = (data, MANIFEST)
+        registry.tags[NAME, TARGET] = memory_registry.sha256_digest(data)
         yield registry
 
 
@@ -81,8 +81,8 @@ def _cves(
 
 def attached(registry: Registry) -> list[dict[str, Any]]:
     """The documents that are attached to the image."""
-    attachments = artifact_store.find(
-        Client(), registry.repository(NAME), registry.tags[NAME, TARGET], MEDIA_TYPE
+    attachments = artifact_store.find_artifacts(
+        RegistryClient(), registry.repository(NAME), registry.tags[NAME, TARGET], MEDIA_TYPE
     )
     return [json.loads(attachment.files[attach.FILE].data) for attachment in attachments]
 
@@ -115,24 +115,25 @@ def test_signed_documents_are_verified_and_unsigned_documents_are_ignored(
     digest = registry.tags[NAME, TARGET]
     repository = registry.repository(NAME)
     (signed,) = {
-        signature.payload for signature in stored.read(Client(), repository, digest).signatures
+        signature.payload
+        for signature in stored.read_signatures(RegistryClient(), repository, digest).signatures
     }
     statement = json.loads(signed)
     assert statement["predicateType"] == "https://openvex.dev/ns"
     assert statement["subject"] == [{"digest": {"sha256": digest.removeprefix("sha256:")}}]
     assert [statement["predicate"]] == attached(registry)
     # A newer one, signed with another key, is not used.
-    image = attach.pushed(Client(), repository, digest, TARGET)
+    image = attach.find_pushed_image(RegistryClient(), repository, digest, TARGET)
     later = statement["predicate"] | {"timestamp": "2999-01-01T00:00:00Z"}
-    later_statement = statements.of([digest], in_toto.OPENVEX, later)
+    later_statement = statements.create_statement([digest], in_toto.OPENVEX, later)
     other_key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
-    signer.attest(Client(), repository, image, other_key, [later_statement])
+    signer.sign_statements(RegistryClient(), repository, image, other_key, [later_statement])
     before = len(registry.requests)
     cves("--sign-key", str(key), "--author", "team")
     assert {request.method for request in registry.requests[before:]} <= {"GET", "HEAD"}
     # A newer one that anyone may attach is neither counted nor signed.
     other = statement["predicate"] | {"timestamp": "3000-01-01T00:00:00Z", "author": "x"}
-    attach.attach(Client(), repository, image, json.dumps(other).encode(), TARGET)
+    attach.attach_document(RegistryClient(), repository, image, json.dumps(other).encode(), TARGET)
     run = Command(monkeypatch, capsys)
     words = ("verify", f"{registry.host}/{NAME}:{TARGET}", "--target", TARGET)
     text = run(*words, "--key", str(key.with_suffix(".pub"))).stdout
@@ -162,10 +163,12 @@ def test_an_incorrect_signed_statement_fails(
     digest = registry.tags[NAME, TARGET]
     size = len(registry.manifests[NAME, digest][0])
     subject = Descriptor(media_type=MANIFEST, digest=digest, size=size)
-    data = statements.of([f"sha256:{about}" if about else digest], in_toto.OPENVEX, predicate)
-    bundle = forms.bundle(statements.sign(data, private), private.public.hint)
+    data = statements.create_statement(
+        [f"sha256:{about}" if about else digest], in_toto.OPENVEX, predicate
+    )
+    bundle = forms.create_bundle(statements.sign_statement(data, private), private.public.hint)
     repository = registry.repository(NAME)
-    stored.put_bundle(Client(), repository, subject, bundle, in_toto.OPENVEX)
+    stored.put_bundle(RegistryClient(), repository, subject, bundle, in_toto.OPENVEX)
     run = Command(monkeypatch, capsys)
     done = run("verify", f"{registry.host}/{NAME}:{TARGET}", "--target", TARGET,
                "--key", str(key.with_suffix(".pub")))  # fmt: skip

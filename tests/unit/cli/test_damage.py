@@ -9,14 +9,14 @@ from imgbuild.cache.store import Store
 from imgbuild.oci import layout
 from imgbuild.values import Arch
 from tests.support import images, inprocess_project
-from tests.support.inprocess_project import TARGET, Command, Sample
+from tests.support.inprocess_project import TARGET, Command, SampleProject
 
 BUILD = ("build", "--offline", "--jobs", "1")
 
 
-def test_damaged_cached_wheel_is_replaced(imgbuild: Command, sample: Sample) -> None:
+def test_damaged_cached_wheel_is_replaced(imgbuild: Command, sample: SampleProject) -> None:
     """The damaged wheel is removed and must be fetched again, which fails offline."""
-    wheel = inprocess_project.damage(sample, "trl")
+    wheel = inprocess_project.damage_wheel(sample, "trl")
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 7, done.stderr
     assert done.stdout == ""
@@ -35,9 +35,9 @@ def flip(path: Path) -> None:
     path.chmod(0o444)
 
 
-def test_damaged_cached_layer_is_rebuilt(imgbuild: Command, sample: Sample) -> None:
+def test_damaged_cached_layer_is_rebuilt(imgbuild: Command, sample: SampleProject) -> None:
     assert imgbuild(*BUILD, TARGET).status == 0
-    built = images.verified(sample.folder / "build" / TARGET)
+    built = images.verify_layout(sample.folder / "build" / TARGET)
     shutil.rmtree(sample.folder / "build")
     layers = built.image(Arch.X86_64).layers
     path = Store.open().blob(layers[-1].digest)
@@ -47,14 +47,16 @@ def test_damaged_cached_layer_is_rebuilt(imgbuild: Command, sample: Sample) -> N
     assert done.status == 0, done.stderr
     assert done.stderr.count("warning: ") == 1
     assert f"{path} is damaged" in done.stderr
-    assert images.verified(sample.folder / "build" / TARGET) == built
+    assert images.verify_layout(sample.folder / "build" / TARGET) == built
     assert "warning" not in imgbuild(*BUILD, TARGET).stderr
 
 
-def test_a_damaged_layer_of_the_built_image_is_replaced(imgbuild: Command, sample: Sample) -> None:
+def test_a_damaged_layer_of_the_built_image_is_replaced(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     """The layer is either a copy or a link to the file in the cache."""
     assert imgbuild(*BUILD, TARGET).status == 0
-    built = images.verified(sample.folder / "build" / TARGET)
+    built = images.verify_layout(sample.folder / "build" / TARGET)
     path = built.blob(built.image(Arch.X86_64).layers[-1].digest)
     for copied in (True, False):
         if copied:
@@ -65,15 +67,17 @@ def test_a_damaged_layer_of_the_built_image_is_replaced(imgbuild: Command, sampl
         done = imgbuild(*BUILD, TARGET)
         assert done.status == 0, done.stderr
         assert f"{path}, which is damaged" in done.stderr
-        assert images.verified(sample.folder / "build" / TARGET) == built
+        assert images.verify_layout(sample.folder / "build" / TARGET) == built
     assert "nothing to do" in imgbuild(*BUILD, TARGET).stderr
 
 
-def test_a_layout_with_another_image_is_not_written_to(imgbuild: Command, sample: Sample) -> None:
-    layers = [images.layer(sample.folder / "blobs", [images.text("word", "mine")])]
-    layout.write(sample.folder / "out", {Arch.X86_64: images.summary(layers)}, "mine")
+def test_a_layout_with_another_image_is_not_written_to(
+    imgbuild: Command, sample: SampleProject
+) -> None:
+    layers = [images.make_layer(sample.folder / "blobs", [images.text_member("word", "mine")])]
+    layout.write_layout(sample.folder / "out", {Arch.X86_64: images.image_files(layers)}, "mine")
     done = imgbuild(*BUILD, TARGET, "--output", "out")
     assert done.status == 2
     assert "out contains images other than cu124-vllm: mine" in done.stderr
     assert "--output" in done.stderr
-    assert images.verified(sample.folder / "out").name == "mine"
+    assert images.verify_layout(sample.folder / "out").name == "mine"

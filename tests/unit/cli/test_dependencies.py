@@ -10,7 +10,7 @@ import pytest
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, NothingSelected
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.values import Arch
 from tests.support import dependent_project, inprocess_project, samples
 from tests.support.inprocess_project import TARGET, Command
@@ -24,7 +24,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    dependent_project.make(folder)
+    dependent_project.write_project(folder)
     return folder
 
 
@@ -130,13 +130,13 @@ def test_impossible_requests_are_refused(imgbuild: Command) -> None:
 
 
 def test_summary_of_all_targets_fits_80_columns(imgbuild: Command, project: Path) -> None:
-    matrix = load(project / "matrix.yaml")
+    matrix = load_matrix(project / "matrix.yaml")
     names = [TARGET, inprocess_project.UNLOCKED]
     store = Store.open()
     wheels = {}
     for package in ("torch", "pip"):
         path = samples.write_wheel(project, package, "2.11.0")
-        wheels[package] = samples.add(store, path, package, "2.11.0")
+        wheels[package] = samples.add_to_store(store, path, package, "2.11.0")
     inprocess_project.lock_target(project, matrix, names[1], wheels, (Arch.X86_64, Arch.ARM64))
     store.release()
     lines = imgbuild("why", "torch").stdout.splitlines()

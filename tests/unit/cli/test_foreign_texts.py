@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.inprocess_project import TARGET, Command, Sample
+from tests.support.inprocess_project import TARGET, Command, SampleProject
 
 EVIL = "{{ cycler.__init__.__globals__.os.system('touch evil') }}\n"
 
@@ -29,7 +29,7 @@ VERBS = (
 
 @pytest.mark.parametrize(("name", "words"), VERBS)
 def test_checkout_templates_are_named_and_run_no_code(
-    name: str, words: tuple[str, ...], imgbuild: Command, sample: Sample
+    name: str, words: tuple[str, ...], imgbuild: Command, sample: SampleProject
 ) -> None:
     local_template(name, EVIL)
     done = imgbuild(*words)
@@ -41,7 +41,7 @@ def test_checkout_templates_are_named_and_run_no_code(
 
 
 def test_a_checkout_with_the_templates_of_imgbuild_is_not_named(
-    imgbuild: Command, sample: Sample
+    imgbuild: Command, sample: SampleProject
 ) -> None:
     from imgbuild.render import templates
 
@@ -52,7 +52,7 @@ def test_a_checkout_with_the_templates_of_imgbuild_is_not_named(
 
 @pytest.mark.parametrize("words", [("show", TARGET), ("list",), ("list", "--format", "markdown")])
 def test_matrix_with_control_characters_is_refused(
-    words: tuple[str, ...], imgbuild: Command, sample: Sample
+    words: tuple[str, ...], imgbuild: Command, sample: SampleProject
 ) -> None:
     text = sample.matrix.read_text("utf-8")
     old = next(line for line in text.splitlines() if "summary:" in line)
@@ -67,7 +67,7 @@ def test_matrix_with_control_characters_is_refused(
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
 def test_lock_error_escapes_control_characters(
-    words: tuple[str, ...], imgbuild: Command, sample: Sample
+    words: tuple[str, ...], imgbuild: Command, sample: SampleProject
 ) -> None:
     path = Path("images", TARGET, "lock.json")
     document = json.loads(path.read_text("utf-8"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.inprocess_project import Command, unwrapped
+from tests.support.inprocess_project import Command, unwrap_text
 from tests.support.local_index import LocalIndex, sdist_bytes
 from tests.unit.cli.test_init_project import MET, TARGET, imgbuild, index, require, row
 
@@ -18,7 +18,7 @@ def test_cuda_source_package_is_excluded_with_reason(imgbuild: Command, index: L
     require("import torch\n\ndef f():\n    import flash_attn\n", "train.py")
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    message = unwrapped(done.stderr)
+    message = unwrap_text(done.stderr)
     assert "warning: flash-attn is excluded: the index has no wheel for Python 3.11" in message
     assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl" in message
     assert "needed by train.py:4 (only in some cases)" in message
@@ -36,7 +36,7 @@ def test_dependents_of_cuda_source_packages_are_named(imgbuild: Command, index: 
     done = imgbuild("init")
     assert done.status == 0, done.stderr
     needed = "needed by fast (fast-2.0-py3-none-any.whl), slow[gpu] (slow-2.0-py3-none-any.whl)"
-    assert needed in unwrapped(done.stderr)
+    assert needed in unwrap_text(done.stderr)
 
 
 def test_dependents_of_packages_that_the_user_excludes_are_named(
@@ -49,7 +49,7 @@ def test_dependents_of_packages_that_the_user_excludes_are_named(
     done = imgbuild("init", "--exclude", "solver")
     assert done.status == 0, done.stderr
     needed = "train.py:5, puzzles (puzzles-1.0-py3-none-any.whl)"
-    assert f"warning: solver is excluded, but needed by {needed}" in unwrapped(done.stderr)
+    assert f"warning: solver is excluded, but needed by {needed}" in unwrap_text(done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_an_exact_torch_decides_the_cuda_release_instead_of_an_image(
     assert done.status == 0, done.stderr
     assert "cuda" not in row()
     named = "the image has CUDA 12.4, for which its torch is built; named: 12.1 (Dockerfile:1)"
-    assert (named in unwrapped(done.stderr)) is (cuda is not None)
+    assert (named in unwrap_text(done.stderr)) is (cuda is not None)

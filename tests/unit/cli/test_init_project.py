@@ -14,9 +14,9 @@ from imgbuild.cli import init as verb
 from imgbuild.errors import LockStale
 from imgbuild.lock import published
 from imgbuild.matrix import project_paths
-from imgbuild.resolve.choose import Candidate
+from imgbuild.resolve.choose import TargetCandidate
 from tests.support import folder_index
-from tests.support.inprocess_project import Command, enter, unwrapped
+from tests.support.inprocess_project import Command, enter_folder, unwrap_text
 from tests.support.local_index import LocalIndex, sdist_bytes
 
 MET = "torch==2.6.0+cu124\nvllm>=0.8\ntransformers==4.51.3  # as tested\ntrl==0.18.2\n"
@@ -27,7 +27,7 @@ TARGET = "cu124-vllm0.8.5"
 def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    enter(tmp_path, monkeypatch)
+    enter_folder(tmp_path, monkeypatch)
     return Command(monkeypatch, capsys)
 
 
@@ -37,7 +37,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
     files = LocalIndex()
     folder_index.keep_facts(monkeypatch)
     monkeypatch.setattr(
-        verb, "load", lambda _: folder_index.catalogue_with(files, tmp_path / "index")
+        verb, "load_matrix", lambda _: folder_index.catalogue_with(files, tmp_path / "index")
     )
     return files
 
@@ -65,7 +65,7 @@ def test_target_that_meets_all_requirements_is_extended(imgbuild: Command) -> No
     assert "next: imgbuild lock && imgbuild run -- python SCRIPT" in done.stderr
     assert done.stdout.splitlines()[1].split()[:2] == [TARGET, "0"]
     assert f"extends {TARGET}: 4 requirements met" in done.stdout
-    assert published.load(Path("matrix.yaml")).targets["project"].cuda == "12.4"
+    assert published.load_matrix(Path("matrix.yaml")).targets["project"].cuda == "12.4"
 
 
 def test_the_next_command_runs_the_only_script(imgbuild: Command) -> None:
@@ -85,7 +85,7 @@ def test_the_next_command_runs_the_only_script(imgbuild: Command) -> None:
 def checkout(folder: Path) -> Path:
     """A checkout of imgbuild in which only TARGET is locked."""
     (folder / "images").mkdir(parents=True)
-    catalogue = project_paths.catalogue()
+    catalogue = project_paths.catalogue_project()
     shutil.copy(catalogue.matrix, folder)
     shutil.copytree(catalogue.images / TARGET, folder / "images" / TARGET)
     return folder
@@ -110,12 +110,12 @@ def test_unlocked_target_is_refused(imgbuild: Command, tmp_path: Path, select: s
         require(MET)
     refused = imgbuild("init", "ours", "--lock", clone, select, "cu124-vllm")
     assert refused.status == 3
-    assert unwrapped(refused.stderr).endswith(
+    assert unwrap_text(refused.stderr).endswith(
         "error: cu124-vllm is not locked hint: in a clone of imgbuild, run: imgbuild lock"
         " cu124-vllm, then in this folder: imgbuild init --lock CLONE"
     )
     absent = imgbuild("init", "ours", "--lock", clone, "--extends", "absent")
-    assert "no locked target absent" in unwrapped(absent.stderr)
+    assert "no locked target absent" in unwrap_text(absent.stderr)
     assert not Path("matrix.yaml").exists()
 
 
@@ -157,12 +157,12 @@ def test_the_table_fits_80_columns(imgbuild: Command, index: LocalIndex) -> None
     assert lines[0].split() == [*_project_report.HEAD]
     assert len(lines[1:4]) == 3
     assert max(map(len, lines[:4])) <= 80
-    widest = Candidate(
+    widest = TargetCandidate(
         target="cu128-unsloth2026.10", form="like", met=(), added=("a",) * 120, changed=(),
         python="3.11.2", python_accepted=False, cuda="12.8", as_of="2026-01-01",
         driver="580.65.06", gpu=("7.5", "12.1"), size=5_300_000_000, tested="multi-gpu",
     )  # fmt: skip
-    assert max(map(len, _project_report.table([widest]))) <= 80
+    assert max(map(len, _project_report.candidate_table([widest]))) <= 80
 
 
 def test_all_impossible_requirements_are_listed(imgbuild: Command, index: LocalIndex) -> None:
@@ -172,7 +172,7 @@ def test_all_impossible_requirements_are_listed(imgbuild: Command, index: LocalI
     require(f"{MET}peft==0.99\nnosuch\nold==1.0\ntranzformers\nnat\n")
     done = imgbuild("init")
     assert done.status == 8
-    message = unwrapped(done.stderr)
+    message = unwrap_text(done.stderr)
     assert "5 requirements of the project cannot be satisfied with Python 3.11" in message
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
@@ -191,7 +191,7 @@ def test_contradicting_pins_are_named(imgbuild: Command, index: LocalIndex) -> N
     require("transformers==4.51.3\ntrainer[lora]==1.0\npeft==0.14.0\n")
     done = imgbuild("init")
     assert done.status == 8
-    message = unwrapped(done.stderr)
+    message = unwrap_text(done.stderr)
     assert (
         "requirements.txt:2: trainer[lora]==1.0: requires transformers<4.50, and"
         " transformers==4.51.3 is required (requirements.txt:1)"
@@ -215,7 +215,7 @@ def test_nightly_build_is_reported_as_such(imgbuild: Command, index: LocalIndex)
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
     done = imgbuild("init")
     assert done.status == 8
-    assert "it is a nightly build; require the wheel by URL" in unwrapped(done.stderr)
+    assert "it is a nightly build; require the wheel by URL" in unwrap_text(done.stderr)
 
 
 def test_pure_python_sdist_is_built(imgbuild: Command, index: LocalIndex) -> None:
@@ -322,7 +322,7 @@ def test_extended_target_does_not_change(imgbuild: Command, index: LocalIndex) -
     require("transformers==4.52.3\n")
     done = imgbuild("init", "--extends", "cu126-vllm")
     assert done.status == 8
-    assert "transformers 4.53.3 -> ==4.52.3 (requirements.txt:1)" in unwrapped(done.stderr)
+    assert "transformers 4.53.3 -> ==4.52.3 (requirements.txt:1)" in unwrap_text(done.stderr)
     assert "imgbuild init --target cu126-vllm" in done.stderr
 
 
@@ -366,7 +366,7 @@ def test_invalid_options_are_refused(
     require("torch\n")
     done = imgbuild("init", *options)
     assert done.status == status
-    assert message in unwrapped(done.stderr)
+    assert message in unwrap_text(done.stderr)
     assert not Path("matrix.yaml").exists()
 
 
@@ -398,12 +398,12 @@ def test_incompatible_python_is_reported_immediately(imgbuild: Command, index: L
     done = imgbuild("init", "--relax", "python")
     assert done.status == 0, done.stderr
     message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
-    assert message in unwrapped(done.stderr)
+    assert message in unwrap_text(done.stderr)
     unlocked = (
         "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked; in a clone of imgbuild, run:"
         " imgbuild lock cu130-vllm0.33.0-py312 (docs/howto/python-version.md)"
     )
-    assert unlocked in unwrapped(done.stderr)
+    assert unlocked in unwrap_text(done.stderr)
     assert " (!) " in done.stdout
     assert "like" in row()
 
@@ -457,7 +457,7 @@ def test_project_with_alternative_files_is_refused(
     refused = imgbuild("init")
     assert refused.status == 2
     for file in files:
-        assert f"{file}: {reason}" in unwrapped(refused.stderr)
+        assert f"{file}: {reason}" in unwrap_text(refused.stderr)
     assert not Path("matrix.yaml").exists()
     assert imgbuild("init", "--extends", TARGET).status == 0
 
@@ -510,7 +510,7 @@ def test_pipenv_files_are_reported_and_nothing_is_written(imgbuild: Command) -> 
     require('[packages]\ntorch = "~=2.6.0"\n', "Pipfile")
     refused = imgbuild("init")
     assert refused.status == 2
-    assert "Pipfile: pipenv files are not supported" in unwrapped(refused.stderr)
+    assert "Pipfile: pipenv files are not supported" in unwrap_text(refused.stderr)
 
 
 def test_extras_and_groups_that_are_not_selected_are_named(imgbuild: Command) -> None:
@@ -543,9 +543,10 @@ def test_packages_in_a_wheel_folder_are_assigned_to_that_folder(imgbuild: Comman
         "wheels": {"url": "file:wheels", "upload_times": "none", "flat": True}
     }
     assert row()["indexes"] == {"team-base": "wheels", "team-rewards": "wheels"}
-    assert "from the index file:wheels (requirements.txt:1)" in unwrapped(done.stderr)
+    assert "from the index file:wheels (requirements.txt:1)" in unwrap_text(done.stderr)
     assert (
-        published.load(Path("matrix.yaml")).targets["project"].indexes["team-rewards"] == "wheels"
+        published.load_matrix(Path("matrix.yaml")).targets["project"].indexes["team-rewards"]
+        == "wheels"
     )
 
 

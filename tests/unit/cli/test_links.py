@@ -21,12 +21,12 @@ from imgbuild.matrix.project_paths import Project
 from imgbuild.oci import layout
 from imgbuild.plan import current
 from imgbuild.render import committed, contexts, write
-from imgbuild.render.dockerfile import dockerfile
+from imgbuild.render.dockerfile import create_dockerfile
 from imgbuild.smoke import records
 from imgbuild.values import Arch
 from tests.support import render_sample
-from tests.support.inprocess_project import TARGET, Command, Sample
-from tests.support.links import OBSTACLES, outside, state
+from tests.support.inprocess_project import TARGET, Command, SampleProject
+from tests.support.links import OBSTACLES, folder_state, outside_folder
 
 BUILD = ("build", "--offline", "--jobs", "1", TARGET)
 
@@ -45,30 +45,30 @@ def linked(path: Path, target: Path) -> None:
 )
 @pytest.mark.parametrize("built", [False, True])
 def test_build_does_not_follow_a_link_to_a_folder(
-    imgbuild: Command, sample: Sample, tmp_path: Path, name: str, built: bool
+    imgbuild: Command, sample: SampleProject, tmp_path: Path, name: str, built: bool
 ) -> None:
-    elsewhere = outside(tmp_path)
+    elsewhere = outside_folder(tmp_path)
     (elsewhere / ("0" * 64)).write_bytes(b"mine")  # named as a blob
     if built:
         assert imgbuild(*BUILD).status == 0
     linked(sample.folder / name, elsewhere)
     if "blobs" in name and not built:
         (sample.folder / "build" / TARGET / layout.MARKER).write_bytes(layout.MARKER_TEXT)
-    before = state(elsewhere)
+    before = folder_state(elsewhere)
     done = imgbuild(*BUILD)
     assert done.status == 2, done.stderr
     assert f"{name}: it is a symbolic link" in done.stderr
     assert "remove it" in done.stderr
-    assert state(elsewhere) == before
+    assert folder_state(elsewhere) == before
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 @pytest.mark.parametrize("name", ["index.json", "oci-layout", "layer", "config"])
 def test_a_build_replaces_only_files(
-    imgbuild: Command, sample: Sample, tmp_path: Path, name: str, kind: str
+    imgbuild: Command, sample: SampleProject, tmp_path: Path, name: str, kind: str
 ) -> None:
     assert imgbuild(*BUILD).status == 0
-    place, elsewhere = sample.folder / "build" / TARGET, outside(tmp_path)
+    place, elsewhere = sample.folder / "build" / TARGET, outside_folder(tmp_path)
     manifest = sample.target_digests.arch[Arch.X86_64]
     blobs = {"layer": manifest.layers[-1].digest, "config": manifest.manifest}
     path = place / name
@@ -79,15 +79,15 @@ def test_a_build_replaces_only_files(
         path.symlink_to(elsewhere / "c.json")
     else:
         OBSTACLES[kind](path)
-    before = state(elsewhere)
+    before = folder_state(elsewhere)
     done = imgbuild(*BUILD)
     assert done.status in (2, 9), done.stderr
     assert str(path.relative_to(sample.folder)) in done.stderr
-    assert state(elsewhere) == before
+    assert folder_state(elsewhere) == before
 
 
 def test_user_given_path_may_contain_links(
-    imgbuild: Command, sample: Sample, tmp_path: Path
+    imgbuild: Command, sample: SampleProject, tmp_path: Path
 ) -> None:
     (tmp_path / "disk").mkdir()
     (sample.folder / "big").symlink_to(tmp_path / "disk")
@@ -99,16 +99,16 @@ def test_user_given_path_may_contain_links(
 
 @pytest.mark.parametrize("verb", ["push", "run"])
 def test_built_image_is_not_read_through_a_link(
-    imgbuild: Command, sample: Sample, tmp_path: Path, verb: str
+    imgbuild: Command, sample: SampleProject, tmp_path: Path, verb: str
 ) -> None:
-    linked(sample.folder / "build", outside(tmp_path))
+    linked(sample.folder / "build", outside_folder(tmp_path))
     words = {"push": (TARGET, "127.0.0.1:1/x"), "run": (TARGET, "--", "true")}[verb]
     done = imgbuild(verb, "--offline" if verb == "run" else "--yes", *words)
     assert done.status != 0
-    assert state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
+    assert folder_state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
-def test_other_files_in_a_layout_are_kept(imgbuild: Command, sample: Sample) -> None:
+def test_other_files_in_a_layout_are_kept(imgbuild: Command, sample: SampleProject) -> None:
     assert imgbuild(*BUILD).status == 0
     blobs = sample.folder / "build" / TARGET / "blobs/sha256"
     (blobs / "notes.txt").write_text("mine")
@@ -126,15 +126,17 @@ LOCK = render_sample.lock()
 
 
 def _rendered(project: Project) -> None:
-    committed.write(project, LOCK.target, {"Dockerfile": b"new", "files/etc/passwd": b"new"})
+    committed.write_rendered(
+        project, LOCK.target, {"Dockerfile": b"new", "files/etc/passwd": b"new"}
+    )
 
 
 def _locked(project: Project) -> None:
-    current.write_locked(project, LOCK, render_sample.digests_of(LOCK))
+    current.write_locked(project, LOCK, render_sample.invented_digests(LOCK))
 
 
 def _recorded(project: Project) -> None:
-    records.add(project.images, LOCK.target, (), {}, Store.open())
+    records.add_runs(project.images, LOCK.target, (), {}, Store.open())
 
 
 def _learned(project: Project) -> None:
@@ -167,16 +169,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 @pytest.mark.parametrize(("what", "depth"), DEPTHS)
 def test_committed_files_are_not_written_through_links(project, tmp_path, what, depth):
     writer, path = WRITERS[what]
-    parts, elsewhere = path.split("/"), outside(tmp_path)
+    parts, elsewhere = path.split("/"), outside_folder(tmp_path)
     deep = elsewhere.joinpath(*parts[depth + 1 :])
     deep.parent.mkdir(parents=True, exist_ok=True)
     deep.with_name("notes").write_bytes(b"mine")
     target = elsewhere if depth + 1 < len(parts) else elsewhere / "c.json"
     linked(project.root.joinpath(*parts[: depth + 1]), target)
-    before = state(elsewhere)
+    before = folder_state(elsewhere)
     with pytest.raises(InputError, match=r"symbolic link|not a regular|has 1 problem|valid"):
         writer(project)
-    assert state(elsewhere) == before
+    assert folder_state(elsewhere) == before
 
 
 @pytest.mark.parametrize("kind", OBSTACLES)
@@ -191,35 +193,35 @@ def test_committed_files_replace_only_files(project, what, kind):
 
 @pytest.mark.parametrize("name", ["files", "files-amd64", "files-arm64"])
 def test_rendering_removes_nothing_through_a_link(project, tmp_path, name):
-    elsewhere = outside(tmp_path)
-    before = state(elsewhere)
+    elsewhere = outside_folder(tmp_path)
+    before = folder_state(elsewhere)
     linked(project.images / LOCK.target / name, elsewhere)
     dockerfile = project.images / LOCK.target / "Dockerfile"
     dockerfile.write_text(f"RUN install /run/context/{name}/c.json /c.json\n")
     with pytest.raises(InputError, match="symbolic link"):
-        committed.write(project, LOCK.target, {})
-    assert state(elsewhere) == before
+        committed.write_rendered(project, LOCK.target, {})
+    assert folder_state(elsewhere) == before
 
 
 def test_rendering_does_not_change_other_folders(project, tmp_path):
-    linked(project.images / LOCK.target / "files-x86", outside(tmp_path))
-    committed.write(project, LOCK.target, {"Dockerfile": b"new"})
-    assert state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
+    linked(project.images / LOCK.target / "files-x86", outside_folder(tmp_path))
+    committed.write_rendered(project, LOCK.target, {"Dockerfile": b"new"})
+    assert folder_state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
 def test_rendering_removes_only_rendered_files(project):
     """Only files that the present Dockerfile copies are removed; the check reports others."""
     matrix = render_sample.matrix()
-    document = dockerfile(LOCK, render_sample.digests_of(LOCK), matrix)
-    expected = committed.files(project, matrix, LOCK, document)
-    committed.write(project, LOCK.target, expected)
+    document = create_dockerfile(LOCK, render_sample.invented_digests(LOCK), matrix)
+    expected = committed.rendered_files(project, matrix, LOCK, document)
+    committed.write_rendered(project, LOCK.target, expected)
     folder = project.images / LOCK.target
     (folder / "files/notes.txt").write_text("mine")
     assert len(expected) > 3
-    assert committed.stale(project, LOCK.target, expected) == [
+    assert committed.stale_files(project, LOCK.target, expected) == [
         f"{folder / 'files/notes.txt'} is not used by any step, so it can be removed"
     ]
-    assert committed.write(project, LOCK.target, {})
+    assert committed.write_rendered(project, LOCK.target, {})
     left = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     assert left == ["files/notes.txt"]
 
@@ -227,14 +229,14 @@ def test_rendering_removes_only_rendered_files(project):
 def test_lock_or_target_link_outside_project_is_an_error(project):
     for name in ("../../outside", "/etc"):
         with pytest.raises(InputError, match="is not a path inside this folder"):
-            committed.write(project, name, {"Dockerfile": b"new"})
+            committed.write_rendered(project, name, {"Dockerfile": b"new"})
         with pytest.raises(InputError, match="is not a path inside this folder"):
-            committed.write(project, LOCK.target, {f"files/{name}": b"new"})
+            committed.write_rendered(project, LOCK.target, {f"files/{name}": b"new"})
 
 
 @pytest.mark.parametrize("part", ["build", "build/wheels", f"build/wheels/{LOCK.target}"])
 def test_wheel_folders_are_not_reached_through_links(project, tmp_path, part):
-    linked(project.root / part, outside(tmp_path))
+    linked(project.root / part, outside_folder(tmp_path))
     with pytest.raises(InputError, match="symbolic link"):
         contexts.wheels_folder(project, LOCK.target)
 
@@ -249,7 +251,7 @@ def test_a_pipe_instead_of_a_checked_file_does_not_block(project, name):
     matrix = render_sample.matrix()
     check: dict[str, Callable[[], object]] = {
         "requirements-x86_64.txt": lambda: current.read_current(project, matrix, LOCK.target),
-        "../../docker-bake.json": lambda: write.check(project, matrix, [LOCK]),
+        "../../docker-bake.json": lambda: write.check_committed(project, matrix, [LOCK]),
     }
     with pytest.raises(Exception, match="does not match the lock"):
         check[name]()
@@ -271,7 +273,12 @@ def test_a_pipe_instead_of_a_checked_file_does_not_block(project, name):
 ])  # fmt: skip
 @pytest.mark.parametrize("device", [False, True], ids=["pipe", "device"])
 def test_a_pipe_or_device_instead_of_an_input_is_refused(
-    imgbuild: Command, sample: Sample, name: str, words: tuple[str, ...], error: str, device: bool
+    imgbuild: Command,
+    sample: SampleProject,
+    name: str,
+    words: tuple[str, ...],
+    error: str,
+    device: bool,
 ) -> None:
     path = sample.folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +293,9 @@ def test_a_pipe_or_device_instead_of_an_input_is_refused(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("read", [matrices.load, published.load, published.published])
+@pytest.mark.parametrize(
+    "read", [matrices.load_matrix, published.load_matrix, published.published_sources]
+)
 def test_a_pipe_instead_of_a_matrix_is_refused(
     tmp_path: Path, read: Callable[[Path], object]
 ) -> None:
@@ -298,6 +307,6 @@ def test_a_pipe_instead_of_a_matrix_is_refused(
 def test_project_behind_link_is_used(project, tmp_path):
     (project.root / "matrix.yaml").write_text("")
     (tmp_path / "link").symlink_to(project.root)
-    linked_project = project_paths.find(tmp_path / "link")
+    linked_project = project_paths.find_project(tmp_path / "link")
     _rendered(linked_project)
     assert (project.images / LOCK.target / "Dockerfile").read_bytes() == b"new"

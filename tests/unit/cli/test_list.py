@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from imgbuild.cli import list as listing
 from imgbuild.errors import InputError, NothingSelected
-from tests.support.matrix_text import RIGHT
+from tests.support.matrix_text import VALID_MATRIX
 
 ROOT = Path(__file__).parents[3]
 app = typer.Typer()
@@ -28,7 +28,7 @@ app.command("list")(listing.list_targets)
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
+    (tmp_path / "matrix.yaml").write_text(VALID_MATRIX, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -87,7 +87,7 @@ def test_unknown_target_is_refused() -> None:
 
 def test_invalid_matrix_is_refused(project: Path) -> None:
     path = project / "matrix.yaml"
-    path.write_text(RIGHT.replace("groups: 4", "groups: four"), encoding="utf-8")
+    path.write_text(VALID_MATRIX.replace("groups: 4", "groups: four"), encoding="utf-8")
     done = CliRunner().invoke(app, ["list"])
     assert isinstance(done.exception, InputError)
     (problem,) = done.exception.problems
@@ -97,7 +97,7 @@ def test_invalid_matrix_is_refused(project: Path) -> None:
 @pytest.fixture
 def retired(project: Path) -> Path:
     """The project with a second target, the retired `cu124-old`."""
-    head, row = RIGHT.split("targets:\n")
+    head, row = VALID_MATRIX.split("targets:\n")
     old = row.replace("  cu124-vllm:\n", "  cu124-old:\n    retired: cu124-vllm takes its place\n")
     (project / "matrix.yaml").write_text(f"{head}targets:\n{old}{row}", encoding="utf-8")
     return project

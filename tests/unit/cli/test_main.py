@@ -7,14 +7,14 @@ import traceback
 
 import pytest
 
-from imgbuild.cli._main import WIDTH, excerpt, report
-from imgbuild.errors import NoSolution, Problem
+from imgbuild.cli._main import WIDTH, problem_excerpt, report_error
+from imgbuild.errors import InputProblem, NoSolution
 from imgbuild.solve.sdist_wheel import build_failure
-from tests.support.inprocess_project import TARGET, Command, make
+from tests.support.inprocess_project import TARGET, Command, write_project
 
 
-def problem(source: str, value: str | None, marked_text: str) -> Problem:
-    return Problem(
+def problem(source: str, value: str | None, marked_text: str) -> InputProblem:
+    return InputProblem(
         file="m.yaml",
         message="wrong",
         line=12,
@@ -25,7 +25,7 @@ def problem(source: str, value: str | None, marked_text: str) -> Problem:
 
 
 def test_carets_mark_the_invalid_value() -> None:
-    assert excerpt(problem("    pinns:", "pinns", "pinns")) == [
+    assert problem_excerpt(problem("    pinns:", "pinns", "pinns")) == [
         "   |",
         "12 |     pinns:",
         "   |     ^^^^^",
@@ -33,7 +33,7 @@ def test_carets_mark_the_invalid_value() -> None:
 
 
 def test_single_caret_marks_derived_value() -> None:
-    assert excerpt(problem("a: [1, 2]", "a list", "[")) == [
+    assert problem_excerpt(problem("a: [1, 2]", "a list", "[")) == [
         "   |",
         "12 | a: [1, 2]",
         "   |    ^",
@@ -41,7 +41,7 @@ def test_single_caret_marks_derived_value() -> None:
 
 
 def test_carets_stay_aligned_with_tabs_and_control_characters() -> None:
-    assert excerpt(problem("\ta\x1b: b", "b", "b"))[1:] == [
+    assert problem_excerpt(problem("\ta\x1b: b", "b", "b"))[1:] == [
         "12 | \ta\\x1b: b",
         "   | \t       ^",
     ]
@@ -49,18 +49,18 @@ def test_carets_stay_aligned_with_tabs_and_control_characters() -> None:
 
 def test_long_line_is_cut_around_the_error() -> None:
     source = "row: {" + "x" * 300 + ", wrong: 1, " + "y" * 300 + "}"
-    _, line, carets = excerpt(problem(source, "wrong", "wrong"))
+    _, line, carets = problem_excerpt(problem(source, "wrong", "wrong"))
     assert line[carets.index("^") : carets.rindex("^") + 1] == "wrong"
     assert len(line) <= WIDTH + 5
 
 
 def test_excerpt_requires_a_source() -> None:
-    assert excerpt(Problem(file="m.yaml", message="wrong", line=3, column=1)) == []
+    assert problem_excerpt(InputProblem(file="m.yaml", message="wrong", line=3, column=1)) == []
 
 
 def test_an_error_of_the_matrix_shows_its_line_on_stderr(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    sample = make(tmp_path)
+    sample = write_project(tmp_path)
     sample.edit("    summary: an old image\n", "    summaryy: an old image\n")
     done = Command(monkeypatch, capsys)("show", TARGET)
     assert (done.status, done.stdout) == (2, "")
@@ -75,12 +75,12 @@ def test_a_failed_build_ends_with_its_likely_cause(capsys) -> None:
     with pytest.raises(ModuleNotFoundError) as failure:
         importlib.import_module("acme_slots")
     output = "".join(traceback.format_exception(failure.value))
-    assert report(build_failure("acme", "1.0", output)) == NoSolution.exit_code
+    assert report_error(build_failure("acme", "1.0", output)) == NoSolution.exit_code
     last = capsys.readouterr().err.strip().rpartition("\n")[2]
     assert last.startswith("IMG903: acme_slots is not installed")
     assert "; cure: " in last
 
 
 def test_failed_build_without_known_cause_prints_no_cause(capsys) -> None:
-    report(build_failure("acme", "1.0", "slots: 3"))
+    report_error(build_failure("acme", "1.0", "slots: 3"))
     assert "cure: " not in capsys.readouterr().err

@@ -11,15 +11,21 @@ import typer.main
 
 from imgbuild.cli import _help
 from imgbuild.cli._app import app
-from imgbuild.cli._verb import VARIES, Definition, Group, Output, verb
-from tests.support.inprocess_project import TARGET, Command, Sample
+from imgbuild.cli._verb import (
+    VARYING_FLAG,
+    OptionDefinition,
+    OptionGroup,
+    OutputOptions,
+    create_verb,
+)
+from tests.support.inprocess_project import TARGET, Command, SampleProject
 from tests.support.rows import each_row
 from tests.unit.cli.test_verbs import VERBS
 
 ROOT = Path(__file__).parents[3]
 
 
-class Pair(Group, frozen=True, kw_only=True):
+class Pair(OptionGroup, frozen=True, kw_only=True):
     left: int = 1
     right: int = 2
 
@@ -34,13 +40,17 @@ def _options() -> dict[str, list[tuple[str, Any]]]:
     return options
 
 
-@each_row("flag", sorted({*_options()} - {VARIES}))
+@each_row("flag", sorted({*_options()} - {VARYING_FLAG}))
 def test_an_option_has_one_definition(flag: str) -> None:
     """Every verb has the same names, metavar and first help sentence of an option."""
     meanings = {
         (
-            *(name for name in (*parameter.opts, *parameter.secondary_opts) if name != VARIES),
-            _help.metavar(parameter),
+            *(
+                name
+                for name in (*parameter.opts, *parameter.secondary_opts)
+                if name != VARYING_FLAG
+            ),
+            _help.value_metavar(parameter),
             _first(parameter.help),
         )
         for _, parameter in _options()[flag]
@@ -71,7 +81,7 @@ def test_misspelt_choice_error_lists_choices_and_suggests_the_nearest(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for option in VERBS[verb].params:
-        given = _help.choices(option) if option.opts[0].startswith("-") else []
+        given = _help.parameter_choices(option) if option.opts[0].startswith("-") else []
         if option.name == "arch":
             continue
         for choice in given:
@@ -88,7 +98,7 @@ def test_help_of_through_option_lists_accepted_values() -> None:
         if name.startswith("ci "):
             continue
         words = set(re.findall(r"docker|podman|apptainer|root|here", option.help))
-        assert words == set(_help.choices(option)), name
+        assert words == set(_help.parameter_choices(option)), name
 
 
 def _first(text: str) -> str:
@@ -96,7 +106,7 @@ def _first(text: str) -> str:
 
 
 def test_options_are_defined_consistently() -> None:
-    """Options are defined with `option` and `Definition`, which ensure one meaning per name."""
+    """Options are defined with `option` and `OptionDefinition`, which ensure one meaning per name."""
     named = [
         path.name
         for path in (ROOT / "builder/imgbuild/cli").glob("*.py")
@@ -107,19 +117,19 @@ def test_options_are_defined_consistently() -> None:
 
 def test_a_second_definition_is_refused() -> None:
     with pytest.raises(ValueError, match="--json is defined twice"):
-        Definition("--json", "Something else.")
+        OptionDefinition("--json", "Something else.")
 
 
 def test_option_groups_become_options_of_a_verb() -> None:
     seen: list[object] = []
 
-    @verb
+    @create_verb
     def both(pair: Pair, third: int = 3) -> None:
         seen.append((pair, third))
 
     both(left=5, right=6, third=7, json=False, quiet=False, verbose=False)
     assert seen == [(Pair(left=5, right=6), 7)]
-    names = [*Pair.__struct_fields__, "third", *Output.__struct_fields__]
+    names = [*Pair.__struct_fields__, "third", *OutputOptions.__struct_fields__]
     assert list(typer.main.get_command(_typer(both)).params[0].opts) == ["--left"]
     assert [parameter.name for parameter in typer.main.get_command(_typer(both)).params][
         : len(names)
@@ -159,10 +169,10 @@ def test_the_first_panel_has_few_options_and_all_panels_have_each_option(
     text = imgbuild(*verb.split(), "--help").stdout
     _, _, rest = text.partition("\nOptions:\n")
     first = rest.partition("\n\n")[0].splitlines()
-    assert sum(line.startswith("  -") for line in first) <= _help.FEW
+    assert sum(line.startswith("  -") for line in first) <= _help.FEW_OPTIONS
     for option in VERBS[verb].params:
         if option.opts[0].startswith("-"):
-            flags = _help.flags(option)
+            flags = _help.option_flags(option)
             assert len(re.findall(rf"^  {re.escape(flags)}(?= |$)", text, re.MULTILINE)) == 1, flags
 
 
@@ -174,7 +184,7 @@ def test_main_help_lists_every_verb_in_its_group(imgbuild: Command) -> None:
         assert any(line.split()[:1] == [name] for line in lines) is not command.hidden, name
 
 
-def test_option_of_command_requires_two_dashes(imgbuild: Command, sample: Sample) -> None:
+def test_option_of_command_requires_two_dashes(imgbuild: Command, sample: SampleProject) -> None:
     done = imgbuild("run", TARGET, "--verson")
     assert done.status == 2
     hint = "to pass options to the command, run imgbuild run TARGET -- COMMAND"
@@ -183,11 +193,11 @@ def test_option_of_command_requires_two_dashes(imgbuild: Command, sample: Sample
 
 
 @pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SampleProject:
     from tests.support import inprocess_project as cli_project
 
     monkeypatch.chdir(tmp_path)
-    return cli_project.make(tmp_path)
+    return cli_project.write_project(tmp_path)
 
 
 @each_row(
@@ -214,7 +224,10 @@ RUN = ("run", "--through", "root", "--dry-run")
 
 @pytest.mark.parametrize("words", [RUN, ("slurm",)])
 def test_target_is_accepted_as_argument_or_option(
-    words: tuple[str, ...], imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...],
+    imgbuild: Command,
+    sample: SampleProject,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(sample.folder))  # a missing folder is reported once a day
     positional, named = (imgbuild(*words, *more) for more in ((TARGET,), ("--target", TARGET)))

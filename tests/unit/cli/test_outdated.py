@@ -15,7 +15,7 @@ from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulner
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
 from tests.support import folder_index
-from tests.support.inprocess_project import Command, json_of
+from tests.support.inprocess_project import Command, read_json
 from tests.support.local_index import LocalIndex
 
 
@@ -35,13 +35,13 @@ def _imgbuild(
     index.wheel("arm", "2.0", tag=folder_index.ARM)
     index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
     catalogue = folder_index.catalogue_with(index, tmp_path / "index")
-    monkeypatch.setattr(verb, "load", lambda _: catalogue)
+    monkeypatch.setattr(verb, "load_matrix", lambda _: catalogue)
     return Command(monkeypatch, capsys)
 
 
 def rows(imgbuild: Command, *arguments: str) -> dict[str, dict[str, object]]:
     """The packages of the only report, by name."""
-    (report,) = json_of(imgbuild("outdated", *arguments, "--json"))
+    (report,) = read_json(imgbuild("outdated", *arguments, "--json"))
     return {row["package"]: row for row in report["packages"]}
 
 
@@ -150,7 +150,7 @@ REPORT = OutdatedReport(
 
 
 def test_the_table_has_all_kinds_of_rows() -> None:
-    lines = _outdated_report.lines(REPORT, whole=False)
+    lines = _outdated_report.report_lines(REPORT, whole=False)
     text = "\n".join(" ".join(line.split()) for line in lines)
     assert (
         "vllm 0.8.5 0.9.0 0.33.0 0.33.0 requires torch==2.14.0, not 2.6.0; second; 1 more;" in text
@@ -164,7 +164,7 @@ def test_the_table_has_all_kinds_of_rows() -> None:
     assert "advisories - - - vulnerabilities are unknown: no connection" in text
     assert "vllm 0.33.0: cannot be solved\ntorch is pinned" in text
     assert "peft 0.20: can be solved, with torch 2.6.0 -> 2.7.0\naudit: no error" in text
-    whole = _outdated_report.lines(REPORT, whole=True)
+    whole = _outdated_report.report_lines(REPORT, whole=True)
     names = [line.split()[0] for line in whole]
     assert names.index("vllm") < names.index("a")  # what is required comes first
     assert {"lib9", "apt"} <= set(names)
@@ -174,10 +174,10 @@ def test_the_table_has_all_kinds_of_rows() -> None:
 def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(_output, "terminal_width", lambda: width)
     monkeypatch.setattr(_outdated_report, "terminal_width", lambda: width)
-    lines = _outdated_report.lines(REPORT, whole=True)
+    lines = _outdated_report.report_lines(REPORT, whole=True)
     assert max(map(len, lines)) <= width
     below = any(line.startswith("  0.33.0 requires") for line in lines)
-    assert below is (width < _outdated_report.WIDE)
+    assert below is (width < _outdated_report.WIDE_TERMINAL)
 
 
 def test_newer_targets_and_retirement_reason_come_last() -> None:
@@ -194,7 +194,7 @@ def test_newer_targets_and_retirement_reason_come_last() -> None:
         retired="cu130-new takes its place",
         targets=(newer_target,),
     )
-    assert _outdated_report.lines(report, whole=False)[-2:] == [
+    assert _outdated_report.report_lines(report, whole=False)[-2:] == [
         "old is retired: cu130-new takes its place",
         "newer target: cu130-new has vllm 0.33.0 (CUDA 13.0, driver 580.65.06 or newer)",
     ]

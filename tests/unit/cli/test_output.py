@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imgbuild.cli._output import aligned, folded
+from imgbuild.cli._output import align_columns, fold_lines
 
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 ROWS = [
@@ -22,7 +22,7 @@ CELL = st.lists(WORD, max_size=6).map(" ".join)
 
 
 def test_too_long_word_is_printed_below_its_row() -> None:
-    assert aligned(ROWS, right=frozenset({1}), width=80) == [
+    assert align_columns(ROWS, right=frozenset({1}), width=80) == [
         "blob          size  digest",
         "layer   4,110.5 MB",
         f"  {DIGEST}",
@@ -33,7 +33,7 @@ def test_too_long_word_is_printed_below_its_row() -> None:
 
 def test_words_wrap_in_their_column() -> None:
     rows = [("a", "x" * 20, "one two three four five"), ("b", "y", "six")]
-    assert aligned(rows, width=40) == [
+    assert align_columns(rows, width=40) == [
         "a  " + "x" * 20 + "  one two three",
         " " * 25 + "four five",
         "b  y" + " " * 21 + "six",
@@ -42,7 +42,7 @@ def test_words_wrap_in_their_column() -> None:
 
 def test_too_long_first_column_is_printed_above() -> None:
     rows = [("image", "MB", "digest"), (f"registry/{'a' * 50}:first,second,third", "1", DIGEST)]
-    assert aligned(rows, right=frozenset({1}), width=76) == [
+    assert align_columns(rows, right=frozenset({1}), width=76) == [
         "image",
         "  MB  digest",
         f"registry/{'a' * 50}:first,second,",
@@ -54,7 +54,7 @@ def test_too_long_first_column_is_printed_above() -> None:
 
 def test_words_wrap_at_hyphens_before_column_is_moved() -> None:
     rows = [("layer", "digest"), ("nvidia-cutlass-dsl-libs-cu13", "0123456789ab")]
-    assert aligned(rows, width=36) == [
+    assert align_columns(rows, width=36) == [
         "layer                   digest",
         "nvidia-cutlass-dsl-     0123456789ab",
         "libs-cu13",
@@ -68,7 +68,7 @@ def test_words_wrap_at_hyphens_before_column_is_moved() -> None:
     st.integers(24, 120),
 )
 def test_every_line_fits_and_nothing_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
-    lines = aligned(rows, width=width)
+    lines = align_columns(rows, width=width)
     assert max(map(len, lines)) <= width
     expected = sorted("".join(cell for row in rows for cell in row if cell).replace(" ", ""))
     assert sorted("".join(lines).replace(" ", "")) == expected
@@ -80,14 +80,14 @@ def test_every_line_fits_and_nothing_is_lost(rows: list[tuple[str, ...]], width:
 def test_output_to_pipe_is_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     monkeypatch.setenv("COLUMNS", "80")
-    assert aligned(ROWS)[1].endswith(ROWS[1][2])
-    assert folded(["word " * 40]) == ["word " * 40]
+    assert align_columns(ROWS)[1].endswith(ROWS[1][2])
+    assert fold_lines(["word " * 40]) == ["word " * 40]
 
 
 def test_lines_wrap_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
-    assert folded(["  error: one two three", "short", f"name {DIGEST}"]) == [
+    assert fold_lines(["  error: one two three", "short", f"name {DIGEST}"]) == [
         "  error: one two",
         "      three",
         "short",

@@ -14,17 +14,17 @@ import typer.main
 
 from imgbuild.cli._app import app
 from imgbuild.errors import ImgbuildError
-from imgbuild.matrix.load import load
-from imgbuild.matrix.select import select
+from imgbuild.matrix.load import load_matrix
+from imgbuild.matrix.select import select_targets
 from tests.support.rows import each_row
-from tests.support.source_code import module_of
+from tests.support.source_code import import_script
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 REMEDY = "run tools/reference.py"
 
 
-REFERENCE = module_of(ROOT / "tools/reference.py")
+REFERENCE = import_script(ROOT / "tools/reference.py")
 VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
 
 
@@ -54,7 +54,9 @@ def test_no_obsolete_page_exists() -> None:
 def test_every_recommended_target_has_a_page_that_is_linked() -> None:
     named = {
         f"{target.name}.md"
-        for target in select(load(ROOT / "matrix.yaml"), [], everything=True, arches=[])
+        for target in select_targets(
+            load_matrix(ROOT / "matrix.yaml"), [], everything=True, arches=[]
+        )
         if target.target.recommended
     }
     assert folders()["images"].keys() == named

@@ -10,20 +10,20 @@ import pytest
 
 from imgbuild.assemble import mirror
 from tests.support import inprocess_project, memory_registry
-from tests.support.inprocess_project import TARGET, Command, Sample, json_of
+from tests.support.inprocess_project import TARGET, Command, SampleProject, read_json
 from tests.support.memory_registry import Registry
 
 PLACE = "registry.example/team/inputs"
 
 
 @pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    memory_registry.alone(monkeypatch, tmp_path)
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SampleProject:
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(mirror.VARIABLE, raising=False)
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
-    return inprocess_project.make(tmp_path / "project")
+    return inprocess_project.write_project(tmp_path / "project")
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_setting_is_the_default_location(sample, command, registry):
     (mirror_status,) = json.loads(answer.stdout)
     assert mirror_status["files"] == len(mirror_status["lacking"]) == 7
     assert f"imgbuild registry mirror push {TARGET} {place}" in answer.stderr
-    filled = json_of(command("registry", "mirror", "push", TARGET, "--dry-run", "--json"))
+    filled = read_json(command("registry", "mirror", "push", TARGET, "--dry-run", "--json"))
     assert (filled["mirror"], filled["sent"], filled["fetched"]) == (place, 7, 2)  # both debs
 
 

@@ -11,7 +11,7 @@ import typer.main
 
 from imgbuild.cli import _help
 from imgbuild.cli._app import USAGE_ERRORS, app
-from imgbuild.cli._verb import SETTINGS, Definition
+from imgbuild.cli._verb import SETTINGS, OptionDefinition
 from imgbuild.errors import InputError
 from tests.support.inprocess_project import Command
 from tests.support.rows import each_row
@@ -48,7 +48,7 @@ def _parsed(verb: str, *words: str) -> dict[str, Any]:
 
 def _value(verb: str, option: Any) -> str:
     """A valid value of the option."""
-    for text in (*_help.choices(option), *VALUES):
+    for text in (*_help.parameter_choices(option), *VALUES):
         with contextlib.suppress(*USAGE_ERRORS):
             _parsed(verb, option.opts[0], text)
             return text
@@ -111,8 +111,8 @@ def test_words_of_user_command_are_not_options() -> None:
 
 def test_definition_marks_settings_whose_last_value_applies() -> None:
     assert "--first-of-a-test" not in SETTINGS
-    Definition("--first-of-a-test", "Names a file.")
-    Definition("--second-of-a-test", "A number.", setting=True)
+    OptionDefinition("--first-of-a-test", "Names a file.")
+    OptionDefinition("--second-of-a-test", "A number.", setting=True)
     assert "--first-of-a-test" not in SETTINGS
     assert "--second-of-a-test" in SETTINGS
     SETTINGS.discard("--second-of-a-test")

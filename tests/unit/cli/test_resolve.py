@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cli import resolve
-from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, Refusal, ResolveAnswer
+from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, NoAnswer, ResolveAnswer
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.values import Arch
 from tests.support.inprocess_project import Command
-from tests.support.matrix_text import RIGHT
+from tests.support.matrix_text import VALID_MATRIX
 
 
 @pytest.fixture
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
+    (tmp_path / "matrix.yaml").write_text(VALID_MATRIX, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return Command(monkeypatch, capsys)
 
@@ -46,7 +46,7 @@ def test_invalid_arguments_are_refused(command: Command, line: list[str], messag
     assert message in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
 
 
-REFUSED = Refusal(
+REFUSED = NoAnswer(
     message="this set is impossible on arm64",
     reasons=("torch 2.6.0 is a CPU build", "vllm 0.8 has no wheel"),
     nearest=("vllm 0.20.0, with torch 2.11.0 for CUDA 13.0",),

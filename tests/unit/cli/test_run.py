@@ -26,7 +26,10 @@ IMAGE = CommandConfig(
 def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without GPUs, with an empty home and an empty current folder."""
     for name in list(os.environ):
-        if name.startswith(("HF_", "WANDB_", "XDG_", "CUDA_")) or name in path_variables.names():
+        if (
+            name.startswith(("HF_", "WANDB_", "XDG_", "CUDA_"))
+            or name in path_variables.variable_names()
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
@@ -36,14 +39,16 @@ def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def container_request(config: CommandConfig = IMAGE, **options: Any) -> ContainerRequest:
-    return RunOptions(**options).request(config, ("true",), interactive=True, dry_run=False)
+    return RunOptions(**options).container_request(
+        config, ("true",), interactive=True, dry_run=False
+    )
 
 
 def test_request_has_default_values(tmp_path: Path) -> None:
     request = container_request()
     assert request.mounts == (Mount(source=tmp_path / "here", target="/workspace"),)
     assert (request.workdir, request.command, request.env) == ("/workspace", ("true",), {})
-    assert (request.user, request.ids(), request.home) == (None, (1234, 5678), "/")
+    assert (request.user, request.user_ids(), request.home) == (None, (1234, 5678), "/")
     assert (request.gpus, request.shm_size, request.network, request.tty) == (
         False,
         None,
@@ -75,7 +80,7 @@ def test_home_folder_is_mounted() -> None:
 def test_a_printed_command_without_gpus_is_reported(
     gpus: str | None, reported: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    RunOptions(gpus=gpus).request(IMAGE, ("true",), interactive=True, dry_run=True)
+    RunOptions(gpus=gpus).container_request(IMAGE, ("true",), interactive=True, dry_run=True)
     assert ("to request GPUs, add --gpus all" in capsys.readouterr().err) is reported
     container_request()
     assert "no GPU is visible" not in capsys.readouterr().err

@@ -11,19 +11,21 @@ import pytest
 
 from imgbuild.errors import InputError, LockStale, NothingSelected
 from imgbuild.lock import lock_file
-from imgbuild.pipeline.session import Options, open_session
+from imgbuild.pipeline.session import SessionOptions, open_session
 from imgbuild.plan.image_digests import read_digests
-from imgbuild.render.readme import readme as readme_of
+from imgbuild.render.readme import readme_text as readme_of
 from imgbuild.show import page, table
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
 from tests.support import smoke_records, terminal
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, SampleProject
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sample) -> None:
+def test_a_page_has_digest_size_tests_and_commands(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     done = imgbuild("show", TARGET)
     assert (done.status, done.stderr) == (0, "")
     image = sample.target_digests.arch[Arch.X86_64]
@@ -61,7 +63,7 @@ def test_page_of_two_architectures_has_digest_of_history(
     assert lines[place + 3] == "x86_64"
 
 
-def test_page_of_image_without_torch_does_not_import_it(sample: Sample) -> None:
+def test_page_of_image_without_torch_does_not_import_it(sample: SampleProject) -> None:
     lock = sample.lock
     arch = {
         name: msgspec.structs.replace(
@@ -69,9 +71,9 @@ def test_page_of_image_without_torch_does_not_import_it(sample: Sample) -> None:
         )
         for name, locked in lock.arch.items()
     }
-    session = open_session(sample.matrix, Options())
-    [row] = table.rows(session.matrix, session.select([TARGET]))
-    target_page = page.page(
+    session = open_session(sample.matrix, SessionOptions())
+    [row] = table.create_rows(session.matrix, session.select_targets([TARGET]))
+    target_page = page.target_page(
         row, msgspec.structs.replace(lock, arch=arch), sample.target_digests, None
     )
     assert f"imgbuild run {TARGET} -- python --version" in target_page.commands
@@ -106,7 +108,7 @@ def test_unwritable_output_file_is_refused_early(imgbuild: Command, words: list[
     assert hint.startswith("hint: choose another ")
 
 
-def test_package_list_matches_the_lock(imgbuild: Command, sample: Sample) -> None:
+def test_package_list_matches_the_lock(imgbuild: Command, sample: SampleProject) -> None:
     locked = sample.lock.arch[Arch.X86_64]
     done = imgbuild("show", TARGET, "--packages")
     rows = [tuple(line.split()) for line in done.stdout.splitlines()[1:]]
@@ -130,12 +132,12 @@ def test_packages_that_are_built_from_sdists_are_listed(imgbuild: Command) -> No
     assert f"{len(resolution.versions)} wheels" in done.stderr
 
 
-def test_guide_has_the_readme_and_catalogue_data(imgbuild: Command, sample: Sample) -> None:
+def test_guide_has_the_readme_and_catalogue_data(imgbuild: Command, sample: SampleProject) -> None:
     done = imgbuild("show", TARGET, "--guide")
     assert done.status == 0
     readme = readme_of(
         sample.lock,
-        open_session(sample.matrix, Options()).matrix.targets[TARGET],
+        open_session(sample.matrix, SessionOptions()).matrix.targets[TARGET],
         sample.folder / "images",
     )
     before, _, rest = done.stdout.partition("\n## Image\n")
@@ -198,13 +200,13 @@ def test_file_names_are_complete_or_omitted_on_terminal(
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     whole = imgbuild("show", "cu124-vllm", "--packages", *matrix_options).stdout
     files = [line.split()[-1] for line in whole.splitlines()]
-    with terminal.stdout(monkeypatch) as screen:
+    with terminal.terminal_stdout(monkeypatch) as screen:
         done = imgbuild("show", "cu124-vllm", "--packages", *matrix_options)
     assert [line.split() for line in screen.lines] == [
         line.split()[:2] for line in whole.splitlines()
     ]
     assert "to see file names, " in done.stderr
-    with terminal.stdout(monkeypatch) as screen:
+    with terminal.terminal_stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", "200")
         imgbuild("show", "cu124-vllm", "--packages", *matrix_options)
     assert [line.split()[-1] for line in screen.lines] == files
@@ -255,7 +257,7 @@ def test_the_list_uses_the_width_of_the_terminal(
     stacks: bool,
 ) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
-    with terminal.stdout(monkeypatch) as screen:
+    with terminal.terminal_stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", str(width))
         imgbuild("list", "--all", *matrix_options)
     head, *rows = screen.lines
@@ -279,7 +281,7 @@ def test_columns_become_paragraphs_on_a_narrow_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("list", "--wide", "--matrix", str(ROOT / "matrix.yaml"))
-    with terminal.stdout(monkeypatch) as screen:
+    with terminal.terminal_stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", "80")
         imgbuild(*words)
     assert max(map(len, screen.lines)) <= 80
@@ -425,7 +427,9 @@ def test_two_targets_are_shown_side_by_side(imgbuild: Command) -> None:
     assert [each["row"]["target"] for each in both] == [TARGET, UNLOCKED]
 
 
-def test_tests_are_shown_as_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) -> None:
+def test_tests_are_shown_as_a_table_of_cases_by_gpu(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     none = imgbuild("show", TARGET, "--tests")
     assert none.stdout.splitlines()[-1] == "no test record for this digest"
     smoke_records.answer_file(sample, smoke_records.PASSED, smoke_records.FAILED)
@@ -454,7 +458,7 @@ def test_layers_are_shown_as_bars_on_a_terminal_and_as_a_table_otherwise(
     words = ("show", "cu124-vllm", "--layers", "--matrix", str(ROOT / "matrix.yaml"))
     table_lines = imgbuild(*words).stdout.splitlines()
     assert table_lines[0].split() == ["#", "layer", "MB", "unpacked", "contents", "digest"]
-    with terminal.stdout(monkeypatch) as screen:
+    with terminal.terminal_stdout(monkeypatch) as screen:
         imgbuild(*words)
     assert len(screen.lines) == len(table_lines) - 1
     assert max(map(len, screen.lines)) <= 80

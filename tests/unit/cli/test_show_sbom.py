@@ -8,18 +8,18 @@ import pytest
 
 from imgbuild.values import Arch, digest_of
 from tests.support import inprocess_project
-from tests.support.inprocess_project import TARGET, Command, Sample, json_of
+from tests.support.inprocess_project import TARGET, Command, SampleProject, read_json
 from tests.unit.attest.sbom.test_document import valid_cyclonedx, valid_spdx
 
 
 @pytest.fixture
 def command(
-    sample: Sample, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sample: SampleProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     return Command(monkeypatch, capsys)
 
 
-def test_one_sbom_goes_to_stdout_or_to_a_file(command: Command, sample: Sample):
+def test_one_sbom_goes_to_stdout_or_to_a_file(command: Command, sample: SampleProject):
     shown = command("show", TARGET, "--sbom", "cyclonedx")
     assert shown.status == 0
     valid_cyclonedx(shown.stdout.encode())
@@ -29,18 +29,18 @@ def test_one_sbom_goes_to_stdout_or_to_a_file(command: Command, sample: Sample):
     assert result.stdout == f"{TARGET} x86_64 {digest_of(data)} out/bill.json\n"
 
 
-def test_json_names_the_image_of_the_sbom(command: Command, sample: Sample):
-    (sbom_file,) = json_of(command("show", TARGET, "--sbom", "spdx", "--json"))
+def test_json_names_the_image_of_the_sbom(command: Command, sample: SampleProject):
+    (sbom_file,) = read_json(command("show", TARGET, "--sbom", "spdx", "--json"))
     assert sbom_file["image"] == sample.target_digests.arch[Arch.X86_64].manifest
     valid_spdx(json.dumps(sbom_file["document"]).encode())
-    (written,) = json_of(command("show", TARGET, "--sbom", "spdx", "-o", "a.json", "--json"))
+    (written,) = read_json(command("show", TARGET, "--sbom", "spdx", "-o", "a.json", "--json"))
     assert written == {**sbom_file, "document": None, "output": "a.json"}
 
 
-def test_several_sboms_go_to_a_folder_and_not_to_stdout(command: Command, sample: Sample):
-    from imgbuild.matrix.load import load
+def test_several_sboms_go_to_a_folder_and_not_to_stdout(command: Command, sample: SampleProject):
+    from imgbuild.matrix.load import load_matrix
 
-    matrix = load(sample.matrix)
+    matrix = load_matrix(sample.matrix)
     inprocess_project.lock_target(
         sample.folder, matrix, inprocess_project.UNLOCKED, sample.wheels, Arch
     )

@@ -8,7 +8,7 @@ import pytest
 
 from imgbuild.cli import init as verb
 from tests.support import folder_index
-from tests.support.inprocess_project import Command, enter, unwrapped
+from tests.support.inprocess_project import Command, enter_folder, unwrap_text
 from tests.support.local_index import LocalIndex, sdist_bytes
 
 TARGET = "cu124-vllm0.8.5"
@@ -20,7 +20,7 @@ def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     """A project that extends TARGET, with an index in a folder."""
-    enter(tmp_path, monkeypatch)
+    enter_folder(tmp_path, monkeypatch)
     index = LocalIndex()
     cuda = {"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}
     index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist_bytes("flash_attn", "2.7.4", cuda))
@@ -29,7 +29,7 @@ def imgbuild(
     index.add("scorer", "scorer-1.0.tar.gz", sdist_bytes("scorer", "1.0", python))
     index.wheel("fast", "2.0", ["flash-attn>=2"])
     catalogue = folder_index.catalogue_with(index, tmp_path / "index")
-    monkeypatch.setattr(verb, "load", lambda _: catalogue)
+    monkeypatch.setattr(verb, "load_matrix", lambda _: catalogue)
     Path("requirements.txt").write_text("torch\n")
     Path("train.py").write_text("def f():\n    import flash_attn\n")
     command = Command(monkeypatch, capsys)
@@ -43,7 +43,7 @@ def test_lock_lists_packages_with_cuda_source_with_all_other_causes(imgbuild: Co
     Path("requirements.txt").write_text("torch\nflash-attn\nkernels-x\nscorer\nfast\nnosuch\n")
     refused = imgbuild("lock")
     assert refused.status == 8
-    message = unwrapped(refused.stderr)
+    message = unwrap_text(refused.stderr)
     reason = "the index has no wheel for Python 3.11, torch 2.6.0 and CUDA 12.4"
     assert f"requirements.txt:2: flash-attn: {reason}" in message
     assert f"the URL of a wheel: `flash-attn @ https://…/{WHEEL}`" in message
@@ -60,7 +60,7 @@ def test_add_command_gives_the_same_advice(imgbuild: Command) -> None:
     before = Path("matrix.yaml").read_text()
     refused = imgbuild("add", "flash-attn", "nosuch")
     assert refused.status == 8
-    message = unwrapped(refused.stderr)
+    message = unwrap_text(refused.stderr)
     assert "because flash-attn: the index has no wheel for Python 3.11" in message
     assert WHEEL in message
     assert "needed by train.py:2" in message

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cli import smoke
-from imgbuild.doctor.host import Host, HostGpu, Runs
-from imgbuild.report import Case, Report
+from imgbuild.doctor.host import Host, HostGpu, RuntimeSupport
+from imgbuild.report import Report, TestCase
 from imgbuild.system.console import Console
 from imgbuild.values import Arch
 from tests.support import inprocess_project, registry_project, smoke_records, terminal
@@ -24,7 +24,9 @@ MACHINE = Host(
     glibc="2.36",
     driver="470.57.02",
     gpus=(HostGpu(name="NVIDIA RTX PRO 6000 Blackwell Server Edition", capability="12.0"),),
-    engines=(Runs(name="docker", version="28.5.1, containerd store, rootless", gpus=True),),
+    engines=(
+        RuntimeSupport(name="docker", version="28.5.1, containerd store, rootless", gpus=True),
+    ),
 )
 RUNNERS = """\
 version: 1
@@ -82,7 +84,7 @@ def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
     yield 1, "ci report", [TARGET, UNLOCKED, f"{TARGET}@x86_64"]
     yield 0, "cache info", []
     yield 0, "cache list", [place.sample.wheels["vllm"].sha256]
-    damaged = inprocess_project.damage(place.sample, "vllm")
+    damaged = inprocess_project.damage_wheel(place.sample, "vllm")
     yield 9, "cache verify", [damaged.sha256]
     yield 0, "cache prune --max-size 1", []
 
@@ -98,7 +100,7 @@ def test_tables_fit_with_complete_names(
     imgbuild = Command(monkeypatch, capsys)
     problems: list[tuple[str, object]] = []
     for status, line, whole in commands(place):
-        with terminal.stdout(monkeypatch) as shown:
+        with terminal.terminal_stdout(monkeypatch) as shown:
             done = imgbuild(*line.split())
         wide = [each for each in shown.lines if len(each) > terminal.COLUMNS]
         shown_words = {word for each in shown.lines for word in each.split()}
@@ -113,7 +115,7 @@ def test_the_table_of_cases_fits_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(terminal.COLUMNS))
     name = "a-case-with-a-long-name-of-its-own/"
-    cases = (Case(name=name * 3, outcome="failed", seconds=1234.5, message="x"), PASSED)
+    cases = (TestCase(name=name * 3, outcome="failed", seconds=1234.5, message="x"), PASSED)
     report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=cases)
     # A separate console, since it reads the terminal's size once.
     monkeypatch.setattr(smoke, "console", Console())
@@ -128,7 +130,7 @@ def test_failed_case_ends_with_cause_from_its_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = "RuntimeError: Failed to find C compiler. Please specify via CC environment variable\n"
-    case = Case(name="kernels", outcome="failed", seconds=1.0, message="exit status 1", log=log)
+    case = TestCase(name="kernels", outcome="failed", seconds=1.0, message="exit status 1", log=log)
     report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=(case,))
     monkeypatch.setattr(smoke, "console", Console())
     smoke.print_report(report)

@@ -102,4 +102,4 @@ def test_a_removed_verb_names_its_replacement(
 
 @each_row("name", _app.VERBS)
 def test_main_help_has_summary_of_each_verb(name: str) -> None:
-    assert _app.VERBS[name].summary == _help.summary(_app.Commands()[name])
+    assert _app.VERBS[name].summary == _help.verb_summary(_app.LazyCommands()[name])

@@ -18,7 +18,7 @@ from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
-from tests.support.inprocess_project import json_of
+from tests.support.inprocess_project import read_json
 from tests.support.registry_project import BOTH, NAME, Place
 from tests.support.signed_image import Sample
 
@@ -60,7 +60,7 @@ def ref(place: Place) -> str:
 
 def test_signatures_are_verified_in_any_folder(place, imgbuild, pair, tmp_path, monkeypatch):
     signed = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0], "--json")
-    assert len(json_of(signed)) == 3  # the index and two manifests
+    assert len(read_json(signed)) == 3  # the index and two manifests
     away = tmp_path / "away"
     away.mkdir()
     monkeypatch.chdir(away)
@@ -83,10 +83,10 @@ def test_signatures_are_verified_in_any_folder(place, imgbuild, pair, tmp_path, 
 
 def test_second_signing_writes_nothing(place, imgbuild, pair):
     words = ("sign", ref(place), "--target", BOTH, "--sign-key", pair[0], "--json")
-    first = json_of(imgbuild(*words))
+    first = read_json(imgbuild(*words))
     written = len(place.writes())
     previous = dict(place.registry.manifests)
-    assert json_of(imgbuild(*words)) == first
+    assert read_json(imgbuild(*words)) == first
     assert place.registry.manifests == previous
     assert place.writes()[written:] == []
 
@@ -100,7 +100,7 @@ def test_failures_are_reported_with_exit_status(place, imgbuild, pair):
 
 @pytest.mark.parametrize("words", [(), ("--target", BOTH)])
 def test_image_that_differs_from_lock_is_not_signed(place, imgbuild, pair, words):
-    expected = expected_lock.of_project(place.work().project, BOTH).contents
+    expected = expected_lock.lock_of_project(place.work().project, BOTH).contents
     digest = expected.manifest(Arch.ARM64)
     data, kind = place.registry.manifests[NAME, digest]
     place.registry.manifests[NAME, digest] = (
@@ -122,7 +122,7 @@ def test_only_the_digest_is_signed_without_a_local_lock(signed, place, imgbuild,
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
     assert "only the digest is signed" in answer.stderr
     assert "specify your lock with --target" in answer.stderr
-    signed_images = json_of(answer)
+    signed_images = read_json(answer)
     assert [image["statements"] for image in signed_images] == [[], [], []]
     verification = imgbuild("verify", ref(place), "--key", pair[1], "--json")
     assert (verification.status, outcomes(verification)["signature"]) == (9, "passed")
@@ -140,10 +140,10 @@ def forge(signed: Sample) -> None:
         statement["predicate"]["runDetails"]["builder"]["id"] = VICTIM
         commit = {"name": "repository", "digest": {"gitCommit": "f" * 40}}
         statement["predicate"]["buildDefinition"]["resolvedDependencies"].append(commit)
-        part = ArtifactFile(data=codec.compact(statement), media_type=in_toto.PAYLOAD_TYPE)
+        part = ArtifactFile(data=codec.encode_compact(statement), media_type=in_toto.PAYLOAD_TYPE)
         kind = in_toto.PAYLOAD_TYPE
         files = {"provenance.json": part}
-        artifact_store.attach(signed.client, signed.repository, subject, kind, files)
+        artifact_store.attach_artifact(signed.client, signed.repository, subject, kind, files)
 
 
 @pytest.mark.parametrize("lock", ["target", "file", "none"])
@@ -151,20 +151,22 @@ def test_provenance_of_another_builder_is_never_signed(
     signed, place, imgbuild, pair, tmp_path, lock
 ):
     forge(signed)
-    project_lock = expected_lock.of_project(place.work().project, BOTH)
+    project_lock = expected_lock.lock_of_project(place.work().project, BOTH)
     words = {"target": ("--target", BOTH), "file": ("--lock", str(tmp_path / "own")), "none": ()}
     (tmp_path / "own").mkdir()
-    for name, part in bundle.parts(project_lock.lock_bundle).items():
+    for name, part in bundle.bundle_files(project_lock.lock_bundle).items():
         (tmp_path / "own" / name).write_bytes(part.data)
     assert imgbuild("sign", ref(place), *words[lock], "--sign-key", pair[0]).status == 0
     key = keys.load_public(Path(pair[1]))
     signed = [
         each
         for subject in (signed.top, signed.arm)
-        for each in stored.read(signed.client, signed.repository, subject.digest).signatures
+        for each in stored.read_signatures(
+            signed.client, signed.repository, subject.digest
+        ).signatures
         if each.by(key) and each.kind == in_toto.PROVENANCE
     ]
-    bases = {provenance.basis(each.payload) for each in signed}
+    bases = {provenance.comparable_fields(each.payload) for each in signed}
     ours = {provenance.LOCAL_BUILDER} if words[lock] else set()
     assert {basis.builder for basis in bases if basis} == ours
     assert not any(b"f" * 40 in each.payload for each in signed)
@@ -179,8 +181,8 @@ def test_expected_lock_is_given_by_target_or_file(place, imgbuild, tmp_path, mon
     assert (verification.status, outcomes(verification)["lock"]) == (0, "passed")
     folder = tmp_path / "pulled"
     folder.mkdir()
-    for name, part in bundle.parts(
-        expected_lock.of_project(place.work().project, BOTH).lock_bundle
+    for name, part in bundle.bundle_files(
+        expected_lock.lock_of_project(place.work().project, BOTH).lock_bundle
     ).items():
         (folder / name).write_bytes(part.data)
     monkeypatch.chdir(tmp_path)
@@ -197,7 +199,7 @@ def test_expected_lock_is_given_by_target_or_file(place, imgbuild, tmp_path, mon
 
 def build_layout(place: Place, plan: PushPlan, out: Path) -> None:
     """Build the image of `plan` for both architectures in the folder `out`."""
-    image_layout.build(
+    image_layout.build_layout(
         plan.lock,
         plan.target_digests,
         tuple(Arch),

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from imgbuild.container import arguments
-from imgbuild.container.engine import Kind
+from imgbuild.container.engine import EngineKind
 from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.errors import InputError
 from tests.support.rows import each_row
 
-KINDS: tuple[Kind, ...] = ("docker", "podman")
+KINDS: tuple[EngineKind, ...] = ("docker", "podman")
 WORK = Mount(source=Path("/home/me/project"), target="/workspace")
 FULL = ContainerRequest(
     command=("python", "train.py", "--lr", "1e-5"),
@@ -39,12 +39,12 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 changed = msgspec.structs.replace
 
 
-def command(kind: Kind, request: ContainerRequest, **options: bool) -> tuple[str, ...]:
-    return arguments.engine(kind, request, kind, "x", **options).command
+def command(kind: EngineKind, request: ContainerRequest, **options: bool) -> tuple[str, ...]:
+    return arguments.engine_command(kind, request, kind, "x", **options).command
 
 
 def test_docker_arguments_match_request() -> None:
-    invocation = arguments.engine("docker", FULL, "docker", "rl:latest", init=True)
+    invocation = arguments.engine_command("docker", FULL, "docker", "rl:latest", init=True)
     assert invocation.command == (
         *("docker", "run", "--rm", "--init", "--user=1234:5678", "--interactive", "--tty"),
         *("--gpus", "all", "--ipc=host", "--publish=8000:8000"),
@@ -59,7 +59,7 @@ def test_docker_arguments_match_request() -> None:
 
 
 def test_podman_arguments_match_request() -> None:
-    invocation = arguments.engine("podman", FULL, "podman", "rl:latest", rootless=True)
+    invocation = arguments.engine_command("podman", FULL, "podman", "rl:latest", rootless=True)
     assert invocation.command == (
         *("podman", "run", "--rm", "--userns=keep-id", "--interactive", "--tty"),
         *("--device", "nvidia.com/gpu=all", "--ipc=host", "--publish=8000:8000"),
@@ -71,7 +71,7 @@ def test_podman_arguments_match_request() -> None:
 
 
 def test_apptainer_arguments_match_request() -> None:
-    invocation = arguments.apptainer(FULL, "apptainer", Path("/images/rl.sif"))
+    invocation = arguments.apptainer_command(FULL, "apptainer", Path("/images/rl.sif"))
     assert invocation.command == (
         *("apptainer", "--quiet", "run", "--cleanenv", "--no-eval", "--pwd=/workspace"),
         *("--bind=/home/me/project:/workspace", "--bind=/data:/data:ro", "--nv"),
@@ -79,7 +79,9 @@ def test_apptainer_arguments_match_request() -> None:
     )
     assert invocation.env == {"APPTAINERENV_FROM_FILE": "x", "APPTAINERENV_A": "b c"}
     assert invocation.env_from == {"APPTAINERENV_HF_TOKEN": "HF_TOKEN"}
-    assert arguments.from_process(invocation.env_from) == {"APPTAINERENV_HF_TOKEN": "secret"}
+    assert arguments.variables_from_process(invocation.env_from) == {
+        "APPTAINERENV_HF_TOKEN": "secret"
+    }
     assert invocation.text().startswith(
         "APPTAINERENV_FROM_FILE=x APPTAINERENV_A='b c' APPTAINERENV_HF_TOKEN=\"$HF_TOKEN\" apptain"
     )
@@ -100,12 +102,12 @@ def test_outputs_belong_to_caller() -> None:
 
 def test_apptainer_changes_user_only_for_root() -> None:
     with pytest.raises(InputError, match="--user 7: Apptainer runs commands as the current user"):
-        arguments.apptainer(changed(PLAIN, user="7"), "apptainer", Path("x.sif"))
+        arguments.apptainer_command(changed(PLAIN, user="7"), "apptainer", Path("x.sif"))
     root = changed(PLAIN, user="7:8", caller=(0, 0))
-    words = arguments.apptainer(root, "apptainer", Path("x.sif")).command
+    words = arguments.apptainer_command(root, "apptainer", Path("x.sif")).command
     assert words[-6:-2] == ("--security", "uid:7", "--security", "gid:8")
     same = changed(PLAIN, user="1234:5678")
-    assert "--security" not in arguments.apptainer(same, "apptainer", Path("x.sif")).command
+    assert "--security" not in arguments.apptainer_command(same, "apptainer", Path("x.sif")).command
 
 
 def test_shared_memory_network_and_gpus_are_passed() -> None:
@@ -117,7 +119,9 @@ def test_shared_memory_network_and_gpus_are_passed() -> None:
         assert "--ipc=host" not in words
     assert docker[docker.index("--gpus") + 1] == "2"
     assert [word for word in podman if "gpu" in word] == ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
-    assert "--network=none" in arguments.apptainer(request, "apptainer", Path("x.sif")).command
+    assert (
+        "--network=none" in arguments.apptainer_command(request, "apptainer", Path("x.sif")).command
+    )
 
 
 @each_row(
@@ -139,7 +143,7 @@ def test_paths_with_separator_characters_are_escaped(
     request = changed(PLAIN, mounts=(Mount(source=Path(source), target="/x", writable=False),))
     assert docker in command("docker", request)
     assert docker in command("podman", request)
-    assert apptainer in arguments.apptainer(request, "apptainer", Path("x.sif")).command
+    assert apptainer in arguments.apptainer_command(request, "apptainer", Path("x.sif")).command
 
 
 def test_selinux_labels_are_disabled_for_mounts() -> None:
@@ -151,18 +155,18 @@ def test_selinux_labels_are_disabled_for_mounts() -> None:
 
 def test_ignored_options_are_reported() -> None:
     request = changed(FULL, shm_size="1g")
-    assert arguments.ignored(request, "docker") == []
+    assert arguments.ignored_options(request, "docker") == []
     for through in ("apptainer", "root"):
-        lines = arguments.ignored(request, through)
+        lines = arguments.ignored_options(request, through)
         assert [line.partition(" is ignored")[0] for line in lines] == ["--publish", "--shm-size"]
-        assert arguments.ignored(PLAIN, through) == []
+        assert arguments.ignored_options(PLAIN, through) == []
 
 
 def test_values_of_container_request_are_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert FULL.variables() == {"FROM_FILE": "x", "HF_TOKEN": "secret", "A": "b c"}
+    assert FULL.all_variables() == {"FROM_FILE": "x", "HF_TOKEN": "secret", "A": "b c"}
     monkeypatch.delenv("HF_TOKEN")
-    assert FULL.variables() == {"FROM_FILE": "x", "A": "b c"}
-    assert PLAIN.ids() == (1234, 5678)
-    assert changed(PLAIN, user="7:8").ids() == (7, 8)
-    assert changed(PLAIN, user="7").ids() == (7, 5678)
-    assert changed(PLAIN, user="somebody").ids() is None
+    assert FULL.all_variables() == {"FROM_FILE": "x", "A": "b c"}
+    assert PLAIN.user_ids() == (1234, 5678)
+    assert changed(PLAIN, user="7:8").user_ids() == (7, 8)
+    assert changed(PLAIN, user="7").user_ids() == (7, 5678)
+    assert changed(PLAIN, user="somebody").user_ids() is None

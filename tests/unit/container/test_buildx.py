@@ -9,23 +9,25 @@ import pytest
 from imgbuild.container import buildx
 from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
 from imgbuild.system import process
-from imgbuild.system.process import Result
+from imgbuild.system.process import ProcessResult
 
 
 @pytest.fixture
 def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines that a failing buildx 0.29.1 prints, completed by the test."""
     lines: list[str] = []
-    answer = Result(0, "github.com/docker/buildx v0.29.1 abc", "")
+    answer = ProcessResult(0, "github.com/docker/buildx v0.29.1 abc", "")
 
     def _follow(_: object, line, **__: object) -> int:
         for text in lines:
             line(text)
         return 1
 
-    monkeypatch.setattr("imgbuild.container.buildx.programs.which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(process, "run", lambda *_, **__: answer)
-    monkeypatch.setattr(process, "follow", _follow)
+    monkeypatch.setattr(
+        "imgbuild.container.buildx.programs.find_on_path", lambda name: f"/usr/bin/{name}"
+    )
+    monkeypatch.setattr(process, "run_command", lambda *_, **__: answer)
+    monkeypatch.setattr(process, "follow_output", _follow)
     return lines
 
 
@@ -42,7 +44,7 @@ def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_buildx_failures_have_error_class_and_remedy(output, line, kind, hint):
     output += ["#1 a step", line]
     with pytest.raises(ImgbuildError) as caught:
-        buildx.bake(Path("/"), "bake.json", "small", {})
+        buildx.bake_target(Path("/"), "bake.json", "small", {})
     assert type(caught.value) is kind
     assert line in caught.value.message
     assert hint in str(caught.value.hint)
@@ -51,21 +53,23 @@ def test_buildx_failures_have_error_class_and_remedy(output, line, kind, hint):
 def test_error_includes_end_of_output(output):
     output += [f"line {number}" for number in range(50)]
     with pytest.raises(WorkFailed) as caught:
-        buildx.bake(Path("/"), "bake.json", "small", {})
+        buildx.bake_target(Path("/"), "bake.json", "small", {})
     first, *lines = caught.value.message.splitlines()
     assert first == "docker buildx bake small failed:"
     assert lines == [f"line {number}" for number in range(10, 50)]
 
 
 def test_old_buildx_is_refused(output, monkeypatch):
-    monkeypatch.setattr(process, "run", lambda *_, **__: Result(0, "buildx v0.9.1 abc", ""))
+    monkeypatch.setattr(
+        process, "run_command", lambda *_, **__: ProcessResult(0, "buildx v0.9.1 abc", "")
+    )
     text = r"buildx v0\.9\.1 is too old: 0\.12 or newer is required"
     with pytest.raises(ToolMissing, match=text):
-        buildx.find()
+        buildx.find_buildx()
 
 
 def test_missing_buildx_error_names_package(monkeypatch):
-    monkeypatch.setattr("imgbuild.container.buildx.programs.which", lambda _: None)
+    monkeypatch.setattr("imgbuild.container.buildx.programs.find_on_path", lambda _: None)
     with pytest.raises(ToolMissing) as caught:
-        buildx.find()
+        buildx.find_buildx()
     assert "docker-buildx" in str(caught.value.hint)

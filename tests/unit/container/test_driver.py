@@ -29,9 +29,9 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "PLACES", ())
 
     def _answer(*_words, **_more):
-        return process.Result(0, LISTED.format(tmp_path), "")
+        return process.ProcessResult(0, LISTED.format(tmp_path), "")
 
-    monkeypatch.setattr(process, "run", _answer)
+    monkeypatch.setattr(process, "run_command", _answer)
     return folder
 
 
@@ -40,7 +40,7 @@ def test_gpus_are_counted_by_their_devices(tmp_path, monkeypatch):
         (tmp_path / name).touch()
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert driver.gpus() == 2
+    assert driver.count_gpus() == 2
 
 
 @each_row(
@@ -53,12 +53,12 @@ def test_cuda_visible_devices_limits_gpus(value, count, tmp_path, monkeypatch):
         (tmp_path / f"nvidia{number}").touch()
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    assert driver.gpus() == count
+    assert driver.count_gpus() == count
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
-    assert driver.chosen() == {"CUDA_VISIBLE_DEVICES": value}
-    assert driver.settings() == {"CUDA_VISIBLE_DEVICES": value, "NCCL_NVLS_ENABLE": "0"}
+    assert driver.chosen_gpus() == {"CUDA_VISIBLE_DEVICES": value}
+    assert driver.gpu_variables() == {"CUDA_VISIBLE_DEVICES": value, "NCCL_NVLS_ENABLE": "0"}
     monkeypatch.setattr(driver, "DEVICES", tmp_path / "none")
-    assert driver.gpus() == 0
+    assert driver.count_gpus() == 0
 
 
 @each_row(
@@ -72,7 +72,7 @@ def test_cuda_visible_devices_limits_gpus(value, count, tmp_path, monkeypatch):
     ],
 )
 def test_tiers_depend_on_number_of_gpus(gpus, through, tiers):
-    assert runner.fitting(gpus, through) == tiers
+    assert runner.fitting_tiers(gpus, through) == tiers
 
 
 def test_only_driver_files_are_linked(folder, tmp_path):
@@ -112,7 +112,7 @@ def test_root_folder_has_only_gpu_devices(tmp_path, monkeypatch):
         (tmp_path / "dev" / name).touch()
     (tmp_path / "libcuda.so.1").touch()
     monkeypatch.setattr(driver, "DEVICES", tmp_path / "dev")
-    monkeypatch.setattr(driver, "libraries", lambda: tmp_path)
+    monkeypatch.setattr(driver, "driver_library_folder", lambda: tmp_path)
     bound = {bind.target for bind in driver.driver_files(tmp_path).binds}
     given = {path for path in bound if path.startswith(str(tmp_path))}
     names = ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-caps", "dri")

@@ -7,16 +7,22 @@ from pathlib import Path
 import pytest
 
 from imgbuild.container import arguments, path_variables
-from imgbuild.container.engine import Kind
-from imgbuild.container.path_variables import PathVariables, passed, unmounted_paths
+from imgbuild.container.engine import EngineKind
+from imgbuild.container.path_variables import PathVariables, passed_paths, unmounted_paths
 from imgbuild.container.request import ContainerRequest, Mount
 from tests.support.rows import each_row
 
 MOUNTED = [
-    (row, name) for row in path_variables.table() if row.use == "mounted" for name in row.names
+    (row, name)
+    for row in path_variables.path_variable_table()
+    if row.use == "mounted"
+    for name in row.names
 ]
 LEFT_OUT = [
-    (row, name) for row in path_variables.table() if row.use == "not passed" for name in row.names
+    (row, name)
+    for row in path_variables.path_variable_table()
+    if row.use == "not passed"
+    for name in row.names
 ]
 NAMES = [name for _, name in (*MOUNTED, *LEFT_OUT)]
 
@@ -40,7 +46,7 @@ def test_path_of_variable_is_mounted_at_same_path(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
     value, mounted = place(tmp_path, row)
-    variables = passed({name: str(value)})
+    variables = passed_paths({name: str(value)})
     assert variables.env == {name: str(value)}
     writable = row.holds != "file"
     assert variables.mounts == (Mount(source=mounted, target=str(mounted), writable=writable),)
@@ -50,16 +56,16 @@ def test_path_of_variable_is_mounted_at_same_path(
 
 @each_row("name", [name for _, name in MOUNTED])
 def test_each_engine_passes_mount_and_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(path_variables, "_exists", lambda _: True)
-    variables = passed({name: "/x/value"})
+    monkeypatch.setattr(path_variables, "_path_exists", lambda _: True)
+    variables = passed_paths({name: "/x/value"})
     (mount,) = variables.mounts
     bind = f"{mount.source}:{mount.target}{'' if mount.writable else ':ro'}"
     request = ContainerRequest(mounts=variables.mounts, env=variables.env)
-    kinds: tuple[Kind, ...] = ("docker", "podman")
+    kinds: tuple[EngineKind, ...] = ("docker", "podman")
     for kind in kinds:
-        words = arguments.engine(kind, request, "x", "image").command
+        words = arguments.engine_command(kind, request, "x", "image").command
         assert {f"--volume={bind}", f"--env={name}=/x/value"} <= {*words}
-    invocation = arguments.apptainer(request, "apptainer", Path("x.sif"))
+    invocation = arguments.apptainer_command(request, "apptainer", Path("x.sif"))
     assert f"--bind={bind}" in invocation.command
     assert invocation.env == {f"APPTAINERENV_{name}": "/x/value"}
 
@@ -68,7 +74,7 @@ def test_each_engine_passes_mount_and_variable(name: str, monkeypatch: pytest.Mo
 def test_omitted_variable_is_reported_with_remedy(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
-    variables = passed({name: str(tmp_path)})
+    variables = passed_paths({name: str(tmp_path)})
     assert (variables.env, variables.mounts) == ({}, ())
     (message,) = variables.messages
     assert message.startswith(f"{name}={tmp_path} is not passed: {row.reason}; ")
@@ -76,7 +82,7 @@ def test_omitted_variable_is_reported_with_remedy(
 
 
 def test_omitted_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
-    variables = passed(
+    variables = passed_paths(
         {"TRITON_CACHE_DIR": "/a", "VLLM_CACHE_ROOT": "/b", "TMPDIR": "/c", "HF_X": "/d"}
     )
     assert [message.partition(" not")[0] for message in variables.messages] == [
@@ -87,7 +93,7 @@ def test_omitted_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
 
 def test_missing_path_is_reported_and_not_passed(tmp_path: Path) -> None:
     folder, file = tmp_path / "hub", tmp_path / "ca.pem"
-    variables = passed({"HF_HUB_CACHE": str(folder), "SSL_CERT_FILE": str(file)})
+    variables = passed_paths({"HF_HUB_CACHE": str(folder), "SSL_CERT_FILE": str(file)})
     assert (variables.env, variables.mounts) == ({}, ())
     assert [message.partition(" is not passed: ")[2] for message in variables.messages] == [
         f"{folder} does not exist; mkdir -p {folder}",
@@ -98,9 +104,9 @@ def test_missing_path_is_reported_and_not_passed(tmp_path: Path) -> None:
 
 @each_row("path", ["/", "/opt", "/usr", "/tmp", "/var", "/mine"])
 def test_mount_hiding_image_folder_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(path_variables, "_exists", lambda _: True)
+    monkeypatch.setattr(path_variables, "_path_exists", lambda _: True)
     folders = path_variables.image_folders(["X=/mine/cache", "PATH=/opt/venv/bin:/bin", "N=1"])
-    variables = passed({"WANDB_DIR": path}, folders=folders)
+    variables = passed_paths({"WANDB_DIR": path}, folders=folders)
     assert (variables.env, variables.mounts) == ({}, ())
     (message,) = variables.messages
     assert "of the image; to pass it, add -v " in message
@@ -111,20 +117,24 @@ def test_path_in_another_mount_is_not_mounted_again(tmp_path: Path) -> None:
     (tmp_path / "a/hub").mkdir(parents=True)
     env = {"HF_HUB_CACHE": str(tmp_path / "a/hub")}
     same = Mount(source=tmp_path, target=str(tmp_path))
-    assert passed(env, mounts=[same]) == path_variables.PassedPaths(env=env, mounts=(), messages=())
+    assert passed_paths(env, mounts=[same]) == path_variables.PassedPaths(
+        env=env, mounts=(), messages=()
+    )
     instead = Mount(source=Path("/b"), target=env["HF_HUB_CACHE"])
-    assert passed(env, mounts=[instead]).env == env
+    assert passed_paths(env, mounts=[instead]).env == env
     other = Mount(source=Path("/b"), target=str(tmp_path / "a"))
-    (message,) = passed(env, mounts=[other]).messages
+    (message,) = passed_paths(env, mounts=[other]).messages
     mount = f"-v {tmp_path}/a/hub:/mnt/hf_hub"
     assert f"/b is mounted at {tmp_path}/a; to pass it, add {mount}" in message
     below = Mount(source=Path("/b"), target=f"{tmp_path}/a/hub/x")
-    assert passed(env, mounts=[below]).mounts == ()
+    assert passed_paths(env, mounts=[below]).mounts == ()
 
 
 def test_path_below_other_path_is_not_mounted_twice(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    variables = passed({"HF_HUB_CACHE": str(tmp_path), "HF_DATASETS_CACHE": f"{tmp_path}/data"})
+    variables = passed_paths(
+        {"HF_HUB_CACHE": str(tmp_path), "HF_DATASETS_CACHE": f"{tmp_path}/data"}
+    )
     assert [mount.target for mount in variables.mounts] == [str(tmp_path)]
     assert variables.env["HF_DATASETS_CACHE"] == f"{tmp_path}/data"
 
@@ -134,7 +144,9 @@ def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("home/hub", "runs"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    variables = passed({"HF_HUB_CACHE": "~/hub", "WANDB_DIR": "runs/../runs/", "HF_XET_CACHE": ""})
+    variables = passed_paths(
+        {"HF_HUB_CACHE": "~/hub", "WANDB_DIR": "runs/../runs/", "HF_XET_CACHE": ""}
+    )
     assert variables.env == {
         "HF_HUB_CACHE": f"{tmp_path}/home/hub",
         "WANDB_DIR": f"{tmp_path}/runs",
@@ -153,8 +165,8 @@ def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
 def test_file_urls_are_mounted_and_other_urls_pass_unchanged(
     value: str, folder: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(path_variables, "_exists", lambda _: True)
-    variables = passed({"MLFLOW_TRACKING_URI": value})
+    monkeypatch.setattr(path_variables, "_path_exists", lambda _: True)
+    variables = passed_paths({"MLFLOW_TRACKING_URI": value})
     assert [mount.target for mount in variables.mounts] == [folder or "none"] * bool(folder)
     # A URL may contain a password, which must not appear in a command line.
     assert variables.env == {"MLFLOW_TRACKING_URI": value if folder else None}
@@ -162,9 +174,12 @@ def test_file_urls_are_mounted_and_other_urls_pass_unchanged(
 
 def test_hugging_face_cache_variables_are_omitted_together(tmp_path: Path) -> None:
     env = {name: str(tmp_path) for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "WANDB_DIR")}
-    variables = passed(env, hf_cache=False)
+    variables = passed_paths(env, hf_cache=False)
     assert (list(variables.env), variables.messages) == (["WANDB_DIR"], ())
-    assert list(passed(env, without={"WANDB_DIR"}).env) == ["HF_HUB_CACHE", "HF_DATASETS_CACHE"]
+    assert list(passed_paths(env, without={"WANDB_DIR"}).env) == [
+        "HF_HUB_CACHE",
+        "HF_DATASETS_CACHE",
+    ]
 
 
 def test_path_outside_mounts_is_a_warning(tmp_path: Path) -> None:
@@ -189,6 +204,6 @@ def test_read_only_command_gets_only_settings_files(tmp_path: Path) -> None:
         "NCCL_TOPO_FILE": f"{tmp_path}/topo.xml", "NCCL_DEBUG_FILE": f"{tmp_path}/log",
         "NCCL_NVLS_ENABLE": "0", "NCCL_GRAPH_FILE": "/absent",
     }  # fmt: skip
-    passed_env, mounts = path_variables.settings(env)
+    passed_env, mounts = path_variables.split_settings(env)
     assert passed_env == {name: env[name] for name in ("NCCL_TOPO_FILE", "NCCL_NVLS_ENABLE")}
     assert [(mount.target, mount.writable) for mount in mounts] == [(env["NCCL_TOPO_FILE"], False)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.container import sandbox
-from imgbuild.container.sandbox import Bind
+from imgbuild.container.sandbox import BindMount
 from imgbuild.errors import InputError
 from tests.support.rows import each_row
 
@@ -23,19 +23,21 @@ def _root(tmp_path: Path) -> Path:
 
 def test_bind_of_missing_path_is_an_error(root, tmp_path):
     with pytest.raises(InputError, match=r"cannot mount .*absent"):
-        sandbox.run(
-            sandbox.Root(path=root), ["true"], binds=[Bind(source=tmp_path / "absent", target="/x")]
+        sandbox.run_in_sandbox(
+            sandbox.SandboxRoot(path=root),
+            ["true"],
+            binds=[BindMount(source=tmp_path / "absent", target="/x")],
         )
 
 
 def test_missing_root_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"cannot use .*absent"):
-        sandbox.run(sandbox.Root(path=tmp_path / "absent"), ["true"])
+        sandbox.run_in_sandbox(sandbox.SandboxRoot(path=tmp_path / "absent"), ["true"])
 
 
 def test_missing_command_is_an_error(root):
     with pytest.raises(InputError, match="no command"):
-        sandbox.run(sandbox.Root(path=root), [])
+        sandbox.run_in_sandbox(sandbox.SandboxRoot(path=root), [])
 
 
 @pytest.mark.parametrize(

@@ -11,35 +11,35 @@ import pytest
 from imgbuild.cpython import python_archive
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import write_layer
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.values import Arch
 from tests.support import small_elf
 from tests.support.rows import each_row
-from tests.support.standalone_python import ELF, SYSCONFIG, Entry, pack, sample
+from tests.support.standalone_python import ELF, SYSCONFIG, Entry, pack_archive, sample_entries
 
 LABEL = "cpython-3.12.11-install_only.tar.gz"
 
 
 def written(folder: Path, entries: dict[str, Entry]) -> Path:
     path = folder / "archive"
-    path.write_bytes(pack(entries))
+    path.write_bytes(pack_archive(entries))
     return path
 
 
 def described(folder: Path, entries: dict[str, Entry], arch: Arch = Arch.X86_64) -> str:
     path = written(folder, entries)
-    return python_archive.describe(path, LABEL, python="3.12", arch=arch).version
+    return python_archive.describe_archive(path, LABEL, python="3.12", arch=arch).version
 
 
-def layer(folder: Path, entries: dict[str, Entry]) -> dict[str, Member]:
+def layer(folder: Path, entries: dict[str, Entry]) -> dict[str, LayerMember]:
     path = written(folder, entries)
-    members = python_archive.members(
+    members = python_archive.archive_members(
         path, LABEL, prefix="/opt/python", python="3.12", spool=folder / "spool"
     )
     return {member.path.removeprefix("opt/python/"): member for member in members}
 
 
-def text(member: Member) -> str:
+def text(member: LayerMember) -> str:
     assert isinstance(member.content, bytes)
     assert len(member.content) == member.size
     return member.content.decode()
@@ -52,12 +52,12 @@ def special(kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 
 def test_exact_version_comes_from_headers(tmp_path):
-    assert described(tmp_path, sample()) == "3.12.11"
-    assert described(tmp_path, sample(patch="3.12.0rc2")) == "3.12.0rc2"
+    assert described(tmp_path, sample_entries()) == "3.12.11"
+    assert described(tmp_path, sample_entries(patch="3.12.0rc2")) == "3.12.0rc2"
 
 
 def test_layer_excludes_tests_bytecode_pip_and_tk(tmp_path):
-    assert sorted(layer(tmp_path, sample())) == [
+    assert sorted(layer(tmp_path, sample_entries())) == [
         "bin/python",
         "bin/python3",
         "bin/python3.12",
@@ -73,17 +73,17 @@ def test_layer_excludes_tests_bytecode_pip_and_tk(tmp_path):
 
 
 def test_modes_owners_and_times_are_constant(tmp_path):
-    entries = sample()
+    entries = sample_entries()
     program = special(tarfile.REGTYPE)
     program.mode, program.uid, program.mtime = 0o6777, 1000, 1_700_000_000
     entries["python/bin/tool"] = program
     member = layer(tmp_path, entries)["bin/tool"]
-    assert (member.mode, member.uid, member.mtime) == (0o755, 0, Member(path="x").mtime)
+    assert (member.mode, member.uid, member.mtime) == (0o755, 0, LayerMember(path="x").mtime)
     assert layer(tmp_path, entries)["lib/python3.12/os.py"].mode == 0o644
 
 
 def test_text_files_contain_the_image_folder(tmp_path):
-    members = layer(tmp_path, sample())
+    members = layer(tmp_path, sample_entries())
     assert text(members["lib/pkgconfig/python3.pc"]).startswith("prefix=/opt/python\n")
     assert text(members["bin/python3.12-config"]).endswith("prefix=/opt/python\n")
     namespace: dict[str, dict[str, object]] = {}
@@ -100,7 +100,7 @@ def test_text_files_contain_the_image_folder(tmp_path):
 
 
 def test_layer_is_independent_of_order_and_owners(tmp_path):
-    entries = sample()
+    entries = sample_entries()
     (other := tmp_path / "other").mkdir()
     records = [
         write_layer(layer(folder, dict(order)).values(), None)
@@ -113,9 +113,11 @@ def test_programs_are_read_for_audit(tmp_path):
     stdlib = "lib/python3.12/lib-dynload/_ssl.cpython-312-x86_64-linux-gnu.so"
     test_module = "lib/python3.12/test/_test.so"
     files = {f"python/{name}": b"\x7fELF" for name in (stdlib, test_module)}
-    path = written(tmp_path, {**sample(), **files})
+    path = written(tmp_path, {**sample_entries(), **files})
     # Tests and Tk are not in the layer.
-    programs = {name: content() for name, content in python_archive.programs(path, LABEL, "3.12")}
+    programs = {
+        name: content() for name, content in python_archive.archive_programs(path, LABEL, "3.12")
+    }
     assert programs == {
         "bin/python3.12": ELF + b"program",
         "lib/libpython3.so": b"\x7fELF",
@@ -133,7 +135,7 @@ def test_programs_are_read_for_audit(tmp_path):
     ],
 )
 def test_archive_with_another_layout_is_refused(tmp_path, name):
-    entries = sample()
+    entries = sample_entries()
     del entries[name]
     with pytest.raises(IntegrityError, match=f"^{re.escape(LABEL)} has no ") as caught:
         described(tmp_path, entries)
@@ -141,7 +143,7 @@ def test_archive_with_another_layout_is_refused(tmp_path, name):
 
 
 def test_archive_without_licence_is_refused(tmp_path):
-    entries = sample()
+    entries = sample_entries()
     del entries["python/lib/python3.12/LICENSE.txt"]
     with pytest.raises(IntegrityError, match="has no license"):
         described(tmp_path, entries)
@@ -151,24 +153,24 @@ def test_archive_without_licence_is_refused(tmp_path):
 
 def test_other_release_or_architecture_is_refused(tmp_path):
     with pytest.raises(IntegrityError, match=r"has Python 3\.11\.9, not 3\.12"):
-        described(tmp_path, sample(patch="3.11.9"))
+        described(tmp_path, sample_entries(patch="3.11.9"))
     with pytest.raises(IntegrityError, match="is not a program for arm64"):
-        described(tmp_path, sample(), Arch.ARM64)
-    entries = {**sample(), "python/bin/python3.12": b"#!/bin/sh\n"}
+        described(tmp_path, sample_entries(), Arch.ARM64)
+    entries = {**sample_entries(), "python/bin/python3.12": b"#!/bin/sh\n"}
     with pytest.raises(IntegrityError, match="is not a program for x86_64"):
         described(tmp_path, entries)
 
 
 def test_error_for_archive_of_another_release_names_its_release(tmp_path):
     with pytest.raises(IntegrityError, match=r"has Python 3\.10, not 3\.12$") as caught:
-        described(tmp_path, sample("3.10", "3.10.13"))
+        described(tmp_path, sample_entries("3.10", "3.10.13"))
     assert "correct `version` or `archives` of the base" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("needed", ["libpython3.12.so.1.0", "$ORIGIN/../lib/libpython3.12.so.1.0"])
 def test_interpreter_without_its_libpython_is_refused(tmp_path, needed):
-    program = small_elf.file(small_elf.NEEDED, needed)
-    entries = {**sample(), "python/bin/python3.12": program}
+    program = small_elf.elf_file(small_elf.NEEDED, needed)
+    entries = {**sample_entries(), "python/bin/python3.12": program}
     with pytest.raises(IntegrityError) as caught:
         described(tmp_path, entries)
     missing = "has no python/lib/libpython3.12.so.1.0, which python/bin/python3.12 needs"
@@ -186,7 +188,8 @@ def test_build_with_another_abi_is_refused(
 ) -> None:
     folder = f"python/include/python3.12{flags}"
     entries = {
-        name.replace("python/include/python3.12", folder): entry for name, entry in sample().items()
+        name.replace("python/include/python3.12", folder): entry
+        for name, entry in sample_entries().items()
     }
     entries[f"python/bin/python3.12{flags}"] = entries.pop("python/bin/python3.12")
     if linked:
@@ -200,22 +203,22 @@ def test_build_with_another_abi_is_refused(
 def test_build_for_musl_is_refused(tmp_path: Path) -> None:
     folder = "python/lib/python3.12"
     dynamic = {
-        **sample(),
-        "python/bin/python3.12": small_elf.of_linker("/lib/ld-musl-x86_64.so.1"),
+        **sample_entries(),
+        "python/bin/python3.12": small_elf.elf_with_linker("/lib/ld-musl-x86_64.so.1"),
     }
-    static = sample()
+    static = sample_entries()
     static[f"{folder}/_sysconfigdata__linux_x86_64-linux-musl.py"] = static.pop(
         f"{folder}/{SYSCONFIG}"
     )
     for entries in (dynamic, static):
         with pytest.raises(IntegrityError, match=r"is a build for musl, but the base uses glibc$"):
             described(tmp_path, entries)
-    linker = small_elf.of_linker("/lib64/ld-linux-x86-64.so.2")
-    assert described(tmp_path, {**sample(), "python/bin/python3.12": linker}) == "3.12.11"
+    linker = small_elf.elf_with_linker("/lib64/ld-linux-x86-64.so.2")
+    assert described(tmp_path, {**sample_entries(), "python/bin/python3.12": linker}) == "3.12.11"
 
 
 def test_interpreter_with_damaged_headers_is_refused(tmp_path):
-    entries = {**sample(), "python/bin/python3.12": ELF[:40]}
+    entries = {**sample_entries(), "python/bin/python3.12": ELF[:40]}
     with pytest.raises(IntegrityError, match=r"python/bin/python3\.12 cannot be read"):
         described(tmp_path, entries)
 
@@ -251,7 +254,7 @@ def test_interpreter_with_damaged_headers_is_refused(tmp_path):
     ],
 )
 def test_unsafe_members_are_refused(tmp_path, name, entry, what):
-    entries = {**sample(), name: entry}
+    entries = {**sample_entries(), name: entry}
     with pytest.raises(IntegrityError, match=what) as caught:
         described(tmp_path, entries)
     assert "\x1b" not in caught.value.message
@@ -260,22 +263,22 @@ def test_unsafe_members_are_refused(tmp_path, name, entry, what):
 
 
 def test_member_below_link_is_refused(tmp_path):
-    entries = {**sample(), "python/share": "lib", "python/share/x": b"text"}
+    entries = {**sample_entries(), "python/share": "lib", "python/share/x": b"text"}
     with pytest.raises(IntegrityError, match="'share/x' below 'share', which is not a folder"):
         layer(tmp_path, entries)
 
 
 def test_member_below_an_added_link_is_refused(tmp_path):
     """The reader adds `bin/python` as a link to the interpreter."""
-    entries = {**sample(), "python/bin/python/x": b"text"}
+    entries = {**sample_entries(), "python/bin/python/x": b"text"}
     with pytest.raises(IntegrityError, match="'bin/python/x' below 'bin/python', which is not a"):
         layer(tmp_path, entries)
 
 
 def test_oversized_program_is_refused_unread(tmp_path, monkeypatch):
     monkeypatch.setattr(python_archive, "PROGRAM_LIMIT", 1000)
-    path = written(tmp_path, {**sample(), "python/lib/libbig.so": bytes(1001)})
-    programs = python_archive.programs(path, LABEL, "3.12")
+    path = written(tmp_path, {**sample_entries(), "python/lib/libbig.so": bytes(1001)})
+    programs = python_archive.archive_programs(path, LABEL, "3.12")
     big = next(content for name, content in programs if name == "lib/libbig.so")
     with pytest.raises(IntegrityError, match=r"lib/libbig\.so of 1001 bytes \(limit 1000\)"):
         big()
@@ -284,24 +287,24 @@ def test_oversized_program_is_refused_unread(tmp_path, monkeypatch):
 def test_oversized_archive_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(python_archive, "UNPACKED_LIMIT", 100)
     with pytest.raises(IntegrityError, match="which exceeds the limits"):
-        described(tmp_path, sample())
+        described(tmp_path, sample_entries())
 
 
 def test_data_after_archive_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(python_archive, "UNPACKED_LIMIT", 1 << 20)
     monkeypatch.setattr(python_archive, "ENTRY_LIMIT", 100)
-    path = written(tmp_path, sample())
-    path.write_bytes(path.read_bytes() + pack({}) * 300)
+    path = written(tmp_path, sample_entries())
+    path.write_bytes(path.read_bytes() + pack_archive({}) * 300)
     with pytest.raises(IntegrityError, match="unpacked size exceeds"):
-        python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
+        python_archive.describe_archive(path, LABEL, python="3.12", arch=Arch.X86_64)
 
 
 @pytest.mark.parametrize("cut", [10, 100, 300])
 def test_damaged_archive_is_refused(tmp_path, cut):
-    path = written(tmp_path, sample())
+    path = written(tmp_path, sample_entries())
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(IntegrityError, match=re.escape(LABEL)):
-        python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
+        python_archive.describe_archive(path, LABEL, python="3.12", arch=Arch.X86_64)
 
 
 @pytest.mark.parametrize(
@@ -316,12 +319,12 @@ def test_file_that_is_not_gzip_is_refused(tmp_path: Path, content: bytes, what: 
     path = tmp_path / "archive"
     path.write_bytes(content)
     with pytest.raises(IntegrityError, match=f"^{re.escape(LABEL)} {what}") as caught:
-        python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
+        python_archive.describe_archive(path, LABEL, python="3.12", arch=Arch.X86_64)
     assert "install_only" in str(caught.value.hint)
 
 
 def test_missing_interpreter_links_are_added(tmp_path):
-    entries = sample()
+    entries = sample_entries()
     del entries["python/bin/python3"]
     members = layer(tmp_path, entries)
     assert members["bin/python3"].kind is MemberKind.LINK

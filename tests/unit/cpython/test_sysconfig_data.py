@@ -9,9 +9,9 @@ from tests.support.rows import each_row
 
 
 def adapted(source: str) -> dict[str, object]:
-    values, built_at = sysconfig_data.read(source.encode())
+    values, built_at = sysconfig_data.read_sysconfig(source.encode())
     namespace: dict[str, dict[str, object]] = {}
-    exec(sysconfig_data.encode(values, built_at, "/opt/python"), namespace)
+    exec(sysconfig_data.encode_sysconfig(values, built_at, "/opt/python"), namespace)
     return namespace["build_time_vars"]
 
 
@@ -84,4 +84,4 @@ def test_compilers_and_flags_are_replaced(name, value, now):
 )
 def test_other_modules_are_refused(source, what):
     with pytest.raises(ValueError, match=what):
-        sysconfig_data.read(source.encode())
+        sysconfig_data.read_sysconfig(source.encode())

@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package
-from imgbuild.cves.installed import InstalledSource, installed, unknown_parts
+from imgbuild.cves.installed import InstalledSource, installed_sources, unknown_parts
 from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
@@ -44,7 +44,7 @@ def test_debs_map_to_source_packages_and_versions() -> None:
     }
     openssl = samples.deb("openssl", "3.0.14-1")
     records[openssl.sha256] = Package(file=openssl.file)
-    sources = installed(_lock(gcc, LIBSSL, openssl), ARCH, records)
+    sources = installed_sources(_lock(gcc, LIBSSL, openssl), ARCH, records)
     assert _named(sources) == [
         ("Debian:12", "gcc-defaults", "1.203"),
         ("Debian:12", "openssl", "3.0.14-1"),
@@ -64,7 +64,7 @@ def test_lowest_fix_is_above_installed_version() -> None:
 
 
 def test_deb_without_record_uses_archive_folder_as_source() -> None:
-    sources = installed(_lock(LIBSSL), ARCH, {})
+    sources = installed_sources(_lock(LIBSSL), ARCH, {})
     assert _named(sources)[0] == ("Debian:12", "openssl", "3.0.14-1~deb12u1")
 
 
@@ -74,7 +74,7 @@ def test_wheels_built_from_sdists_are_included() -> None:
         package="antlr4", version="4.9.3", index="pypi", sdist=wheel, env={},
         requires=(samples.wheel("setuptools", "80.0"),), wheel=wheel,
     )  # fmt: skip
-    assert ("PyPI", "antlr4", "4.9.3") in _named(installed(_lock(built=(built,)), ARCH, {}))
+    assert ("PyPI", "antlr4", "4.9.3") in _named(installed_sources(_lock(built=(built,)), ARCH, {}))
 
 
 def test_suite_without_release_number_is_refused() -> None:
@@ -83,7 +83,7 @@ def test_suite_without_release_number_is_refused() -> None:
         lock, base=msgspec.structs.replace(lock.base, suite="sid", name="mine")
     )
     with pytest.raises(InputError, match="unknown suite 'sid' of the base mine of small") as error:
-        installed(other, ARCH, {})
+        installed_sources(other, ARCH, {})
     assert "bookworm" in (error.value.hint or "")
 
 
@@ -91,7 +91,7 @@ def test_registry_base_is_reported_as_unknown() -> None:
     lock = _lock(base_manifest=f"sha256:{'0' * 64}")
     base = msgspec.structs.replace(lock.base, kind="registry", suite="", image="host/a@sha256:0")
     other = msgspec.structs.replace(lock, base=base)
-    assert _named(installed(other, ARCH, {}))[0][0] == "PyPI"
+    assert _named(installed_sources(other, ARCH, {}))[0][0] == "PyPI"
     message = "host/a@sha256:0: the lock contains its layers, but not its packages"
     assert unknown_parts(other, ARCH) == (message,)
     assert unknown_parts(lock, ARCH) != ()
@@ -99,7 +99,7 @@ def test_registry_base_is_reported_as_unknown() -> None:
 
 
 def test_committed_locks_have_source_package_for_every_deb() -> None:
-    recorded = packages.recorded([IMAGES])
+    recorded = packages.recorded_packages([IMAGES])
     debs = [
         deb
         for path in IMAGES.glob("*/lock.json")
@@ -117,7 +117,7 @@ def test_committed_locks_have_source_package_for_every_deb() -> None:
 def test_standalone_python_is_identified_by_its_repository() -> None:
     (source,) = (
         source
-        for source in installed(standalone_matrix.lock(), ARCH, {})
+        for source in installed_sources(standalone_matrix.lock(), ARCH, {})
         if source.ecosystem == "GIT"
     )
     archive = standalone_matrix.archive()

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild.cves.records import LIMIT, OsvRecord, advisories, decode
+from imgbuild.cves.records import LIMIT, OsvRecord, decode_record, record_advisories
 from imgbuild.errors import ImgbuildError
-from tests.support.advisories import OLD, OPENSSL, TORCH, UPDATE, debian, record
+from tests.support.advisories import OLD_VERSION, OPENSSL, TORCH, UPDATE, debian, read_advisory
 
 
 def _rating(name: str, package: str, **changes: Any) -> tuple[str, float | None]:
-    advisory = msgspec.convert({**record(name), **changes}, OsvRecord)
+    advisory = msgspec.convert({**read_advisory(name), **changes}, OsvRecord)
     ecosystem = "PyPI" if name == TORCH else "Debian:12"
-    return advisory.rating(ecosystem, package)
+    return advisory.package_rating(ecosystem, package)
 
 
 def _urgency(*words: str) -> list[dict[str, Any]]:
@@ -64,26 +64,28 @@ def test_highest_of_several_scores_applies() -> None:
 
 
 def test_advisory_for_several_vulnerabilities_is_split() -> None:
-    update = {**record(UPDATE), "upstream": ["CVE-2024-6119", "CVE-2024-5535"]}
-    openssl = debian("openssl", OLD)
-    split_advisories = list(advisories(msgspec.convert(update, OsvRecord), openssl, "here"))
+    update = {**read_advisory(UPDATE), "upstream": ["CVE-2024-6119", "CVE-2024-5535"]}
+    openssl = debian("openssl", OLD_VERSION)
+    split_advisories = list(record_advisories(msgspec.convert(update, OsvRecord), openssl, "here"))
     assert [advisory.ids for advisory in split_advisories] == [
         ("CVE-2024-6119",),
         ("CVE-2024-5535",),
     ]
     assert {advisory.note for advisory in split_advisories} == {"fixed by DSA-5764-1"}
     alone = msgspec.convert({**update, "upstream": None}, OsvRecord)
-    assert [advisory.ids for advisory in advisories(alone, openssl, "here")] == [("DSA-5764-1",)]
+    assert [advisory.ids for advisory in record_advisories(alone, openssl, "here")] == [
+        ("DSA-5764-1",)
+    ]
 
 
 def test_advisory_text_is_one_line() -> None:
-    advisory = msgspec.convert(record(OPENSSL), OsvRecord)
+    advisory = msgspec.convert(read_advisory(OPENSSL), OsvRecord)
     assert advisory.text.endswith("an invalid memory address.")
     assert msgspec.convert({"id": "A-1"}, OsvRecord).text == ""
-    assert advisory.ids == ("DEBIAN-CVE-2024-6119", "CVE-2024-6119")
-    assert list(advisory.about("PyPI", "openssl")) == []
+    assert advisory.all_ids == ("DEBIAN-CVE-2024-6119", "CVE-2024-6119")
+    assert list(advisory.affected_entries("PyPI", "openssl")) == []
 
 
 def test_oversized_record_is_refused() -> None:
     with pytest.raises(ImgbuildError, match=f"all.zip: A has more than {LIMIT} bytes"):
-        decode(b"{" + b" " * LIMIT, "all.zip: A")
+        decode_record(b"{" + b" " * LIMIT, "all.zip: A")

@@ -8,11 +8,11 @@ import pytest
 
 from imgbuild.cves import scanner_report
 from imgbuild.errors import InputError
-from tests.support.advisories import OLD, debian, pypi
+from tests.support.advisories import OLD_VERSION, debian, pypi
 from tests.support.rows import each_row
 from tests.support.scanner_reports import FIXED, REPORTS
 
-PACKAGES = (pypi("torch", "2.5.1"), pypi("vllm", "0.8.5.post1"), debian("openssl", OLD))
+PACKAGES = (pypi("torch", "2.5.1"), pypi("vllm", "0.8.5.post1"), debian("openssl", OLD_VERSION))
 
 
 def _report(folder: Path, data: bytes) -> Path:
@@ -23,7 +23,7 @@ def _report(folder: Path, data: bytes) -> Path:
 @pytest.mark.parametrize("scanner", REPORTS)
 def test_report_entries_match_packages_of_lock(tmp_path: Path, scanner: str) -> None:
     path = _report(tmp_path, REPORTS[scanner])
-    answer = scanner_report.find(path, PACKAGES)
+    answer = scanner_report.find_advisories(path, PACKAGES)
     assert answer.of == f"{path} ({scanner})"
     by_cve = {
         next(name for name in advisory.ids if name.startswith("CVE-")): advisory
@@ -42,7 +42,7 @@ def test_report_entries_match_packages_of_lock(tmp_path: Path, scanner: str) -> 
 
 def test_withdrawn_advisory_is_omitted(tmp_path: Path) -> None:
     text = REPORTS["osv-scanner"].replace(b'"id": "DEBIAN', b'"withdrawn": "2026", "id": "DEBIAN')
-    answer = scanner_report.find(_report(tmp_path, text), PACKAGES)
+    answer = scanner_report.find_advisories(_report(tmp_path, text), PACKAGES)
     assert [advisory.package.name for advisory in answer.advisories] == ["torch"]
 
 
@@ -53,7 +53,7 @@ def test_empty_report_has_no_advisories(tmp_path: Path, scanner: str) -> None:
         "grype": b'{"matches": []}',
         "trivy": b'{"SchemaVersion": 2, "ArtifactName": "x"}',
     }
-    answer = scanner_report.find(_report(tmp_path, empty[scanner]), PACKAGES)
+    answer = scanner_report.find_advisories(_report(tmp_path, empty[scanner]), PACKAGES)
     assert (answer.advisories, answer.unread) == ((), ())
 
 
@@ -70,5 +70,5 @@ def test_other_files_are_refused_with_scanner_commands(
     tmp_path: Path, data: bytes, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        scanner_report.find(_report(tmp_path, data), PACKAGES)
+        scanner_report.find_advisories(_report(tmp_path, data), PACKAGES)
     assert "trivy --format json" in (caught.value.hint or "")

@@ -64,11 +64,11 @@ def test_other_formats_have_no_score(vector: str) -> None:
 
 
 def test_scores_map_to_severity_terms() -> None:
-    ratings = [severity.of_score(score) for score in (0.0, 3.9, 4.0, 6.9, 7.0, 8.9, 9.0)]
+    ratings = [severity.score_rating(score) for score in (0.0, 3.9, 4.0, 6.9, 7.0, 8.9, 9.0)]
     assert ratings == ["low", "low", "medium", "medium", "high", "high", "critical"]
     words = ("MODERATE", "medium**", "unimportant", "not yet assigned", None)
-    assert [severity.of_word(word) for word in words] == [
+    assert [severity.word_rating(word) for word in words] == [
         "medium", "medium", "low", "unknown", "unknown"
     ]  # fmt: skip
-    assert severity.highest([Rating.LOW, Rating.UNKNOWN, Rating.HIGH]) is Rating.HIGH
-    assert severity.highest([]) is Rating.UNKNOWN
+    assert severity.highest_rating([Rating.LOW, Rating.UNKNOWN, Rating.HIGH]) is Rating.HIGH
+    assert severity.highest_rating([]) is Rating.UNKNOWN

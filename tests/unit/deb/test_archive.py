@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.deb.archive import read
+from imgbuild.deb.archive import read_deb
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
+from imgbuild.oci.tar import MTIME, FileSlice, LayerMember, MemberKind
 from tests.support import debs
 from tests.support.rows import each_row
 
@@ -17,8 +17,8 @@ def everything(path: str, kind: MemberKind) -> bool:
     return True
 
 
-def content(member: Member) -> bytes:
-    assert isinstance(member.content, Slice)
+def content(member: LayerMember) -> bytes:
+    assert isinstance(member.content, FileSlice)
     assert not member.content.deflated
     data = member.content.path.read_bytes()
     return data[member.content.offset : member.content.offset + member.content.length]
@@ -39,8 +39,8 @@ MEMBERS = [
 def test_debian_package_is_read(tmp_path: Path, packing: str) -> None:
     path = tmp_path / "demo.deb"
     scripts = {"postinst": "#!/bin/sh\n", "md5sums": "x"}
-    debs.make(path, "demo", MEMBERS, control=scripts, packing=packing, Depends="libc6")
-    package = read(path, tmp_path / "spool", everything)
+    debs.write_deb(path, "demo", MEMBERS, control=scripts, packing=packing, Depends="libc6")
+    package = read_deb(path, tmp_path / "spool", everything)
     assert (package.name, package.control["Depends"]) == ("demo", "libc6")
     assert package.files == {"postinst": b"#!/bin/sh\n", "md5sums": b"x"}
     assert package.listing == ("", "usr", "usr/a", "usr/b", "usr/c", "usr/link", "usr/hard")
@@ -59,8 +59,8 @@ def test_debian_package_is_read(tmp_path: Path, packing: str) -> None:
 
 def test_skipped_members_are_listed_but_not_spooled(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
-    debs.make(path, "demo", MEMBERS)
-    package = read(path, tmp_path / "spool", lambda path, kind: path != "usr/a" and bool(kind))
+    debs.write_deb(path, "demo", MEMBERS)
+    package = read_deb(path, tmp_path / "spool", lambda path, kind: path != "usr/a" and bool(kind))
     assert "usr/a" in package.listing
     assert "usr/a" not in {member.path for member in package.members}
     assert (tmp_path / "spool").read_bytes() == b"gamma"
@@ -72,10 +72,16 @@ def test_skipped_members_are_listed_but_not_spooled(tmp_path: Path) -> None:
         (debs.file("../etc/passwd"), "points outside the root"),
         (debs.file("./usr/../../x"), "points outside the root"),
         (debs.file("/etc/passwd"), "points outside the root"),
-        ((debs.info("./dev/null", kind=tarfile.CHRTYPE), b""), "is not a file, a folder or a link"),
-        ((debs.info("./fifo", kind=tarfile.FIFOTYPE), b""), "is not a file, a folder or a link"),
         (
-            (debs.info("./ping", xattrs={"SCHILY.xattr.security.capability": "x"}), b""),
+            (debs.tar_header("./dev/null", kind=tarfile.CHRTYPE), b""),
+            "is not a file, a folder or a link",
+        ),
+        (
+            (debs.tar_header("./fifo", kind=tarfile.FIFOTYPE), b""),
+            "is not a file, a folder or a link",
+        ),
+        (
+            (debs.tar_header("./ping", xattrs={"SCHILY.xattr.security.capability": "x"}), b""),
             "extended attributes",
         ),
     ],
@@ -84,63 +90,65 @@ def test_unsafe_members_are_refused(
     tmp_path: Path, member: tuple[tarfile.TarInfo, bytes], message: str
 ) -> None:
     path = tmp_path / "demo.deb"
-    debs.make(path, "demo", [member])
+    debs.write_deb(path, "demo", [member])
     with pytest.raises(IntegrityError, match=message) as caught:
-        read(path, tmp_path / "spool", everything)
+        read_deb(path, tmp_path / "spool", everything)
     assert str(path) in caught.value.message
     assert caught.value.hint
 
 
 def test_zstd_compression_is_refused_with_hint(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
-    debs.make(path, "demo", packing=".zst")
+    debs.write_deb(path, "demo", packing=".zst")
     with pytest.raises(IntegrityError, match=r"data\.tar\.zst has a compression"):
-        read(path, tmp_path / "spool", everything)
+        read_deb(path, tmp_path / "spool", everything)
 
 
 def test_truncation_is_detected(tmp_path: Path) -> None:
     whole = tmp_path / "whole.deb"
-    debs.make(whole, "demo", MEMBERS)
+    debs.write_deb(whole, "demo", MEMBERS)
     data = whole.read_bytes()
     for length in range(0, len(data) - 1, 37):
         path = tmp_path / "cut.deb"
         path.write_bytes(data[:length])
         with pytest.raises(IntegrityError):
-            read(path, tmp_path / "spool", everything)
+            read_deb(path, tmp_path / "spool", everything)
 
 
 def test_flipped_byte_in_data_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
-    debs.make(path, "demo", MEMBERS)
+    debs.write_deb(path, "demo", MEMBERS)
     data = bytearray(path.read_bytes())
     data[-40] ^= 0xFF
     path.write_bytes(data)
     with pytest.raises(IntegrityError, match="damaged"):
-        read(path, tmp_path / "spool", everything)
+        read_deb(path, tmp_path / "spool", everything)
 
 
 def test_non_utf8_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
-    header = bytearray(debs.tar([debs.file("./usr/caf_")]))
+    header = bytearray(debs.tar_bytes([debs.file("./usr/caf_")]))
     header[header.index(b"_")] = 0xE9
     total = sum(header[:148]) + 8 * 32 + sum(header[156:512])
     header[148:156] = f"{total:06o}\0 ".encode()
-    control = debs.tar([debs.file("./control", debs.control_text("demo").encode())])
+    control = debs.tar_bytes([debs.file("./control", debs.control_text("demo").encode())])
     path.write_bytes(
-        debs.ar({"debian-binary": b"2.0\n", "control.tar": control, "data.tar": bytes(header)})
+        debs.ar_bytes(
+            {"debian-binary": b"2.0\n", "control.tar": control, "data.tar": bytes(header)}
+        )
     )
     with pytest.raises(IntegrityError, match=r"data\.tar is damaged"):
-        read(path, tmp_path / "spool", everything)
+        read_deb(path, tmp_path / "spool", everything)
 
 
 def test_non_deb_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     path.write_bytes(b"<html>404</html>")
     with pytest.raises(IntegrityError, match="no ar header"):
-        read(path, tmp_path / "spool", everything)
-    path.write_bytes(debs.ar({"debian-binary": b"3.0\n"}))
+        read_deb(path, tmp_path / "spool", everything)
+    path.write_bytes(debs.ar_bytes({"debian-binary": b"3.0\n"}))
     with pytest.raises(IntegrityError, match="not a Debian package of format 2"):
-        read(path, tmp_path / "spool", everything)
-    path.write_bytes(debs.ar({"debian-binary": b"2.0\n"}))
+        read_deb(path, tmp_path / "spool", everything)
+    path.write_bytes(debs.ar_bytes({"debian-binary": b"2.0\n"}))
     with pytest.raises(IntegrityError, match=r"no control\.tar"):
-        read(path, tmp_path / "spool", everything)
+        read_deb(path, tmp_path / "spool", everything)

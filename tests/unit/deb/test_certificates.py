@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import trustme
 
-from imgbuild.deb.certificates import der, install, subject_hash
+from imgbuild.deb.certificates import certificate_der, install_certificates, subject_hash
 from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import Member
+from imgbuild.oci.tar import LayerMember
 
 ROOT_X2 = """\
 -----BEGIN CERTIFICATE-----
@@ -28,11 +28,13 @@ FOLDER = "usr/share/ca-certificates/mozilla"
 
 
 def test_subject_hash_matches_openssl() -> None:
-    assert subject_hash(der(ROOT_X2.encode(), "x")) == "0b9bc432"  # openssl x509 -subject_hash
+    assert (
+        subject_hash(certificate_der(ROOT_X2.encode(), "x")) == "0b9bc432"
+    )  # openssl x509 -subject_hash
 
 
 def put(tree: DebTree, name: str, data: bytes) -> None:
-    tree.add(Member(path=f"{FOLDER}/{name}", size=len(data), content=data), "ca-certificates")
+    tree.add(LayerMember(path=f"{FOLDER}/{name}", size=len(data), content=data), "ca-certificates")
 
 
 def authority(name: str) -> bytes:
@@ -46,7 +48,7 @@ def test_certificate_bundle_links_and_list_are_created() -> None:
     put(tree, "B (old),_Root.crt", ROOT_X2.strip().encode())  # no newline at the end
     put(tree, "A.crt", other)
     put(tree, "README", b"no certificate")
-    install(tree)
+    install_certificates(tree)
     certs = "etc/ssl/certs"
     assert tree.read(f"{certs}/ca-certificates.crt") == other + ROOT_X2.encode()
     assert tree.read("etc/ca-certificates.conf").decode().splitlines()[-2:] == [
@@ -66,20 +68,20 @@ def test_authorities_with_same_name_are_numbered() -> None:
     tree = DebTree()
     for file in ("B.crt", "A.crt"):
         put(tree, file, ROOT_X2.encode())
-    install(tree)
+    install_certificates(tree)
     targets = [tree.get(f"etc/ssl/certs/0b9bc432.{number}") for number in (0, 1)]
     assert [item.target for item in targets if item] == ["A.pem", "B.pem"]
 
 
 def test_subject_hash_ignores_case_and_spaces() -> None:
-    first = subject_hash(der(authority("Some   Authority "), "x"))
-    other = subject_hash(der(authority("some authority"), "x"))
+    first = subject_hash(certificate_der(authority("Some   Authority "), "x"))
+    other = subject_hash(certificate_der(authority("some authority"), "x"))
     assert first == other
-    assert first != subject_hash(der(authority("someauthority"), "x"))
+    assert first != subject_hash(certificate_der(authority("someauthority"), "x"))
 
 
 def test_error_names_file_without_certificate() -> None:
     tree = DebTree()
     put(tree, "broken.crt", b"nothing")
     with pytest.raises(IntegrityError, match=r"broken\.crt does not contain a certificate"):
-        install(tree)
+        install_certificates(tree)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from imgbuild.deb.closure import DebianArchive, close
+from imgbuild.deb.closure import DebianArchive, resolve_dependencies
 from imgbuild.errors import InputError, NoSolution
 
 
@@ -16,7 +16,9 @@ def package(name: str, version: str = "1.0", **fields: str) -> dict[str, str]:
 def closed(*packages: dict[str, str], requested: tuple[str, ...]) -> list[str]:
     return [
         paragraph["Package"]
-        for paragraph in close(DebianArchive(packages), requested, file="matrix.yaml")
+        for paragraph in resolve_dependencies(
+            DebianArchive(packages), requested, file="matrix.yaml"
+        )
     ]
 
 
@@ -144,12 +146,14 @@ def test_only_missing_packages_are_added_to_base() -> None:
         package("base", Depends="gone"),  # dependencies of base packages are not resolved again
         package("sh", Essential="yes"),
     )
-    closure = close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
+    closure = resolve_dependencies(
+        DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"]
+    )
     assert [paragraph["Package"] for paragraph in closure] == ["app", "base", "lib"]
 
 
 def test_base_package_is_not_upgraded() -> None:
     packages = (package("app", Depends="base (>= 2.0)"), package("base", "1.0"))
     with pytest.raises(NoSolution, match=r"satisfies base \(>= 2.0\)") as caught:
-        close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
+        resolve_dependencies(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
     assert "app: required in addition to the base" in caught.value.reasons

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from imgbuild.codec import compact
+from imgbuild.codec import encode_compact
 from imgbuild.deb import debian_root, table
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import User
 from imgbuild.oci.layer import write_layer
-from imgbuild.oci.tar import Member, MemberKind, Slice
+from imgbuild.oci.tar import FileSlice, LayerMember, MemberKind
 from imgbuild.plan import plan
 from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch, sha256
@@ -109,28 +109,32 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
     monkeypatch.setattr(table, "DATA", tmp_path / "tables")
     control = {"postinst": POSTINST, "conffiles": "/etc/base.conf\nremove-on-upgrade /etc/old\n"}
     built_debs = {
-        "base": debs.make(tmp_path / "base.deb", "base", BASE, control=control, Multi_Arch="same"),
-        "other": debs.make(tmp_path / "other.deb", "other", OTHER, Description="x\n y"),
+        "base": debs.write_deb(
+            tmp_path / "base.deb", "base", BASE, control=control, Multi_Arch="same"
+        ),
+        "other": debs.write_deb(tmp_path / "other.deb", "other", OTHER, Description="x\n y"),
     }
     paths = {deb.sha256: tmp_path / f"{name}.deb" for name, deb in built_debs.items()}
     return Packages(tuple(built_debs.values()), paths)
 
 
-def text(member: Member) -> str:
-    if isinstance(member.content, Slice):
+def text(member: LayerMember) -> str:
+    if isinstance(member.content, FileSlice):
         data = member.content.path.read_bytes()
         return data[member.content.offset :][: member.content.length].decode()
     return (member.content or b"").decode()
 
 
 @pytest.fixture
-def root_members(packages: Packages, tmp_path: Path) -> dict[str, Member]:
-    members = debian_root.members(packages.recipe(), packages.paths, tmp_path / "spool")
+def root_members(packages: Packages, tmp_path: Path) -> dict[str, LayerMember]:
+    members = debian_root.base_members(packages.recipe(), packages.paths, tmp_path / "spool")
     assert len({member.path for member in members}) == len(members)
     return {member.path: member for member in members}
 
 
-def test_simple_effects_of_maintainer_scripts_are_applied(root_members: dict[str, Member]) -> None:
+def test_simple_effects_of_maintainer_scripts_are_applied(
+    root_members: dict[str, LayerMember],
+) -> None:
     mail = root_members["var/mail"]
     assert (mail.kind, mail.mode, mail.gid) == (MemberKind.FOLDER, 0o2775, 8)
     assert text(root_members["etc/timezone"]) == "Etc/UTC\n"
@@ -149,19 +153,19 @@ def test_setuid_bits_are_cleared_by_table_or_base(
     if not hardened:
         (table.DATA / "tiny.yaml").write_text(f"set_id: false\n{TABLE}")
     recipe = msgspec.structs.replace(packages.recipe(), hardened=hardened)
-    members = debian_root.members(recipe, packages.paths, tmp_path / "spool")
+    members = debian_root.base_members(recipe, packages.paths, tmp_path / "spool")
     special = {member.path: member.mode for member in members if member.mode & 0o6000}
     assert special == {"var/mail": 0o2775}  # the bit of a folder runs no program
     modes = {member.path: (member.mode, member.gid) for member in members}
     assert (modes["usr/bin/agent"], modes["usr/bin/other"]) == ((0o755, 101), (0o755, 0))
 
 
-def test_excluded_copy_source_is_still_copied(root_members: dict[str, Member]) -> None:
+def test_excluded_copy_source_is_still_copied(root_members: dict[str, LayerMember]) -> None:
     assert text(root_members["etc/list"]) == "deb here\n"
     assert "usr/share/doc/base/examples/list" not in root_members
 
 
-def test_exclude_and_include_patterns_are_applied(root_members: dict[str, Member]) -> None:
+def test_exclude_and_include_patterns_are_applied(root_members: dict[str, LayerMember]) -> None:
     documents = {path for path in root_members if path.startswith("usr/share/doc")}
     # The link of `other` points to a licence; README is a broken link now.
     assert documents == {
@@ -173,7 +177,7 @@ def test_exclude_and_include_patterns_are_applied(root_members: dict[str, Member
     assert excludes == ["path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright"]
 
 
-def test_alternative_with_highest_priority_wins(root_members: dict[str, Member]) -> None:
+def test_alternative_with_highest_priority_wins(root_members: dict[str, LayerMember]) -> None:
     assert root_members["usr/bin/pager"].target == "/etc/alternatives/pager"
     assert root_members["etc/alternatives/pager"].target == "/usr/bin/less"
     assert "etc/alternatives/pager.1" not in root_members  # neither the manual page exists
@@ -184,7 +188,7 @@ def test_alternative_with_highest_priority_wins(root_members: dict[str, Member])
     )
 
 
-def test_accounts_are_created(root_members: dict[str, Member]) -> None:
+def test_accounts_are_created(root_members: dict[str, LayerMember]) -> None:
     assert text(root_members["etc/passwd"]) == (
         "root:x:0:0:the root:/root:/bin/bash\nimgbuild:x:1000:1000::/home/imgbuild:/bin/bash\n"
     )
@@ -217,10 +221,10 @@ def test_existing_user_name_is_refused(
 ) -> None:
     user = msgspec.structs.replace(USER, **change)
     with pytest.raises(InputError, match=message):
-        debian_root.members(packages.recipe(user), packages.paths, tmp_path / "spool")
+        debian_root.base_members(packages.recipe(user), packages.paths, tmp_path / "spool")
 
 
-def test_dpkg_database_is_written(root_members: dict[str, Member]) -> None:
+def test_dpkg_database_is_written(root_members: dict[str, LayerMember]) -> None:
     digest = hashlib.md5(b"configuration").hexdigest()
     assert text(root_members["var/lib/dpkg/status"]) == (
         "Package: base\nStatus: install ok installed\nArchitecture: amd64\nMulti-Arch: same\n"
@@ -240,10 +244,10 @@ def test_dpkg_database_is_written(root_members: dict[str, Member]) -> None:
 def test_error_for_unknown_script_contains_script_hash(packages: Packages, tmp_path: Path) -> None:
     script = "#!/bin/sh\nrm -rf /\n"
     path = tmp_path / "new.deb"
-    deb = debs.make(path, "new", control={"preinst": script}, version="2:3")
+    deb = debs.write_deb(path, "new", control={"preinst": script}, version="2:3")
     more = packages.and_one(deb, path)
     with pytest.raises(IntegrityError) as caught:
-        debian_root.members(more.recipe(), more.paths, tmp_path / "spool")
+        debian_root.base_members(more.recipe(), more.paths, tmp_path / "spool")
     assert f"new 2:3: preinst {sha256(script.encode())}" in caught.value.message
     assert "data/debian/tiny.yaml" in (caught.value.hint or "")
 
@@ -251,10 +255,10 @@ def test_error_for_unknown_script_contains_script_hash(packages: Packages, tmp_p
 def test_changed_script_of_known_package_is_refused(packages: Packages, tmp_path: Path) -> None:
     del packages
     path = tmp_path / "base2.deb"
-    deb = debs.make(path, "base", BASE, control={"postinst": POSTINST + "# changed\n"})
+    deb = debs.write_deb(path, "base", BASE, control={"postinst": POSTINST + "# changed\n"})
     recipe = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(deb,), user=USER)
     with pytest.raises(IntegrityError, match=r"base 1\.0-1: postinst"):
-        debian_root.members(recipe, {deb.sha256: path}, tmp_path / "spool")
+        debian_root.base_members(recipe, {deb.sha256: path}, tmp_path / "spool")
 
 
 @pytest.mark.parametrize(
@@ -268,15 +272,17 @@ def test_unknown_trigger_is_refused(
     packages: Packages, tmp_path: Path, triggers: str, message: str
 ) -> None:
     path = tmp_path / "new.deb"
-    deb = debs.make(path, "new", control={"triggers": f"# comment\n{triggers}\n"})
+    deb = debs.write_deb(path, "new", control={"triggers": f"# comment\n{triggers}\n"})
     more = packages.and_one(deb, path)
     with pytest.raises(IntegrityError, match=message):
-        debian_root.members(more.recipe(), more.paths, tmp_path / "spool")
+        debian_root.base_members(more.recipe(), more.paths, tmp_path / "spool")
 
 
 def test_suite_without_table_is_refused(packages: Packages, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no table of script effects for Debian trixie") as caught:
-        debian_root.members(packages.recipe(suite="trixie"), packages.paths, tmp_path / "spool")
+        debian_root.base_members(
+            packages.recipe(suite="trixie"), packages.paths, tmp_path / "spool"
+        )
     assert caught.value.hint == "suites with a table: tiny"
 
 
@@ -284,7 +290,7 @@ def test_package_that_differs_from_lock_is_refused(packages: Packages, tmp_path:
     wrong = msgspec.structs.replace(packages.debs[1], version="9")
     recipe = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(wrong,), user=USER)
     with pytest.raises(IntegrityError, match=r"contains other 1\.0-1, but the lock has other 9"):
-        debian_root.members(recipe, packages.paths, tmp_path / "spool")
+        debian_root.base_members(recipe, packages.paths, tmp_path / "spool")
 
 
 def test_base_layer_is_independent_of_order_and_folder(packages: Packages, tmp_path: Path) -> None:
@@ -292,7 +298,7 @@ def test_base_layer_is_independent_of_order_and_folder(packages: Packages, tmp_p
     for seed in range(3):
         base = packages.recipe()
         shuffled = tuple(random.Random(seed).sample(base.debs, len(base.debs)))
-        members = debian_root.members(
+        members = debian_root.base_members(
             msgspec.structs.replace(base, debs=shuffled), packages.paths, tmp_path / f"spool{seed}"
         )
         digests.add(write_layer(members, None, advance=lambda _: None).digest)
@@ -300,7 +306,7 @@ def test_base_layer_is_independent_of_order_and_folder(packages: Packages, tmp_p
 
 
 def test_bookworm_table_matches_format_number() -> None:
-    reviewed = table.load("bookworm")
+    reviewed = table.load_table("bookworm")
     # Entries for packages outside the targets' bases, for users to add, do not affect any base.
     locks = [json.loads(path.read_bytes()) for path in (REPOSITORY / "images").glob("*/lock.json")]
     resolutions = [each for lock in locks for each in lock["arch"].values()]
@@ -313,14 +319,14 @@ def test_bookworm_table_matches_format_number() -> None:
             name: entry.effects for name, entry in reviewed.packages.items() if name in based
         },
     }
-    assert sha256(compact(decisive)) == REVIEWED[plan.DEBIAN_FORMAT]
+    assert sha256(encode_compact(decisive)) == REVIEWED[plan.DEBIAN_FORMAT]
     effects = {name: reviewed.packages[name].effects for name in tools & reviewed.packages.keys()}
-    assert sha256(compact(effects)) == REVIEWED_TOOLS[plan.ADDED_DEBS_FORMAT]
+    assert sha256(encode_compact(effects)) == REVIEWED_TOOLS[plan.ADDED_DEBS_FORMAT]
 
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
 def test_every_table_entry_has_a_reason(suite: str) -> None:
-    reviewed = table.load(suite)
+    reviewed = table.load_table(suite)
     for name, entry in reviewed.packages.items():
         assert len(entry.why) >= 20, name
         assert entry.scripts, name
@@ -329,16 +335,16 @@ def test_every_table_entry_has_a_reason(suite: str) -> None:
             assert hashes, (name, script)
 
 
-def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -> list[Member]:
+def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -> list[LayerMember]:
     """The members that a third package with `members` adds to the two."""
-    deb = debs.make(tmp_path / "third.deb", "third", members, **fields)  # type: ignore[arg-type]
+    deb = debs.write_deb(tmp_path / "third.deb", "third", members, **fields)  # type: ignore[arg-type]
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
     return debian_root.added_members(recipe, paths, tmp_path / "spool-of-both")
 
 
 def test_added_packages_layer_contains_only_differences(
-    packages: Packages, root_members: dict[str, Member], tmp_path: Path
+    packages: Packages, root_members: dict[str, LayerMember], tmp_path: Path
 ) -> None:
     members = added(
         packages,
@@ -376,7 +382,7 @@ def test_added_packages_layer_is_independent_of_order(packages: Packages, tmp_pa
 
 
 def test_added_script_without_reviewed_hash_is_refused(packages: Packages, tmp_path: Path) -> None:
-    deb = debs.make(tmp_path / "third.deb", "third", control={"postinst": POSTINST})
+    deb = debs.write_deb(tmp_path / "third.deb", "third", control={"postinst": POSTINST})
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
     with pytest.raises(IntegrityError, match=r"third 1\.0-1: postinst"):

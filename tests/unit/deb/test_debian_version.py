@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imgbuild.deb.debian_version import compare, satisfies
+from imgbuild.deb.debian_version import compare_versions, satisfies_relation
 from tests.support.rows import each_row
 
 # From Debian policy 5.6.12 and from the versions of real packages, oldest first.
@@ -25,22 +25,22 @@ VERSIONS = st.from_regex(
 def test_debian_versions_are_ordered(versions: list[str]) -> None:
     for i, left in enumerate(versions):
         for j, right in enumerate(versions):
-            assert compare(left, right) == (i > j) - (i < j), (left, right)
+            assert compare_versions(left, right) == (i > j) - (i < j), (left, right)
 
 
 @each_row(("left", "right"), [("1.0", "0:1.0"), ("1.0", "1.0-0"), ("1.00", "1.0"), ("1.a0", "1.a")])
 def test_equal_spellings_of_a_debian_version_are_equal(left: str, right: str) -> None:
-    assert compare(left, right) == 0
+    assert compare_versions(left, right) == 0
 
 
 @given(VERSIONS, VERSIONS)
 def test_debian_version_comparison_is_antisymmetric(left: str, right: str) -> None:
-    assert compare(left, right) == -compare(right, left)
+    assert compare_versions(left, right) == -compare_versions(right, left)
 
 
 @given(VERSIONS)
 def test_tilde_sorts_before_end_of_version(version: str) -> None:
-    assert compare(version + "~", version) == -1
+    assert compare_versions(version + "~", version) == -1
 
 
 @each_row(
@@ -56,9 +56,9 @@ def test_tilde_sorts_before_end_of_version(version: str) -> None:
 def test_version_relations_are_evaluated(
     version: str, relation: str, bound: str, *, expected: bool
 ) -> None:
-    assert satisfies(version, relation, bound) is expected
+    assert satisfies_relation(version, relation, bound) is expected
 
 
 def test_unknown_version_relation_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown version relation '<'"):
-        satisfies("1", "<", "2")
+        satisfies_relation("1", "<", "2")

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.deb.tree import DebTree, merged
+from imgbuild.deb.tree import DebTree, merge_usr
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind
 from tests.support.rows import each_row
 
 
-def file(path: str, data: bytes = b"x", mode: int = 0o644) -> Member:
-    return Member(path=path, mode=mode, size=len(data), content=data)
+def file(path: str, data: bytes = b"x", mode: int = 0o644) -> LayerMember:
+    return LayerMember(path=path, mode=mode, size=len(data), content=data)
 
 
-def hard(path: str, target: str) -> Member:
-    return Member(path=path, kind=MemberKind.HARD, target=target)
+def hard(path: str, target: str) -> LayerMember:
+    return LayerMember(path=path, kind=MemberKind.HARD, target=target)
 
 
 @each_row(
@@ -28,7 +28,7 @@ def hard(path: str, target: str) -> Member:
     ],
 )
 def test_paths_are_merged_below_usr(path: str, expected: str) -> None:
-    assert merged(path) == expected
+    assert merge_usr(path) == expected
 
 
 def test_merged_usr_has_links_for_used_folders() -> None:
@@ -44,12 +44,12 @@ def test_merged_usr_has_links_for_used_folders() -> None:
 def test_package_may_ship_merged_usr_links() -> None:
     """base-files of Debian 13 ships such links; a link with another target is refused."""
     tree = DebTree()
-    tree.add(Member(path="bin", kind=MemberKind.LINK, target="usr/bin"), "base-files")
-    tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER), "base-files")
+    tree.add(LayerMember(path="bin", kind=MemberKind.LINK, target="usr/bin"), "base-files")
+    tree.add(LayerMember(path="usr/bin", kind=MemberKind.FOLDER), "base-files")
     members = {member.path: member for member in tree.members()}
     assert (members["bin"].target, members["usr/bin"].kind) == ("usr/bin", MemberKind.FOLDER)
     with pytest.raises(IntegrityError, match="both contain /usr/bin"):
-        tree.add(Member(path="bin", kind=MemberKind.LINK, target="opt/bin"), "other")
+        tree.add(LayerMember(path="bin", kind=MemberKind.LINK, target="opt/bin"), "other")
 
 
 def test_members_are_in_byte_order() -> None:
@@ -62,13 +62,13 @@ def test_members_are_in_byte_order() -> None:
 
 def test_packages_may_share_folders_but_not_files() -> None:
     tree = DebTree()
-    tree.add(Member(path="bin", kind=MemberKind.FOLDER, mode=0o755), "one")
-    tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER, mode=0o755), "two")
+    tree.add(LayerMember(path="bin", kind=MemberKind.FOLDER, mode=0o755), "one")
+    tree.add(LayerMember(path="usr/bin", kind=MemberKind.FOLDER, mode=0o755), "two")
     tree.add(file("bin/tool", b"1"), "one")
     with pytest.raises(IntegrityError, match="two and one both contain /usr/bin/tool"):
         tree.add(file("usr/bin/tool", b"2"), "two")
     with pytest.raises(IntegrityError, match="folder 0700 and folder 0755"):
-        tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER, mode=0o700), "three")
+        tree.add(LayerMember(path="usr/bin", kind=MemberKind.FOLDER, mode=0o700), "three")
 
 
 def test_first_path_of_hard_link_has_the_content() -> None:
@@ -95,15 +95,15 @@ def test_broken_hard_link_is_refused() -> None:
 def test_links_are_followed_inside_root() -> None:
     tree = DebTree()
     tree.add(file("usr/lib/x/data", b"found"), "demo")
-    tree.link("etc/absolute", "/lib/x")
-    tree.link("etc/relative", "../etc/absolute/data")
-    tree.link("etc/loop", "loop")
-    tree.link("etc/outside", "../../../usr/lib/x/data")
+    tree.add_link("etc/absolute", "/lib/x")
+    tree.add_link("etc/relative", "../etc/absolute/data")
+    tree.add_link("etc/loop", "loop")
+    tree.add_link("etc/outside", "../../../usr/lib/x/data")
     assert tree.read("etc/absolute/data") == b"found"
     assert tree.read("/etc/relative") == b"found"
     assert tree.read("etc/outside") == b"found"
-    assert tree.real("etc/loop") is None
-    assert tree.real("etc/nothing") is None
+    assert tree.resolve_member("etc/loop") is None
+    assert tree.resolve_member("etc/nothing") is None
     with pytest.raises(IntegrityError, match="an effect reads /etc/loop"):
         tree.read("etc/loop")
 
@@ -112,6 +112,6 @@ def test_below_method_lists_only_one_folder() -> None:
     tree = DebTree()
     for path in ("lib/b", "lib/a", "lib/c/d", "libx"):
         tree.add(file(path), "demo")
-    assert [member.path for member in tree.below("/lib")] == ["usr/lib/a", "usr/lib/b"]
-    deep = [member.path for member in tree.below("/lib", deep=True)]
+    assert [member.path for member in tree.members_below("/lib")] == ["usr/lib/a", "usr/lib/b"]
+    deep = [member.path for member in tree.members_below("/lib", deep=True)]
     assert deep == ["usr/lib/a", "usr/lib/b", "usr/lib/c/d"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -14,7 +14,7 @@ def first(*frames: tuple[str, str], error: str) -> LogFinding:
     """The first finding for a traceback with frames of files below site-packages."""
     lines = "".join(f'  File "{SITE}/{file}", line 7, in f\n    {code}\n' for file, code in frames)
     text = f"Traceback (most recent call last):\n{lines}{error}\n"
-    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
 
 def test_argument_rejected_by_a_function_of_another_package_is_explained() -> None:
@@ -86,7 +86,7 @@ def test_undefined_name_in_generated_code_is_explained() -> None:
         '  File "<string>", line 3, in <module>\n'
         "NameError: name 'PreTrainedConfig' is not defined. Did you mean: 'PretrainedConfig'?\n"
     )
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.cause.startswith("the code of unsloth uses PreTrainedConfig of transformers")
 
 
@@ -105,5 +105,5 @@ def test_attribute_missing_in_a_custom_trainer_is_explained() -> None:
         '  File "/work/job/trainer.py", line 4, in step\n    if self._last_rows != step:\n'
         "AttributeError: 'PumpGRPOTrainer' object has no attribute '_last_rows'\n"
     )
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert "the Trainer of trl or transformers from which PumpGRPOTrainer" in finding.cause

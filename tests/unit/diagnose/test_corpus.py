@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.system import yaml_data
 from tests.support.rows import each_row
 
@@ -77,13 +77,13 @@ SILENT = frozenset(("pyarrow-numpy1-trl",))
 
 
 def failures() -> list[dict[str, Any]]:
-    return [] if FILE is None else yaml_data.read(FILE.read_bytes())["failures"]
+    return [] if FILE is None else yaml_data.parse_yaml(FILE.read_bytes())["failures"]
 
 
 @pytest.mark.skipif(FILE is None, reason="the collected logs are not in this repository")
 @each_row("failure", failures(), ids=lambda failure: failure["id"])
 def test_the_correct_cause_is_first(failure: dict[str, Any]) -> None:
-    findings = diagnose(io.BytesIO(failure["log"].encode()), failure["id"]).findings
+    findings = diagnose_log(io.BytesIO(failure["log"].encode()), failure["id"]).findings
     if failure["id"] in SILENT:
         assert findings == ()
         return

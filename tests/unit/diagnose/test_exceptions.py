@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 from imgbuild.diagnose import lines, log
-from imgbuild.diagnose.diagnosis import diagnose
-from imgbuild.diagnose.log import Log
-from imgbuild.diagnose.prefixes import parse
+from imgbuild.diagnose.diagnosis import diagnose_log
+from imgbuild.diagnose.log import ParsedLog
+from imgbuild.diagnose.prefixes import parse_line
 from tests.support.rows import each_row
 
 KEYWORD = "TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'"
@@ -19,12 +19,12 @@ TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'
 """
 
 
-def read(text: str) -> Log:
-    return log.parse(lines.read(io.BytesIO(text.encode()), "log"))
+def read(text: str) -> ParsedLog:
+    return log.parse_log(lines.read_lines(io.BytesIO(text.encode()), "log"))
 
 
 def first(text: str) -> str:
-    return diagnose(io.BytesIO(text.encode()), "log").findings[0].code
+    return diagnose_log(io.BytesIO(text.encode()), "log").findings[0].code
 
 
 @each_row(
@@ -85,7 +85,7 @@ def test_the_cause_precedes_its_wrapper() -> None:
     )  # fmt: skip
     value = read(text)
     assert value.exceptions[1].cause == 0
-    assert value.exceptions[1].wraps
+    assert value.exceptions[1].is_wrapper
     assert first(text) == "IMG904"
 
 
@@ -99,7 +99,7 @@ def test_ray_task_error_is_not_reported_as_the_cause() -> None:
         "    return good / total\n"
         "ZeroDivisionError: division by zero\n"
     )
-    findings = diagnose(io.BytesIO(text.encode()), "log").findings
+    findings = diagnose_log(io.BytesIO(text.encode()), "log").findings
     assert "division by zero" in findings[0].cause
     assert "/workspace/reward.py:7" in findings[0].cause
 
@@ -114,7 +114,7 @@ def test_handled_lookup_exception_is_not_the_first_exception() -> None:
         '  File "/workspace/a.py", line 5, in load\n    raise ValueError(name)\n'
         "ValueError: no such model: acme\n"
     )
-    assert "no such model: acme" in diagnose(io.BytesIO(text.encode()), "log").findings[0].cause
+    assert "no such model: acme" in diagnose_log(io.BytesIO(text.encode()), "log").findings[0].cause
 
 
 def test_a_traceback_without_its_start_or_end_is_read() -> None:
@@ -136,17 +136,17 @@ def test_message_of_several_lines_is_complete() -> None:
 
 def test_warning_is_not_an_exception() -> None:
     text = "x.py:3: FutureWarning: old\nDeprecationWarning: ValueError: no\n"
-    assert diagnose(io.BytesIO(text.encode()), "log").findings == ()
+    assert diagnose_log(io.BytesIO(text.encode()), "log").findings == ()
 
 
 def test_a_failure_without_a_rule_has_its_first_exception() -> None:
     text = TRACE.rsplit("\n", 2)[0] + "\nacme.errors.QuotaError: no tokens are left\n"
-    (finding,) = diagnose(io.BytesIO(text.encode()), "log").findings
+    (finding,) = diagnose_log(io.BytesIO(text.encode()), "log").findings
     assert (finding.code, finding.confidence) == ("IMG922", "medium")
     assert "acme.errors.QuotaError: no tokens are left" in finding.cause
     assert [line.number for line in finding.lines] == [2, 4]
 
 
 def test_escape_sequences_are_removed() -> None:
-    line = parse(1, "\x1b[1;31m\x1b]0;title\x07ValueError\x00: x\x1b[0m")
+    line = parse_line(1, "\x1b[1;31m\x1b]0;title\x07ValueError\x00: x\x1b[0m")
     assert line.text == "ValueError: x"

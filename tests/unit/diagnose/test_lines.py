@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from imgbuild.diagnose import lines
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.errors import InputError
 from tests.support.rows import each_row
 
@@ -31,7 +31,7 @@ class Repeated(io.BytesIO):
 
 
 def code(text: bytes) -> str | None:
-    findings = diagnose(io.BytesIO(text), "log").findings
+    findings = diagnose_log(io.BytesIO(text), "log").findings
     return findings[0].code if findings else None
 
 
@@ -64,13 +64,13 @@ def test_an_empty_log_has_no_finding() -> None:
 
 def test_endless_line_is_truncated() -> None:
     assert code(b"x" * (5 << 20) + b"\n" + FAILURE) == "IMG504"
-    (line,) = lines.read(io.BytesIO(b"y" * (5 << 20)), "log")
-    assert len(line.text) <= lines.LONGEST
+    (line,) = lines.read_lines(io.BytesIO(b"y" * (5 << 20)), "log")
+    assert len(line.text) <= lines.LONGEST_LINE
 
 
 def test_identical_lines_are_read_only_a_few_times() -> None:
     text = "".join(f"step {number} error 0.{number}\n" for number in range(100_000)).encode()
-    read = list(lines.read(io.BytesIO(text), "log"))
+    read = list(lines.read_lines(io.BytesIO(text), "log"))
     assert len(read) < lines.HEAD + 200
     assert read[-1].number == 100_000
 
@@ -79,7 +79,7 @@ def test_distinct_lines_are_read_up_to_a_limit() -> None:
     numbers = random.Random(7)
     block = b"".join(b"error %x\n" % numbers.getrandbits(200) for _ in range(20_000))
     stream = Repeated(block, 12, FAILURE)
-    read = list(lines.read(stream, "log"))
+    read = list(lines.read_lines(stream, "log"))
     assert len(read) <= lines.HEAD + lines.MOST_LINES + 4 * 20_000
     assert read[-1].text == FAILURE.decode().strip()
 
@@ -92,7 +92,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
     )
     tracemalloc.start()
     try:
-        assert diagnose(Repeated(block, 8, FAILURE), "log").findings[0].code == "IMG504"
+        assert diagnose_log(Repeated(block, 8, FAILURE), "log").findings[0].code == "IMG504"
         assert tracemalloc.get_traced_memory()[1] < 60 << 20
     finally:
         tracemalloc.stop()

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from imgbuild.diagnose import owners
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
 from tests.support.rows import each_row
 
@@ -23,7 +23,7 @@ Traceback (most recent call last):
 
 
 def first(text: str) -> LogFinding:
-    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
 
 def traced(exception: str, file: str = PACKAGE, code: str = "check(value)") -> LogFinding:
@@ -156,7 +156,7 @@ def test_a_traceback_of_a_notebook_has_frames() -> None:
     ],
 )
 def test_package_of_a_file_is_named(file: str, package: str) -> None:
-    assert owners.package(file) == package
+    assert owners.package_of_file(file) == package
 
 
 @each_row(
@@ -250,7 +250,7 @@ def test_cure_for_a_failed_package_check_is_another_release(message: str) -> Non
 def test_output_of_the_multiprocessing_helper_is_not_a_failure() -> None:
     tracker = "/usr/lib/python3.11/multiprocessing/resource_tracker.py"
     text = TRACE.format(file=tracker, code="cache[kind].remove(name)", exception="KeyError: '/p'")
-    assert not diagnose(io.BytesIO(text.encode()), "log").findings
+    assert not diagnose_log(io.BytesIO(text.encode()), "log").findings
 
 
 def test_library_of_older_torch_is_named() -> None:
@@ -364,7 +364,7 @@ def test_error_from_configuration_of_another_transformers_release_is_explained()
 
 
 def test_wrong_types_are_explained_by_versions() -> None:
-    finding = diagnose(io.BytesIO(
+    finding = diagnose_log(io.BytesIO(
         b"Traceback (most recent call last):\n"
         b'  File "/opt/v/lib/python3.12/site-packages/pumps/keys.py", line 5, in merge\n'
         b"    return keys | {'valve'}\n"
@@ -375,7 +375,7 @@ def test_wrong_types_are_explained_by_versions() -> None:
 
 
 def test_unknown_argument_of_a_transformers_model_is_explained() -> None:
-    finding = diagnose(io.BytesIO(
+    finding = diagnose_log(io.BytesIO(
         b"TypeError: PumpModel.forward() got an unexpected keyword argument 'valve_position'\n"
     ), "log").findings[0]  # fmt: skip
     assert finding.cause.endswith("in the installed transformers")
@@ -383,7 +383,7 @@ def test_unknown_argument_of_a_transformers_model_is_explained() -> None:
 
 
 def test_missing_module_in_a_notebook_on_windows_is_explained() -> None:
-    finding = diagnose(io.BytesIO(
+    finding = diagnose_log(io.BytesIO(
         b"File c:\\work\\venv\\lib\\site-packages\\pumps\\loader.py:15\n"
         b"---> 15 open_valves()\n"
         b"ValueError: a pump has no valve 9\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from tests.support.rows import each_row
 
 
@@ -72,7 +72,7 @@ from tests.support.rows import each_row
     ],
 )  # fmt: skip
 def test_versions_of_a_name_are_listed(text: str, code: str, cause: str, cure: str) -> None:
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == code
     assert cause in finding.cause
     assert cure in finding.cure
@@ -84,7 +84,7 @@ def test_torch_version_required_by_logged_vllm_is_named() -> None:
         "ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol:"
         " _ZN5torch3jit17parseSchemaOrNameERKSsb\n"
     )
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.cause.startswith(
         "vllm 0.8.5.post1 was compiled for torch 2.6.0; installed is 2.7.0"
     )
@@ -93,7 +93,7 @@ def test_torch_version_required_by_logged_vllm_is_named() -> None:
 
 def test_unused_variables_of_script_are_reported() -> None:
     text = "export VLLM_WORKER_USE_RAY=1\nexport VLLM_USE_TRITON_FLASH_ATTN=0\nexport VLLM_PORT=9\n"
-    findings = diagnose(io.BytesIO(text.encode()), "log").findings
+    findings = diagnose_log(io.BytesIO(text.encode()), "log").findings
     assert {finding.code for finding in findings} == {"IMG920"}
     assert sorted(finding.cause.split()[0] for finding in findings) == [
         "VLLM_USE_TRITON_FLASH_ATTN", "VLLM_WORKER_USE_RAY",
@@ -102,7 +102,7 @@ def test_unused_variables_of_script_are_reported() -> None:
 
 def test_argument_of_all_releases_is_not_reported_as_missing() -> None:
     text = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'max_model_len'"
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG904"
     assert "no vllm" not in finding.cause
 
@@ -117,7 +117,7 @@ def test_model_code_older_than_transformers_is_explained() -> None:
         "    return self.valves.n_vocab\n"
         "AttributeError: 'PumpTokenizer' object has no attribute 'valves'\n"
     )
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG905"
     assert finding.cause.startswith("the model's own code (trust_remote_code) uses")
     assert "PumpTokenizer.valves" in finding.cause
@@ -132,7 +132,7 @@ def test_name_missing_in_a_fork_is_explained() -> None:
         "ImportError: cannot import name 'AsyncPump' from 'verl.workers.pumps'"
         " (/home/u/pump-rl/verl/workers/pumps/__init__.py)\n"
     )
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.cause.startswith("verl cannot import AsyncPump of its module")
 
 
@@ -143,5 +143,5 @@ def test_class_with_a_lower_case_name_is_recognized() -> None:
         "    return self.rollout.run_pump(method)\n"
         "AttributeError: 'vPumpRollout' object has no attribute 'run_pump'\n"
     )
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.cause.startswith("verl uses vPumpRollout.run_pump")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
 from tests.support.rows import each_row
 
 
 def explained(text: str) -> LogFinding:
     """The first finding of a log."""
-    return diagnose(io.BytesIO(f"{text}\n".encode()), "log").findings[0]
+    return diagnose_log(io.BytesIO(f"{text}\n".encode()), "log").findings[0]
 
 
 @each_row(
@@ -49,7 +49,7 @@ def test_an_error_that_a_log_with_levels_quotes_is_not_a_failure() -> None:
     text = (
         "INFO 01-02 03:04:05 pump.py:7] falls back after ImportError: libpump.so.1: cannot open\n"
     )
-    assert diagnose(io.BytesIO(text.encode()), "log").findings == ()
+    assert diagnose_log(io.BytesIO(text.encode()), "log").findings == ()
 
 
 @each_row(

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from imgbuild.diagnose import parts, remedies
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
 from tests.support.rows import each_row
 
@@ -21,7 +21,7 @@ def first(*frames: str, exception: str) -> LogFinding:
         file, name, code = frame.split(":", 2)
         path = file if file.startswith("/") else SITE + file
         text += f'  File "{path}", line {number}, in {name}\n    {code}\n'
-    return diagnose(io.BytesIO(f"{text}{exception}\n".encode()), "log").findings[0]
+    return diagnose_log(io.BytesIO(f"{text}{exception}\n".encode()), "log").findings[0]
 
 
 @each_row(
@@ -103,14 +103,14 @@ def test_messages_of_python_and_torch_are_explained(message: str, words: str) ->
 def test_backend_error_is_explained_as_torch_compile_error() -> None:
     text = "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
     text += "NameError: name 's7' is not defined\n"
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG766"
 
 
 def test_missing_program_of_the_compiler_backend_is_the_cause() -> None:
     text = "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
     text += "RuntimeError: Failed to find C compiler. Please specify via CC.\n"
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG626"
 
 
@@ -120,7 +120,7 @@ def test_missing_program_of_the_compiler_backend_is_the_cause() -> None:
 )
 def test_rejected_option_belongs_to_the_program_that_rejects_it(program: str, words: str) -> None:
     text = f"usage: {program} [-h]\n{program}: error: unrecognized arguments: --task score\n"
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG917"
     assert words in finding.cause
 
@@ -128,14 +128,14 @@ def test_rejected_option_belongs_to_the_program_that_rejects_it(program: str, wo
 def test_hydra_key_is_named_with_its_parents() -> None:
     text = "omegaconf.errors.ConfigAttributeError: Key 'slots' is not in struct\n"
     text += "    full_key: pump.fan.slots\n    object_type=dict\n"
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert "no key pump.fan.slots" in finding.cause
     assert "verl" not in finding.cure
 
 
 def test_every_component_has_a_cure_and_every_meaning_is_a_sentence() -> None:
-    assert all(part.part and len(part.cure) > 40 for _, part in parts.load())
-    assert all(len(row.means) > 20 for _, row in remedies.load() if row.means)
+    assert all(part.part and len(part.cure) > 40 for _, part in parts.load_parts())
+    assert all(len(row.means) > 20 for _, row in remedies.load_remedies() if row.means)
 
 
 def test_specific_remedy_replaces_the_general_remedy() -> None:
@@ -170,5 +170,5 @@ def test_a_program_whose_package_is_not_importable_is_named() -> None:
         "/opt/bin/python: Error while finding module specification for 'pump.cli.train'"
         " (ModuleNotFoundError: No module named 'pump')\n"
     )
-    found = diagnose(io.BytesIO(line.encode()), "log").findings[0]
+    found = diagnose_log(io.BytesIO(line.encode()), "log").findings[0]
     assert "cannot start pump.cli.train: pump is not importable" in found.cause

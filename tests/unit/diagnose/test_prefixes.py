@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from imgbuild.diagnose import prefixes
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from tests.support.rows import each_row
 
 TIME = "2026-11-20 18:55:24,123"
@@ -57,7 +57,7 @@ TRACEBACK = (
 
 
 def cause(lines: list[str]) -> str:
-    findings = diagnose(io.BytesIO("\n".join(lines).encode()), "log").findings
+    findings = diagnose_log(io.BytesIO("\n".join(lines).encode()), "log").findings
     return findings[0].cause if findings else ""
 
 
@@ -84,13 +84,13 @@ def test_interleaved_tracebacks_with_unknown_prefixes_are_separated() -> None:
         for a, b in zip(TRACEBACK, (*TRACEBACK[:3], "OtherFault: y"), strict=True)
         for line in (f"host-1 <{a}", f"host-2 <{b}")
     ]
-    findings = diagnose(io.BytesIO("\n".join(lines).encode()), "log").findings
+    findings = diagnose_log(io.BytesIO("\n".join(lines).encode()), "log").findings
     assert "CustomFault: rewards are absent" in findings[0].cause
     assert findings[0].cause.endswith("in /workspace/train.py:12")
 
 
 def test_words_of_message_are_not_a_prefix() -> None:
-    assert prefixes.parse(1, "Nov 20 18:55:24 attempt failed: X").text == "attempt failed: X"
+    assert prefixes.parse_line(1, "Nov 20 18:55:24 attempt failed: X").text == "attempt failed: X"
 
 
 def test_a_traceback_in_a_record_is_read() -> None:

@@ -7,14 +7,14 @@ import io
 import pytest
 
 from imgbuild.diagnose import program_reasons, value_reasons
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
-from imgbuild.diagnose.value_reasons import listed, nearest, rejected
+from imgbuild.diagnose.value_reasons import allowed_values, nearest_value, rejected_value
 from tests.support.rows import each_row
 
 
 def first(text: str) -> LogFinding:
-    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
 
 @each_row(
@@ -83,12 +83,12 @@ def test_an_exception_precedes_a_missing_program() -> None:
 
 
 def test_every_table_row_has_a_cure() -> None:
-    names = set(program_reasons.cures())
-    for row, pattern in program_reasons.load()[0]:
+    names = set(program_reasons.load_cures())
+    for row, pattern in program_reasons.load_programs()[0]:
         assert "message" in pattern.groupindex or row.cure
         if row.cure.startswith("{"):
             assert row.cure.strip("{}") in names
-    for rows in program_reasons.cures().values():
+    for rows in program_reasons.load_cures().values():
         assert rows[-1][0].pattern == ""
 
 
@@ -136,10 +136,10 @@ def test_first_field_rejected_by_a_model_is_explained() -> None:
 
 def test_values_listed_by_a_validator_are_suggested() -> None:
     text = "fan_mode must be one of ['off', 'slow', 'fast'], got 'fasst'"
-    assert listed(text) == ("off", "slow", "fast")
-    assert rejected(text, listed(text)) == "fasst"
-    assert nearest("fasst", listed(text)) == "fast"
-    assert listed("fan must be positive") == ()
+    assert allowed_values(text) == ("off", "slow", "fast")
+    assert rejected_value(text, allowed_values(text)) == "fasst"
+    assert nearest_value("fasst", allowed_values(text)) == "fast"
+    assert allowed_values("fan must be positive") == ()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from imgbuild.diagnose import flight
-from imgbuild.diagnose.diagnosis import diagnose, of_paths
+from imgbuild.diagnose.diagnosis import diagnose_log, diagnose_paths
 from imgbuild.errors import InputError
 from tests.support.rows import each_row
 
@@ -39,14 +39,14 @@ def watchdogs(works: dict[int, int]) -> str:
 
 def test_rank_with_the_least_completed_work_is_reported_as_stopped_first() -> None:
     text = watchdogs({0: 44, 1: 44, 2: 41, 3: 44})
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG908"
     assert finding.cause.startswith("rank 2 stopped first, after work 41")
 
 
 def test_rank_without_watchdog_message_is_named_as_missing() -> None:
     text = watchdogs({0: 44, 1: 44, 3: 44})
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert "all ranks but 2" in finding.cause
 
 
@@ -56,7 +56,7 @@ def test_an_exception_of_another_rank_is_the_cause_of_a_timeout() -> None:
         '[rank1]:   File "/workspace/train.py", line 8, in step\n[rank1]:     score(batch)\n'
         "[rank1]: ZeroDivisionError: division by zero\n" + watchdogs({0: 44, 2: 44})
     )
-    findings = diagnose(io.BytesIO(text.encode()), "log").findings
+    findings = diagnose_log(io.BytesIO(text.encode()), "log").findings
     assert "division by zero" in findings[0].cause
 
 
@@ -82,7 +82,7 @@ def test_rank_that_never_entered_a_collective_is_named_from_dumps(
 ) -> None:
     for rank, last in ((0, 7), (1, 5), (2, 7)):
         dump(tmp_path, rank, [entry(number) for number in range(1, last + 1)], as_json=as_json)
-    (finding,) = of_paths([tmp_path]).findings
+    (finding,) = diagnose_paths([tmp_path]).findings
     assert finding.code == "IMG909"
     assert finding.cause.startswith("rank 1 never entered collective 6 (all_reduce)")
 
@@ -90,14 +90,16 @@ def test_rank_that_never_entered_a_collective_is_named_from_dumps(
 def test_rank_without_a_dump_is_named(tmp_path: Path) -> None:
     for rank in (0, 2):
         dump(tmp_path, rank, [entry(1), entry(2)])
-    assert of_paths([tmp_path]).findings[0].cause.startswith("rank 1 of group 0 wrote no dump")
+    assert (
+        diagnose_paths([tmp_path]).findings[0].cause.startswith("rank 1 of group 0 wrote no dump")
+    )
 
 
 def test_different_collectives_of_ranks_are_reported_from_dumps(tmp_path: Path) -> None:
     dump(tmp_path, 0, [entry(1), entry(2, "nccl:broadcast")])
     dump(tmp_path, 1, [entry(1), entry(2)])
     dump(tmp_path, 2, [entry(1), entry(2)])
-    cause = of_paths([tmp_path]).findings[0].cause
+    cause = diagnose_paths([tmp_path]).findings[0].cause
     assert "different collectives at number 2" in cause
     assert "broadcast" in cause
 
@@ -105,7 +107,7 @@ def test_different_collectives_of_ranks_are_reported_from_dumps(tmp_path: Path) 
 def test_dumps_of_matching_ranks_have_no_finding(tmp_path: Path) -> None:
     for rank in range(3):
         dump(tmp_path, rank, [entry(1), entry(2)])
-    assert of_paths([tmp_path]).findings == ()
+    assert diagnose_paths([tmp_path]).findings == ()
 
 
 class Harm:
@@ -122,7 +124,7 @@ def test_pickled_code_in_a_dump_is_refused_and_not_run(tmp_path: Path) -> None:
     harm = tmp_path / "harm"
     data = pickle.dumps({"entries": [Harm(harm)]})
     with pytest.raises(InputError, match="not a flight-recorder dump"):
-        flight.read(data, "rank_0")
+        flight.read_dump(data, "rank_0")
     assert not harm.exists()
 
 
@@ -132,7 +134,7 @@ def test_pickled_code_in_a_dump_is_refused_and_not_run(tmp_path: Path) -> None:
 )
 def test_a_damaged_dump_is_an_error(data: bytes) -> None:
     with pytest.raises(InputError, match="not a flight-recorder dump"):
-        flight.read(data, "rank_0")
+        flight.read_dump(data, "rank_0")
 
 
 CYCLE: list[object] = []
@@ -144,7 +146,7 @@ CYCLE.append(CYCLE)
 )
 def test_a_dump_with_ranks_of_another_kind_is_an_error(groups: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="not a flight-recorder dump"):
-        flight.read(pickle.dumps({"entries": [], "pg_config": groups}), "rank_0")
+        flight.read_dump(pickle.dumps({"entries": [], "pg_config": groups}), "rank_0")
 
 
 def test_entries_of_other_kinds_are_ignored() -> None:
@@ -154,16 +156,16 @@ def test_entries_of_other_kinds_are_ignored() -> None:
         {"collective_seq_id": 1, "process_group": CYCLE, "input_sizes": CYCLE},
     ]
     dumps = [
-        flight.read(pickle.dumps({"entries": each, "rank": 10**5000}), f"rank_{rank}")
+        flight.read_dump(pickle.dumps({"entries": each, "rank": 10**5000}), f"rank_{rank}")
         for rank, each in enumerate([entries, entries[:2]])
     ]
     assert [dump.rank for dump in dumps] == [0, 1]
-    assert flight.findings(dumps) == []
+    assert flight.flight_findings(dumps) == []
 
 
 def test_pipes_in_folder_are_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "run.log").write_text("RuntimeError: CUDA error: device-side assert triggered\n")
-    (finding,) = of_paths([tmp_path]).findings
+    (finding,) = diagnose_paths([tmp_path]).findings
     assert finding.code == "IMG506"

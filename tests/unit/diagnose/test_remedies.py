@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from imgbuild.diagnose import remedies, rules
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
 from tests.support.rows import each_row
 
@@ -21,7 +21,7 @@ Traceback (most recent call last):
 
 def first(exception: str, code: str = "check(value)") -> LogFinding:
     text = TRACE.format(code=code, exception=exception)
-    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
 
 @each_row(
@@ -36,7 +36,7 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
     ],
 )
 def test_advice_in_message_is_used(message: str, advice: str) -> None:
-    assert remedies.advice(message) == advice
+    assert remedies.message_advice(message) == advice
 
 
 @each_row(
@@ -72,7 +72,7 @@ def test_a_message_of_an_unknown_kind_has_the_general_cure() -> None:
 
 
 def test_placeholders_in_cures_are_valid() -> None:
-    for pattern, remedy in remedies.load():
+    for pattern, remedy in remedies.load_remedies():
         names = {*pattern.groupindex, "package", "call"}
         assert set(rules.PLACEHOLDER.findall(remedy.cure + remedy.means)) <= names
 
@@ -99,6 +99,6 @@ def test_code_after_a_frame_is_not_the_message() -> None:
     ],
 )  # fmt: skip
 def test_standard_library_names_are_recognized(text: str, cause: str, cure: str) -> None:
-    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert cause in finding.cause
     assert cure in finding.cure

@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild.audit.names import releases
 from imgbuild.diagnose import requirements, rules
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
 from tests.support.rows import each_row
 
@@ -17,7 +17,7 @@ SITE = "/opt/venv/lib/python3.12/site-packages"
 
 
 def first(text: str) -> LogFinding:
-    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
 
 def failing_import(user: str, what: str, version: str = "") -> str:
@@ -30,10 +30,10 @@ Traceback (most recent call last):
 
 
 def test_required_versions_are_looked_up_by_release() -> None:
-    assert requirements.of("vllm", "outlines", "0.7.3") == "==0.1.11"
-    assert requirements.of("torch", "triton", "2.6.0") == "==3.2.0"
-    assert requirements.of("vllm", "outlines", "0.1") == ""
-    assert requirements.newest("trl", "transformers").startswith(">=")
+    assert requirements.required_specifier("vllm", "outlines", "0.7.3") == "==0.1.11"
+    assert requirements.required_specifier("torch", "triton", "2.6.0") == "==3.2.0"
+    assert requirements.required_specifier("vllm", "outlines", "0.1") == ""
+    assert requirements.newest_specifier("trl", "transformers").startswith(">=")
 
 
 def test_cure_is_the_version_that_the_importing_package_requires() -> None:
@@ -93,7 +93,7 @@ def test_requirement_in_prose_is_a_pin(message: str, spec: str) -> None:
 
 
 def test_python_version_is_not_a_package() -> None:
-    assert requirements.reason("acme requires Python 3.10 or newer") is None
+    assert requirements.requirement_reason("acme requires Python 3.10 or newer") is None
 
 
 def test_torch_version_is_read_from_the_wheel_name() -> None:
@@ -166,10 +166,10 @@ def test_described_symptom_is_the_cause_only_without_a_traceback() -> None:
 def test_vllm_variables_in_cures_are_read_by_vllm() -> None:
     names = {
         name
-        for rule in rules.load()
+        for rule in rules.load_rules()
         for name in re.findall(r"\bVLLM_[A-Z0-9_]*[A-Z0-9]", rule.cure + rule.cause)
     }
-    known = " ".join(releases.load()["vllm"].environment.values()).split()
+    known = " ".join(releases.load_package_names()["vllm"].environment.values()).split()
     assert names <= set(known), names - set(known)
 
 

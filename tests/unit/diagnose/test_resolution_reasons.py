@@ -6,14 +6,14 @@ import io
 
 import pytest
 
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
 
 UV = "  \u00d7 No solution found when resolving dependencies:\n  ╰─▶ "
 
 
 def first(text: str) -> LogFinding:
-    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
 
 def test_two_packages_with_disjoint_ranges_are_explained() -> None:
@@ -124,12 +124,12 @@ def test_conflicts_reported_by_pip_are_cured_with_one_command() -> None:
             ("acme-rl 2.1", "pumps>=4.45", "pumps 4.40.1"),
         )
     )
-    (finding,) = diagnose(io.BytesIO(f"{text}error: exit code 1\n".encode()), "log").findings
+    (finding,) = diagnose_log(io.BytesIO(f"{text}error: exit code 1\n".encode()), "log").findings
     assert finding.code == "IMG615"
     assert finding.cause.startswith("acme-rl 2.1 needs torch==2.4.0, pumps>=4.45, and pip has")
     assert "pip install 'acme-rl==2.1' 'torch==2.4.0' 'pumps>=4.45'" in finding.cure
     goes_on = text + "".join(f"step {number} of 90: loss 0.{number}\n" for number in range(90))
-    assert not diagnose(io.BytesIO(goes_on.encode()), "log").findings
+    assert not diagnose_log(io.BytesIO(goes_on.encode()), "log").findings
 
 
 @pytest.mark.parametrize(

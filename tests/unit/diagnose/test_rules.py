@@ -8,11 +8,11 @@ import re
 import pytest
 
 from imgbuild.diagnose import codes, lines, literals, rules
-from imgbuild.diagnose.diagnosis import diagnose, sentence
+from imgbuild.diagnose.diagnosis import diagnose_log, first_finding_sentence
 from imgbuild.diagnose.rules import FailureRule
 from tests.support.rows import each_row
 
-RULES = sorted(rules.load(), key=lambda rule: rule.code)
+RULES = sorted(rules.load_rules(), key=lambda rule: rule.code)
 HEAD = 60  # lines that are all read at the start of a log, as are the last 40
 FILLER = "".join(
     f"step:{number} - actor/loss:0.{number} - lr:1e-06\n" for number in range(2 * HEAD)
@@ -24,7 +24,7 @@ def code_ids(rule: FailureRule) -> str:
 
 
 def first_code(text: str) -> str | None:
-    answers = diagnose(io.BytesIO(text.encode()), "log").findings
+    answers = diagnose_log(io.BytesIO(text.encode()), "log").findings
     return answers[0].code if answers else None
 
 
@@ -39,25 +39,27 @@ def test_an_example_is_found_in_the_middle_of_a_long_log(
 ) -> None:
     monkeypatch.setattr(lines, "HEAD", HEAD)
     monkeypatch.setattr(lines, "EXCERPT", 1)  # is searched for the patterns of all rules
-    answers = diagnose(io.BytesIO((FILLER + rule.example + FILLER).encode()), "log").findings
+    answers = diagnose_log(io.BytesIO((FILLER + rule.example + FILLER).encode()), "log").findings
     ignored = rule.failed or rule.role == "symptom" or rule.warns or rule.arm
     assert rule.code in [each.code for each in answers] or ignored
 
 
 @each_row("rule", RULES, ids=code_ids)
 def test_placeholders_are_groups_of_a_pattern(rule: FailureRule) -> None:
-    patterns = (*rule.patterns, *map(re.compile, rule.names))
+    patterns = (*rule.compiled_patterns, *map(re.compile, rule.names))
     groups = {"user", *(name for pattern in patterns for name in pattern.groupindex)}
     assert set(rules.PLACEHOLDER.findall(rule.cause + rule.cure)) <= groups
-    for answer in diagnose(io.BytesIO(rule.example.encode()), "log").findings:
+    for answer in diagnose_log(io.BytesIO(rule.example.encode()), "log").findings:
         assert not rules.PLACEHOLDER.search(answer.cause + answer.cure)
 
 
 def test_every_code_belongs_to_one_rule() -> None:
     every = [rule.code for rule in RULES]
     assert len(set(every)) == len(every)
-    assert not set(every) & set(rules.kinds())
-    assert all(re.fullmatch(r"IMG(?:[5-9]\d\d|1\d{3})", code) for code in [*every, *rules.kinds()])
+    assert not set(every) & set(rules.derived_kinds())
+    assert all(
+        re.fullmatch(r"IMG(?:[5-9]\d\d|1\d{3})", code) for code in [*every, *rules.derived_kinds()]
+    )
 
 
 def test_patterns_have_bounded_repetition() -> None:
@@ -78,23 +80,23 @@ def test_a_hostile_line_is_searched_in_few_steps(rule: FailureRule) -> None:
     """Patterns are searched in lines that repeat each example's words up to the maximum length."""
     words = " ".join(rule.example.split())[:200]
     for text in (words * 20, "a" * 4000, "(" * 4000, " " * 4000, "error: " * 500):
-        for pattern in rule.patterns:
+        for pattern in rule.compiled_patterns:
             pattern.search(text[:4000])
 
 
 def test_explanations_have_every_code() -> None:
-    every = codes.every()
+    every = codes.all_explanations()
     assert {rule.code for rule in RULES} <= every.keys()
-    assert set(rules.kinds()) <= every.keys()
+    assert set(rules.derived_kinds()) <= every.keys()
     assert not [each.code for each in every.values() if "{" in each.text.replace("{'use_", "")]
 
 
 def test_every_explanation_has_cause_and_cure_or_is_empty() -> None:
     text = next(rule for rule in RULES if rule.code == "IMG504").example
-    assert sentence(text).startswith("IMG504: an installed package")
-    assert "; cure: " in sentence(text)
-    assert sentence("Traceback (most recent call last):\nacme.OddError: x\n") == ""
-    assert sentence("") == ""
+    assert first_finding_sentence(text).startswith("IMG504: an installed package")
+    assert "; cure: " in first_finding_sentence(text)
+    assert first_finding_sentence("Traceback (most recent call last):\nacme.OddError: x\n") == ""
+    assert first_finding_sentence("") == ""
 
 
 def test_bus_error_after_ray_warning_is_about_shared_memory() -> None:
@@ -128,17 +130,17 @@ def test_an_exception_that_mentions_a_fallback_is_a_failure() -> None:
 
 def test_index_finds_patterns_by_the_words_of_a_text() -> None:
     index = literals.WordIndex(["slots (?:full|gone)", r"\d+", "Pump|valve", "pumps? of"])
-    assert index.candidates("All SLOTS are FULL") == [0, 1]
-    assert index.candidates("the pump of") == [1, 2, 3]
-    assert index.candidates("") == [1]
+    assert index.candidate_patterns("All SLOTS are FULL") == [0, 1]
+    assert index.candidate_patterns("the pump of") == [1, 2, 3]
+    assert index.candidate_patterns("") == [1]
 
 
 @each_row("rule", RULES, ids=code_ids)
 def test_matching_pattern_is_a_candidate(rule: FailureRule) -> None:
     index = literals.WordIndex(rule.match)
     for line in rule.example.splitlines():
-        matching = {at for at, each in enumerate(rule.patterns) if each.search(line)}
-        assert matching <= set(index.candidates(line))
+        matching = {at for at, each in enumerate(rule.compiled_patterns) if each.search(line)}
+        assert matching <= set(index.candidate_patterns(line))
 
 
 def test_waiting_for_a_server_is_reported_only_at_the_end_of_a_log() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from imgbuild.diagnose import shape_reasons
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose_log
 from tests.support.rows import each_row
 
 
@@ -31,7 +31,7 @@ def mismatch(name: str, saved: str, model: str) -> str:
 def test_shape_difference_is_explained(
     name: str, saved: str, model: str, cause: str, cure: str
 ) -> None:
-    finding = diagnose(io.BytesIO(mismatch(name, saved, model).encode()), "log").findings[0]
+    finding = diagnose_log(io.BytesIO(mismatch(name, saved, model).encode()), "log").findings[0]
     assert finding.code == "IMG925"
     assert cause in finding.cause
     assert cure in finding.cure
@@ -39,5 +39,5 @@ def test_shape_difference_is_explained(
 
 def test_mismatch_with_another_model_is_left_to_its_rule() -> None:
     text = mismatch("h.0.fc.weight", "4096, 11008", "3584, 18944")
-    assert shape_reasons.reason(text) is None
-    assert diagnose(io.BytesIO(text.encode()), "log").findings[0].code == "IMG734"
+    assert shape_reasons.shape_reason(text) is None
+    assert diagnose_log(io.BytesIO(text.encode()), "log").findings[0].code == "IMG734"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from imgbuild.doctor.collect import variables
+from imgbuild.doctor.collect import run_variables
 
 
 def test_secrets_and_unrelated_variables_are_omitted() -> None:
-    assert variables(
+    assert run_variables(
         {
             "NCCL_DEBUG": "INFO",
             "HF_TOKEN": "hf_secret",

@@ -10,13 +10,13 @@ import pytest
 
 from imgbuild.cli import doctor as verb
 from imgbuild.doctor import targets
-from imgbuild.doctor.host import Host, HostGpu, Runs, driver_of, parse_gpus
+from imgbuild.doctor.host import Host, HostGpu, RuntimeSupport, driver_version, parse_gpus
 from imgbuild.doctor.targets import TargetNeeds
 from imgbuild.plan.image_digests import digests_path
 from imgbuild.report import Floors
 from imgbuild.values import Arch
 from tests.support import terminal
-from tests.support.inprocess_project import TARGET, Command, json_of, make
+from tests.support.inprocess_project import TARGET, Command, read_json, write_project
 
 ROOT = Path(__file__).parents[3]
 H200 = HostGpu(name="NVIDIA H200", memory=143771 << 20, capability="9.0")
@@ -32,7 +32,7 @@ MACHINE = Host(
     glibc="2.36",
     driver="580.159.04",
     gpus=(H200,),
-    engines=(Runs(name="docker", version="28.5", gpus=True),),
+    engines=(RuntimeSupport(name="docker", version="28.5", gpus=True),),
     shared_memory=16 << 30,
     igzip=True,
 )
@@ -71,12 +71,12 @@ def host(**changes: object) -> Host:
 
 
 def verdict(on: Host, of: TargetNeeds) -> tuple[bool, str]:
-    judgement = targets.judge(on, of)
+    judgement = targets.judge_target(on, of)
     return judgement.fits, "; ".join((*judgement.reasons, *judgement.remarks))
 
 
 def test_new_machine_runs_all_targets() -> None:
-    diagnosis = targets.diagnose(MACHINE, [CU124, CU130])
+    diagnosis = targets.diagnose_host(MACHINE, [CU124, CU130])
     assert [
         (target_verdict.target, target_verdict.fits) for target_verdict in diagnosis.verdicts
     ] == [
@@ -94,7 +94,7 @@ def test_targets_for_an_old_driver_are_reported() -> None:
     assert "requires driver 580.65.06 or newer, but this machine has 550.54.15" in why
     assert "runs CUDA 12.9 and older" in why
     assert verdict(old, CU124) == (True, "")
-    assert targets.diagnose(old, [CU124, CU130]).best == "cu124-vllm"
+    assert targets.diagnose_host(old, [CU124, CU130]).best == "cu124-vllm"
 
 
 def test_drivers_are_compared_by_their_numbers() -> None:
@@ -118,16 +118,16 @@ def test_newer_ptx_has_a_separate_requirement() -> None:
     )
     offered = msgspec.structs.replace(CU124, floors={Arch.X86_64: floors})
     a100 = HostGpu(name="A100", capability="8.0")
-    judged = targets.judge(host(driver="560.35.03", gpus=(a100,)), offered)
+    judged = targets.judge_target(host(driver="560.35.03", gpus=(a100,)), offered)
     assert (judged.fits, judged.complete, judged.limited) == (True, False, False)
     [remark] = judged.remarks
     assert remark.endswith(
         "; 550.54.14 or newer has all functions, and 575.51.03 or newer compiles all PTX"
     )
-    judged = targets.judge(host(driver="560.35.03"), offered)
+    judged = targets.judge_target(host(driver="560.35.03"), offered)
     assert (judged.fits, judged.limited) == (True, True)
     assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are PTX only")
-    assert not targets.judge(host(driver="580.65.06"), offered).limited
+    assert not targets.judge_target(host(driver="580.65.06"), offered).limited
 
 
 def test_target_that_needs_ptx_compilation_comes_after_machine_code() -> None:
@@ -137,7 +137,7 @@ def test_target_that_needs_ptx_compilation_comes_after_machine_code() -> None:
     newer = TargetNeeds(
         target="cu128-vllm", cuda="12.8", as_of="2026-09-01", floors={Arch.X86_64: floors}
     )
-    diagnosis = targets.diagnose(host(driver="535"), [CU124, newer])
+    diagnosis = targets.diagnose_host(host(driver="535"), [CU124, newer])
     assert [each.target for each in diagnosis.verdicts] == ["cu124-vllm", "cu128-vllm"]
     assert diagnosis.best == "cu124-vllm"
 
@@ -146,14 +146,14 @@ def test_retired_target_is_marked_and_used_only_if_no_other_fits() -> None:
     retired = msgspec.structs.replace(
         CU130, target="cu130-old", as_of="2026-10-30", retired="cu130-vllm takes its place"
     )
-    diagnosis = targets.diagnose(MACHINE, [CU124, CU130, retired])
+    diagnosis = targets.diagnose_host(MACHINE, [CU124, CU130, retired])
     assert [each.target for each in diagnosis.verdicts] == ["cu130-vllm", "cu124-vllm", "cu130-old"]
     lines = list(verb._lines(diagnosis, {}))
     assert lines[lines.index("fits: 2 targets") :][3:5] == [
         "  cu130-vllm  -      -       -    -", "  retired: cu130-old"
     ]  # fmt: skip
     assert "cu130-old is retired: cu130-vllm takes its place" in lines
-    assert targets.diagnose(MACHINE, [retired]).best == "cu130-old"
+    assert targets.diagnose_host(MACHINE, [retired]).best == "cu130-old"
     # One with a complete driver does not replace other compatible ones.
     limited = msgspec.structs.replace(
         CU124,
@@ -161,18 +161,18 @@ def test_retired_target_is_marked_and_used_only_if_no_other_fits() -> None:
             Arch.X86_64: msgspec.structs.replace(CU124.floors[Arch.X86_64], driver_full="999.1")
         },
     )
-    assert targets.diagnose(MACHINE, [limited, retired]).best == "cu124-vllm"
+    assert targets.diagnose_host(MACHINE, [limited, retired]).best == "cu124-vllm"
 
 
 def test_recommended_target_precedes_newer_one_without_restriction() -> None:
     recommended = msgspec.structs.replace(CU124, recommended=True)
-    diagnosis = targets.diagnose(MACHINE, [CU130, recommended])
+    diagnosis = targets.diagnose_host(MACHINE, [CU130, recommended])
     assert [each.target for each in diagnosis.verdicts] == ["cu124-vllm", "cu130-vllm"]
-    lines = list(verb._lines(targets.limited_to(diagnosis, {"cu130-vllm"}), {}))
+    lines = list(verb._lines(targets.limit_diagnosis(diagnosis, {"cu130-vllm"}), {}))
     assert not [line for line in lines if line.startswith("use")]
     floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], driver_full="999.1")
     restricted = msgspec.structs.replace(recommended, floors={Arch.X86_64: floors})
-    assert targets.diagnose(MACHINE, [CU130, restricted]).best == "cu130-vllm"
+    assert targets.diagnose_host(MACHINE, [CU130, restricted]).best == "cu130-vllm"
 
 
 def test_general_recommended_target_precedes_a_specialized_one() -> None:
@@ -181,8 +181,8 @@ def test_general_recommended_target_precedes_a_specialized_one() -> None:
         CU124, target="cu124-new", as_of="2026-11-01", recommended=True, special=True
     )
     for driver in ("535", "580.159.04"):
-        assert targets.diagnose(host(driver=driver), [special, general]).best == "cu124-vllm"
-    assert targets.diagnose(MACHINE, [CU124, special]).best == "cu124-new"
+        assert targets.diagnose_host(host(driver=driver), [special, general]).best == "cu124-vllm"
+    assert targets.diagnose_host(MACHINE, [CU124, special]).best == "cu124-new"
 
 
 def test_targets_with_the_same_restriction_are_one_group_within_80_columns(
@@ -190,7 +190,7 @@ def test_targets_with_the_same_restriction_are_one_group_within_80_columns(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("doctor", "--driver", "535", "--gpu", "A100", "--matrix", str(ROOT / "matrix.yaml"))
-    with terminal.stdout(monkeypatch) as screen:
+    with terminal.terminal_stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", "80")
         Command(monkeypatch, capsys)(*words)
     text = " ".join(line.strip() for line in screen.lines)
@@ -201,7 +201,7 @@ def test_targets_with_the_same_restriction_are_one_group_within_80_columns(
     full = {line.split()[0]: line.split()[-1] for line in rows}
     assert (full["cu124-vllm0.8.5"], full["cu128-verl0.6"]) == ("550.54.14", "570.26")
     assert "use: cu124-vllm0.8.5 " in text
-    with terminal.stdout(monkeypatch) as screen:
+    with terminal.terminal_stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", "110")
         Command(monkeypatch, capsys)(*words)
     (head,) = (line for line in screen.lines if line.startswith("  target "))
@@ -268,7 +268,7 @@ def test_targets_without_driver_restriction_are_first() -> None:
             )
         },
     )
-    diagnosis = targets.diagnose(host(driver="560.35.03"), [CU124, CU130, cu129])
+    diagnosis = targets.diagnose_host(host(driver="560.35.03"), [CU124, CU130, cu129])
     assert [(fit.target, fit.fits, fit.complete) for fit in diagnosis.verdicts] == [
         ("cu124-vllm", True, True),
         ("cu129-vllm", True, False),
@@ -279,12 +279,12 @@ def test_targets_without_driver_restriction_are_first() -> None:
 
 def test_options_describe_another_machine() -> None:
     other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
-    diagnosis = targets.diagnose(other, [CU124, CU130])
+    diagnosis = targets.diagnose_host(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"
     assert diagnosis.remarks == ("no driver is specified, so it is not compared",)
     assert diagnosis.verdicts[-1].reasons == ("the image is for x86_64, but the machine is arm64",)
     with_driver = Host(arch=Arch.X86_64, driver="535", described=True)
-    assert targets.diagnose(with_driver, [CU124]).remarks == (
+    assert targets.diagnose_host(with_driver, [CU124]).remarks == (
         "no GPU is specified, so it is not compared",
     )
 
@@ -293,10 +293,10 @@ def test_other_machine_is_checked_without_reading_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    make(tmp_path)
+    write_project(tmp_path)
     command = Command(monkeypatch, capsys)
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", None)
-    answer = json_of(
+    answer = read_json(
         command("doctor", "--driver", "535", "--gpu", "NVIDIA H100 80GB HBM3", "--json")
     )
     assert answer["host"]["arch"] == "x86_64"
@@ -305,7 +305,7 @@ def test_other_machine_is_checked_without_reading_this_one(
     text = command("doctor", TARGET, "--driver", "450.80.02")
     assert text.status == 1
     assert f"{TARGET} is not compatible with the machine" in text.stderr
-    assert json_of(command("doctor", "--gpu", "gh200", "--json"))["host"]["arch"] == "arm64"
+    assert read_json(command("doctor", "--gpu", "gh200", "--json"))["host"]["arch"] == "arm64"
     assert command("doctor", "--gpu", "gh200").status == 0
     for words, message in (
         (["--gpu", "GH200", "--arch", "x86_64"], "GH200 is built with arm64, --arch x86_64"),
@@ -337,7 +337,7 @@ def test_other_architecture_without_an_image_is_reported() -> None:
 
 def test_only_architecture_is_checked_without_gpu() -> None:
     bare = host(driver="", gpus=(), engines=(), shared_memory=64 << 20)
-    diagnosis = targets.diagnose(bare, [CU124, CU130])
+    diagnosis = targets.diagnose_host(bare, [CU124, CU130])
     assert all(target_verdict.fits for target_verdict in diagnosis.verdicts)
     assert diagnosis.best == ""
     lines = list(verb._lines(diagnosis, {}))
@@ -347,13 +347,13 @@ def test_only_architecture_is_checked_without_gpu() -> None:
         ["unknown: 1 target"], ["", "requires driver 525.60.13 or newer"], ["", "cu124-vllm"],
     ]  # fmt: skip
     assert "checked" in "".join(lines)
-    one = "\n".join(verb._lines(targets.limited_to(diagnosis, ["cu124-vllm"]), {}))
+    one = "\n".join(verb._lines(targets.limit_diagnosis(diagnosis, ["cu124-vllm"]), {}))
     assert "cu124-vllm" in one
     assert "cu130-vllm" not in one
     assert lines[-1] == "no target is recommended, because no GPU with a driver was found"
     text = "; ".join(diagnosis.remarks)
     assert "no GPU was found: only the architecture is checked" in text
-    (loaded,) = targets.diagnose(host(gpus=()), [CU124]).remarks
+    (loaded,) = targets.diagnose_host(host(gpus=()), [CU124]).remarks
     assert loaded.endswith(
         "though driver 580.159.04 is loaded: only architecture and driver are checked"
     )
@@ -362,22 +362,22 @@ def test_only_architecture_is_checked_without_gpu() -> None:
 
 
 def test_an_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
-    podman = Runs(name="podman", version="4.3.1", gpus=False)
-    diagnosis = targets.diagnose(host(engines=(podman,)), [CU124])
+    podman = RuntimeSupport(name="podman", version="4.3.1", gpus=False)
+    diagnosis = targets.diagnose_host(host(engines=(podman,)), [CU124])
     (remark,) = diagnosis.remarks
     assert "podman 4.3.1 cannot provide GPUs to containers" in remark
     assert remark.endswith("nvidia-ctk cdi generate")
 
 
 def test_docker_without_igzip_is_reported_as_a_note() -> None:
-    (remark,) = targets.diagnose(host(igzip=False), [CU124]).remarks
+    (remark,) = targets.diagnose_host(host(igzip=False), [CU124]).remarks
     assert remark.startswith("igzip is not installed")
-    podman = (Runs(name="podman", version="4.3.1", gpus=True),)
-    assert targets.diagnose(host(igzip=False, engines=podman), [CU124]).remarks == ()
+    podman = (RuntimeSupport(name="podman", version="4.3.1", gpus=True),)
+    assert targets.diagnose_host(host(igzip=False, engines=podman), [CU124]).remarks == ()
 
 
 def test_too_old_driver_runs_no_target() -> None:
-    assert targets.diagnose(host(driver="390.48"), [CU124, CU130]).best == ""
+    assert targets.diagnose_host(host(driver="390.48"), [CU124, CU130]).best == ""
 
 
 def test_nvidia_smi_output_is_read() -> None:
@@ -392,11 +392,12 @@ def test_nvidia_smi_output_is_read() -> None:
 
 
 def test_version_file_of_the_driver_is_read() -> None:
-    assert driver_of(PROC) == "580.159.04"
+    assert driver_version(PROC) == "580.159.04"
     assert (
-        driver_of("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu") == "550.54.14"
+        driver_version("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu")
+        == "550.54.14"
     )
-    assert driver_of("") == ""
+    assert driver_version("") == ""
 
 
 # -- from locks and digests
@@ -406,8 +407,8 @@ def test_digests_without_limits_use_the_driver_of_the_cuda_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    sample = make(tmp_path)
-    needs = targets.offer(tmp_path / "images", sample.lock)
+    sample = write_project(tmp_path)
+    needs = targets.target_needs(tmp_path / "images", sample.lock)
     assert needs.floors[Arch.X86_64].driver == "525.60.13"
     assert needs.floors[Arch.X86_64].driver_full == "550.54.14"
     assert needs.floors[Arch.X86_64].gpu == tuple(
@@ -419,23 +420,25 @@ def test_recorded_limits_in_digests_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    sample = make(tmp_path)
+    sample = write_project(tmp_path)
     path = digests_path(tmp_path / "images", TARGET)
     document = json.loads(path.read_text())
     document["arch"]["x86_64"]["floors"] = {"cuda": "12.4", "driver": "999.1"}
     path.write_text(json.dumps(document))
-    assert targets.offer(tmp_path / "images", sample.lock).floors[Arch.X86_64].driver == "999.1"
+    assert (
+        targets.target_needs(tmp_path / "images", sample.lock).floors[Arch.X86_64].driver == "999.1"
+    )
 
 
 def test_exit_status_shows_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    make(tmp_path)
+    write_project(tmp_path)
     command = Command(monkeypatch, capsys)
     # Only the machine cannot be provided by a test: old and new ones replace it.
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: MACHINE)
-    answer = json_of(command("doctor", "--json"))
+    answer = read_json(command("doctor", "--json"))
     assert [
         (target_verdict["target"], target_verdict["fits"]) for target_verdict in answer["verdicts"]
     ] == [(TARGET, True)]
@@ -468,7 +471,7 @@ def test_image_checks_require_an_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    make(tmp_path)
+    write_project(tmp_path)
     answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1")
     assert answer.status == 2
     assert "requires --through" in answer.stderr

@@ -10,12 +10,12 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Http, Refused
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.remote_wheel import lock_wheel, metadata
+from imgbuild.http.client import HttpClient, RequestRefused
+from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.index.remote_wheel import lock_wheel, read_wheel_metadata
 from imgbuild.values import sha256
 from tests.support.local_index import wheel_bytes
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 NAME = "flash_attn-2.8.3+cu12torch2.9-cp311-cp311-linux_x86_64.whl"
 
@@ -33,18 +33,18 @@ def folder(tmp_path: Path) -> Path:
     return wheels_folder
 
 
-def indexes(address: str, http: Http) -> Indexes:
+def indexes(address: str, http: HttpClient) -> IndexLookup:
     place = IndexAddress(name="wheels", address=address, flat=True, timed=False)
-    return Indexes({"wheels": place}, {}, "wheels", http)
+    return IndexLookup({"wheels": place}, {}, "wheels", http)
 
 
 def test_wheel_in_folder_is_found_read_locked_and_fetched(folder: Path, tmp_path: Path) -> None:
-    http, store = Http(attempts=1), Store.open(tmp_path / "cache")
+    http, store = HttpClient(attempts=1), Store.open(tmp_path / "cache")
     data = (folder / NAME).read_bytes()
     package_index = indexes(f"{folder.as_uri()}/", http)
     (file,) = package_index.files("flash-attn")
     assert file.name == NAME
-    assert b"Requires-Dist: einops" in metadata(file, http, store)
+    assert b"Requires-Dist: einops" in read_wheel_metadata(file, http, store)
     wheel = lock_wheel("flash-attn", "2.8.3+cu12torch2.9", "wheels", file, http)
     assert (wheel.file, wheel.size, wheel.sha256) == (NAME, len(data), sha256(data))
     have = fetch_all(
@@ -56,32 +56,35 @@ def test_wheel_in_folder_is_found_read_locked_and_fetched(folder: Path, tmp_path
 @pytest.mark.parametrize(("start", "length"), [(0, 4), (10, 100), (100, 1)])
 def test_range_of_local_file_is_served(folder: Path, start: int, length: int) -> None:
     data = (folder / NAME).read_bytes()
-    assert Http().part((folder / NAME).as_uri(), start, length) == data[start : start + length]
+    assert (
+        HttpClient().fetch_part((folder / NAME).as_uri(), start, length)
+        == data[start : start + length]
+    )
 
 
 def test_range_at_the_end_of_a_local_file_is_read(folder: Path) -> None:
     data = (folder / NAME).read_bytes()
-    assert Http().part_end((folder / NAME).as_uri(), 50) == (data[-50:], len(data))
-    assert Http().part_end((folder / NAME).as_uri(), 10**6) == (data, len(data))
+    assert HttpClient().part_end((folder / NAME).as_uri(), 50) == (data[-50:], len(data))
+    assert HttpClient().part_end((folder / NAME).as_uri(), 10**6) == (data, len(data))
 
 
 def test_range_beyond_end_is_refused(folder: Path) -> None:
-    with pytest.raises(Refused) as caught:
-        Http().part((folder / NAME).as_uri(), 10**6, 1)
+    with pytest.raises(RequestRefused) as caught:
+        HttpClient().fetch_part((folder / NAME).as_uri(), 10**6, 1)
     assert caught.value.status == 416
 
 
 def test_missing_folder_has_no_packages(tmp_path: Path) -> None:
-    assert indexes(f"{tmp_path.as_uri()}/none/", Http()).files("flash-attn") == ()
+    assert indexes(f"{tmp_path.as_uri()}/none/", HttpClient()).files("flash-attn") == ()
 
 
 def test_server_page_cannot_link_to_local_file(folder: Path) -> None:
     link = f'<a href="{(folder / NAME).as_uri()}">{NAME}</a>'
-    with serve(Site(files={"links.html": link.encode()})) as site:
-        assert indexes(site.url("links.html"), Http(attempts=1)).files("flash-attn") == ()
+    with serve_site(FileSite(files={"links.html": link.encode()})) as site:
+        assert indexes(site.url("links.html"), HttpClient(attempts=1)).files("flash-attn") == ()
 
 
 def test_server_cannot_redirect_to_local_file(folder: Path) -> None:
-    site = Site(redirects={"/away": (folder / NAME).as_uri()})
-    with serve(site), pytest.raises(FetchFailed, match="which is not an HTTP URL"):
-        Http(attempts=1).bytes(site.url("away"))
+    site = FileSite(redirects={"/away": (folder / NAME).as_uri()})
+    with serve_site(site), pytest.raises(FetchFailed, match="which is not an HTTP URL"):
+        HttpClient(attempts=1).fetch_bytes(site.url("away"))

@@ -8,7 +8,7 @@ from email.utils import format_datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imgbuild.http.headers import content_range, number, retry_after
+from imgbuild.http.headers import content_range, parse_integer, parse_retry_after
 from tests.support.rows import each_row
 
 
@@ -18,7 +18,7 @@ from tests.support.rows import each_row
      ("1e3", None), ("0x1", None), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("9" * 5000, None)],
 )  # fmt: skip
 def test_header_numbers_are_parsed(text: str, expected: int | None) -> None:
-    assert number(text) == expected
+    assert parse_integer(text) == expected
 
 
 @each_row(
@@ -37,14 +37,14 @@ def test_content_ranges_are_parsed(text: str, expected: tuple[int | None, int | 
 
 
 def test_retry_after_is_parsed_as_seconds_and_date() -> None:
-    assert retry_after({"Retry-After": "7"}) == 7
+    assert parse_retry_after({"Retry-After": "7"}) == 7
     later = datetime.now(UTC) + timedelta(seconds=100)
-    wait = retry_after({"Retry-After": format_datetime(later, usegmt=True)})
+    wait = parse_retry_after({"Retry-After": format_datetime(later, usegmt=True)})
     assert wait is not None
     assert 90 < wait <= 100
     earlier = datetime.now(UTC) - timedelta(days=1)
-    assert retry_after({"Retry-After": format_datetime(earlier, usegmt=True)}) == 0
-    assert retry_after({}) is None
+    assert parse_retry_after({"Retry-After": format_datetime(earlier, usegmt=True)}) == 0
+    assert parse_retry_after({}) is None
 
 
 @each_row(
@@ -52,12 +52,12 @@ def test_retry_after_is_parsed_as_seconds_and_date() -> None:
     ["soon", "²", "-1", "1.5", "9" * 5000, "Mon, 99 Jan 2026", "Mon, 01 Jan 0001 00:00:00 +2359"],
 )
 def test_invalid_retry_after_value_is_ignored(text: str) -> None:
-    assert retry_after({"Retry-After": text}) in (None, 0)
+    assert parse_retry_after({"Retry-After": text}) in (None, 0)
 
 
 @given(st.text())
 def test_malformed_header_is_not_an_error(text: str) -> None:
     for name in ("Content-Range", "Retry-After"):
         content_range({name: text})
-        retry_after({name: text})
+        parse_retry_after({name: text})
     content_range({"Content-Range": f"bytes {text}-{text}/{text}"})

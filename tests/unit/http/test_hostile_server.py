@@ -24,17 +24,17 @@ from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.http import client, session
-from imgbuild.http.client import Http
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.http.client import HttpClient
+from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.lock.resolution import LockedFile
-from imgbuild.project.model import DeclaredRequirement, Place
-from imgbuild.registry.client import Client
-from imgbuild.registry.image_reference import Reference
+from imgbuild.project.model import DeclaredRequirement, FilePlace
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image_reference import ImageReference
 from imgbuild.solve import direct
-from imgbuild.system.reporter import SILENT
+from imgbuild.system.reporter import SILENT_REPORTER
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import memory_registry
 from tests.support.rows import each_row
 
@@ -166,47 +166,47 @@ def serve(behave: Behaviour) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     monkeypatch.setattr(session, "WINDOW", 0.15)
     monkeypatch.setattr(client, "PAGE_LIMIT", 1 << 20)
     monkeypatch.setattr(client, "FILE_LIMIT", 1 << 20)
 
 
 def page(place: str, _: Path) -> None:
-    http = Http(attempts=2, first_wait=0.001, timeout=(2, 2))
+    http = HttpClient(attempts=2, first_wait=0.001, timeout=(2, 2))
     address = IndexAddress(name="main", address=f"http://{place}/simple/")
-    Indexes({"main": address}, {}, "main", http).files("demo")
+    IndexLookup({"main": address}, {}, "main", http).files("demo")
 
 
 def download(place: str, folder: Path) -> None:
-    http = Http(attempts=2, first_wait=0.001, timeout=(2, 2))
-    context = Context(store=Store.open(folder / "cache"), http=http, reporter=SILENT)
+    http = HttpClient(attempts=2, first_wait=0.001, timeout=(2, 2))
+    context = Context(store=Store.open(folder / "cache"), http=http, reporter=SILENT_REPORTER)
     locked_file = LockedFile(file="demo.whl", size=5_000_000, sha256="0" * 64)
     request = FileRequest(locked=locked_file, urls=lambda: [f"http://{place}/demo.whl"])
     fetch_all([request], context, title="demo")
 
 
 def parts(place: str, _: Path) -> None:
-    http = Http(attempts=2, first_wait=0.001, timeout=(2, 2))
-    http.part(f"http://{place}/a", 0, http.part_end(f"http://{place}/a", 5)[1])
+    http = HttpClient(attempts=2, first_wait=0.001, timeout=(2, 2))
+    http.fetch_part(f"http://{place}/a", 0, http.part_end(f"http://{place}/a", 5)[1])
 
 
 def wheel_by_url(place: str, folder: Path) -> None:
-    http = Http(attempts=2, first_wait=0.001, timeout=(2, 2))
-    context = Context(store=Store.open(folder / "cache"), http=http, reporter=SILENT)
+    http = HttpClient(attempts=2, first_wait=0.001, timeout=(2, 2))
+    context = Context(store=Store.open(folder / "cache"), http=http, reporter=SILENT_REPORTER)
     text = f"demo @ http://{place}/demo-1.0-py3-none-any.whl"
-    declared = DeclaredRequirement(text=text, place=Place("requirements.txt", 1))
-    tags = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+    declared = DeclaredRequirement(text=text, place=FilePlace("requirements.txt", 1))
+    tags = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
     for hashes in ((), (f"sha256:{'0' * 64}",)):
         with contextlib.suppress(ImgbuildError):
             each = msgspec.structs.replace(declared, hashes=hashes)
-            packages = direct.look_up([each], tags, context, None)
-            metadata(packages["demo"].file, http, context.store)
+            packages = direct.look_up_requirements([each], tags, context, None)
+            read_wheel_metadata(packages["demo"].file, http, context.store)
 
 
 def registry(place: str, _: Path) -> None:
-    asking = Client(attempts=2, first_wait=0.001, timeout=(2, 2))
-    reference = Reference(place, "me/image", "tag", None)
+    asking = RegistryClient(attempts=2, first_wait=0.001, timeout=(2, 2))
+    reference = ImageReference(place, "me/image", "tag", None)
     try:
         asking.manifest(reference)
     finally:
@@ -231,9 +231,9 @@ def test_hostile_server_causes_error_with_bounded_memory(tmp_path, behave, ask):
     "name", ["one byte at a time", "one chunk at a time", "header by the byte"]
 )
 def test_too_slow_server_is_disconnected(name):
-    http = Http(attempts=1, first_wait=0.001, timeout=(2, 2))
+    http = HttpClient(attempts=1, first_wait=0.001, timeout=(2, 2))
     with serve(BEHAVIOURS[name]) as place, pytest.raises(FetchFailed, match="timed out"):
-        http.bytes(f"http://{place}/a")
+        http.fetch_bytes(f"http://{place}/a")
 
 
 def test_client_waits_for_slow_response():
@@ -242,12 +242,12 @@ def test_client_waits_for_slow_response():
         answer(b"{}")(connection)
 
     with serve(_behave) as place:
-        assert Http(attempts=1, timeout=(2, 2)).bytes(f"http://{place}/a") == b"{}"
+        assert HttpClient(attempts=1, timeout=(2, 2)).fetch_bytes(f"http://{place}/a") == b"{}"
 
 
 @pytest.mark.parametrize("name", ["endless page", "gzip bomb"])
 def test_oversized_page_error_names_server(name):
-    http = Http(attempts=1, first_wait=0.001, timeout=(2, 2))
+    http = HttpClient(attempts=1, first_wait=0.001, timeout=(2, 2))
     with serve(BEHAVIOURS[name]) as place, pytest.raises(FetchFailed) as caught:
         http.text(f"http://{place}/a")
     assert caught.value.message == f"{place} sent a document of more than {1 << 20} bytes"
@@ -266,5 +266,5 @@ def test_page_url_is_shown_without_query():
 
     address = IndexAddress(name="main", address="http://localhost/simple/")
     with pytest.raises(ImgbuildError) as caught:
-        Indexes({"main": address}, {}, "main", Web()).files("demo")
+        IndexLookup({"main": address}, {}, "main", Web()).files("demo")
     assert "secret" not in caught.value.message

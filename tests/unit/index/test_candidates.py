@@ -9,21 +9,21 @@ from packaging import tags as oracle
 from packaging.version import Version
 
 from imgbuild.index.candidates import (
-    Rules,
-    best,
-    described,
-    exclusion,
+    FileRules,
+    best_wheel,
+    exclusion_reason,
     is_sdist,
     same_version,
-    usable,
+    usable_files,
+    wheel_platform_and_python,
 )
 from imgbuild.index.pages import IndexFile
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.rows import each_row
 
-TAGS = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
-RULES = Rules(as_of=datetime.date(2025, 6, 20), tags=TAGS, pins={"demo": "2.0"})
+TAGS = WheelTags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
+RULES = FileRules(as_of=datetime.date(2025, 6, 20), tags=TAGS, pins={"demo": "2.0"})
 BEFORE = datetime.datetime(2025, 6, 19, 23, 59, 59, tzinfo=datetime.UTC)
 MIDNIGHT = datetime.datetime(2025, 6, 20, tzinfo=datetime.UTC)
 
@@ -54,12 +54,12 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
     ],
 )
 def test_reasons_for_exclusion_are_given(given, words):
-    reason = exclusion(given, "demo", RULES, timed=True)
+    reason = exclusion_reason(given, "demo", RULES, timed=True)
     assert reason is None if words is None else words in (reason or "")
 
 
 def test_cutoff_date_ignores_an_index_without_upload_times():
-    assert exclusion(file(uploaded=None), "demo", RULES, timed=False) is None
+    assert exclusion_reason(file(uploaded=None), "demo", RULES, timed=False) is None
 
 
 @each_row(
@@ -86,11 +86,11 @@ def test_best_wheel_has_most_specific_tag_then_highest_build():
         "demo-1.0-10-cp311-cp311-manylinux_2_28_x86_64.whl",
         "demo-1.1-cp311-cp311-manylinux_2_36_x86_64.whl",
     ]
-    files = usable([file(name) for name in names], "demo", RULES, timed=True)
-    chosen = best(files, Version("1.0"), TAGS)
+    files = usable_files([file(name) for name in names], "demo", RULES, timed=True)
+    chosen = best_wheel(files, Version("1.0"), TAGS)
     assert chosen is not None
     assert chosen.name == "demo-1.0-10-cp311-cp311-manylinux_2_28_x86_64.whl"
-    assert best(files, Version("3.0"), TAGS) is None
+    assert best_wheel(files, Version("3.0"), TAGS) is None
 
 
 def test_sdists_are_recognized_by_name():
@@ -105,9 +105,13 @@ def test_sdists_are_recognized_by_name():
 )
 def test_tags_match_python_on_this_machine():
     python = ".".join(map(str, sys.version_info[:2]))
-    tags = Tags(python=python, glibc=platform.libc_ver()[1], arch=Arch.parse(platform.machine()))
+    tags = WheelTags(
+        python=python, glibc=platform.libc_ver()[1], arch=Arch.parse(platform.machine())
+    )
     expected = list(oracle.sys_tags())
-    ranks = [tags.rank(f"x-1-{tag.interpreter}-{tag.abi}-{tag.platform}.whl") for tag in expected]
+    ranks = [
+        tags.rank_wheel(f"x-1-{tag.interpreter}-{tag.abi}-{tag.platform}.whl") for tag in expected
+    ]
     assert None not in ranks
     assert [rank[0] for rank in ranks if rank] == list(range(len(expected)))
 
@@ -121,10 +125,10 @@ def test_tags_match_python_on_this_machine():
     ],
 )
 def test_uv_platforms_have_known_names(glibc, arch, name):
-    assert Tags(python="3.11", glibc=glibc, arch=arch).uv_platform == name
+    assert WheelTags(python="3.11", glibc=glibc, arch=arch).uv_platform == name
 
 
 def test_wheels_are_described_by_platform():
     name = "demo-1.0-cp310-cp310-macosx_11_0_arm64.whl"
-    assert described(name) == "macOS arm64, Python cp310"
-    assert described("nonsense.whl") == "an unknown platform"
+    assert wheel_platform_and_python(name) == "macOS arm64, Python cp310"
+    assert wheel_platform_and_python("nonsense.whl") == "an unknown platform"

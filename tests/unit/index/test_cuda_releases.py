@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from imgbuild.index import cuda_releases
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.rows import each_row
 
 # As in cuda-toolkit 13.0.2, shortened.
@@ -21,7 +21,7 @@ Requires-Dist: nvidia-cuda-runtime==13.0.96.*; (sys_platform == 'linux') and ext
 Requires-Dist: not a requirement at all
 """
 NEWER = TOOLKIT.replace(b"13.0.2", b"13.0.3").replace(b"13.1.0.3", b"13.1.1.1")
-RELEASE = cuda_releases.release("13.0.2", TOOLKIT)
+RELEASE = cuda_releases.parse_release("13.0.2", TOOLKIT)
 
 
 def read(version):
@@ -39,14 +39,17 @@ def test_release_lists_its_components():
 def test_component_range_is_limited_to_release():
     # As in cuda-toolkit 13.0.3.
     line = b"Requires-Dist: nvidia-nvjitlink<14,>=13.0.88; extra == 'nvjitlink'\n"
-    spec = cuda_releases.release("13.0.3.0", TOOLKIT + line).components["nvidia-nvjitlink"]
+    spec = cuda_releases.parse_release("13.0.3.0", TOOLKIT + line).components["nvidia-nvjitlink"]
     assert SpecifierSet(spec).contains("13.0.88")
     assert not SpecifierSet(spec).contains("13.4.92")
 
 
 def test_patches_are_sorted_newest_first():
     versions = [Version(text) for text in ("13.0.2", "13.0.3.0", "13.1.0", "13.0.9rc1", "12.4.1")]
-    assert [str(v) for v in cuda_releases.of_minor(versions, "13.0")] == ["13.0.3.0", "13.0.2"]
+    assert [str(v) for v in cuda_releases.releases_of_minor(versions, "13.0")] == [
+        "13.0.3.0",
+        "13.0.2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def test_resolution_with_mixed_cuda_releases_is_detected():
         "nvidia-cutlass-dsl-libs-cu12": "4.6.0",
         "numpy": "2.2.6",
     }
-    assert cuda_releases.violations(RELEASE, chosen) == (
+    assert cuda_releases.release_violations(RELEASE, chosen) == (
         "nvidia-cublas-cu12 12.4.5.8 is for CUDA 12, but the target has CUDA 13",
         "nvidia-cuda-nvcc 13.5.37 is not part of CUDA 13.0.2, which has ==13.0.88.*",
     )
@@ -113,10 +116,10 @@ def test_resolution_with_mixed_cuda_releases_is_detected():
 
 def test_consistent_cuda_resolution_passes():
     chosen = {"nvidia-cuda-nvcc": "13.0.88", "nvidia-cublas": "13.1.0.3"}
-    assert cuda_releases.violations(RELEASE, chosen) == ()
-    assert cuda_releases.outside(RELEASE, {**chosen, "nvidia-cuda-nvdisasm": "13.3.73"}) == (
-        "nvidia-cuda-nvdisasm 13.3.73",
-    )
+    assert cuda_releases.release_violations(RELEASE, chosen) == ()
+    assert cuda_releases.packages_outside_release(
+        RELEASE, {**chosen, "nvidia-cuda-nvdisasm": "13.3.73"}
+    ) == ("nvidia-cuda-nvdisasm 13.3.73",)
 
 
 def test_torch_requirements_depend_on_markers():
@@ -128,8 +131,8 @@ Requires-Dist: opt-einsum ; extra == "opt-einsum"
     names = {
         arch: [
             requirement.name
-            for requirement in cuda_releases.active(
-                metadata, Tags(python="3.11.2", glibc="2.36", arch=arch).markers
+            for requirement in cuda_releases.active_requirements(
+                metadata, WheelTags(python="3.11.2", glibc="2.36", arch=arch).environment_markers
             )
         ]
         for arch in Arch

@@ -6,23 +6,23 @@ import json
 import pytest
 
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.http.client import Http, TextPage
+from imgbuild.http.client import HttpClient, TextPage
 from imgbuild.index.pages import (
     IndexAddress,
-    Indexes,
     IndexFile,
-    fill,
-    owner,
-    places,
+    IndexLookup,
+    fill_address,
+    index_addresses,
+    package_of_file,
+    parse_upload_time,
     read_json_api,
     read_page,
-    when,
 )
 from imgbuild.matrix.model import PackageIndex
 from tests.support import samples
 from tests.support.local_index import LocalIndex
 from tests.support.rows import each_row
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 SHA = "a" * 64
 
@@ -94,19 +94,23 @@ def test_json_api_urls_may_be_relative():
     ],
 )
 def test_upload_times_are_parsed(text, expected):
-    assert when(text) == expected
+    assert parse_upload_time(text) == expected
 
 
 def test_index_url_templates_are_filled():
     index = PackageIndex(url="https://x.example/{cuda_tag}/torch{torch}/", upload_times="none")
-    assert fill(index, cuda="12.4", torch="2.6.0+cu124") == "https://x.example/cu124/torch2.6/"
+    assert (
+        fill_address(index, cuda="12.4", torch="2.6.0+cu124") == "https://x.example/cu124/torch2.6/"
+    )
     with pytest.raises(InputError, match="does not pin torch"):
-        fill(index, cuda="12.4", torch=None)
+        fill_address(index, cuda="12.4", torch=None)
 
 
 def test_only_indexes_of_target_are_located():
     matrix = samples.matrix()
-    addresses = places(matrix, matrix.targets["small"], lambda: "https://default.example/simple")
+    addresses = index_addresses(
+        matrix, matrix.targets["small"], lambda: "https://default.example/simple"
+    )
     assert addresses == {
         "pypi": IndexAddress(name="pypi", address="https://default.example/simple")
     }
@@ -115,9 +119,9 @@ def test_only_indexes_of_target_are_located():
 def test_json_api_provides_upload_times_and_sizes():
     index = LocalIndex()
     index.wheel("demo", "1.0", uploaded="2025-06-19T10:00:00Z")
-    with serve(Site(files=index.site_files())) as site:
+    with serve_site(FileSite(files=index.site_files())) as site:
         place = IndexAddress(name="pypi", address=site.url("simple/"))
-        (file,) = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("Demo")
+        (file,) = IndexLookup({"pypi": place}, {}, "pypi", HttpClient(attempts=1)).files("Demo")
     assert file.uploaded == datetime.datetime(2025, 6, 19, 10, tzinfo=datetime.UTC)
     assert file.size == len(index.published[0].data)
 
@@ -127,37 +131,37 @@ def test_json_api_entry_with_another_hash_is_ignored():
     index.wheel("demo", "1.0")
     forged.wheel("demo", "1.0", files={"demo/other.py": b""}, uploaded="2020-01-01T00:00:00Z")
     files = index.site_files() | {"pypi/demo/json": forged.site_files()["pypi/demo/json"]}
-    with serve(Site(files=files)) as site:
+    with serve_site(FileSite(files=files)) as site:
         place = IndexAddress(name="pypi", address=site.url("simple/"))
-        (file,) = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("demo")
+        (file,) = IndexLookup({"pypi": place}, {}, "pypi", HttpClient(attempts=1)).files("demo")
     assert file.uploaded is None
 
 
 def test_page_is_requested_once_and_missing_page_is_not_an_error():
     index = LocalIndex()
     index.wheel("demo", "1.0")
-    with serve(Site(files=index.site_files(api=False))) as site:
+    with serve_site(FileSite(files=index.site_files(api=False))) as site:
         place = IndexAddress(name="pypi", address=site.url("simple"))
-        indexes = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1))
+        indexes = IndexLookup({"pypi": place}, {}, "pypi", HttpClient(attempts=1))
         assert len(indexes.files("demo")) == len(indexes.files("demo")) == 1
         assert indexes.files("absent") == ()
     assert len(site.received_requests("simple/demo/")) == 1
 
 
 def test_refused_request_is_an_error():
-    with serve(Site(refusals=[(403, {})])) as site:
+    with serve_site(FileSite(refusals=[(403, {})])) as site:
         place = IndexAddress(name="pypi", address=site.url("simple"))
         with pytest.raises(FetchFailed, match="403"):
-            Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("demo")
+            IndexLookup({"pypi": place}, {}, "pypi", HttpClient(attempts=1)).files("demo")
 
 
 def test_flat_page_has_many_packages():
     links = (
         '<a href="f/demo-1.0-py3-none-any.whl">a</a><a href="f/other-2.0-py3-none-any.whl">b</a>'
     )
-    with serve(Site(files={"links": links.encode()})) as site:
+    with serve_site(FileSite(files={"links": links.encode()})) as site:
         place = IndexAddress(name="own", address=site.url("links"), flat=True, timed=False)
-        indexes = Indexes({"own": place}, {}, "own", Http(attempts=1))
+        indexes = IndexLookup({"own": place}, {}, "own", HttpClient(attempts=1))
         assert [file.name for file in indexes.files("other")] == ["other-2.0-py3-none-any.whl"]
 
 
@@ -166,19 +170,19 @@ def test_package_is_requested_only_from_assigned_index():
     assigned_index.wheel("demo", "1.0")
     default.wheel("demo", "99.0")
     with (
-        serve(Site(files=assigned_index.site_files(api=False))) as first,
-        serve(Site(files=default.site_files(api=False))) as second,
+        serve_site(FileSite(files=assigned_index.site_files(api=False))) as first,
+        serve_site(FileSite(files=default.site_files(api=False))) as second,
     ):
         located = {
             "own": IndexAddress(name="own", address=first.url("simple"), timed=False),
             "pypi": IndexAddress(name="pypi", address=second.url("simple")),
         }
-        indexes = Indexes(located, {"demo": "own"}, "pypi", Http(attempts=1))
+        indexes = IndexLookup(located, {"demo": "own"}, "pypi", HttpClient(attempts=1))
         assert [str(file.version) for file in indexes.files("demo")] == ["1.0"]
         assert second.requests == []
 
 
 def test_version_with_5000_digits_is_invalid() -> None:
     for name in (f"demo-{'9' * 5000}.tar.gz", f"demo-{'9' * 5000}-py3-none-any.whl"):
-        assert owner(name) is None
+        assert package_of_file(name) is None
         assert IndexFile(name=name, url="").version is None

@@ -6,11 +6,11 @@ import pytest
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.index.pages import IndexFile
-from imgbuild.index.remote_wheel import Blocks, lock_file, lock_wheel, metadata
+from imgbuild.index.remote_wheel import BlockCache, lock_file, lock_wheel, read_wheel_metadata
 from tests.support.local_index import wheel_bytes
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 NAME = "demo-1.0-py3-none-any.whl"
 DATA = wheel_bytes("demo", "1.0", ["numpy"])
@@ -19,7 +19,7 @@ SHA = hashlib.sha256(DATA).hexdigest()
 
 @pytest.fixture
 def site():
-    with serve(Site(files={NAME: DATA})) as server:
+    with serve_site(FileSite(files={NAME: DATA})) as server:
         yield server
 
 
@@ -37,7 +37,7 @@ def test_metadata_file_is_preferred_to_wheel(site, store):
         metadata=True,
         metadata_sha256=hashlib.sha256(beside).hexdigest(),
     )
-    assert metadata(file, Http(attempts=1), store) == beside
+    assert read_wheel_metadata(file, HttpClient(attempts=1), store) == beside
     assert site.received_requests(NAME) == []
 
 
@@ -45,29 +45,29 @@ def test_metadata_file_must_match_index_hash(site, store):
     site.files[f"{NAME}.metadata"] = b"Name: demo\n"
     file = IndexFile(name=NAME, url=site.url(NAME), metadata=True, metadata_sha256="0" * 64)
     with pytest.raises(IntegrityError, match="does not match the index"):
-        metadata(file, Http(attempts=1), store)
+        read_wheel_metadata(file, HttpClient(attempts=1), store)
 
 
 def test_missing_metadata_file_falls_back_to_wheel(site, store):
     file = IndexFile(name=NAME, url=site.url(NAME), metadata=True, sha256=SHA)
-    assert b"Requires-Dist: numpy" in metadata(file, Http(attempts=1), store)
+    assert b"Requires-Dist: numpy" in read_wheel_metadata(file, HttpClient(attempts=1), store)
 
 
 def test_metadata_is_cached_by_hash(site, store):
     file = IndexFile(name=NAME, url=site.url(NAME), sha256=SHA)
-    first = metadata(file, Http(attempts=1), store)
+    first = read_wheel_metadata(file, HttpClient(attempts=1), store)
     site.files.clear()
-    assert metadata(file, Http(attempts=1), store) == first
+    assert read_wheel_metadata(file, HttpClient(attempts=1), store) == first
 
 
 @pytest.mark.parametrize("suffix", [True, False])
 def test_missing_index_values_are_determined(site, suffix):
     site.suffix_ranges = suffix
     unknown = IndexFile(name=NAME, url=site.url(NAME))
-    locked = lock_file(unknown, Http(attempts=1))
+    locked = lock_file(unknown, HttpClient(attempts=1))
     assert (locked.size, locked.sha256) == (len(DATA), SHA)
     sized = lock_wheel(
-        "demo", "1.0", "own", IndexFile(name=NAME, url=site.url(NAME), sha256=SHA), Http()
+        "demo", "1.0", "own", IndexFile(name=NAME, url=site.url(NAME), sha256=SHA), HttpClient()
     )
     assert (sized.size, sized.sha256, sized.index) == (len(DATA), SHA, "own")
 
@@ -76,17 +76,17 @@ def test_missing_index_values_are_determined(site, suffix):
 def test_adjacent_ranges_are_fetched_in_one_block(site, limit):
     blob = bytes(range(256)) * 40
     site.files["blob"] = blob
-    ranges = Blocks(Http(attempts=1), block=1000, limit=limit)
+    ranges = BlockCache(HttpClient(attempts=1), block=1000, limit=limit)
     address = site.url("blob")
     assert ranges.part_end(address, 10) == (blob[-10:], len(blob))
     pieces = [(0, 10), (10, 500), (990, 20), (995, 5), (0, len(blob)), (10_000, 240), (3, 3000)]
     for start, length in pieces:
-        assert ranges.part(address, start, length) == blob[start : start + length]
+        assert ranges.fetch_part(address, start, length) == blob[start : start + length]
     if limit == 100:
         assert len(site.received_requests("blob")) == 4  # the end, block 0, block 1, all the others
 
 
 def test_blocks_of_file_with_unknown_size_are_read(site):
     site.files["blob"] = b"0123456789"
-    assert Blocks(Http(attempts=1)).part(site.url("blob"), 2, 3) == b"234"
-    assert Blocks(Http(attempts=1)).bytes(site.url("blob")) == b"0123456789"
+    assert BlockCache(HttpClient(attempts=1)).fetch_part(site.url("blob"), 2, 3) == b"234"
+    assert BlockCache(HttpClient(attempts=1)).fetch_bytes(site.url("blob")) == b"0123456789"

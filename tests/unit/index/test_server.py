@@ -9,16 +9,15 @@ import pytest
 from imgbuild.audit.packages.reading import parse_metadata
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Http
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.server import amended, serve
+from imgbuild.http.client import HttpClient
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.index.server import amend_metadata, serve_index
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.local_index import LocalIndex, sdist_bytes
-from tests.support.servers import Site
-from tests.support.servers import serve as serve_site
+from tests.support.servers import FileSite, serve_site
 
 AS_OF = datetime.date(2025, 6, 20)
 
@@ -30,21 +29,23 @@ def stack():
 
 
 def catalogue(stack, tmp_path, index, *, pins=None, api=True, sdists=None, site=None):
-    site = site or Site()
+    site = site or FileSite()
     site.files.update(index.site_files(api=api))
     stack.enter_context(serve_site(site))
     place = IndexAddress(name="pypi", address=site.url("simple"))
-    http = Http(attempts=1)
-    rules = Rules(
-        as_of=AS_OF, tags=Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64), pins=pins or {}
+    http = HttpClient(attempts=1)
+    rules = FileRules(
+        as_of=AS_OF,
+        tags=WheelTags(python="3.11.2", glibc="2.36", arch=Arch.X86_64),
+        pins=pins or {},
     )
-    indexes = Indexes({"pypi": place}, {}, "pypi", http)
-    return Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"), sdists=sdists)
+    indexes = IndexLookup({"pypi": place}, {}, "pypi", http)
+    return FileCatalogue(indexes, rules, http, Store.open(tmp_path / "cache"), sdists=sdists)
 
 
 def served(stack, served_catalogue, package):
-    address = stack.enter_context(serve(served_catalogue))
-    page = Http(attempts=1).text(f"{address}{package}/")
+    address = stack.enter_context(serve_index(served_catalogue))
+    page = HttpClient(attempts=1).text(f"{address}{package}/")
     assert page.content_type == "application/vnd.pypi.simple.v1+json"
     return json.loads(page.text)["files"]
 
@@ -76,22 +77,22 @@ def test_metadata_is_read_from_remote_wheel_by_ranges(stack, tmp_path):
     index = LocalIndex()
     blob = bytes(range(256)) * 4000
     index.wheel("demo", "1.0", ["numpy<2"], files={"demo/a.bin": blob, "demo/b.bin": blob})
-    site = Site()
+    site = FileSite()
     served_catalogue = catalogue(stack, tmp_path, index, site=site)
     (file,) = served(stack, served_catalogue, "demo")
-    text = Http(attempts=1).text(file["url"] + ".metadata").text
+    text = HttpClient(attempts=1).text(file["url"] + ".metadata").text
     assert "Requires-Dist: numpy<2" in text
     requests = site.received_requests("packages/demo-1.0-py3-none-any.whl")
     assert requests
     assert all("Range" in headers for headers in requests)
-    Http(attempts=1).text(file["url"] + ".metadata")
+    HttpClient(attempts=1).text(file["url"] + ".metadata")
     assert len(site.received_requests("packages/demo-1.0-py3-none-any.whl")) == len(requests)
 
 
 def test_metadata_is_read_from_server_without_ranges(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0", ["numpy<2"])
-    served_catalogue = catalogue(stack, tmp_path, index, site=Site(ranges=False))
+    served_catalogue = catalogue(stack, tmp_path, index, site=FileSite(ranges=False))
     assert b"numpy<2" in (served_catalogue.metadata("demo", "demo-1.0-py3-none-any.whl") or b"")
     assert served_catalogue.metadata("demo", "demo-2.0-py3-none-any.whl") is None
 
@@ -102,7 +103,7 @@ def test_error_for_invalid_wheel_is_cached(stack, tmp_path):
     served_catalogue = catalogue(stack, tmp_path, index)
     (file,) = served(stack, served_catalogue, "demo")
     with pytest.raises(FetchFailed, match="400"):
-        Http(attempts=1).text(file["url"] + ".metadata")
+        HttpClient(attempts=1).text(file["url"] + ".metadata")
     assert [type(failure) for failure in served_catalogue.failures] == [IntegrityError]
     assert "demo-1.0-py3-none-any.whl is not a valid wheel" in served_catalogue.failures[0].message
 
@@ -112,19 +113,19 @@ def test_internal_server_error_is_recorded(stack, tmp_path, monkeypatch):
     index.wheel("demo", "1.0")
     served_catalogue = catalogue(stack, tmp_path, index)
     monkeypatch.setattr(served_catalogue, "_hide", lambda package, version: {}[package])
-    address = stack.enter_context(serve(served_catalogue))
+    address = stack.enter_context(serve_index(served_catalogue))
     with pytest.raises(FetchFailed, match="400"):
-        Http(attempts=1).text(f"{address}demo/")
+        HttpClient(attempts=1).text(f"{address}demo/")
     assert [type(failure) for failure in served_catalogue.failures] == [KeyError]
 
 
 def test_unknown_package_is_missing_and_wheels_are_not_served(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
-    address = stack.enter_context(serve(catalogue(stack, tmp_path, index)))
+    address = stack.enter_context(serve_index(catalogue(stack, tmp_path, index)))
     for url in (f"{address}absent/", f"{address[:-7]}files/demo/demo-1.0-py3-none-any.whl"):
         with pytest.raises(FetchFailed, match="404"):
-            Http(attempts=1).text(url)
+            HttpClient(attempts=1).text(url)
 
 
 def test_allowed_sdist_is_offered_without_wheel(stack, tmp_path):
@@ -144,15 +145,15 @@ def test_allowed_sdist_is_offered_without_wheel(stack, tmp_path):
     wheel_of_sdist = files["demo_pkg-1.0-py3-none-any.whl"]
     assert wheel_of_sdist["hashes"] == {}
     assert builds == []  # serving a page builds nothing
-    assert "Version: 1.0" in Http(attempts=1).text(wheel_of_sdist["url"] + ".metadata").text
+    assert "Version: 1.0" in HttpClient(attempts=1).text(wheel_of_sdist["url"] + ".metadata").text
     assert builds == [("demo-pkg", "demo_pkg-1.0.tar.gz")]
 
 
 def test_failing_index_is_reported(stack, tmp_path):
-    served_catalogue = catalogue(stack, tmp_path, LocalIndex(), site=Site(refusals=[(403, {})]))
-    address = stack.enter_context(serve(served_catalogue))
+    served_catalogue = catalogue(stack, tmp_path, LocalIndex(), site=FileSite(refusals=[(403, {})]))
+    address = stack.enter_context(serve_index(served_catalogue))
     with pytest.raises(FetchFailed, match="400"):
-        Http(attempts=1).text(f"{address}demo/")
+        HttpClient(attempts=1).text(f"{address}demo/")
     assert "403" in served_catalogue.failures[0].message
 
 
@@ -167,10 +168,10 @@ def test_learned_constraints_are_added_only_to_metadata(stack, tmp_path):
             ["vllm>=0.11.1", "setuptools"] if (package, str(version)) == ("demo-pkg", "1.1") else []
         )
 
-    address = stack.enter_context(serve(served_catalogue, amend))
-    page = json.loads(Http(attempts=1).text(f"{address}demo-pkg/").text)
+    address = stack.enter_context(serve_index(served_catalogue, amend))
+    page = json.loads(HttpClient(attempts=1).text(f"{address}demo-pkg/").text)
     texts = {
-        file["filename"]: Http(attempts=1).text(file["url"] + ".metadata").text
+        file["filename"]: HttpClient(attempts=1).text(file["url"] + ".metadata").text
         for file in page["files"]
     }
     old, new = (parse_metadata(texts[name]) for name in sorted(texts))
@@ -190,6 +191,6 @@ def test_learned_constraints_are_added_only_to_metadata(stack, tmp_path):
     ],
 )
 def test_amended_metadata_is_valid(data):
-    fields = parse_metadata(amended(data, ["b<2"]).decode())
+    fields = parse_metadata(amend_metadata(data, ["b<2"]).decode())
     assert (fields.name, fields.requires) == ("a", ("b<2",))
-    assert amended(data, []) == data
+    assert amend_metadata(data, []) == data

@@ -6,17 +6,17 @@ import pytest
 
 import oracle
 import oracle_probe
-from oracle_sets import Pins
-from oracle_verdicts import Failure, Verdict, verdict
+from oracle_sets import ResolvedPins
+from oracle_verdicts import Failure, Verdict, set_verdict
 
 pytestmark = pytest.mark.long  # lab/ is not part of the product
 
 
 def _installed(*failures, modules=()):
     return oracle.InstalledSet(
-        pins=Pins({}, {}),
+        pins=ResolvedPins({}, {}),
         folder=Path(),
-        probe=oracle_probe.Probe(Path(), (), bytecode=Path()),
+        probe=oracle_probe.SetProbe(Path(), (), bytecode=Path()),
         imported=(),
         unmet=(),
         failures=[Failure(package="one", name=name, error="Error: broken") for name in failures],
@@ -50,4 +50,4 @@ def test_failure_of_shared_object_counts_only_if_control_opens_one():
 def test_unaudited_set_has_no_verdict():
     result = _installed("one").result()
     assert result.fails
-    assert verdict(result, "one") is Verdict.UNANSWERED
+    assert set_verdict(result, "one") is Verdict.UNANSWERED

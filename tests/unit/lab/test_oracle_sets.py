@@ -28,25 +28,25 @@ def test_modules_of_installed_package_are_listed(tmp_path):
     ]
     _distribution(tmp_path, "Some_Name", files)
     expected = ("four", "one", "space.two", "three")
-    assert oracle_sets.modules_of(tmp_path, "some-name") == expected
-    assert oracle_sets.modules_of(tmp_path, "another") == ()
+    assert oracle_sets.modules_to_import(tmp_path, "some-name") == expected
+    assert oracle_sets.modules_to_import(tmp_path, "another") == ()
 
 
 def test_unmet_requirements_exclude_extras(tmp_path):
     requires = ["two>=2", "absent", "three>=1; extra == 'more'", "four; sys_platform == 'win32'"]
     _distribution(tmp_path, "one", (), [*requires, "elsewhere>=3"])
     _distribution(tmp_path, "two", ())
-    conflicts = oracle_sets.conflicts(tmp_path, {"elsewhere": "3.1"})
+    conflicts = oracle_sets.metadata_conflicts(tmp_path, {"elsewhere": "3.1"})
     assert conflicts == ("one: absent", "one: two>=2")
 
 
 def test_every_main_package_is_in_a_group():
-    table = oracle_sets.load()
+    table = oracle_sets.load_table()
     missing = {name for group in table.groups for name in group.mains} - table.packages.keys()
     assert not missing
 
 
 def test_names_are_read_only_with_required_package():
-    listed = oracle_sets.Listed("1.0", ("one.name",), {"torch": ("one.model",)})
-    assert listed.names_in({"one"}) == ("one.name",)
-    assert listed.names_in({"one", "torch"}) == ("one.name", "one.model")
+    listed = oracle_sets.ListedPackage("1.0", ("one.name",), {"torch": ("one.model",)})
+    assert listed.names_to_read({"one"}) == ("one.name",)
+    assert listed.names_to_read({"one", "torch"}) == ("one.name", "one.model")

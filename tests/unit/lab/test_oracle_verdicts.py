@@ -2,7 +2,7 @@
 
 import pytest
 
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 from oracle_verdicts import (
     Alarm,
     Failure,
@@ -10,11 +10,11 @@ from oracle_verdicts import (
     SetResult,
     Verdict,
     metadata_verdict,
-    module_of,
+    module_of_file,
     same_reason,
-    table,
-    verdict,
-    wilson,
+    set_verdict,
+    verdict_table,
+    wilson_interval,
 )
 
 FAILURE = Failure(
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.long  # lab/ is not part of the product
 
 def _alarm(check="calls", *, fact="holds", **changed):
     fields = {"package": "datasets", "version": "2.14.4", "other": "pyarrow"}
-    evidence = Evidence(**{"relation": Relation.NAME, **fields, **changed})
+    evidence = Evidence(**{"relation": ConflictRelation.NAME, **fields, **changed})
     finding = Finding(check=check, severity=Severity.ERROR, message="broken", evidence=evidence)
     return Alarm(finding=finding, fact=fact)
 
@@ -58,7 +58,7 @@ def test_error_about_an_observed_failure_is_a_true_positive(alarm, expected):
     result = _result(alarm, failures=(FAILURE,))
     if alarm.finding.check == "metadata":
         expected = Verdict.MISS  # METADATA has a separate verdict
-    assert verdict(result, "pyarrow") is expected
+    assert set_verdict(result, "pyarrow") is expected
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_error_about_an_observed_failure_is_a_true_positive(alarm, expected):
         (_alarm(file="datasets/features/features.py"), True),
         (_alarm(subject="pyarrow:PyExtensionType"), True),
         (_alarm(subject="pyarrow:JsonArray", file="datasets/json.py"), False),
-        (_alarm("support", relation=Relation.WINDOW, subject="pyarrow 21.0.0"), True),
+        (_alarm("support", relation=ConflictRelation.WINDOW, subject="pyarrow 21.0.0"), True),
     ],
 )
 def test_error_with_file_or_name_of_failure_has_the_same_reason(alarm, expected):
     result = _result(alarm, failures=(FAILURE,))
-    assert verdict(result, "pyarrow") is Verdict.TRUE
+    assert set_verdict(result, "pyarrow") is Verdict.TRUE
     assert same_reason(result, "pyarrow") is expected
 
 
 def test_failure_without_error_is_a_miss():
-    assert verdict(_result(failures=(FAILURE,)), "pyarrow") is Verdict.MISS
+    assert set_verdict(_result(failures=(FAILURE,)), "pyarrow") is Verdict.MISS
 
 
 NUMPY = "ImportError: pyarrow requires NumPy 2.0 or newer, found 1.26.4"
@@ -95,14 +95,14 @@ def test_error_message_names_both_packages(error: str, trace: tuple[str, ...], e
     failure = Failure(package="optimum", name="optimum.gptq", error=error, trace=trace)
     alarm = _alarm("rules", package="pyarrow", other="numpy", file="pyarrow/a.h", fact="unknown")
     result = _result(alarm, failures=(failure,))
-    assert verdict(result, "optimum") is expected
+    assert set_verdict(result, "optimum") is expected
     assert same_reason(result, "optimum") is (expected is Verdict.TRUE)
 
 
 def test_gpu_errors_are_not_failures():
     error = "ImportError: libcuda.so.1: cannot open shared object file"
     failure = Failure(package="flashinfer", name="flashinfer", error=error)
-    assert verdict(_result(failures=(failure,)), "flashinfer") is Verdict.HEALTHY
+    assert set_verdict(_result(failures=(failure,)), "flashinfer") is Verdict.HEALTHY
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,16 @@ def test_gpu_errors_are_not_failures():
     ],
 )
 def test_verdict_for_an_importable_set_depends_on_the_claim(fact, expected):
-    assert verdict(_result(_alarm(fact=fact)), "pyarrow") is expected
+    assert set_verdict(_result(_alarm(fact=fact)), "pyarrow") is expected
 
 
 def test_errors_that_cannot_be_tested_on_the_cpu_are_not_false_alarms():
-    assert verdict(_result(_alarm("rules", fact="unknown")), "pyarrow") is Verdict.HEALTHY
+    assert set_verdict(_result(_alarm("rules", fact="unknown")), "pyarrow") is Verdict.HEALTHY
 
 
 def test_failed_audit_has_separate_verdict():
     result = _result(failures=(FAILURE,), audited="no answer after 900 s")
-    assert verdict(result, "pyarrow") is Verdict.UNANSWERED
+    assert set_verdict(result, "pyarrow") is Verdict.UNANSWERED
     assert metadata_verdict(result) is Verdict.UNANSWERED
 
 
@@ -133,9 +133,9 @@ def test_failed_audit_has_separate_verdict():
     [
         ((), (), Verdict.HEALTHY),
         ((), ("datasets: pyarrow<20",), Verdict.MISS),
-        ((_alarm("metadata", relation=Relation.REQUIREMENT),), (), Verdict.FALSE_ALARM),
+        ((_alarm("metadata", relation=ConflictRelation.REQUIREMENT),), (), Verdict.FALSE_ALARM),
         (
-            (_alarm("metadata", relation=Relation.REQUIREMENT),),
+            (_alarm("metadata", relation=ConflictRelation.REQUIREMENT),),
             ("datasets: pyarrow<20", "datasets: numpy<2"),
             Verdict.TRUE,
         ),
@@ -150,15 +150,15 @@ def test_metadata_verdict_depends_on_package(alarms, unmet, expected):
     [("a/b.py", "a.b"), ("a/__init__.py", "a"), ("a.py", "a"), ("a/b.so", "")],
 )
 def test_files_map_to_modules(file, module):
-    assert module_of(file) == module
+    assert module_of_file(file) == module
 
 
 def test_wilson_intervals_are_computed():
     # Newcombe (1998), table I: 81 of 263, 15 of 148, 0 of 20.
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-    assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)
-    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
-    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert wilson_interval(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)
+    assert wilson_interval(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
 def _row(seed, forced, *, fails=False, clean=True, reported=False):
@@ -184,7 +184,7 @@ def test_table_counts_each_half():
     ]
     cells = {
         line.split(" | ")[0].removeprefix("| "): line.removesuffix(" |").split(" | ")[1:]
-        for line in table(rows)[2:]
+        for line in verdict_table(rows)[2:]
     }
     assert cells["audited draws"] == ["3", "1", "4"]
     assert cells["that fail"] == ["2", "0", "2"]

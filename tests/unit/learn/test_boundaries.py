@@ -8,22 +8,22 @@ import pytest
 from imgbuild.audit.packages.library import Library
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Http
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.http.client import HttpClient
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import IndexAddress, IndexLookup
 from imgbuild.learn import boundaries
 from imgbuild.learn.boundaries import (
     ReleaseCatalogue,
-    at_time,
-    boundary,
+    find_boundary,
     has_module,
-    lacks,
+    lacks_item,
+    newest_at_time,
 )
 from imgbuild.learn.uses import same_use
-from imgbuild.report import Evidence, Relation
+from imgbuild.report import ConflictRelation, Evidence
 from imgbuild.values import Arch, sha256
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import audited, release_index
 from tests.support.local_index import LocalIndex, wheel_bytes
 from tests.support.rows import each_row
@@ -39,25 +39,25 @@ def test_boundary_is_exact_on_both_sides(edge):
         probed.append(number)
         return number < edge
 
-    assert boundary(NUMBERS, 0, persists, 1) == (edge - 1, edge)
+    assert find_boundary(NUMBERS, 0, persists, 1) == (edge - 1, edge)
     assert len(probed) == len(set(probed)) <= 11
-    assert boundary(NUMBERS, 39, lambda number: number >= edge, -1) == (edge, edge - 1)
+    assert find_boundary(NUMBERS, 39, lambda number: number >= edge, -1) == (edge, edge - 1)
 
 
 def test_incompatibility_without_end_has_no_compatible_release():
-    assert boundary(NUMBERS, 20, lambda _: True, 1) == (39, None)
-    assert boundary(NUMBERS, 20, lambda _: True, -1) == (0, None)
-    assert boundary([7], 0, lambda _: True, 1) == (7, None)
+    assert find_boundary(NUMBERS, 20, lambda _: True, 1) == (39, None)
+    assert find_boundary(NUMBERS, 20, lambda _: True, -1) == (0, None)
+    assert find_boundary([7], 0, lambda _: True, 1) == (7, None)
 
 
 def test_a_compatible_range_of_a_few_releases_is_found():
     compatible = range(60, 70)
-    bad, good = boundary(range(200), 199, lambda number: number not in compatible, -1)
+    bad, good = find_boundary(range(200), 199, lambda number: number not in compatible, -1)
     assert (bad, good) == (70, 69)
 
 
 def test_recurring_incompatibility_has_an_exact_boundary():
-    bad, good = boundary(NUMBERS, 0, lambda number: number % 10 < 5, 1)
+    bad, good = find_boundary(NUMBERS, 0, lambda number: number % 10 < 5, 1)
     assert good == bad + 1
     assert bad % 10 < 5 <= good % 10
 
@@ -70,7 +70,7 @@ def index():
         "lib/params.py": "def make(*, size):\n    pass\nclass New: pass\n",
     }
     more = {**new, "lib/net/__init__.py": "", "lib/net/ports.py": "def port(): pass\n"}
-    release_index.publish(
+    release_index.publish_releases(
         local_index, "lib", {"1.0": old, "1.1": old, "2.0rc1": old, "2.0": new, "3.0": more}
     )
     local_index.wheel("lib", "2.5", yanked=True)
@@ -82,13 +82,15 @@ def index():
         "app/deep/use.py": user["app/use.py"],
     }
     other = {"app/__init__.py": "", "app/use.py": "from lib.params import New\n"}
-    release_index.publish(local_index, "app", {"1.0": user, "1.1": moved, "2.0": other}, year=2023)
+    release_index.publish_releases(
+        local_index, "app", {"1.0": user, "1.1": moved, "2.0": other}, year=2023
+    )
     return local_index
 
 
 def test_releases_are_final_compatible_and_not_yanked(tmp_path):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
-        assert [str(item.version) for item in release_catalogue.releases("lib")] == [
+        assert [str(item.version) for item in release_catalogue.package_releases("lib")] == [
             "1.0",
             "1.1",
             "2.0",
@@ -98,7 +100,9 @@ def test_releases_are_final_compatible_and_not_yanked(tmp_path):
         release_catalogue,
         _,
     ):
-        assert [str(item.version) for item in release_catalogue.releases("lib")][2] == "2.0rc1"
+        assert [str(item.version) for item in release_catalogue.package_releases("lib")][
+            2
+        ] == "2.0rc1"
         assert release_catalogue.release("lib", "2.0rc1") is not None
         assert release_catalogue.release("lib", "9") is None
 
@@ -108,11 +112,11 @@ def test_release_without_hash_is_refused_offline(tmp_path):
     folder.mkdir()
     (folder / "lib-1.0-py3-none-any.whl").write_bytes(wheel_bytes("lib", "1.0"))
     store = Store.open(tmp_path / "cache")
-    http = Http(attempts=1, offline=True)
+    http = HttpClient(attempts=1, offline=True)
     place = IndexAddress(name="own", address=f"{folder.as_uri()}/", flat=True, timed=False)
-    tags = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
-    rules = Rules(as_of=datetime.date(2025, 1, 1), tags=tags, pins={})
-    catalogue = Catalogue(Indexes({"own": place}, {}, "own", http), rules, http, store)
+    tags = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+    rules = FileRules(as_of=datetime.date(2025, 1, 1), tags=tags, pins={})
+    catalogue = FileCatalogue(IndexLookup({"own": place}, {}, "own", http), rules, http, store)
     release = ReleaseCatalogue(catalogue, Library(store), store).release("lib", "1.0")
     assert release is not None
     with pytest.raises(FetchFailed, match="the index own has no hash for it") as caught:
@@ -125,13 +129,13 @@ def test_release_without_hash_is_refused_offline(tmp_path):
 
 def test_release_at_time_is_newest_before_it(tmp_path):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
-        releases = release_catalogue.releases("lib")
+        releases = release_catalogue.package_releases("lib")
         day = datetime.datetime(2024, 2, 15, tzinfo=datetime.UTC)
-        release = at_time(releases, day)
+        release = newest_at_time(releases, day)
         assert release is not None
         assert str(release.version) == "1.1"
-        assert at_time(releases, None) is None
-        assert at_time(releases, day.replace(year=2000)) is None
+        assert newest_at_time(releases, None) is None
+        assert newest_at_time(releases, day.replace(year=2000)) is None
 
 
 def evidence(relation, subject, *, file="app/use.py"):
@@ -143,15 +147,15 @@ def evidence(relation, subject, *, file="app/use.py"):
 @each_row(
     ("relation", "subject", "expected"),
     [
-        (Relation.NAME, "lib.params:Old", [False, True, True]),
-        (Relation.NAME, "lib.params:New", [True, False, False]),
-        (Relation.MODULE, "lib.net.ports", [True, True, False]),
-        (Relation.MODULE, "lib.net", [True, True, False]),
-        (Relation.MODULE, "lib", [False, False, False]),
-        (Relation.ATTRIBUTE, "lib.params.Old.x", [False, True, True]),
-        (Relation.KEYWORD, "lib.params.make(size)", [None, False, False]),
-        (Relation.KEYWORD, "lib.params.make(width)", [None, True, True]),
-        (Relation.SYMBOL, "_Z1fv", [None, None, None]),
+        (ConflictRelation.NAME, "lib.params:Old", [False, True, True]),
+        (ConflictRelation.NAME, "lib.params:New", [True, False, False]),
+        (ConflictRelation.MODULE, "lib.net.ports", [True, True, False]),
+        (ConflictRelation.MODULE, "lib.net", [True, True, False]),
+        (ConflictRelation.MODULE, "lib", [False, False, False]),
+        (ConflictRelation.ATTRIBUTE, "lib.params.Old.x", [False, True, True]),
+        (ConflictRelation.KEYWORD, "lib.params.make(size)", [None, False, False]),
+        (ConflictRelation.KEYWORD, "lib.params.make(width)", [None, True, True]),
+        (ConflictRelation.SYMBOL, "_Z1fv", [None, None, None]),
     ],
 )
 def test_missing_items_of_version_are_found(tmp_path, relation, subject, expected):
@@ -159,22 +163,24 @@ def test_missing_items_of_version_are_found(tmp_path, relation, subject, expecte
         releases = [release_catalogue.release("lib", version) for version in ("1.0", "2.0", "3.0")]
         sample_evidence = evidence(relation, subject)
         assert [
-            lacks(release_catalogue, sample_evidence, item) for item in releases if item
+            lacks_item(release_catalogue, sample_evidence, item) for item in releases if item
         ] == expected
 
 
 def test_version_with_the_preferred_import_has_no_missing_items(tmp_path):
-    fallback = evidence(Relation.NAME, "lib.params:Old")
+    fallback = evidence(ConflictRelation.NAME, "lib.params:Old")
     both = msgspec.structs.replace(fallback, preferred=(("lib.net.ports", "lib.params:New"),))
     absent = msgspec.structs.replace(fallback, preferred=(("lib.net.ports", "lib.params:None"),))
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         releases = [release_catalogue.release("lib", version) for version in ("1.0", "2.0", "3.0")]
         for case, expected in ((both, [False, True, False]), (absent, [False, True, True])):
-            assert [lacks(release_catalogue, case, item) for item in releases if item] == expected
+            assert [
+                lacks_item(release_catalogue, case, item) for item in releases if item
+            ] == expected
 
 
 def test_result_is_cached_by_wheel(tmp_path):
-    sample_evidence = evidence(Relation.NAME, "lib.params:New")
+    sample_evidence = evidence(ConflictRelation.NAME, "lib.params:New")
     for first in (True, False):
         with release_index.release_catalogue(tmp_path, index()) as (
             release_catalogue,
@@ -182,35 +188,37 @@ def test_result_is_cached_by_wheel(tmp_path):
         ):
             release = release_catalogue.release("lib", "1.0")
             assert release is not None
-            assert lacks(release_catalogue, sample_evidence, release) is True
+            assert lacks_item(release_catalogue, sample_evidence, release) is True
             assert bool(site.received_requests("packages/lib-1.0-py3-none-any.whl")) is first
 
 
 def test_cached_result_depends_on_the_code_digest(tmp_path, monkeypatch):
-    sample_evidence = evidence(Relation.NAME, "lib.params:New")
+    sample_evidence = evidence(ConflictRelation.NAME, "lib.params:New")
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         release = release_catalogue.release("lib", "1.0")
         assert release is not None
-        assert lacks(release_catalogue, sample_evidence, release) is True
-        monkeypatch.setitem(boundaries.NAMED, Relation.NAME, lambda package_set, subject: False)
+        assert lacks_item(release_catalogue, sample_evidence, release) is True
+        monkeypatch.setitem(
+            boundaries.NAMED_TESTS, ConflictRelation.NAME, lambda package_set, subject: False
+        )
         assert (
-            lacks(release_catalogue, sample_evidence, release) is True
+            lacks_item(release_catalogue, sample_evidence, release) is True
         )  # same as the earlier result
         monkeypatch.setattr(boundaries, "code_digest", lambda module: f"another {module}")
-        assert lacks(release_catalogue, sample_evidence, release) is False
+        assert lacks_item(release_catalogue, sample_evidence, release) is False
 
 
 def test_cached_result_depends_on_the_python_version(tmp_path, monkeypatch):
     local_index = LocalIndex()
-    release_index.publish(
+    release_index.publish_releases(
         local_index, "lib", {"1.0": {"lib/_C.cpython-312-x86_64-linux-gnu.so": ""}}
     )
     with release_index.release_catalogue(tmp_path, local_index) as (release_catalogue, _):
         release = release_catalogue.release("lib", "1.0")
         assert release is not None
         assert not has_module(release_catalogue, "lib", release, "lib._C")
-        newer = Tags(python="3.12", glibc="2.36", arch=Arch.X86_64)
-        rules = audited.changed(release_catalogue.catalogue.rules, tags=newer)
+        newer = WheelTags(python="3.12", glibc="2.36", arch=Arch.X86_64)
+        rules = audited.with_changes(release_catalogue.catalogue.rules, tags=newer)
         monkeypatch.setattr(release_catalogue.catalogue, "rules", rules)
         assert has_module(release_catalogue, "lib", release, "lib._C")
 
@@ -218,19 +226,19 @@ def test_cached_result_depends_on_the_python_version(tmp_path, monkeypatch):
 @each_row(
     ("relation", "subject", "expected"),
     [
-        (Relation.NAME, "lib.params:Old", [True, True, False]),
-        (Relation.KEYWORD, "lib.params.Old(x)", [True, True, False]),
-        (Relation.KEYWORD, "lib.params.Old(y)", [False, False, False]),
-        (Relation.MODULE, "lib.params", [True, True, True]),
-        (Relation.PACKAGE, "lib", [True, True, True]),
-        (Relation.SYMBOL, "_Z1fv", [False, False, False]),
+        (ConflictRelation.NAME, "lib.params:Old", [True, True, False]),
+        (ConflictRelation.KEYWORD, "lib.params.Old(x)", [True, True, False]),
+        (ConflictRelation.KEYWORD, "lib.params.Old(y)", [False, False, False]),
+        (ConflictRelation.MODULE, "lib.params", [True, True, True]),
+        (ConflictRelation.PACKAGE, "lib", [True, True, True]),
+        (ConflictRelation.SYMBOL, "_Z1fv", [False, False, False]),
     ],
 )
 def test_packages_and_versions_that_require_item_are_listed(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         sample_evidence = evidence(relation, subject)
         uses_item = same_use(release_catalogue, sample_evidence)
-        assert [*map(uses_item, release_catalogue.releases("app"))] == expected
+        assert [*map(uses_item, release_catalogue.package_releases("app"))] == expected
 
 
 def test_registered_name_is_looked_up_in_registry_of_the_other_package(tmp_path):
@@ -240,9 +248,9 @@ def test_registered_name_is_looked_up_in_registry_of_the_other_package(tmp_path)
     base["transformers/models/auto/__init__.py"] = ""
     free = {**base, place: 'CONFIG_MAPPING_NAMES = OrderedDict([("bert", "BertConfig")])\n'}
     taken = {**base, place: 'CONFIG_MAPPING_NAMES = OrderedDict([("aimv2", "Aimv2Config")])\n'}
-    release_index.publish(local_index, "transformers", {"4.53.3": free, "4.54.0": taken})
+    release_index.publish_releases(local_index, "transformers", {"4.53.3": free, "4.54.0": taken})
     sample_evidence = Evidence(
-        relation=Relation.REGISTERED,
+        relation=ConflictRelation.REGISTERED,
         package="vllm",
         version="0.9.2",
         other="transformers",
@@ -250,7 +258,7 @@ def test_registered_name_is_looked_up_in_registry_of_the_other_package(tmp_path)
     )
     with release_index.release_catalogue(tmp_path, local_index) as (release_catalogue, _):
         answers = [
-            lacks(release_catalogue, sample_evidence, item)
-            for item in release_catalogue.releases("transformers")
+            lacks_item(release_catalogue, sample_evidence, item)
+            for item in release_catalogue.package_releases("transformers")
         ]
     assert answers == [False, True]

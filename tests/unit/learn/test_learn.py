@@ -2,10 +2,10 @@
 
 import pytest
 
-from imgbuild.learn.learn import learn
+from imgbuild.learn.learn import learn_constraint
 from imgbuild.learn.loop import learn_all
 from imgbuild.matrix import constraints
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 from tests.support import release_index
 from tests.support.local_index import LocalIndex, sdist_bytes
 from tests.support.rows import each_row
@@ -20,9 +20,11 @@ USES_NEW = {**PLAIN, "app/use.py": "from lib.params import New\n"}
 def package_set(folder, *, pins=None):
     """Ten releases of lib, which changes in 1.6, and of app, which adapts in 1.4 and 1.8."""
     index = LocalIndex()
-    release_index.publish(index, "lib", {f"1.{n}": OLD if n < 6 else NEW for n in range(10)})
+    release_index.publish_releases(
+        index, "lib", {f"1.{n}": OLD if n < 6 else NEW for n in range(10)}
+    )
     apps = [PLAIN] * 4 + [USES_OLD] * 4 + [USES_NEW] * 4
-    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    release_index.publish_releases(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
     return release_index.release_catalogue(folder, index, pins=pins)
 
 
@@ -45,8 +47,8 @@ def finding(
 
 def test_removed_name_sets_upper_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, site):
-        gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
-        learned = learn(gone, release_catalogue, ())
+        gone = finding(ConflictRelation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
+        learned = learn_constraint(gone, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.4,<=1.7", "lib<1.6")
         assert (learned.came, learned.went) == ("", "1.6")
@@ -61,8 +63,8 @@ def test_removed_name_sets_upper_bound(tmp_path):
 
 def test_added_name_sets_lower_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
-        new = finding(Relation.NAME, "lib.params:New", version="1.8", other_version="1.2")
-        learned = learn(new, release_catalogue, ())
+        new = finding(ConflictRelation.NAME, "lib.params:New", version="1.8", other_version="1.2")
+        learned = learn_constraint(new, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.8,<=1.11", "lib>=1.6")
         assert (learned.came, learned.went) == ("1.6", "")
@@ -70,32 +72,36 @@ def test_added_name_sets_lower_bound(tmp_path):
 
 def test_range_ends_at_release_without_requirement(tmp_path):
     index = LocalIndex()
-    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    release_index.publish_releases(index, "lib", {"1.0": OLD, "1.1": NEW})
     apps = [USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD]
-    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    release_index.publish_releases(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         for version, versions in [("1.5", ">=1.4,<=1.6"), ("1.2", ">=1.0,<=1.2"), ("1.8", "==1.8")]:
-            gone = finding(Relation.NAME, "lib.params:Old", version=version, other_version="1.1")
-            learned = learn(gone, release_catalogue, ())
+            gone = finding(
+                ConflictRelation.NAME, "lib.params:Old", version=version, other_version="1.1"
+            )
+            learned = learn_constraint(gone, release_catalogue, ())
             assert learned is not None
             assert (learned.versions, learned.needs) == (versions, "lib<1.1")
 
 
 def test_pinned_package_is_constrained_at_its_version_only(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
-        gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
-        learned = learn(gone, release_catalogue, {"app"})
+        gone = finding(ConflictRelation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
+        learned = learn_constraint(gone, release_catalogue, {"app"})
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.7", "lib<1.6")
 
 
 def test_packages_conflict_if_no_version_is_compatible(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
-        never = finding(Relation.NAME, "lib.params:Never", version="1.7", other_version="1.9")
-        learned = learn(never, release_catalogue, ())
+        never = finding(
+            ConflictRelation.NAME, "lib.params:Never", version="1.7", other_version="1.9"
+        )
+        learned = learn_constraint(never, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.7", "lib<0")
-        assert learned.violated({"app": "1.7", "lib": "1.0"})
+        assert learned.is_violated({"app": "1.7", "lib": "1.0"})
 
 
 NEVER_IN_FUNCTION = {**PLAIN, "app/use.py": "import lib.params\ndef run(): lib.params.Never()\n"}
@@ -110,13 +116,13 @@ def test_name_missing_in_all_versions_excludes_only_releases_using_it_on_import(
     tmp_path, app, needs, unused
 ):
     index = LocalIndex()
-    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
-    release_index.publish(index, "app", {"1.0": app, "1.1": app})
+    release_index.publish_releases(index, "lib", {"1.0": OLD, "1.1": NEW})
+    release_index.publish_releases(index, "app", {"1.0": app, "1.1": app})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         never = finding(
-            Relation.NAME, "lib.params:Never", version="1.1", other_version="1.1", line=2
+            ConflictRelation.NAME, "lib.params:Never", version="1.1", other_version="1.1", line=2
         )
-        learned = learn(never, release_catalogue, ())
+        learned = learn_constraint(never, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs, learned.unused) == ("==1.1", needs, unused)
 
@@ -127,31 +133,41 @@ def test_name_in_a_release_for_an_older_python_counts_as_existing(tmp_path):
         "lib/params.py": b"class Never: pass\n"
     }
     index.wheel("lib", "0.9", files=has_name, tag="cp39-cp39-manylinux1_x86_64")
-    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
-    release_index.publish(index, "app", {"1.0": NEVER_IN_FUNCTION})
+    release_index.publish_releases(index, "lib", {"1.0": OLD, "1.1": NEW})
+    release_index.publish_releases(index, "app", {"1.0": NEVER_IN_FUNCTION})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         gone = finding(
-            Relation.NAME, "lib.params:Never", version="1.0", other_version="1.1", line=2
+            ConflictRelation.NAME, "lib.params:Never", version="1.0", other_version="1.1", line=2
         )
-        learned = learn(gone, release_catalogue, ())
+        learned = learn_constraint(gone, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs, learned.unused) == ("==1.0", "lib<0", False)
 
 
-@pytest.mark.parametrize("relation", [Relation.WINDOW, Relation.RULE, Relation.REQUIREMENT])
+@pytest.mark.parametrize(
+    "relation", [ConflictRelation.WINDOW, ConflictRelation.RULE, ConflictRelation.REQUIREMENT]
+)
 def test_versions_stated_in_the_evidence_are_used(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "lib", version="1.7", other_version="1.9", spec=">=1.2,<1.5")
-        learned = learn(clash, release_catalogue, ())
+        learned = learn_constraint(clash, release_catalogue, ())
         assert learned is not None
         assert learned.spec == ">=1.2,<1.5"
 
 
-@each_row("relation", [Relation.SYMBOL, Relation.ABI, Relation.LIBRARY, Relation.WINDOW])
+@each_row(
+    "relation",
+    [
+        ConflictRelation.SYMBOL,
+        ConflictRelation.ABI,
+        ConflictRelation.LIBRARY,
+        ConflictRelation.WINDOW,
+    ],
+)
 def test_evidence_without_name_excludes_only_this_version(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "_Z1fv", version="1.7", other_version="1.9+cu124")
-        learned = learn(clash, release_catalogue, ())
+        learned = learn_constraint(clash, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.7", "lib!=1.9")
 
@@ -161,18 +177,24 @@ def calls_package_set(folder, tag="calls"):
     index = LocalIndex()
     old = {"lib/__init__.py": "def make(a, b): pass\nclass Maker:\n    def make(self, a): pass\n"}
     new = {"lib/__init__.py": "def make(a, *, size): pass\n"}
-    release_index.publish(index, "lib", {f"1.{n}": old if n < 4 else new for n in range(8)})
+    release_index.publish_releases(
+        index, "lib", {f"1.{n}": old if n < 4 else new for n in range(8)}
+    )
     plain = {"app/__init__.py": "", "app/use.py": "import lib\n\nlib.make(1, 2)\n"}
     apart = {"app/__init__.py": "", "app/use.py": "import lib\nlib.make(1, size=2)\n"}
-    release_index.publish(index, "app", {f"1.{n}": plain if n < 6 else apart for n in range(8)})
+    release_index.publish_releases(
+        index, "app", {f"1.{n}": plain if n < 6 else apart for n in range(8)}
+    )
     return release_index.release_catalogue(folder, index)
 
 
 @pytest.mark.parametrize("subject", ["lib.make(size)", "lib.make(1)"])
 def test_argument_change_bounds_both_packages(tmp_path, subject):
     with calls_package_set(tmp_path) as (release_catalogue, site):
-        clash = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.7", line=3)
-        learned = learn(clash, release_catalogue, ())
+        clash = finding(
+            ConflictRelation.ARGUMENT, subject, version="1.5", other_version="1.7", line=3
+        )
+        learned = learn_constraint(clash, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.0,<=1.5", "lib<1.4")
         assert (learned.came, learned.went) == ("", "1.4")
@@ -185,8 +207,10 @@ def test_argument_change_bounds_both_packages(tmp_path, subject):
 )
 def test_unknown_signature_excludes_one_version(tmp_path, subject, versions):
     with calls_package_set(tmp_path) as (release_catalogue, _):
-        clash = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.2", line=3)
-        learned = learn(clash, release_catalogue, ())
+        clash = finding(
+            ConflictRelation.ARGUMENT, subject, version="1.5", other_version="1.2", line=3
+        )
+        learned = learn_constraint(clash, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (versions, "lib!=1.2")
 
@@ -194,8 +218,10 @@ def test_unknown_signature_excludes_one_version(tmp_path, subject, versions):
 def rounds(release_catalogue, *others, learned=()):
     """The constraints after a round for each version of lib that is incompatible with app 1.7."""
     for other in others:
-        clash = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other_version=other)
-        learned = constraints.merge(learned, learn_all([clash], release_catalogue, (), learned))
+        clash = finding(ConflictRelation.SYMBOL, "_Z1fv", version="1.7", other_version=other)
+        learned = constraints.merge_constraints(
+            learned, learn_all([clash], release_catalogue, (), learned)
+        )
     return [
         (constraint.versions, constraint.needs, constraint.came, constraint.went)
         for constraint in learned
@@ -228,28 +254,30 @@ def test_incompatibility_with_third_package_yields_no_constraint(tmp_path):
     index = LocalIndex()
     text = "import importlib.util\nif importlib.util.find_spec('third'):\n    class Dummy: pass\n"
     sources = {"lib/__init__.py": "VERSION = 1\n", "lib/utils.py": text}
-    release_index.publish(index, "lib", {"1.0": sources, "1.1": sources})
-    release_index.publish(
+    release_index.publish_releases(index, "lib", {"1.0": sources, "1.1": sources})
+    release_index.publish_releases(
         index, "app", {"1.0": {**PLAIN, "app/use.py": "from lib.utils import Dummy\n"}}
     )
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
-        clash = finding(Relation.NAME, "lib.utils:Dummy", version="1.0", other_version="1.1")
-        assert learn(clash, release_catalogue, ()) is None
+        clash = finding(
+            ConflictRelation.NAME, "lib.utils:Dummy", version="1.0", other_version="1.1"
+        )
+        assert learn_constraint(clash, release_catalogue, ()) is None
 
 
 def test_no_constraint_is_learned_without_other_package_or_evidence(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
-        alone = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other="")
+        alone = finding(ConflictRelation.SYMBOL, "_Z1fv", version="1.7", other="")
         bare = Finding(check="elf", severity=Severity.ERROR, message="")
-        assert learn(alone, release_catalogue, ()) is None
-        assert learn(bare, release_catalogue, ()) is None
+        assert learn_constraint(alone, release_catalogue, ()) is None
+        assert learn_constraint(bare, release_catalogue, ()) is None
 
 
 def test_missing_package_is_added_only_if_distribution_is_known(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         by_module = {
-            module: learn(
-                finding(Relation.PACKAGE, module, version="1.7", other=""),
+            module: learn_constraint(
+                finding(ConflictRelation.PACKAGE, module, version="1.7", other=""),
                 release_catalogue,
                 {"app"},
             )
@@ -266,14 +294,14 @@ def test_package_that_removed_module_is_bounded(tmp_path):
     index = LocalIndex()
     old_files = {"setuptools/__init__.py": "", "pkg_resources/__init__.py": "def require(): pass\n"}
     bare = {"setuptools/__init__.py": ""}
-    release_index.publish(
+    release_index.publish_releases(
         index, "setuptools", {str(n): old_files if n < 82 else bare for n in range(75, 90)}
     )
-    release_index.publish(index, "app", {"1.0": PLAIN})
+    release_index.publish_releases(index, "app", {"1.0": PLAIN})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, site):
         by_module = {
-            module: learn(
-                finding(Relation.PACKAGE, module, version="1.0", other=""),
+            module: learn_constraint(
+                finding(ConflictRelation.PACKAGE, module, version="1.0", other=""),
                 release_catalogue,
                 (),
             )
@@ -299,32 +327,37 @@ def start():
 
 def test_version_check_bounds_all_releases_that_contain_it(tmp_path):
     index = LocalIndex()
-    release_index.publish(index, "lib", {f"1.{n}": OLD for n in range(8)})
+    release_index.publish_releases(index, "lib", {f"1.{n}": OLD for n in range(8)})
     checking = {**PLAIN, "app/use.py": CHECK}
     moved = {**PLAIN, "app/use.py": "\n" + CHECK}
     other = {**PLAIN, "app/use.py": CHECK.replace("1.6", "1.3")}
     apps = [PLAIN, other, checking, moved, checking]
-    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    release_index.publish_releases(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         clash = finding(
-            Relation.WINDOW, "lib 1.5", version="1.4", other_version="1.5", spec=">=1.6", line=5
+            ConflictRelation.WINDOW,
+            "lib 1.5",
+            version="1.4",
+            other_version="1.5",
+            spec=">=1.6",
+            line=5,
         )
-        learned = learn(clash, release_catalogue, ())
+        learned = learn_constraint(clash, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.2,<=1.4", "lib>=1.6")
 
 
 def test_releases_that_are_only_sdists_are_compared_by_their_code(tmp_path):
     index = LocalIndex()
-    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    release_index.publish_releases(index, "lib", {"1.0": OLD, "1.1": NEW})
     for n, sources in enumerate([PLAIN, USES_OLD, USES_OLD, USES_NEW]):
         files = {path: text.encode() for path, text in sources.items()}
         info = f"Metadata-Version: 2.1\nName: app\nVersion: 1.{n}\n".encode()
         data = sdist_bytes("app", f"1.{n}", {**files, "PKG-INFO": info})
         index.add("app", f"app-1.{n}.tar.gz", data)
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
-        gone = finding(Relation.NAME, "lib.params:Old", version="1.2", other_version="1.1")
-        learned = learn(gone, release_catalogue, ())
+        gone = finding(ConflictRelation.NAME, "lib.params:Old", version="1.2", other_version="1.1")
+        learned = learn_constraint(gone, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.1,<=1.2", "lib<1.1")
 
@@ -336,10 +369,10 @@ def test_names_are_looked_up_in_sdists_of_a_package_without_wheels(tmp_path):
         info = f"Metadata-Version: 2.1\nName: lib\nVersion: {version}\n".encode()
         data = sdist_bytes("lib", version, {**files, "PKG-INFO": info})
         index.add("lib", f"lib-{version}.tar.gz", data)
-    release_index.publish(index, "app", {"1.0": USES_NEW})
+    release_index.publish_releases(index, "app", {"1.0": USES_NEW})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
-        new = finding(Relation.NAME, "lib.params:New", version="1.0", other_version="1.0")
-        learned = learn(new, release_catalogue, ())
+        new = finding(ConflictRelation.NAME, "lib.params:New", version="1.0", other_version="1.0")
+        learned = learn_constraint(new, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.0", "lib>=1.2")
 
@@ -354,11 +387,11 @@ def test_names_are_looked_up_in_sdists_of_a_package_without_wheels(tmp_path):
 )
 def test_release_with_another_use_is_not_in_the_range(tmp_path, use):
     index = LocalIndex()
-    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    release_index.publish_releases(index, "lib", {"1.0": OLD, "1.1": NEW})
     apps = [USES_OLD, USES_OLD, {**PLAIN, "app/use.py": use}]
-    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    release_index.publish_releases(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
-        gone = finding(Relation.NAME, "lib.params:Old", version="1.0", other_version="1.1")
-        learned = learn(gone, release_catalogue, ())
+        gone = finding(ConflictRelation.NAME, "lib.params:Old", version="1.0", other_version="1.1")
+        learned = learn_constraint(gone, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.0,<=1.1", "lib<1.1")

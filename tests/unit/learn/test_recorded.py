@@ -20,7 +20,7 @@ NAME = "cu130-verl0.9"
 
 @pytest.fixture(scope="module")
 def matrix() -> Matrix:
-    return published.load(project_paths.catalogue().matrix)
+    return published.load_matrix(project_paths.catalogue_project().matrix)
 
 
 def noted(matrix: Matrix, text: str) -> Matrix:
@@ -31,7 +31,10 @@ def noted(matrix: Matrix, text: str) -> Matrix:
 
 def on(matrix: Matrix, text: str, **requests: str) -> list[str]:
     specs = {name: SpecifierSet(spec) for name, spec in requests.items()}
-    return [note.text for note in recorded.notes_on(recorded.notes(noted(matrix, text)), specs)]
+    return [
+        note.text
+        for note in recorded.notes_on_requests(recorded.target_notes(noted(matrix, text)), specs)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,25 +74,27 @@ def test_sentence_that_refers_to_the_previous_sentence_is_kept_with_it(matrix: M
 def test_reason_against_verl_with_newer_trl_is_recorded(matrix: Matrix) -> None:
     """Earlier, the site had no reason against verl 0.9.1 with trl 1.16.0."""
     requests = {"verl": SpecifierSet("==0.9.1"), "trl": SpecifierSet("==1.16.0")}
-    found = recorded.notes_on(recorded.notes(matrix), requests)
+    found = recorded.notes_on_requests(recorded.target_notes(matrix), requests)
     assert [note.target for note in found] == [NAME]
-    learned = published.known_constraints(matrix, project_paths.catalogue().images)
-    every = recorded.refusals(project_paths.catalogue().images, matrix, learned)
+    learned = published.known_constraints(matrix, project_paths.catalogue_project().images)
+    every = recorded.recorded_refusals(project_paths.catalogue_project().images, matrix, learned)
     assert "verl==0.9.1 needs trl<1.13.0" in [each.what for each in every]
 
 
 def test_refused_updates_are_read_if_the_file_exists(matrix: Matrix, tmp_path: Path) -> None:
-    without = recorded.refusals(tmp_path, matrix, ())
+    without = recorded.recorded_refusals(tmp_path, matrix, ())
     assert not [each for each in without if each.source == "refused update"]
     entry = {"package": "vllm", "version": "0.34.0", "reasons": ["a", "b"], "tried": "2026-11-28"}
     content = {"version": 1, "rows": {}, "refused": {"cu130-vllm": [entry]}}
     (tmp_path / "updates.json").write_text(json.dumps(content))
     (found,) = [
-        each for each in recorded.refusals(tmp_path, matrix, ()) if each.source == "refused update"
+        each
+        for each in recorded.recorded_refusals(tmp_path, matrix, ())
+        if each.source == "refused update"
     ]
     assert (found.what, found.reason, found.target) == (
         "vllm 0.34.0 in cu130-vllm", "a; b", "cu130-vllm",
     )  # fmt: skip
     (tmp_path / "updates.json").write_text('{"refused": {"cu130-vllm": 5}}')
     with pytest.raises(InputError, match=r"updates\.json"):
-        recorded.refusals(tmp_path, matrix, ())
+        recorded.recorded_refusals(tmp_path, matrix, ())

@@ -1,8 +1,8 @@
 """Tests finding attributes of a class with __getattr__ that were removed after their use."""
 
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.learn.removed_attributes import check, defines_name, parts
-from imgbuild.report import Relation, Severity
+from imgbuild.learn.removed_attributes import check_removed_attributes, defines_name, union_parts
+from imgbuild.report import ConflictRelation, Severity
 from tests.support import release_index
 from tests.support.local_index import LocalIndex
 from tests.support.rows import each_row
@@ -25,7 +25,7 @@ READER = (
 
 def findings(folder, new, expression="tokenizer.extended", first="4.0.0"):
     index = LocalIndex()
-    release_index.publish(
+    release_index.publish_releases(
         index,
         "transformers",
         {
@@ -42,16 +42,20 @@ def findings(folder, new, expression="tokenizer.extended", first="4.0.0"):
         uploaded="2024-01-20T00:00:00Z",
     )
     with release_index.release_catalogue(folder, index) as (release_catalogue, _):
-        releases = {name: release_catalogue.releases(name)[-1] for name in ("vllm", "transformers")}
-        package_set = release_catalogue.package_set(releases)
-        return check(package_set, main_path(package_set), lambda: release_catalogue)
+        releases = {
+            name: release_catalogue.package_releases(name)[-1] for name in ("vllm", "transformers")
+        }
+        package_set = release_catalogue.create_package_set(releases)
+        return check_removed_attributes(
+            package_set, main_path(package_set), lambda: release_catalogue
+        )
 
 
 def test_attribute_removed_after_reader_release_is_an_error(tmp_path):
     (finding,) = findings(tmp_path, GONE)
     assert finding.severity is Severity.ERROR
     assert finding.evidence is not None
-    assert finding.evidence.relation is Relation.ATTRIBUTE
+    assert finding.evidence.relation is ConflictRelation.ATTRIBUTE
     assert (finding.evidence.file, finding.evidence.line) == ("vllm/__init__.py", 6)
     assert finding.evidence.subject == "transformers.Base.extended"
     assert (finding.evidence.other, finding.evidence.other_version) == ("transformers", "5.0.0")
@@ -86,7 +90,7 @@ def test_reader_older_than_all_releases_has_no_finding(tmp_path):
     ],
 )
 def test_members_of_union_annotation_are_read(text, expected):
-    assert parts(text) == expected
+    assert union_parts(text) == expected
 
 
 @each_row(

@@ -23,19 +23,19 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     ],
 )
 def test_repository_url_is_parsed(text, url, rev, subdirectory):
-    address = addresses.read(text)
+    address = addresses.parse_address(text)
     assert address == GitAddress(url=url, rev=rev, subdirectory=subdirectory)
-    assert addresses.read(str(address)) == address
+    assert addresses.parse_address(str(address)) == address
 
 
 def test_wheel_url_or_path_is_parsed():
     name = "demo-1.0%2Bcu12-py3-none-any.whl"
-    address = addresses.read(f"https://files.example/a/{name}?v=1#sha256=AB&md5=1")
+    address = addresses.parse_address(f"https://files.example/a/{name}?v=1#sha256=AB&md5=1")
     assert address == WheelAddress(
         place=f"https://files.example/a/{name}?v=1", hashes=("sha256:ab",)
     )
     assert address.name == "demo-1.0+cu12-py3-none-any.whl"
-    path = addresses.read("wheels/demo-1.0+cu12-py3-none-any.whl")
+    path = addresses.parse_address("wheels/demo-1.0+cu12-py3-none-any.whl")
     assert isinstance(path, WheelAddress)
     assert path.is_path
     assert path.name == "demo-1.0+cu12-py3-none-any.whl"
@@ -54,4 +54,4 @@ def test_wheel_url_or_path_is_parsed():
 )  # fmt: skip
 def test_invalid_url_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
-        addresses.read(text)
+        addresses.parse_address(text)

@@ -13,7 +13,7 @@ import yaml
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.resolve import first_matrix, init
@@ -213,29 +213,31 @@ def test_committed_locks_round_trip() -> None:
 @pytest.mark.parametrize("field", ["as_of", "target"])
 def test_hostile_lock_cannot_inject_into_matrix(field: str, tmp_path: Path) -> None:
     """`init --lock` writes values of the lock to matrix.yaml."""
-    extended.publish(tmp_path / "server/small", extended.published())
+    extended.publish_target(tmp_path / "server/small", extended.published_lock())
     path = tmp_path / "server/small/lock.json"
     document = json.loads(path.read_bytes())
     document[field] += "\n    files: {/opt/env: {from: .env}}\n    env: {LD_PRELOAD: {value: x}}"
     path.write_text(json.dumps(document))
     requested = first_matrix.WantedExtension(name="ours")
     with pytest.raises(InputError):
-        init.begin(
+        init.begin_matrix(
             tmp_path / "matrix.yaml", requested, extends="small", place=str(tmp_path / "server"),
-            image="", http=Http(offline=True),
+            image="", http=HttpClient(offline=True),
         )  # fmt: skip
     assert not (tmp_path / "matrix.yaml").exists()
 
 
 def test_documents_of_hostile_lock_are_quoted_or_refused(tmp_path: Path) -> None:
     """This second safeguard is tested as if the types were not checked."""
-    extended.publish(tmp_path / "small", extended.published())
-    below = init.copied(str(tmp_path / "small"), "small", tmp_path / "copy", Http(offline=True))
+    extended.publish_target(tmp_path / "small", extended.published_lock())
+    below = init.copy_published_target(
+        str(tmp_path / "small"), "small", tmp_path / "copy", HttpClient(offline=True)
+    )
     for text in (HOSTILE, "2025-06-20\n    files: {/a: {from: .env}}", "a: b", "&a", "\x85x", "🙂"):
         lock = msgspec.structs.replace(below.lock, as_of=text)
         hostile = msgspec.structs.replace(below, lock=lock, name=text)
         try:
-            matrix_text = first_matrix.text(
+            matrix_text = first_matrix.matrix_text(
                 first_matrix.WantedExtension(name="ours", summary=text), hostile, text, text, text
             )
         except InputError:

@@ -8,32 +8,36 @@ from tests.support import samples
 
 
 def test_equal_values_have_no_differences():
-    assert drift.lines("settings", samples.lock().settings, samples.lock().settings) == []
+    assert (
+        drift.difference_lines("settings", samples.lock().settings, samples.lock().settings) == []
+    )
 
 
 def test_differences_name_keys_and_fields():
-    assert drift.lines("m", {"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3, "d": 4}}) == [
+    assert drift.difference_lines(
+        "m", {"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3, "d": 4}}
+    ) == [
         "m.a.c: the matrix has 2, but the lock has 3",
         "m.a.d: exists only in the lock",
     ]
     other = User(name="imgbuild", uid=1001, gid=1000, home="/home/imgbuild")
-    differences = drift.lines("user", samples.USER, other)
+    differences = drift.difference_lines("user", samples.USER, other)
     assert differences == ["user.uid: the matrix has 1000, but the lock has 1001"]
 
 
 def test_many_differences_are_shortened_with_count():
-    differences = drift.lines("m", {}, {f"key{number:02}": 1 for number in range(20)})
+    differences = drift.difference_lines("m", {}, {f"key{number:02}": 1 for number in range(20)})
     assert len(differences) == 8
     assert differences[-1] == "m: 13 more differences"
-    assert len(drift.lines("m", {}, {str(number): 1 for number in range(8)})) == 8
+    assert len(drift.difference_lines("m", {}, {str(number): 1 for number in range(8)})) == 8
 
 
 def test_long_texts_are_cut_at_the_difference():
-    (line,) = drift.lines("m", "a" * 500 + "b" + "c" * 500, "a" * 500 + "d" + "c" * 500)
+    (line,) = drift.difference_lines("m", "a" * 500 + "b" + "c" * 500, "a" * 500 + "d" + "c" * 500)
     assert "aaabccc" in line
     assert "aaadccc" in line
     assert len(line) < 250
-    (line,) = drift.lines("m", "a" * 500, "a" * 501)
+    (line,) = drift.difference_lines("m", "a" * 500, "a" * 501)
     ours, theirs = line.split(", but the lock has ")
     assert ours.count("a") != theirs.count("a")
 
@@ -41,9 +45,11 @@ def test_long_texts_are_cut_at_the_difference():
 def test_long_list_differences_show_items():
     shared = [{"package": "p", "paths": [str(number)]} for number in range(20)]
     gone = {"package": "q", "paths": []}
-    differences = drift.lines("drop", shared, [*shared, gone])
+    differences = drift.difference_lines("drop", shared, [*shared, gone])
     assert differences == ['drop: only the lock has {"package":"q","paths":[]}']
-    assert drift.lines("drop", shared, shared[::-1]) == [
+    assert drift.difference_lines("drop", shared, shared[::-1]) == [
         "drop: the same items, but in another order or repeated"
     ]
-    assert drift.lines("cmd", ["a"], ["b"]) == ['cmd: the matrix has ["a"], but the lock has ["b"]']
+    assert drift.difference_lines("cmd", ["a"], ["b"]) == [
+        'cmd: the matrix has ["a"], but the lock has ["b"]'
+    ]

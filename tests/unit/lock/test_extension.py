@@ -14,7 +14,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import extension, lock_file, published
 from imgbuild.lock.lock_file import AddedFolder, Lock
 from imgbuild.lock.resolution import Wheel
@@ -23,8 +23,8 @@ from imgbuild.plan.plan import (
     AddedFilesRecipe,
     FilesRecipe,
     WheelsRecipe,
-    base_of,
-    plan,
+    base_plan,
+    create_plan,
 )
 from imgbuild.values import Arch, sha256
 from tests.support import extended, render_sample, samples
@@ -53,12 +53,14 @@ GOLDEN = """\
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return extended.repository(tmp_path)
+    return extended.create_repository(tmp_path)
 
 
 def extension_lock(path: Path, *more: Wheel) -> Lock:
-    matrix = extended.read(path)
-    return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
+    matrix = extended.read_extended(path)
+    return extension.make_lock(
+        matrix, extended.OWN_TARGET, extended.resolve_additions(matrix, *more)
+    )
 
 
 def test_added_packages_are_last_in_the_lock(path: Path) -> None:
@@ -66,7 +68,9 @@ def test_added_packages_are_last_in_the_lock(path: Path) -> None:
     folder = path.parent / "published/small"
     expected = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
     expected = expected.replace("SCRIPT", sha256(extended.SCRIPT))
-    expected = expected.replace("DIGEST", extended.below(extended.read(path)).digest)
+    expected = expected.replace(
+        "DIGEST", extended.published_target(extended.read_extended(path)).digest
+    )
     document = json.loads(text)
     assert list(document)[-1] == "extends"
     assert document["extends"] == json.loads(expected)
@@ -74,7 +78,7 @@ def test_added_packages_are_last_in_the_lock(path: Path) -> None:
 
 
 def test_row_overrides_published_settings(path: Path) -> None:
-    lock, old = extension_lock(path), extended.published()
+    lock, old = extension_lock(path), extended.published_lock()
     assert lock.settings.env == {**old.settings.env, "WANDB_MODE": "offline"}
     changed = {
         key: value
@@ -87,8 +91,8 @@ def test_row_overrides_published_settings(path: Path) -> None:
         "dev.imgbuild.target": "ours",
         "dev.imgbuild.version.wandb": "0.20.1",
         "org.example.team": "rl",
-        "org.opencontainers.image.base.digest": extended.read(path)
-        .overlays[extended.OWN]
+        "org.opencontainers.image.base.digest": extended.read_extended(path)
+        .overlays[extended.OWN_TARGET]
         .published.digest,
         "org.opencontainers.image.title": "ours",
     }
@@ -107,8 +111,8 @@ def test_row_overrides_published_command(path: Path) -> None:
 
 
 def test_published_layers_are_first_and_unchanged(path: Path) -> None:
-    below = plan(extended.published(), Arch.X86_64).layers
-    layers = plan(extension_lock(path), Arch.X86_64).layers
+    below = create_plan(extended.published_lock(), Arch.X86_64).layers
+    layers = create_plan(extension_lock(path), Arch.X86_64).layers
     assert layers[: len(below)] == below, "a drop next to an added package must change no layer"
     added = layers[len(below) :]
     assert [layer.name for layer in added] == ["added-debs", "added-wandb", "added-group-1",
@@ -125,17 +129,17 @@ def test_published_layers_are_first_and_unchanged(path: Path) -> None:
 
 
 def test_constraints_of_pip_include_added_packages(tmp_path: Path) -> None:
-    below = samples.with_tools_lock(samples.wheel("numpy", "2.2.6", 5000))
-    matrix = extended.read(extended.repository(tmp_path, lock=below))
-    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    below = samples.lock_with_tools(samples.wheel("numpy", "2.2.6", 5000))
+    matrix = extended.read_extended(extended.create_repository(tmp_path, lock=below))
+    lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
     assert lock.extends is not None
     assert lock.extends.constraints is True
     (recipe,) = (
         layer.recipe
-        for layer in plan(lock, Arch.X86_64).layers
+        for layer in create_plan(lock, Arch.X86_64).layers
         if isinstance(layer.recipe, AddedFilesRecipe)
     )
-    members = skeleton.added_members(recipe, extension.contents(lock, matrix))
+    members = skeleton.added_members(recipe, extension.added_contents(lock, matrix))
     (text,) = (each.content for each in members if each.path == "opt/imgbuild/constraints.txt")
     versions = lock.arch[Arch.X86_64].versions.items()
     lines = [f"{name}=={version}" for name, version in sorted(versions)]
@@ -145,44 +149,50 @@ def test_constraints_of_pip_include_added_packages(tmp_path: Path) -> None:
     older = msgspec.structs.replace(
         lock, extends=msgspec.structs.replace(lock.extends, constraints=msgspec.UNSET)
     )
-    assert extension.stale(older, matrix) == extension.stale(lock, matrix)
-    ids = [[layer.id for layer in plan(each, Arch.X86_64).layers] for each in (older, lock)]
+    assert extension.extension_differences(older, matrix) == extension.extension_differences(
+        lock, matrix
+    )
+    ids = [[layer.id for layer in create_plan(each, Arch.X86_64).layers] for each in (older, lock)]
     assert ids[0][:-1] == ids[1][:-1]
     assert ids[0][-1] != ids[1][-1]
 
 
 def test_base_includes_added_system_packages(path: Path) -> None:
-    names = [layer.name for layer in base_of(plan(extension_lock(path), Arch.X86_64)).layers]
+    names = [
+        layer.name for layer in base_plan(create_plan(extension_lock(path), Arch.X86_64)).layers
+    ]
     assert names == ["debian-12", "added-debs"]
 
 
 def test_base_with_added_system_packages_has_tools(tmp_path: Path) -> None:
     """A published image with tools and user packages: layers, settings and text are kept."""
-    below = samples.with_tools_lock(samples.wheel("numpy", "2.2.6", 5000))
+    below = samples.lock_with_tools(samples.wheel("numpy", "2.2.6", 5000))
     settings = msgspec.structs.replace(below.settings, readme="# small\n")
     below = msgspec.structs.replace(below, settings=settings)
-    matrix = extended.read(extended.repository(tmp_path, lock=below))
-    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    matrix = extended.read_extended(extended.create_repository(tmp_path, lock=below))
+    lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
     assert (lock.settings.user_packages, lock.settings.readme) == (True, "# small\n")
-    published_layers = plan(below, Arch.X86_64).layers
-    layers = plan(lock, Arch.X86_64).layers
+    published_layers = create_plan(below, Arch.X86_64).layers
+    layers = create_plan(lock, Arch.X86_64).layers
     assert layers[: len(published_layers)] == published_layers
     (debs,) = (layer.recipe for layer in layers if layer.name == "added-debs")
     assert isinstance(debs, AddedDebsRecipe)
     assert [deb.package for deb in debs.debs] == ["libpopt0", "rsync"]
     assert [deb.package for deb in debs.base.debs] == ["bash", "htop", "libnl", "python3"]
-    names = [layer.name for layer in base_of(plan(lock, Arch.X86_64)).layers]
+    names = [layer.name for layer in base_plan(create_plan(lock, Arch.X86_64)).layers]
     assert names == ["debian-12", "tools", "added-debs"]
-    assert extension.stale(lock, matrix) == ()
+    assert extension.extension_differences(lock, matrix) == ()
 
 
 def test_added_layers_may_exceed_published_limit(path: Path) -> None:
-    matrix = extended.read(path)
+    matrix = extended.read_extended(path)
     more = [samples.wheel(f"big-{number}", size=5000) for number in range(60)]
-    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
-    layers = plan(lock, Arch.X86_64).layers
+    lock = extension.make_lock(
+        matrix, extended.OWN_TARGET, extended.resolve_additions(matrix, *more)
+    )
+    layers = create_plan(lock, Arch.X86_64).layers
     assert lock.layers.limit < len(layers) <= 120
-    below = plan(extended.published(), Arch.X86_64).layers
+    below = create_plan(extended.published_lock(), Arch.X86_64).layers
     assert layers[: len(below)] == below
 
 
@@ -199,9 +209,13 @@ def test_added_layers_may_exceed_published_limit(path: Path) -> None:
     ],
 )
 def test_changed_addition_affects_only_its_layer(path: Path, change, moved: str) -> None:
-    before = {layer.name: layer.id for layer in plan(extension_lock(path), Arch.X86_64).layers}
+    before = {
+        layer.name: layer.id for layer in create_plan(extension_lock(path), Arch.X86_64).layers
+    }
     change(path.parent)
-    after = {layer.name: layer.id for layer in plan(extension_lock(path), Arch.X86_64).layers}
+    after = {
+        layer.name: layer.id for layer in create_plan(extension_lock(path), Arch.X86_64).layers
+    }
     assert {name for name in before if before[name] != after[name]} == {moved}
 
 
@@ -210,14 +224,14 @@ def test_lock_without_extension_is_unchanged() -> None:
     for file in sorted((REPOSITORY / "images").glob("*/lock.json")):
         lock = lock_file.read_lock(REPOSITORY / "images", file.parent.name)
         assert codec.encode(lock) == file.read_bytes()
-        assert lock_file.published_part(lock, next(iter(lock.arch))) is lock
+        assert lock_file.published_lock(lock, next(iter(lock.arch))) is lock
 
 
 # -- out of date
 
 
 def test_new_lock_is_current(path: Path) -> None:
-    assert extension.stale(extension_lock(path), extended.read(path)) == ()
+    assert extension.extension_differences(extension_lock(path), extended.read_extended(path)) == ()
 
 
 def test_base_folders_do_not_make_lock_stale(path: Path) -> None:
@@ -228,26 +242,28 @@ def test_base_folders_do_not_make_lock_stale(path: Path) -> None:
     arch = {Arch.X86_64: msgspec.structs.replace(added, folders=folders)}
     extends = msgspec.structs.replace(lock.extends, arch=arch)
     lock = msgspec.structs.replace(lock, extends=extends)
-    assert extension.stale(lock, extended.read(path)) == ()
+    assert extension.extension_differences(lock, extended.read_extended(path)) == ()
 
 
 def test_changed_added_file_is_reported(path: Path) -> None:
     lock = extension_lock(path)
     (path.parent / "train.sh").write_bytes(b"other")
-    (result,) = extension.stale(lock, extended.read(path))
+    (result,) = extension.extension_differences(lock, extended.read_extended(path))
     assert result == (
         f"train.sh has changed: its sha256 is {sha256(b'other')}, but the lock has"
         f" {sha256(extended.SCRIPT)}"
     )
     (path.parent / "train.sh").unlink()
-    (result,) = extension.stale(lock, extended.read(path))
+    (result,) = extension.extension_differences(lock, extended.read_extended(path))
     assert "train.sh: No such file or directory, but matrix.yaml adds it" in result
 
 
 def test_change_of_the_published_target_is_reported(path: Path) -> None:
     lock = extension_lock(path)
-    extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
-    (result,) = extension.stale(lock, extended.read(path))
+    extended.publish_target(
+        path.parent / "published/small", extended.published_lock(samples.wheel("new"))
+    )
+    (result,) = extension.extension_differences(lock, extended.read_extended(path))
     assert result.startswith("it extends small sha256:")
     assert str(path.parent / "published/small/lock.json") in result
 
@@ -258,23 +274,23 @@ def test_missing_published_package_is_reported(path: Path) -> None:
     less = tuple(wheel for wheel in resolution.wheels if wheel.package != "numpy")
     changed = msgspec.structs.replace(resolution, wheels=less)
     broken = msgspec.structs.replace(lock, arch={Arch.X86_64: changed})
-    assert "x86_64: numpy 2.2.6 of small is not locked" in extension.stale(
-        broken, extended.read(path)
+    assert "x86_64: numpy 2.2.6 of small is not locked" in extension.extension_differences(
+        broken, extended.read_extended(path)
     )
 
 
 def test_built_published_package_is_unchanged(tmp_path: Path) -> None:
-    lock = extended.published()
+    lock = extended.published_lock()
     old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(render_sample.BUILT,))
     lock = msgspec.structs.replace(lock, arch={Arch.X86_64: old})
-    path = extended.repository(tmp_path, lock=lock)
+    path = extended.create_repository(tmp_path, lock=lock)
     locked = extension_lock(path)
     assert locked.arch[Arch.X86_64].built == (render_sample.BUILT,)
-    assert extension.stale(locked, extended.read(path)) == ()
+    assert extension.extension_differences(locked, extended.read_extended(path)) == ()
     other = msgspec.structs.replace(render_sample.BUILT, env={})
     changed = msgspec.structs.replace(locked.arch[Arch.X86_64], built=(other,))
     locked = msgspec.structs.replace(locked, arch={Arch.X86_64: changed})
-    (result,) = extension.stale(locked, extended.read(path))
+    (result,) = extension.extension_differences(locked, extended.read_extended(path))
     assert result == "x86_64: antlr4-python3-runtime 4.9.3 of small is not locked"
 
 
@@ -290,13 +306,13 @@ def test_built_published_package_is_unchanged(tmp_path: Path) -> None:
 def test_changed_row_is_reported(path: Path, old: str, new: str, result: str) -> None:
     lock = extension_lock(path)
     path.write_text(extended.MATRIX.replace(old, new), encoding="utf-8")
-    reasons = extension.stale(lock, extended.read(path))
+    reasons = extension.extension_differences(lock, extended.read_extended(path))
     assert any(reason.startswith(result) for reason in reasons), reasons
 
 
 def test_extension_lock_is_stale_in_another_matrix(path: Path) -> None:
     lock = extension_lock(path)
-    reasons = extension.stale(lock, samples.matrix())
+    reasons = extension.extension_differences(lock, samples.matrix())
     assert reasons == ("the matrix has no target ours",)
 
 
@@ -304,9 +320,9 @@ def test_extension_lock_is_stale_in_another_matrix(path: Path) -> None:
 
 
 def test_added_files_are_stored_as_locked(path: Path, tmp_path: Path) -> None:
-    lock, matrix = extension_lock(path), extended.read(path)
+    lock, matrix = extension_lock(path), extended.read_extended(path)
     store = Store.open(tmp_path / "cache")
-    inputs = Inputs(matrix, Context(store, Http(offline=True)))
+    inputs = Inputs(matrix, Context(store, HttpClient(offline=True)))
     inputs.fetch_missing(lock, {sha256(extended.SCRIPT)})
     stored = store.file(sha256(extended.SCRIPT))
     assert stored is not None
@@ -332,12 +348,12 @@ def test_sdist_build_may_require_published_or_added_package(tmp_path: Path) -> N
         "targets:\n",
         1,
     )
-    matrix = extended.read(extended.repository(tmp_path, text))
+    matrix = extended.read_extended(extended.create_repository(tmp_path, text))
     assert matrix.sdists["deepspeed"].requires == ("torch", "numpy", "einops")
     assert {"torch", "numpy"} <= matrix.targets["ours"].pins.keys()  # the build gets these versions
-    path = extended.repository(tmp_path, text.replace("torch, numpy", "troch, numpy"))
+    path = extended.create_repository(tmp_path, text.replace("torch, numpy", "troch, numpy"))
     with pytest.raises(InputError) as caught:
-        extended.read(path)
+        extended.read_extended(path)
     (problem,) = caught.value.problems
     assert (problem.path, problem.value) == ("sdists.deepspeed.requires[0]", "troch")
     assert problem.nearest == "torch"

@@ -10,7 +10,7 @@ import pytest
 from imgbuild import codec
 from imgbuild.errors import InputError, LockStale
 from imgbuild.lock import lock_file
-from imgbuild.matrix.model import Variable, Wanted
+from imgbuild.matrix.model import RequiredPackage, Variable
 from imgbuild.values import Arch
 from tests.support import samples
 from tests.support.rows import each_row
@@ -19,7 +19,7 @@ from tests.support.rows import each_row
 def test_lock_survives_round_trip(tmp_path):
     small_lock = samples.lock(samples.wheel("trl"))
     path = lock_file.lock_path(tmp_path, "small")
-    codec.write(path, small_lock)
+    codec.write_document(path, small_lock)
     assert lock_file.read_lock(tmp_path, "small") == small_lock
     assert codec.encode(lock_file.read_lock(tmp_path, "small")) == path.read_bytes()
 
@@ -28,13 +28,13 @@ def test_locked_versions_are_read_from_the_whole_lock(tmp_path):
     assert lock_file.locked_versions(tmp_path, "small") == {}
     small_lock = samples.lock(samples.wheel("trl"), samples.wheel("torch", "2.6.0"))
     path = lock_file.lock_path(tmp_path, "small")
-    codec.write(path, small_lock)
+    codec.write_document(path, small_lock)
     versions = {arch: locked.versions for arch, locked in small_lock.arch.items()}
     assert lock_file.locked_versions(tmp_path, "small") == versions
-    codec.write(path, {"format": 99, "unheard": "of"})
+    codec.write_document(path, {"format": 99, "unheard": "of"})
     with pytest.raises(LockStale, match="lock format 99"):
         lock_file.locked_versions(tmp_path, "small")
-    codec.write(lock_file.lock_path(tmp_path, "large"), small_lock)
+    codec.write_document(lock_file.lock_path(tmp_path, "large"), small_lock)
     with pytest.raises(InputError, match="is the lock of another target"):
         lock_file.locked_versions(tmp_path, "large")
 
@@ -56,14 +56,14 @@ def test_missing_lock_error_has_remedy(tmp_path):
 
 def test_other_format_is_refused_before_decoding(tmp_path):
     path = lock_file.lock_path(tmp_path, "small")
-    codec.write(path, {"format": 99, "unheard": "of"})
+    codec.write_document(path, {"format": 99, "unheard": "of"})
     with pytest.raises(LockStale, match="lock format 99"):
         lock_file.read_lock(tmp_path, "small")
 
 
 def test_lock_of_another_target_is_refused(tmp_path):
     path = lock_file.lock_path(tmp_path, "large")
-    codec.write(path, samples.lock())
+    codec.write_document(path, samples.lock())
     with pytest.raises(InputError, match="is the lock of another target") as caught:
         lock_file.read_lock(tmp_path, "large")
     (problem,) = caught.value.problems
@@ -74,7 +74,7 @@ def test_damaged_lock_error_names_file(tmp_path):
     path = lock_file.lock_path(tmp_path, "small")
     damages: tuple[object, ...] = ({"format": 1, "target": 5}, {"format": "one"}, [])
     for damage in damages:
-        codec.write(path, damage)
+        codec.write_document(path, damage)
         with pytest.raises(InputError, match=r"lock\.json is not a valid lock$") as caught:
             lock_file.read_lock(tmp_path, "small")
         assert "_Versioned" not in str(caught.value.problems[0])
@@ -83,7 +83,7 @@ def test_damaged_lock_error_names_file(tmp_path):
 
 
 def test_new_lock_is_current():
-    assert lock_file.stale(samples.lock(), samples.matrix()) == ()
+    assert lock_file.matrix_differences(samples.lock(), samples.matrix()) == ()
 
 
 @each_row(
@@ -95,11 +95,14 @@ def test_new_lock_is_current():
         ({"cuda": "12.6"}, "cuda"),
         ({"arch": (Arch.X86_64, Arch.ARM64)}, "arch: the matrix has arm64, x86_64"),
         ({"env": {"A": Variable(value="b", reason=samples.REASON)}}, "settings"),
-        ({"requires": {"pip": Wanted(spec=">=25", reason=samples.REASON)}}, "pip 1.0 is locked"),
+        (
+            {"requires": {"pip": RequiredPackage(spec=">=25", reason=samples.REASON)}},
+            "pip 1.0 is locked",
+        ),
     ],
 )
 def test_matrix_change_is_detected_without_solving(changes, word):
-    reasons = lock_file.stale(samples.lock(), samples.matrix(**changes))
+    reasons = lock_file.matrix_differences(samples.lock(), samples.matrix(**changes))
     assert any(word in reason for reason in reasons), reasons
 
 
@@ -108,7 +111,7 @@ def test_stale_reason_names_changed_keys():
     changed_matrix = samples.matrix(
         env={"FOO": Variable(value="a", reason=samples.REASON)}, labels={"y": "2"}
     )
-    assert set(lock_file.stale(small_lock, changed_matrix)) == {
+    assert set(lock_file.matrix_differences(small_lock, changed_matrix)) == {
         "settings.env.FOO: exists only in the matrix",
         "settings.labels.x: exists only in the lock",
         'settings.labels.y: the matrix has "2", but the lock has "1"',
@@ -118,7 +121,7 @@ def test_stale_reason_names_changed_keys():
 def test_missing_debian_package_is_detected():
     small_lock = samples.lock()
     less = msgspec.structs.replace(small_lock.arch[Arch.X86_64], debs=(samples.deb("bash"),))
-    reasons = lock_file.stale(
+    reasons = lock_file.matrix_differences(
         msgspec.structs.replace(small_lock, arch={Arch.X86_64: less}), samples.matrix()
     )
     assert reasons == ("x86_64: Debian package python3 is not locked",)
@@ -126,7 +129,9 @@ def test_missing_debian_package_is_detected():
 
 def test_target_removed_from_matrix_is_detected():
     small_lock = msgspec.structs.replace(samples.lock(), target="gone")
-    assert lock_file.stale(small_lock, samples.matrix()) == ("the matrix has no target gone",)
+    assert lock_file.matrix_differences(small_lock, samples.matrix()) == (
+        "the matrix has no target gone",
+    )
 
 
 def test_target_settings_override_image_settings():
@@ -140,19 +145,20 @@ def test_target_settings_override_image_settings():
 
 
 def test_lock_with_tools_and_user_packages_survives_round_trip(tmp_path):
-    lock = samples.with_tools_lock(samples.wheel("trl"))
-    codec.write(lock_file.lock_path(tmp_path, "small"), lock)
+    lock = samples.lock_with_tools(samples.wheel("trl"))
+    codec.write_document(lock_file.lock_path(tmp_path, "small"), lock)
     assert lock_file.read_lock(tmp_path, "small") == lock
     assert (lock.base.tools, lock.settings.user_packages) == (("htop",), True)
 
 
 def test_unlocked_tool_is_detected_but_readme_text_is_ignored():
-    lock, matrix = samples.with_tools_lock(), samples.with_tools("htop")
+    lock, matrix = samples.lock_with_tools(), samples.matrix_with_tools("htop")
     settings = msgspec.structs.replace(lock.settings, readme="# an earlier text\n")
     lock = msgspec.structs.replace(lock, settings=settings)
-    assert lock_file.stale(lock, matrix) == ()
-    reasons = lock_file.stale(lock, samples.with_tools("htop", "jq"))
+    assert lock_file.matrix_differences(lock, matrix) == ()
+    reasons = lock_file.matrix_differences(lock, samples.matrix_with_tools("htop", "jq"))
     assert "x86_64: Debian package jq is not locked" in reasons
     assert any(
-        "settings.user_packages" in reason for reason in lock_file.stale(lock, samples.matrix())
+        "settings.user_packages" in reason
+        for reason in lock_file.matrix_differences(lock, samples.matrix())
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imgbuild.lock.project_requirements import NEVER, ProjectRequirements, requirements_of
+from imgbuild.lock.project_requirements import NEVER_MARKER, ProjectRequirements, row_requirements
 from imgbuild.matrix.extension import Extension
-from imgbuild.values import Arch, markers
+from imgbuild.values import Arch, environment_markers
 from tests.support.rows import each_row
 
 PYPROJECT = """\
@@ -20,7 +20,7 @@ override-dependencies = [{}]
 
 
 def required(folder: Path, python: str, row: Extension) -> ProjectRequirements:
-    return requirements_of(row, folder, markers(python, Arch("x86_64")))
+    return row_requirements(row, folder, environment_markers(python, Arch("x86_64")))
 
 
 @each_row(
@@ -40,7 +40,7 @@ def test_package_is_excluded_if_no_override_applies(
     row = Extension(summary="x", like="t", requirements=("pyproject.toml",))
     for python in ("3.11", "3.13"):
         overridden = required(tmp_path, python, row).overrides
-        assert (f"fast ; {NEVER}" in overridden) == (python in left_out)
+        assert (f"fast ; {NEVER_MARKER}" in overridden) == (python in left_out)
 
 
 def test_project_wheel_is_required_by_path(tmp_path: Path) -> None:

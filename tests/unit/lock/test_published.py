@@ -15,13 +15,13 @@ from imgbuild.assemble import sources
 from imgbuild.deb import apt
 from imgbuild.errors import InputError
 from imgbuild.lock import extension, locked_matrix, published
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.model import DebianBase
-from imgbuild.matrix.schema import EXTENSION_FILE, extension_schema, published_extension
-from imgbuild.matrix.select import select
+from imgbuild.matrix.schema import EXTENSION_FILE, extension_schema, extension_schema_bytes
+from imgbuild.matrix.select import select_targets
 from imgbuild.values import Arch
 from tests.support import extended, samples
-from tests.support.matrix_text import RIGHT
+from tests.support.matrix_text import VALID_MATRIX
 from tests.support.rows import each_row
 
 REPOSITORY = Path(__file__).parents[3]
@@ -29,8 +29,8 @@ MARK = "§"
 
 
 def test_omitted_row_values_come_from_published_lock(tmp_path: Path) -> None:
-    matrix = extended.read(extended.repository(tmp_path))
-    target, lock = matrix.targets[extended.OWN], extended.published()
+    matrix = extended.read_extended(extended.create_repository(tmp_path))
+    target, lock = matrix.targets[extended.OWN_TARGET], extended.published_lock()
     assert (target.cuda, target.base, target.arch) == ("12.4", "debian-12", (Arch.X86_64,))
     assert target.gpu == ("9.0",)
     assert target.flashinfer.mode == "off"
@@ -42,7 +42,7 @@ def test_omitted_row_values_come_from_published_lock(tmp_path: Path) -> None:
     assert matrix.layers.named == lock.layers.named
     assert matrix.bases["debian-12"].glibc == lock.base.glibc
     assert matrix.default_index == "pypi"
-    overlay = published.overlay(matrix, extended.OWN)
+    overlay = published.find_overlay(matrix, extended.OWN_TARGET)
     assert overlay is not None
     assert overlay.published.lock == lock
     assert overlay.row.packages == ("rsync",)
@@ -52,16 +52,16 @@ def test_base_of_extension_is_hardened_like_published_base() -> None:
     lock = samples.lock()
     hard = msgspec.structs.replace(lock.base, hardened=True)
     for base, hardened in ((lock.base, False), (hard, True)):
-        target_base = locked_matrix.base_of(msgspec.structs.replace(lock, base=base), ())
+        target_base = locked_matrix.base_from_lock(msgspec.structs.replace(lock, base=base), ())
         assert isinstance(target_base, DebianBase)
         assert target_base.hardened is hardened
 
 
 def test_rows_keep_tools_and_user_packages_of_published_target(tmp_path: Path) -> None:
-    lock = samples.with_tools_lock(samples.wheel("numpy", "2.2.6", 5000))
+    lock = samples.lock_with_tools(samples.wheel("numpy", "2.2.6", 5000))
     text = extended.MATRIX + "  alike:\n    like: small\n    summary: as it\n"
-    matrix = extended.read(extended.repository(tmp_path, text, lock))
-    for name in (extended.OWN, "alike"):
+    matrix = extended.read_extended(extended.create_repository(tmp_path, text, lock))
+    for name in (extended.OWN_TARGET, "alike"):
         target = matrix.targets[name]
         base = matrix.bases[target.base]
         assert target.user_packages
@@ -71,12 +71,12 @@ def test_rows_keep_tools_and_user_packages_of_published_target(tmp_path: Path) -
 
 def test_row_with_like_may_name_other_gpus(tmp_path: Path) -> None:
     like = extended.MATRIX + "  alike:\n    like: small\n    summary: as it\n"
-    path = extended.repository(tmp_path, like + '    gpu: ["9.0"]\n')
-    assert extended.read(path).targets["alike"].gpu == ("9.0",)
+    path = extended.create_repository(tmp_path, like + '    gpu: ["9.0"]\n')
+    assert extended.read_extended(path).targets["alike"].gpu == ("9.0",)
     text = extended.MATRIX.replace("    extends: small\n", '    extends: small\n    gpu: ["9"]\n')
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        extended.read(path)
+        extended.read_extended(path)
     problems = " ".join(f"{each.message} {each.expected}" for each in caught.value.problems)
     assert "the GPUs are already set" in problems
     assert "a compute capability, such as" in problems
@@ -84,26 +84,28 @@ def test_row_with_like_may_name_other_gpus(tmp_path: Path) -> None:
 
 def test_minimal_row_is_accepted(tmp_path: Path) -> None:
     text = extended.MATRIX.partition("    as_of")[0]
-    target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]
+    target = extended.read_extended(extended.create_repository(tmp_path, text)).targets[
+        extended.OWN_TARGET
+    ]
     assert target.as_of == datetime.date(2025, 6, 20)
     assert target.requires == {}
 
 
 def test_table_shows_pins_of_publisher_and_user(tmp_path: Path) -> None:
-    matrix = extended.read(extended.repository(tmp_path))
+    matrix = extended.read_extended(extended.create_repository(tmp_path))
     (row,) = published.shown_targets(
-        matrix, select(matrix, [extended.OWN], everything=False, arches=[])
+        matrix, select_targets(matrix, [extended.OWN_TARGET], everything=False, arches=[])
     )
     assert row.target.pins == {"torch": "2.6.0", "wandb": "0.20.1"}
 
 
 def test_matrix_without_extensions_is_loaded(tmp_path: Path) -> None:
-    (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
-    matrix = published.load(tmp_path / "matrix.yaml")
-    assert matrix == load(tmp_path / "matrix.yaml")
-    assert published.overlay(matrix, "cu124-vllm") is None
+    (tmp_path / "matrix.yaml").write_text(VALID_MATRIX, encoding="utf-8")
+    matrix = published.load_matrix(tmp_path / "matrix.yaml")
+    assert matrix == load_matrix(tmp_path / "matrix.yaml")
+    assert published.find_overlay(matrix, "cu124-vllm") is None
     with pytest.raises(InputError, match="extends no published target"):
-        published.published(tmp_path / "matrix.yaml")
+        published.published_sources(tmp_path / "matrix.yaml")
 
 
 PROBLEMS = {
@@ -238,11 +240,11 @@ def test_invalid_extension_is_reported_with_location(name: str, tmp_path: Path) 
     text = extended.MATRIX.replace(old, new)
     before = text[: text.index(MARK)]
     with pytest.raises(InputError) as caught:
-        published.load(extended.repository(tmp_path, text.replace(MARK, "")))
+        published.load_matrix(extended.create_repository(tmp_path, text.replace(MARK, "")))
     problems = caught.value.problems
     result = [problem for problem in problems if message in problem.message]
     assert result, [str(problem) for problem in problems]
-    assert result[0].path in (f"targets.{extended.OWN}.{path}", f"targets.{path}")
+    assert result[0].path in (f"targets.{extended.OWN_TARGET}.{path}", f"targets.{path}")
     if name != "a file and a link":  # reported at its place in the file
         assert result[0].line == before.count("\n") + 1
 
@@ -258,7 +260,7 @@ def test_invalid_extension_is_reported_with_location(name: str, tmp_path: Path) 
 def test_mismatched_image_is_refused(image: str, message: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
     with pytest.raises(InputError) as caught:
-        published.load(extended.repository(tmp_path, text))
+        published.load_matrix(extended.create_repository(tmp_path, text))
     assert message in caught.value.problems[0].message
     assert caught.value.problems[0].line == 5
 
@@ -266,19 +268,24 @@ def test_mismatched_image_is_refused(image: str, message: str, tmp_path: Path) -
 @pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
 def test_image_locations_are_read(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
-    assert extended.below(extended.read(extended.repository(tmp_path, text))).image == image
+    assert (
+        extended.published_target(
+            extended.read_extended(extended.create_repository(tmp_path, text))
+        ).image
+        == image
+    )
 
 
 def test_link_outside_repository_is_refused(tmp_path: Path) -> None:
-    path = extended.repository(tmp_path / "ours")
+    path = extended.create_repository(tmp_path / "ours")
     (path.parent / "train.sh").rename(path.parent / "other.sh")
     (path.parent / "train.sh").symlink_to("other.sh")
-    extended.read(path)  # one that stays inside is accepted
+    extended.read_extended(path)  # one that stays inside is accepted
     (path.parent / "other.sh").rename(tmp_path / "other.sh")
     (path.parent / "train.sh").unlink()
     (path.parent / "train.sh").symlink_to("../other.sh")
     with pytest.raises(InputError) as caught:
-        published.load(path)
+        published.load_matrix(path)
     (problem,) = caught.value.problems
     assert (
         f"a symbolic link points to {tmp_path}/other.sh, outside the repository" in problem.message
@@ -290,20 +297,20 @@ def test_link_outside_repository_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["train.sh", "folder/train.sh"])
 def test_circular_links_are_refused(source: str, tmp_path: Path) -> None:
-    path = extended.repository(
+    path = extended.create_repository(
         tmp_path, extended.MATRIX.replace("from: train", f"from: {source[:-3]}")
     )
     (tmp_path / "train.sh").unlink()
     loop = tmp_path / Path(source).parts[0]
     loop.symlink_to(loop.name)
-    matrix = extended.read(path)
+    matrix = extended.read_extended(path)
     with pytest.raises(InputError, match=f"{source}: Too many levels of symbolic links"):
-        extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+        extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
 
 
 def test_published_targets_keep_separate_bases(tmp_path: Path) -> None:
     """Two publishers have bases of the same name but different default indexes."""
-    lock = extended.published()
+    lock = extended.published_lock()
     base = msgspec.structs.replace(lock.base, suite="trixie", python="3.13", glibc="2.41")
     wheels = tuple(
         msgspec.structs.replace(wheel, index="mirror") for wheel in lock.arch[Arch.X86_64].wheels
@@ -315,10 +322,10 @@ def test_published_targets_keep_separate_bases(tmp_path: Path) -> None:
         indexes={"torch": "mirror"},
         arch={Arch.X86_64: msgspec.structs.replace(lock.arch[Arch.X86_64], wheels=wheels)},
     )
-    extended.publish(tmp_path / "published/other", samples.relabelled(other))
+    extended.publish_target(tmp_path / "published/other", samples.with_current_labels(other))
     text = extended.MATRIX.replace("targets:\n", "  other: {lock: published/other}\ntargets:\n")
     text += "  theirs: {extends: other, summary: on the other one}\n"
-    matrix = extended.read(extended.repository(tmp_path, text))
+    matrix = extended.read_extended(extended.create_repository(tmp_path, text))
     bases = {name: matrix.bases[target.base] for name, target in matrix.targets.items()}
     assert (bases["ours"].glibc, bases["theirs"].glibc) == ("2.36", "2.41")
     assert matrix.indexes.keys() >= set(matrix.targets["theirs"].indexes.values())
@@ -328,31 +335,31 @@ def test_system_packages_use_mirrors_of_target_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The base of the other target has the same name but is a registry image."""
-    monkeypatch.setattr(apt, "mirrors", lambda base: base.mirrors)  # not this machine's own
-    lock = extended.published()
+    monkeypatch.setattr(apt, "archive_mirrors", lambda base: base.mirrors)  # not this machine's own
+    lock = extended.published_lock()
     image = f"quay.example/base:1@sha256:{'c' * 64}"
     base = msgspec.structs.replace(lock.base, kind="registry", image=image, packages=())
     other = msgspec.structs.replace(lock, target="another", base=base)
-    extended.publish(tmp_path / "published/another", samples.relabelled(other))
+    extended.publish_target(tmp_path / "published/another", samples.with_current_labels(other))
     text = extended.MATRIX.replace(
         "published:\n", "mirrors: ['https://mirror.example/debian']\npublished:\n"
         "  another: {lock: published/another}\n",
     )  # fmt: skip
-    matrix = extended.read(extended.repository(tmp_path, text))
-    project_lock = msgspec.structs.replace(lock, target=extended.OWN)
-    found = sources.base_of(project_lock, matrix)
+    matrix = extended.read_extended(extended.create_repository(tmp_path, text))
+    project_lock = msgspec.structs.replace(lock, target=extended.OWN_TARGET)
+    found = sources.matrix_base(project_lock, matrix)
     assert isinstance(found, DebianBase)
-    urls = apt.urls(samples.deb("rsync"), found)
+    urls = apt.deb_urls(samples.deb("rsync"), found)
     assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
 
 
 def test_custom_registry_is_read(tmp_path: Path) -> None:
     text = extended.MATRIX + "registry: registry.example.org/team/images\n"
-    path = extended.repository(tmp_path, text)
-    assert extended.read(path).registry == "registry.example.org/team/images"
+    path = extended.create_repository(tmp_path, text)
+    assert extended.read_extended(path).registry == "registry.example.org/team/images"
     path.write_text(text.replace("/team/images", ""), encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        published.load(path)
+        published.load_matrix(path)
     assert caught.value.problems[0].path == "registry"
 
 
@@ -367,7 +374,7 @@ def test_url_with_credentials_is_refused_without_showing_it(
     tmp_path: Path, more: str, place: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        extended.read(extended.repository(tmp_path, extended.MATRIX + more))
+        extended.read_extended(extended.create_repository(tmp_path, extended.MATRIX + more))
     [problem] = caught.value.problems
     assert (problem.path, problem.message) == (place, "the URL contains a user name or password")
     assert "hunter2" not in str(problem)
@@ -375,16 +382,16 @@ def test_url_with_credentials_is_refused_without_showing_it(
 
 def test_index_without_url_is_reported(tmp_path: Path) -> None:
     wheel = msgspec.structs.replace(samples.wheel("flash", "1.0"), index="special")
-    lock = msgspec.structs.replace(extended.published(wheel), indexes={"flash": "special"})
-    path = extended.repository(tmp_path, lock=lock)
+    lock = msgspec.structs.replace(extended.published_lock(wheel), indexes={"flash": "special"})
+    path = extended.create_repository(tmp_path, lock=lock)
     with pytest.raises(InputError) as caught:
-        published.load(path)
+        published.load_matrix(path)
     (problem,) = caught.value.problems
     assert "its flash is from the index special" in problem.message
     assert problem.path == "published.small.lock"
     text = extended.MATRIX + "indexes: {special: {url: 'https://example.org/simple'}}\n"
     path.write_text(text, encoding="utf-8")
-    assert extended.read(path).targets[extended.OWN].indexes == {"flash": "special"}
+    assert extended.read_extended(path).targets[extended.OWN_TARGET].indexes == {"flash": "special"}
 
 
 def test_other_published_target_is_refused(tmp_path: Path) -> None:
@@ -392,25 +399,25 @@ def test_other_published_target_is_refused(tmp_path: Path) -> None:
         "extends: small", "extends: tiny"
     )
     with pytest.raises(InputError, match="is the lock of small, not the lock of tiny") as caught:
-        published.load(extended.repository(tmp_path, text))
+        published.load_matrix(extended.create_repository(tmp_path, text))
     assert "imgbuild init --refresh" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("file", [published.LOCK, published.DIGESTS_FILE])
 def test_missing_published_copy_is_refused(file: str, tmp_path: Path) -> None:
-    path = extended.repository(tmp_path)
+    path = extended.create_repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
     with pytest.raises(
         InputError, match=f"{file}: no such file, although matrix.yaml extends small"
     ):
-        published.load(path)
+        published.load_matrix(path)
 
 
 # -- the schema
 
 
 def test_extension_schema_is_current(golden: Callable[[Path, str], None]) -> None:
-    golden(REPOSITORY / EXTENSION_FILE, published_extension().decode())
+    golden(REPOSITORY / EXTENSION_FILE, extension_schema_bytes().decode())
 
 
 def test_schema_accepts_valid_rows_and_refuses_unknown_keys() -> None:
@@ -430,6 +437,8 @@ def test_row_may_waive_findings_and_vulnerabilities(tmp_path: Path) -> None:
     waive:
       - {{check: calls, package: torch, subject: "torch:*", reason: it is never called}}
 """
-    target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]
+    target = extended.read_extended(extended.create_repository(tmp_path, text)).targets[
+        extended.OWN_TARGET
+    ]
     assert [accepted.id for accepted in target.accept_cves] == ["CVE-2025-32434"]
     assert [waiver.subject for waiver in target.waive] == ["torch:*"]

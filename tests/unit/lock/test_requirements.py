@@ -13,7 +13,7 @@ from tests.support import samples
 
 def test_requirements_have_one_line_with_hash_per_package():
     lock = samples.lock(samples.wheel("trl"))
-    text = requirements.text(lock, Arch.X86_64)
+    text = requirements.requirements_text(lock, Arch.X86_64)
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert lines == [
         f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}"
@@ -23,7 +23,7 @@ def test_requirements_have_one_line_with_hash_per_package():
 
 
 def test_requirements_header_has_install_commands():
-    text = requirements.text(samples.lock(), Arch.X86_64)
+    text = requirements.requirements_text(samples.lock(), Arch.X86_64)
     assert "pip install --no-deps --require-hashes -r requirements-x86_64.txt" in text
 
 
@@ -42,7 +42,7 @@ def test_url_packages_keep_url():
     tree = f"git+https://git.example/demo@{'0' * 40}"
     project = LockedProject(sources={"trl": wheel, "demo": tree}, trees={"demo": "0" * 40})
     resolution = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(built,))
-    text = requirements.text(
+    text = requirements.requirements_text(
         msgspec.structs.replace(lock, project=project, arch={Arch.X86_64: resolution}), Arch.X86_64
     )
     assert f"\ntrl @ {wheel} --hash=sha256:{samples.wheel('trl').sha256}\n" in text
@@ -65,7 +65,7 @@ def test_built_package_has_hashes_of_sdist_and_wheel():
     )
     lock = samples.lock()
     resolution = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(built,))
-    text = requirements.text(
+    text = requirements.requirements_text(
         msgspec.structs.replace(lock, arch={Arch.X86_64: resolution}), Arch.X86_64
     )
     hashes = f"--hash=sha256:{'a' * 64} --hash=sha256:{'b' * 64}"

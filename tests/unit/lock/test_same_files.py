@@ -8,7 +8,7 @@ import msgspec
 
 from imgbuild.lock import extension, same_files
 from imgbuild.lock.lock_file import Lock
-from imgbuild.plan.plan import omitted
+from imgbuild.plan.plan import omitted_paths
 from imgbuild.values import Arch
 from tests.support import extended, samples
 from tests.support.rows import each_row
@@ -18,9 +18,11 @@ CV2 = ("lib/python*/site-packages/cv2/*",)
 
 
 def lock_of(folder: Path, *packages: str) -> Lock:
-    matrix = extended.read(extended.repository(folder))
+    matrix = extended.read_extended(extended.create_repository(folder))
     wheels = [samples.wheel(name, "4.11.0") for name in packages]
-    return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *wheels))
+    return extension.make_lock(
+        matrix, extended.OWN_TARGET, extended.resolve_additions(matrix, *wheels)
+    )
 
 
 @each_row(
@@ -36,11 +38,11 @@ def test_preferred_package_keeps_its_locked_files(
     tmp_path: Path, packages: tuple[str, ...], left_out: list[str]
 ) -> None:
     lock = lock_of(tmp_path, *packages)
-    patterns = omitted(lock.drop, lock.arch[Arch.X86_64].wheels)
+    patterns = omitted_paths(lock.drop, lock.arch[Arch.X86_64].wheels)
     assert sorted(name for name in packages if name in patterns) == sorted(left_out)
     if PLAIN in left_out:
         assert patterns[PLAIN] == CV2
-    assert same_files.drops(lock) == lock.drop[len(lock.drop) - len(left_out) :]
+    assert same_files.duplicate_file_drops(lock) == lock.drop[len(lock.drop) - len(left_out) :]
 
 
 def test_files_of_a_published_package_are_kept(tmp_path: Path) -> None:
@@ -51,5 +53,5 @@ def test_files_of_a_published_package_are_kept(tmp_path: Path) -> None:
         for arch, each in lock.extends.arch.items()
     }
     extends = msgspec.structs.replace(lock.extends, arch=below)
-    (drop,) = same_files.drops(msgspec.structs.replace(lock, extends=extends))
+    (drop,) = same_files.duplicate_file_drops(msgspec.structs.replace(lock, extends=extends))
     assert (drop.package, drop.beside) == (HEADLESS, PLAIN)

@@ -8,9 +8,9 @@ import pytest
 from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock import locked_matrix
-from imgbuild.lock.lock_file import Lock, decode_lock, stale
+from imgbuild.lock.lock_file import Lock, decode_lock, matrix_differences
 from imgbuild.matrix.model import DebianBase, StandalonePython
-from imgbuild.plan.plan import PythonRecipe, VenvRecipe, base_of, plan
+from imgbuild.plan.plan import PythonRecipe, VenvRecipe, base_plan, create_plan
 from imgbuild.values import Arch
 from tests.support import samples, standalone_matrix
 from tests.support.rows import each_row
@@ -47,60 +47,63 @@ def test_interpreter_comes_from_the_archive():
 
 
 def test_python_layer_is_between_base_and_environment():
-    planned = plan(standalone_matrix.lock(), X86)
+    planned = create_plan(standalone_matrix.lock(), X86)
     assert [layer.name for layer in planned.layers[:3]] == ["debian-12", "python", "venv"]
     python, venv = (layer.recipe for layer in planned.layers[1:3])
     assert isinstance(python, PythonRecipe)
     assert isinstance(venv, VenvRecipe)
     assert python.inputs == (archive(),)
     assert (venv.interpreter, venv.python) == ("/opt/python/bin/python3.12", "3.12")
-    assert [layer.name for layer in base_of(planned).layers] == ["debian-12", "python"]
+    assert [layer.name for layer in base_plan(planned).layers] == ["debian-12", "python"]
 
 
 def test_base_of_image_without_path_has_system_folders():
-    planned = plan(standalone_matrix.lock(), X86)
+    planned = create_plan(standalone_matrix.lock(), X86)
     env = tuple(item for item in planned.config.env if not item.startswith("PATH="))
     config = msgspec.structs.replace(planned.config, env=env)
-    base = base_of(msgspec.structs.replace(planned, config=config))
+    base = base_plan(msgspec.structs.replace(planned, config=config))
     assert "PATH=/usr/local/bin:/usr/bin:/bin" in base.config.env
 
 
 def test_python_layer_depends_only_on_archive():
     lock = standalone_matrix.lock()
-    python = plan(lock, X86).layers[1].id
+    python = create_plan(lock, X86).layers[1].id
     renamed = with_python(lock, file="another-name.tar.gz")
     other = with_python(lock, sha256="0" * 64)
-    assert plan(renamed, X86).layers[1].id == python
-    assert plan(other, X86).layers[1].id != python
+    assert create_plan(renamed, X86).layers[1].id == python
+    assert create_plan(other, X86).layers[1].id != python
 
 
 def test_changed_url_release_or_checksum_makes_lock_stale():
     lock = standalone_matrix.lock()
-    assert stale(lock, standalone_matrix.matrix()) == ()
+    assert matrix_differences(lock, standalone_matrix.matrix()) == ()
     right = {X86: archive().sha256}
-    assert stale(lock, standalone_matrix.matrix(source(sha256=right))) == ()
-    (line,) = stale(lock, standalone_matrix.matrix(source(sha256={X86: "0" * 64})))
+    assert matrix_differences(lock, standalone_matrix.matrix(source(sha256=right))) == ()
+    (line,) = matrix_differences(lock, standalone_matrix.matrix(source(sha256={X86: "0" * 64})))
     assert line.startswith(f"x86_64: {archive().file} is locked with sha256 {archive().sha256}")
     moved = {**ARCHIVES, X86: "https://mirror.example/python.tar.gz"}
-    (line,) = stale(lock, standalone_matrix.matrix(source(archives=moved)))
+    (line,) = matrix_differences(lock, standalone_matrix.matrix(source(archives=moved)))
     assert line.startswith("base.standalone.x86_64: ")
     assert any(
         line.startswith("base.python: ")
-        for line in stale(lock, standalone_matrix.matrix(source(version="3.13")))
+        for line in matrix_differences(lock, standalone_matrix.matrix(source(version="3.13")))
     )
 
 
 def test_change_of_python_source_makes_lock_stale():
-    assert any("standalone" in line for line in stale(standalone_matrix.lock(), samples.matrix()))
-    lines = stale(samples.lock(), standalone_matrix.matrix())
+    assert any(
+        "standalone" in line
+        for line in matrix_differences(standalone_matrix.lock(), samples.matrix())
+    )
+    lines = matrix_differences(samples.lock(), standalone_matrix.matrix())
     assert "x86_64: the Python archive is not locked" in lines
 
 
 def test_matrix_of_lock_has_downloaded_checksums():
     lock = standalone_matrix.lock()
-    base = locked_matrix.base_of(lock, ())
+    base = locked_matrix.base_from_lock(lock, ())
     assert isinstance(base, DebianBase)
-    assert base.standalone == source(sha256={X86: archive().sha256})
+    assert base.standalone_python == source(sha256={X86: archive().sha256})
     assert base.python == "3.12"
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.matrix.load import loads
-from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
+from imgbuild.matrix.load import parse_matrix
+from tests.support.matrix_text import (
+    FILE,
+    VALID_MATRIX,
+    break_matrix,
+    check_broken,
+    find_problems,
+    only_problem,
+)
 from tests.support.rows import each_row
 
 TARGET = "targets.cu124-vllm"
@@ -370,45 +377,45 @@ TARGETS = {
 
 @each_row("name", [*SHARED])
 def test_invalid_shared_keys_are_reported(name: str) -> None:
-    check(*SHARED[name])
+    check_broken(*SHARED[name])
 
 
 @each_row("name", [*TARGETS])
 def test_invalid_target_keys_are_reported(name: str) -> None:
-    check(*TARGETS[name])
+    check_broken(*TARGETS[name])
 
 
 def test_secret_is_not_shown_in_error() -> None:
-    text, _, _ = broken(
+    text, _, _ = break_matrix(
         "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'", "url: §https://me:hunter2@x.org/"
     )
-    assert "hunter2" not in str(only(text))
+    assert "hunter2" not in str(only_problem(text))
 
 
 def test_environment_value_with_newline_is_refused() -> None:
-    text, line, column = broken('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: §"1\\n2"')
-    problem = only(text)
+    text, line, column = break_matrix('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: §"1\\n2"')
+    problem = only_problem(text)
     assert (problem.line, problem.column) == (line, column)
     assert "several lines" in problem.message
 
 
 def test_index_of_another_cuda_release_is_refused() -> None:
-    text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
-    problem = only(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
+    text, line, column = break_matrix("indexes: {torch: torch}", "indexes: {torch: §torch}")
+    problem = only_problem(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
     assert (problem.line, problem.column) == (line, column)
     assert problem.message == "this index is for cu126, but the target is for cu124"
 
 
 def test_torch_index_requires_torch_pin() -> None:
-    text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
-    problem = only(text.replace('      torch: "2.6.0"\n', ""))
+    text, line, column = break_matrix("indexes: {torch: torch}", "indexes: {torch: §torch}")
+    problem = only_problem(text.replace('      torch: "2.6.0"\n', ""))
     assert (problem.line, problem.column) == (line - 1, column)
     assert "does not pin torch" in problem.message
 
 
 def test_name_too_long_for_tag_is_refused() -> None:
-    text, line, column = broken("  cu124-vllm:", "  §" + "a" * 129 + ":")
-    problem = only(text)
+    text, line, column = break_matrix("  cu124-vllm:", "  §" + "a" * 129 + ":")
+    problem = only_problem(text)
     assert (problem.line, problem.column, problem.expected) == (
         line,
         column,
@@ -417,14 +424,16 @@ def test_name_too_long_for_tag_is_refused() -> None:
 
 
 def test_matrix_without_targets_is_refused() -> None:
-    text = RIGHT[: RIGHT.index("targets:")] + "targets: {}\n"
-    messages = [problem.message for problem in problems(text)]
+    text = VALID_MATRIX[: VALID_MATRIX.index("targets:")] + "targets: {}\n"
+    messages = [problem.message for problem in find_problems(text)]
     assert "no target is defined" in messages
 
 
 def test_invalid_prefix_is_refused() -> None:
-    text, line, column = broken("prefix: /opt/venv", "prefix: §venv")
-    prefix_problem = next(problem for problem in problems(text) if problem.path == "image.prefix")
+    text, line, column = break_matrix("prefix: /opt/venv", "prefix: §venv")
+    prefix_problem = next(
+        problem for problem in find_problems(text) if problem.path == "image.prefix"
+    )
     assert (prefix_problem.line, prefix_problem.column, prefix_problem.value) == (
         line,
         column,
@@ -434,12 +443,12 @@ def test_invalid_prefix_is_refused() -> None:
 
 def test_standalone_python_requires_archive_for_each_architecture() -> None:
     source = "{version: '3.12', from: standalone, archives: {arm64: 'https://a.example/b.tar.gz'}}"
-    (problem,) = problems(RIGHT.replace('python: "3.11"', f"python: {source}"))
+    (problem,) = find_problems(VALID_MATRIX.replace('python: "3.11"', f"python: {source}"))
     assert (problem.path, problem.value) == (f"{TARGET}.arch[0]", "x86_64")
     assert "debian-12 has no archive of Python for x86_64" in problem.message
     assert problem.expected == "one of arm64"
     source = "{version: '3.12', from: standalone, archives: {}}"
-    (problem,) = problems(RIGHT.replace('python: "3.11"', f"python: {source}"))
+    (problem,) = find_problems(VALID_MATRIX.replace('python: "3.11"', f"python: {source}"))
     assert str(problem.path).endswith("archives")
 
 
@@ -447,7 +456,7 @@ def test_standalone_python_requires_archive_for_each_architecture() -> None:
 def test_unsupported_release_of_standalone_python_is_refused(version: str) -> None:
     archives = "archives: {x86_64: 'https://a.example/b.tar.gz'}"
     source = f"{{version: '{version}', from: standalone, {archives}}}"
-    (problem,) = problems(RIGHT.replace('python: "3.11"', f"python: {source}"))
+    (problem,) = find_problems(VALID_MATRIX.replace('python: "3.11"', f"python: {source}"))
     assert (problem.path, problem.value) == ("bases.debian-12.python.version", version)
     assert problem.message == f"a standalone Python {version} is not supported"
     assert problem.expected == "one of 3.10, 3.11, 3.12, 3.13, 3.14"
@@ -456,8 +465,8 @@ def test_unsupported_release_of_standalone_python_is_refused(version: str) -> No
 @pytest.mark.parametrize("folder", ["/opt/python", "/opt/python/venv", "/opt"])
 def test_image_folders_overlapping_standalone_python_are_refused(folder: str) -> None:
     source = "{version: '3.12', from: standalone, archives: {x86_64: 'https://a.example/b.tar.gz'}}"
-    text = RIGHT.replace('python: "3.11"', f"python: {source}")
-    (problem,) = problems(text.replace("workdir: /workspace", f"workdir: {folder}"))
+    text = VALID_MATRIX.replace('python: "3.11"', f"python: {source}")
+    (problem,) = find_problems(text.replace("workdir: /workspace", f"workdir: {folder}"))
     assert (problem.path, problem.value) == ("image.workdir", folder)
     assert "/opt/python is the folder of the standalone Python" in problem.message
 
@@ -465,26 +474,31 @@ def test_image_folders_overlapping_standalone_python_are_refused(folder: str) ->
 def test_user_packages_need_pip_and_uv() -> None:
     old = "    requires:\n      setuptools: {reason: triton imports it}\n"
     added = f"    user_packages: true\n{old}"
-    (problem,) = problems(RIGHT.replace(old, added))
+    (problem,) = find_problems(VALID_MATRIX.replace(old, added))
     assert (problem.path, problem.value) == (f"{TARGET}.user_packages", "True")
     assert problem.message == "the target does not require uv"
     assert problem.expected == "uv under requires"
-    loads(RIGHT.replace(old, f"{added}      uv: {{reason: people add packages}}\n").encode(), FILE)
-    (problem,) = problems(RIGHT.replace(old, added).replace("pip: {reason:", "uv: {reason:"))
+    parse_matrix(
+        VALID_MATRIX.replace(old, f"{added}      uv: {{reason: people add packages}}\n").encode(),
+        FILE,
+    )
+    (problem,) = find_problems(
+        VALID_MATRIX.replace(old, added).replace("pip: {reason:", "uv: {reason:")
+    )
     assert problem.message == "the target does not require pip"
 
 
 def test_user_packages_need_a_base_of_debian_packages() -> None:
-    base = RIGHT[RIGHT.index("    kind: debian") : RIGHT.index("image:\n")]
+    base = VALID_MATRIX[VALID_MATRIX.index("    kind: debian") : VALID_MATRIX.index("image:\n")]
     registry = (
         "    kind: registry\n    image: example.org/python:3.11@sha256:" + "0" * 64 + "\n"
         '    python: "3.11"\n    glibc: "2.36"\n'
     )
-    text = RIGHT.replace(base, registry).replace(
+    text = VALID_MATRIX.replace(base, registry).replace(
         "requires:\n  pip: {", "requires:\n  uv: {reason: people add packages}\n  pip: {"
     )
-    loads(text.encode(), FILE)
-    (problem,) = problems(text.replace("    cuda:", "    user_packages: true\n    cuda:"))
+    parse_matrix(text.encode(), FILE)
+    (problem,) = find_problems(text.replace("    cuda:", "    user_packages: true\n    cuda:"))
     assert problem.path == f"{TARGET}.user_packages"
     assert problem.message == "the base debian-12 comes from a registry"
     assert problem.expected == "a base of Debian packages"

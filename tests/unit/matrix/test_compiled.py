@@ -9,9 +9,9 @@ import pytest
 
 from imgbuild.lock import published
 from imgbuild.matrix import load
-from tests.support.source_code import ROOT, module_of
+from tests.support.source_code import ROOT, import_script
 
-SETUP = module_of(ROOT / "setup.py")
+SETUP = import_script(ROOT / "setup.py")
 
 
 @pytest.fixture
@@ -24,12 +24,14 @@ def catalogue(tmp_path: Path) -> Path:
 
 
 def test_json_and_yaml_matrix_are_equal(catalogue: Path) -> None:
-    assert load.compiled(catalogue) == load.loads(catalogue.read_bytes(), "matrix.yaml")
+    assert load.load_compiled_matrix(catalogue) == load.parse_matrix(
+        catalogue.read_bytes(), "matrix.yaml"
+    )
 
 
 def test_json_of_another_file_is_not_used(catalogue: Path) -> None:
     catalogue.write_bytes(catalogue.read_bytes() + b"# changed\n")
-    assert load.compiled(catalogue) is None
+    assert load.load_compiled_matrix(catalogue) is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
@@ -38,16 +40,16 @@ def test_invalid_json_falls_back_to_yaml(catalogue: Path, content: bytes | None)
     file.unlink()
     if content is not None:
         file.write_bytes(content)
-    assert load.compiled(catalogue) is None
+    assert load.load_compiled_matrix(catalogue) is None
 
 
 def test_json_is_used_only_for_catalogue(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         pytest.fail("the YAML file was parsed")
 
-    project = published.load(catalogue)
-    monkeypatch.setattr(published, "parse", refuse)
+    project = published.load_matrix(catalogue)
+    monkeypatch.setattr(published, "parse_yaml", refuse)
     with pytest.raises(pytest.fail.Exception):
-        published.load(catalogue)
+        published.load_matrix(catalogue)
     monkeypatch.setattr(published, "CATALOGUE", catalogue.parent)
-    assert published.load(catalogue) == project
+    assert published.load_matrix(catalogue) == project

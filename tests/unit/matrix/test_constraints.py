@@ -20,26 +20,26 @@ TRITON = entry("==3.2.0", "setuptools", "triton", missing=True, check="imports")
 
 
 def test_entry_is_violated_only_in_its_range_by_another_package():
-    assert entry().violated({"trl": "1.16.0", "vllm": "0.8.5.post1"})
-    assert not entry().violated({"trl": "0.26.2", "vllm": "0.8.5.post1"})
-    assert not entry().violated({"trl": "1.16.0", "vllm": "0.11.1"})
-    assert not entry().violated({"trl": "1.16.0"})  # optional, and not there
-    assert not entry().violated({"vllm": "0.8.5.post1"})
+    assert entry().is_violated({"trl": "1.16.0", "vllm": "0.8.5.post1"})
+    assert not entry().is_violated({"trl": "0.26.2", "vllm": "0.8.5.post1"})
+    assert not entry().is_violated({"trl": "1.16.0", "vllm": "0.11.1"})
+    assert not entry().is_violated({"trl": "1.16.0"})  # optional, and not there
+    assert not entry().is_violated({"vllm": "0.8.5.post1"})
 
 
 def test_missing_entry_requires_package():
-    assert TRITON.violated({"triton": "3.2.0"})
-    assert not TRITON.violated({"triton": "3.2.0", "setuptools": "80.9.0"})
-    assert constraints.violations([TRITON, entry()], {"triton": "3.2.0"}) == (TRITON,)
+    assert TRITON.is_violated({"triton": "3.2.0"})
+    assert not TRITON.is_violated({"triton": "3.2.0", "setuptools": "80.9.0"})
+    assert constraints.violated_constraints([TRITON, entry()], {"triton": "3.2.0"}) == (TRITON,)
 
 
 def test_unused_code_adds_no_constraint():
     relu = entry("==0.19.3", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Relu")
     versions = {"deepspeed": "0.19.3", "torch": "2.11.0"}
-    assert not relu.violated(versions)
-    assert not relu.concerns(versions)
-    assert constraints.required([relu], "deepspeed", "0.19.3", versions) == ()
-    assert relu.describes("0.19.3")
+    assert not relu.is_violated(versions)
+    assert not relu.applies_to(versions)
+    assert constraints.added_requirements([relu], "deepspeed", "0.19.3", versions) == ()
+    assert relu.contains_version("0.19.3")
     assert str(relu) == "deepspeed==0.19.3: no version of torch is compatible (a.py, torch.nn:Relu)"
 
 
@@ -47,28 +47,28 @@ def test_entries_for_unused_code_are_merged_only_for_the_same_name():
     relu = entry("==1", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Relu")
     other = entry("==1", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Gelu")
     bound = entry("==1", "torch<3", "deepspeed")
-    merged = constraints.merge([bound, relu], [other, relu])
+    merged = constraints.merge_constraints([bound, relu], [other, relu])
     assert {(each.unused, each.name) for each in merged} == {
         (False, ""),
         (True, "torch.nn:Relu"),
         (True, "torch.nn:Gelu"),
     }
-    text = constraints.encode(merged)
-    assert constraints.loads(text, "constraints.yaml") == merged
+    text = constraints.encode_constraints(merged)
+    assert constraints.parse_constraints(text, "constraints.yaml") == merged
 
 
 def test_prereleases_are_ordered_as_in_packaging():
     five = entry("==0.8.5.post1", "transformers<5", "vllm")
-    assert five.violated({"vllm": "0.8.5.post1", "transformers": "5.0.0rc1"})
-    assert not five.violated({"vllm": "0.8.5.post1", "transformers": "4.57.6"})
+    assert five.is_violated({"vllm": "0.8.5.post1", "transformers": "5.0.0rc1"})
+    assert not five.is_violated({"vllm": "0.8.5.post1", "transformers": "4.57.6"})
 
 
 def test_constraints_require_only_present_packages():
     entries = [entry(), TRITON, entry(needs="transformers<5")]
-    assert constraints.required(entries, "trl", "1.0.0", ()) == ()
-    assert constraints.required(entries, "trl", "1.0.0", {"vllm"}) == ("vllm>=0.11.1",)
-    assert constraints.required(entries, "trl", "0.26.2", {"vllm"}) == ()
-    assert constraints.required(entries, "triton", "3.2.0", ()) == ("setuptools",)
+    assert constraints.added_requirements(entries, "trl", "1.0.0", ()) == ()
+    assert constraints.added_requirements(entries, "trl", "1.0.0", {"vllm"}) == ("vllm>=0.11.1",)
+    assert constraints.added_requirements(entries, "trl", "0.26.2", {"vllm"}) == ()
+    assert constraints.added_requirements(entries, "triton", "3.2.0", ()) == ("setuptools",)
 
 
 @each_row(
@@ -88,39 +88,41 @@ def test_constraints_require_only_present_packages():
 )
 def test_adjacent_ranges_are_merged(first, two, ranges):
     for pair in ((first, two), (two, first)):
-        merged = constraints.merge([entry(pair[0])], [entry(pair[1])])
+        merged = constraints.merge_constraints([entry(pair[0])], [entry(pair[1])])
         assert sorted(item.versions for item in merged) in (sorted(ranges), sorted({first, two}))
         assert len(merged) == len(ranges)
 
 
 def test_stricter_entry_replaces_the_weaker_entry():
     loose, tight = entry(needs="transformers<5"), entry(needs="transformers<4.54")
-    assert constraints.merge([loose], [tight]) == (tight,)
-    assert constraints.merge([tight], [loose]) == (tight,)
+    assert constraints.merge_constraints([loose], [tight]) == (tight,)
+    assert constraints.merge_constraints([tight], [loose]) == (tight,)
     excluding, bound = entry(needs="transformers!=5.1"), entry(needs="transformers<5")
     assert (
-        constraints.merge([excluding], [bound])
-        == constraints.merge([bound], [excluding])
+        constraints.merge_constraints([excluding], [bound])
+        == constraints.merge_constraints([bound], [excluding])
         == (bound,)
     )
     other = entry(needs="transformers!=4.1")
-    assert set(constraints.merge([other], [bound])) == {other, bound}
+    assert set(constraints.merge_constraints([other], [bound])) == {other, bound}
     below = entry("==0.10.0", "transformers<4.40")
-    assert set(constraints.merge([tight], [below])) == {tight, below}
+    assert set(constraints.merge_constraints([tight], [below])) == {tight, below}
 
 
 def test_entries_that_together_allow_all_versions_are_not_merged():
-    assert len(constraints.merge([entry("<3")], [entry(">2")])) == 2
+    assert len(constraints.merge_constraints([entry("<3")], [entry(">2")])) == 2
 
 
 def test_widened_entry_replaces_the_entries_it_covers():
     entries = [entry("==0.28.0"), entry("==1.0.0"), entry("==1.9.2")]
-    (merged,) = constraints.merge(entries, [entry(">=0.27,<=1.16.0", file="trl/a.py", line=4)])
+    (merged,) = constraints.merge_constraints(
+        entries, [entry(">=0.27,<=1.16.0", file="trl/a.py", line=4)]
+    )
     assert (merged.versions, merged.file) == (">=0.27,<=1.16.0", "trl/a.py")
 
 
 def test_entries_for_different_bounds_or_packages_are_not_merged():
-    entries = constraints.merge(
+    entries = constraints.merge_constraints(
         [entry(needs="vllm>=0.11.1")],
         [entry(needs="vllm<0.20"), entry(needs="torch<2.9"), entry(package="verl")],
     )
@@ -137,7 +139,7 @@ def test_constraints_file_has_one_line_per_entry_after_round_trip(tmp_path):
         read_in="1.16.0",
         against="0.8.5.post1",
     )
-    text = constraints.encode([full, TRITON]).decode()
+    text = constraints.encode_constraints([full, TRITON]).decode()
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
         "version: 1",
         "constraints:",
@@ -152,19 +154,22 @@ def test_constraints_file_has_one_line_per_entry_after_round_trip(tmp_path):
             'against: "0.8.5.post1"}'
         ),
     ]
-    assert constraints.loads(text.encode(), "x") == (TRITON, full)
-    assert constraints.encode(constraints.loads(text.encode(), "x")).decode() == text
+    assert constraints.parse_constraints(text.encode(), "x") == (TRITON, full)
+    assert (
+        constraints.encode_constraints(constraints.parse_constraints(text.encode(), "x")).decode()
+        == text
+    )
 
 
 def test_missing_or_empty_constraints_file_has_no_entries(tmp_path):
-    assert constraints.read(tmp_path) == ()
+    assert constraints.read_constraints(tmp_path) == ()
     add_constraints(tmp_path, [], Store.open(tmp_path / "cache"))
-    assert constraints.read(tmp_path) == ()
+    assert constraints.read_constraints(tmp_path) == ()
 
 
 def test_texts_that_look_like_other_yaml_types_survive_round_trip():
     odd = entry(name="on", file="a b.py", check="null", needs="yes-no>=1")
-    assert constraints.loads(constraints.encode([odd]), "x") == (odd,)
+    assert constraints.parse_constraints(constraints.encode_constraints([odd]), "x") == (odd,)
 
 
 @each_row(
@@ -183,7 +188,7 @@ def test_texts_that_look_like_other_yaml_types_survive_round_trip():
 def test_invalid_entry_error_has_file_and_line(row, path, words):
     data = f"version: 1\nconstraints:\n  - {{package: a, versions: ==1, needs: b<1}}\n  - {row}\n"
     with pytest.raises(InputError) as caught:
-        constraints.loads(data.encode(), "images/constraints.yaml")
+        constraints.parse_constraints(data.encode(), "images/constraints.yaml")
     (problem,) = caught.value.problems
     assert (problem.file, problem.line) == ("images/constraints.yaml", 4)
     assert path in f"{problem.path} {problem.message}"
@@ -194,7 +199,7 @@ def test_invalid_types_and_entries_are_reported_together():
     data = b"version: 1\nconstraints:\n  - {package: a, versions: ==1, needs: [b]}\n"
     data += b"  - {package: a, versions: '>>1', needs: b<1}\n"
     with pytest.raises(InputError) as caught:
-        constraints.loads(data, "images/constraints.yaml")
+        constraints.parse_constraints(data, "images/constraints.yaml")
     assert [(problem.path, problem.source) for problem in caught.value.problems] == [
         ("constraints[0].needs", "  - {package: a, versions: ==1, needs: [b]}"),
         ("constraints[1].versions", "  - {package: a, versions: '>>1', needs: b<1}"),
@@ -212,5 +217,5 @@ def test_concurrent_processes_lose_no_constraints(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    stored = constraints.read(tmp_path / "images")
+    stored = constraints.read_constraints(tmp_path / "images")
     assert {item.versions for item in stored} == {f"=={number}" for number in range(6)}

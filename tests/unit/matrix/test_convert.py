@@ -10,12 +10,12 @@ from imgbuild.ci.settings import CiFile
 from imgbuild.matrix import constraints, convert
 from imgbuild.matrix.extension import Extensions
 from imgbuild.matrix.model import Matrix
-from tests.support.matrix_text import RIGHT, problems
+from tests.support.matrix_text import VALID_MATRIX, find_problems
 from tests.support.rows import each_row
 
 TARGET = "targets.cu124-vllm"
-BASES = RIGHT[RIGHT.index("bases:\n") : RIGHT.index("image:\n")]
-INDEXES = RIGHT[RIGHT.index("indexes:\n") : RIGHT.index("default_index:")]
+BASES = VALID_MATRIX[VALID_MATRIX.index("bases:\n") : VALID_MATRIX.index("image:\n")]
+INDEXES = VALID_MATRIX[VALID_MATRIX.index("indexes:\n") : VALID_MATRIX.index("default_index:")]
 SAMPLER = "      VLLM_USE_FLASHINFER_SAMPLER: {reason: a sampler of our own}\n"
 
 # The replaced text, its replacement, and the only problem: its path and message. Each would cause
@@ -57,21 +57,21 @@ CONSEQUENCES = {
 @each_row("name", CONSEQUENCES)
 def test_consequences_of_invalid_value_are_not_reported(name: str) -> None:
     old, new, path, message = CONSEQUENCES[name]
-    assert RIGHT.count(old) == 1
-    (problem,) = problems(RIGHT.replace(old, new))
+    assert VALID_MATRIX.count(old) == 1
+    (problem,) = find_problems(VALID_MATRIX.replace(old, new))
     assert problem.path == path
     assert problem.message.startswith(message)
 
 
 def test_other_values_of_invalid_row_are_checked() -> None:
     text = (
-        RIGHT.replace('cuda: "12.4"', "cuda: {}")
+        VALID_MATRIX.replace('cuda: "12.4"', "cuda: {}")
         .replace("base: debian-12", "base: debian-13")
         .replace('vllm: "0.8.5.post1"', "vllm: 0.8.x")
         .replace("      - {package: trl", "      - [trl]\n      - {package: trl")
         .replace("paths: [lib/a]", "paths: [../a]")
     )
-    assert [(problem.path, problem.message) for problem in problems(text)] == [
+    assert [(problem.path, problem.message) for problem in find_problems(text)] == [
         (f"{TARGET}.base", "unknown base"),
         (f"{TARGET}.cuda", "not text"),
         (f"{TARGET}.pins.vllm", "not a version"),
@@ -82,8 +82,8 @@ def test_other_values_of_invalid_row_are_checked() -> None:
 
 def test_security_archive_url_with_credentials_is_refused() -> None:
     address = "https://me:hunter2@example.org/security"
-    text = RIGHT.replace("g++]", f"g++]\n    security: ['{address}']")
-    (problem,) = problems(text)
+    text = VALID_MATRIX.replace("g++]", f"g++]\n    security: ['{address}']")
+    (problem,) = find_problems(text)
     assert problem.path == "bases.debian-12.security[0]"
     assert problem.message == "the URL contains a user name or password"
     assert "hunter2" not in str(problem)
@@ -116,7 +116,7 @@ READ = {
 STRUCTURE = (inspect.Metadata, inspect.StructType, inspect.UnionType, inspect.NoneType)
 
 
-@each_row("kind", [Matrix, Extensions, CiFile, constraints._File])
+@each_row("kind", [Matrix, Extensions, CiFile, constraints._ConstraintsFile])
 def test_reader_checks_all_type_constraints(kind: type) -> None:
     for part in _parts(inspect.type_info(kind)):
         assert type(part) in {*convert._SCALARS, *STRUCTURE, inspect.DictType, inspect.VarTupleType}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from imgbuild.lock.lock_file import requirements
-from imgbuild.matrix.load import loads
-from tests.support.matrix_text import FILE, RIGHT, check, only
+from imgbuild.lock.lock_file import required_specifiers
+from imgbuild.matrix.load import parse_matrix
+from tests.support.matrix_text import FILE, VALID_MATRIX, check_broken, only_problem
 from tests.support.rows import each_row
 
 SETS = """\
@@ -17,28 +17,31 @@ extras:
     wandb: {reason: reports of the trainers, source: [docs/extras.md]}
 layers:
 """
-WITH = RIGHT.replace("layers:\n", SETS).replace(
+WITH = VALID_MATRIX.replace("layers:\n", SETS).replace(
     "    requires:\n      setuptools", "    extras: [rl]\n    requires:\n      setuptools"
 )
 
 
 def test_target_entries_override_its_extras() -> None:
-    matrix = loads(WITH.encode(), FILE)
+    matrix = parse_matrix(WITH.encode(), FILE)
     target = matrix.targets["cu124-vllm"]
     assert {name: extra.spec for name, extra in matrix.requirements_of(target).items()} == {
         "peft": ">=0.18", "trl": "", "setuptools": "",
     }  # fmt: skip
-    assert requirements(matrix, "cu124-vllm") == {
+    assert required_specifiers(matrix, "cu124-vllm") == {
         "peft": ">=0.18", "pip": "", "setuptools": "", "torch": "==2.6.0", "trl": "==0.18.2",
         "vllm": "==0.8.5.post1",
     }  # fmt: skip
 
 
 def test_target_without_extras_is_unchanged() -> None:
-    plain, beside = loads(RIGHT.encode(), FILE), RIGHT.replace("layers:\n", SETS)
-    assert requirements(loads(beside.encode(), FILE), "cu124-vllm") == requirements(
-        plain, "cu124-vllm"
+    plain, beside = (
+        parse_matrix(VALID_MATRIX.encode(), FILE),
+        VALID_MATRIX.replace("layers:\n", SETS),
     )
+    assert required_specifiers(
+        parse_matrix(beside.encode(), FILE), "cu124-vllm"
+    ) == required_specifiers(plain, "cu124-vllm")
 
 
 @each_row(
@@ -52,13 +55,13 @@ def test_target_without_extras_is_unchanged() -> None:
 )
 def test_invalid_extras_error_has_location(old: str, new: str, path: str, message: str) -> None:
     assert old in WITH
-    problem = only(WITH.replace(old, new))
+    problem = only_problem(WITH.replace(old, new))
     assert problem.path == path
     assert message in problem.message
 
 
 def test_extras_reference_without_sets_is_refused() -> None:
-    check(
+    check_broken(
         "    requires:\n      setuptools",
         "    extras: [§rl]\n    requires:\n      setuptools",
         (

@@ -8,11 +8,11 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.load import loads
-from imgbuild.matrix.model import Flashinfer, Variable, Wanted
+from imgbuild.matrix.load import parse_matrix
+from imgbuild.matrix.model import Flashinfer, RequiredPackage, Variable
 from imgbuild.values import Arch
 from tests.support import samples
-from tests.support.matrix_text import FILE, RIGHT, broken, only
+from tests.support.matrix_text import FILE, VALID_MATRIX, break_matrix, only_problem
 
 OFF = '    flashinfer: {mode: "off", reason: there is no wheel}'
 TOOLKIT = "/opt/venv/lib/python3.11/site-packages/nvidia/cu13"
@@ -52,7 +52,7 @@ def test_every_mode_variable_has_a_source(mode: str) -> None:
     settings = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
     matrix = samples.matrix(cuda="13.0", flashinfer=settings)
     target, base = matrix.targets["small"], matrix.bases[matrix.targets["small"].base]
-    variables = flashinfer.environment(target, matrix.image, base)
+    variables = flashinfer.mode_environment(target, matrix.image, base)
     assert variables
     assert [name for name, variable in variables.items() if not variable.source] == []
 
@@ -79,7 +79,7 @@ def test_mode_off_excludes_cubins() -> None:
 
 
 def test_entries_in_a_row_override_the_mode() -> None:
-    nvcc = {"nvidia-cuda-nvcc": Wanted(spec="==13.0.88", reason=samples.REASON)}
+    nvcc = {"nvidia-cuda-nvcc": RequiredPackage(spec="==13.0.88", reason=samples.REASON)}
     env = {"CUDA_HOME": Variable(value="/usr/local/cuda", reason=samples.REASON)}
     lock = locked("jit", requires=nvcc, env=env)
     assert lock.requirements["nvidia-cuda-nvcc"] == "==13.0.88"
@@ -87,41 +87,43 @@ def test_entries_in_a_row_override_the_mode() -> None:
 
 
 def test_required_flashinfer_with_mode_off_is_refused() -> None:
-    text, line, column = broken('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
+    text, line, column = break_matrix('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
     text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
-    problem = only(text)
+    problem = only_problem(text)
     assert (problem.line, problem.column) == (line + 1, column)
     assert problem.message == "FlashInfer is off, but the target requires flashinfer-python"
 
 
 def test_compiler_and_its_location_come_from_mode_jit() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
-    text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
-    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
+    text = VALID_MATRIX.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
+    assert parse_matrix(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
 
 
 def test_mode_jit_with_precompiled_wheel_is_refused() -> None:
-    text, line, column = broken(OFF, "    flashinfer: {mode: §jit, reason: compiled at first use}")
+    text, line, column = break_matrix(
+        OFF, "    flashinfer: {mode: §jit, reason: compiled at first use}"
+    )
     text = text.replace('cuda: "12.4"', 'cuda: "13.0"')
     text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-python: torch}")
-    problem = only(text)
+    problem = only_problem(text)
     assert (problem.line, problem.column) == (line, column)
     assert "index of precompiled kernels" in problem.message
 
 
 def test_mode_jit_accepts_kernel_cache_package() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
-    text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
+    text = VALID_MATRIX.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
     text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-jit-cache: torch}")
-    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
+    assert parse_matrix(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
 
 
 def test_variable_contradicting_mode_off_is_refused() -> None:
-    text, line, column = broken(
+    text, line, column = break_matrix(
         "      VLLM_USE_V1: {", "      VLLM_USE_FLASHINFER_SAMPLER: §{value: '1', reason: faster}\n"
         "      VLLM_USE_V1: {",
     )  # fmt: skip
-    problem = only(text.replace("faster", "it is faster"))
+    problem = only_problem(text.replace("faster", "it is faster"))
     assert (problem.line, problem.column) == (line, column)
     assert "FlashInfer is off" in problem.message
 
@@ -129,14 +131,14 @@ def test_variable_contradicting_mode_off_is_refused() -> None:
 def test_flashinfer_packages_with_different_versions_are_refused() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
     pins = 'flashinfer-python: §"0.6.12"\n      flashinfer-cubin: "0.6.11"'
-    text, line, column = broken('trl: "0.18.2"', f'trl: "0.18.2"\n      {pins}')
-    problem = only(text.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"'))
+    text, line, column = break_matrix('trl: "0.18.2"', f'trl: "0.18.2"\n      {pins}')
+    problem = only_problem(text.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"'))
     assert (problem.line, problem.column) == (line, column)
     assert problem.value == "0.6.11 and 0.6.12"
 
 
 def test_mode_variable_in_row_is_refused() -> None:
-    text, line, column = broken("      VLLM_USE_V1: {", "      §IMGBUILD_FLASHINFER: {")
-    problem = only(text)
+    text, line, column = break_matrix("      VLLM_USE_V1: {", "      §IMGBUILD_FLASHINFER: {")
+    problem = only_problem(text)
     assert (problem.line, problem.column) == (line, column)
     assert "imgbuild sets this variable" in problem.message

@@ -13,9 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imgbuild.errors import InputError
-from imgbuild.matrix.load import load, loads
+from imgbuild.matrix.load import load_matrix, parse_matrix
 from imgbuild.matrix.model import Matrix
-from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.support.matrix_text import (
+    FILE,
+    VALID_MATRIX,
+    break_matrix,
+    check_broken,
+    find_problems,
+    only_problem,
+)
 from tests.support.rows import each_row
 
 REPOSITORY = Path(__file__).parents[3]
@@ -227,25 +234,27 @@ SCALARS = {
 
 @each_row("name", [*STRUCTURE])
 def test_matrix_structure_is_checked(name: str) -> None:
-    check(*STRUCTURE[name])
+    check_broken(*STRUCTURE[name])
 
 
 @each_row("name", [*SCALARS])
 def test_scalar_types_are_checked(name: str) -> None:
-    check(*SCALARS[name])
+    check_broken(*SCALARS[name])
 
 
 def test_valid_matrix_is_loaded() -> None:
-    matrix = loads(RIGHT.encode(), FILE)
+    matrix = parse_matrix(VALID_MATRIX.encode(), FILE)
     assert matrix.targets["cu124-vllm"].as_of == datetime.date(2025, 6, 20)
     assert matrix.indexes["main"].url is None
 
 
 def test_unquoted_scalars_are_read_as_text() -> None:
-    plain = RIGHT.replace('torch: "2.6.0"', "torch: 2.10").replace('cuda: "12.4"', "cuda: 12.4")
+    plain = VALID_MATRIX.replace('torch: "2.6.0"', "torch: 2.10").replace(
+        'cuda: "12.4"', "cuda: 12.4"
+    )
     plain = plain.replace('mode: "off"', "mode: off").replace('value: "1"', "value: 0x10")
     plain = plain.replace("summary: an old image", "summary: 1e3")
-    target = loads(plain.encode(), FILE).targets["cu124-vllm"]
+    target = parse_matrix(plain.encode(), FILE).targets["cu124-vllm"]
     assert target.pins["torch"] == "2.10"
     assert (target.cuda, target.flashinfer.mode, target.summary) == ("12.4", "off", "1e3")
     assert target.env["VLLM_USE_V1"].value == "0x10"
@@ -253,13 +262,13 @@ def test_unquoted_scalars_are_read_as_text() -> None:
 
 def test_all_problems_are_reported_in_file_order() -> None:
     text = (
-        RIGHT.replace("default_index: main", "default_index: mian")
+        VALID_MATRIX.replace("default_index: main", "default_index: mian")
         .replace("suite: bookworm", "suit: bookworm")
         .replace("uid: 1000", "uid: zero")
         .replace("base: debian-12", "base: debian-13")
         .replace("arch: [x86_64]", "arch: [x86]")
     )
-    matrix_problems = problems(text)
+    matrix_problems = find_problems(text)
     assert [(problem.path, problem.nearest) for problem in matrix_problems] == [
         ("bases.debian-12.suit", "suite"),  # unknown keys are first
         ("default_index", "main"),
@@ -280,9 +289,9 @@ def test_all_problems_are_reported_in_file_order() -> None:
     ],
 )
 def test_consequences_of_misspelt_key_are_not_reported(old: str, new: str) -> None:
-    text, line, column = broken(old, new)
+    text, line, column = break_matrix(old, new)
     matrix_problems = [
-        problem for problem in problems(text) if problem.path != "targets.cu124-vllm.waived"
+        problem for problem in find_problems(text) if problem.path != "targets.cu124-vllm.waived"
     ]
     assert [(problem.message, problem.line, problem.column) for problem in matrix_problems] == [
         ("unknown key", line, column)
@@ -290,22 +299,24 @@ def test_consequences_of_misspelt_key_are_not_reported(old: str, new: str) -> No
 
 
 def test_value_of_misspelt_key_is_checked() -> None:
-    text = RIGHT.replace('    pins:\n      torch: "2.6.0"', '    pinns:\n      torch: "2.06.0"')
-    assert [problem.path for problem in problems(text)] == [
+    text = VALID_MATRIX.replace(
+        '    pins:\n      torch: "2.6.0"', '    pinns:\n      torch: "2.06.0"'
+    )
+    assert [problem.path for problem in find_problems(text)] == [
         "targets.cu124-vllm.pinns",
         "targets.cu124-vllm.pins.torch",
     ]
 
 
 def test_problem_has_source_line() -> None:
-    text, line, _ = broken("base: debian-12", "base: §debain-12")
-    problem = only(text)
+    text, line, _ = break_matrix("base: debian-12", "base: §debain-12")
+    problem = only_problem(text)
     assert problem.source == text.splitlines()[line - 1] == "    base: debain-12"
 
 
 def test_problem_text_has_one_line() -> None:
-    text, line, column = broken("base: debian-12", "base: §debain-12")
-    assert str(only(text)) == (
+    text, line, column = break_matrix("base: debian-12", "base: §debain-12")
+    assert str(only_problem(text)) == (
         f"bad.yaml:{line}:{column}: targets.cu124-vllm.base: unknown base (found debain-12);"
         " expected one of debian-12; did you mean debian-12?"
     )
@@ -313,7 +324,7 @@ def test_problem_text_has_one_line() -> None:
 
 def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file") as caught:
-        load(tmp_path / "none.yaml")
+        load_matrix(tmp_path / "none.yaml")
     assert caught.value.hint is not None
     assert "--matrix" in caught.value.hint
 
@@ -321,13 +332,13 @@ def test_unreadable_file_is_reported(tmp_path: Path) -> None:
 def test_project_matrix_matches_other_yaml_parsers() -> None:
     path = REPOSITORY / "matrix.yaml"
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert loads(path.read_bytes(), str(path)) == msgspec.convert(plain, Matrix)
+    assert parse_matrix(path.read_bytes(), str(path)) == msgspec.convert(plain, Matrix)
 
 
 def test_wheel_folder_is_relative_to_matrix(tmp_path: Path) -> None:
-    text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:a b/{cuda_tag}'}\n")
+    text = VALID_MATRIX.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:a b/{cuda_tag}'}\n")
     (tmp_path / "matrix.yaml").write_text(text, encoding="utf-8")
-    indexes = load(tmp_path / "matrix.yaml").indexes
+    indexes = load_matrix(tmp_path / "matrix.yaml").indexes
     assert indexes["own"].url == f"file://{tmp_path}/a%20b/{{cuda_tag}}/"
     assert indexes["main"].url is None
 
@@ -335,12 +346,15 @@ def test_wheel_folder_is_relative_to_matrix(tmp_path: Path) -> None:
 def test_wheel_folder_below_non_utf8_path_is_accepted(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"wh\xe9re")
     folder.mkdir()
-    text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:wheels'}\n")
+    text = VALID_MATRIX.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:wheels'}\n")
     (folder / "matrix.yaml").write_text(text, encoding="utf-8")
-    assert load(folder / "matrix.yaml").indexes["own"].url == f"file://{tmp_path}/wh%E9re/wheels/"
+    assert (
+        load_matrix(folder / "matrix.yaml").indexes["own"].url
+        == f"file://{tmp_path}/wh%E9re/wheels/"
+    )
 
 
-LINES = RIGHT.splitlines()
+LINES = VALID_MATRIX.splitlines()
 
 
 @settings(deadline=None, max_examples=50)
@@ -364,7 +378,7 @@ def test_arbitrary_text_is_read_or_refused_with_location(
     text = "\n".join([*LINES[:number], *changed, *LINES[number + 1 :]])
     refusal = None
     try:
-        assert isinstance(loads(text.encode("utf-8", "surrogatepass"), FILE), Matrix)
+        assert isinstance(parse_matrix(text.encode("utf-8", "surrogatepass"), FILE), Matrix)
     except InputError as error:
         refusal = error
     if refusal is not None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import msgspec
 
 from imgbuild.lock import lock_file
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.model import Matrix
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 from tests.support.rows import each_row
 from tests.support.source_code import ROOT
 
@@ -57,7 +57,7 @@ QUICK_STARTS = {
 @functools.cache
 def matrix() -> Matrix:
     """The project's own matrix."""
-    return load(ROOT / "matrix.yaml")
+    return load_matrix(ROOT / "matrix.yaml")
 
 
 def _current() -> Iterator[str]:
@@ -79,7 +79,7 @@ def test_each_framework_has_target_with_extras() -> None:
 @each_row("name", list(_current()))
 def test_quick_start_imports_are_locked(name: str) -> None:
     for arch, resolution in lock_file.read_lock(ROOT / "images", name).arch.items():
-        have = {normalize(package) for package in resolution.versions}
+        have = {normalize_package(package) for package in resolution.versions}
         for framework, start in QUICK_STARTS.items():
             if framework in have:
                 missing = set(start.distributions) - have

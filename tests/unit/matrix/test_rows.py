@@ -7,7 +7,7 @@ import functools
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.model import Matrix
 from imgbuild.show import status
 from imgbuild.values import Arch
@@ -32,7 +32,7 @@ FLASH_ATTN = {"cu121-vllm0.6.3-verl0.2", "cu124-verl0.4", "cu128-verl0.7"}
 @functools.cache
 def matrix() -> Matrix:
     """The project's own matrix."""
-    return load(ROOT / "matrix.yaml")
+    return load_matrix(ROOT / "matrix.yaml")
 
 
 NAMES = list(matrix().targets)
@@ -49,9 +49,9 @@ def test_rows_pin_only_versions_of_axes(name: str) -> None:
 def test_rows_do_not_repeat_mode_settings(name: str) -> None:
     target, image = matrix().targets[name], matrix().image
     base = matrix().bases[target.base]
-    assert not flashinfer.requires(target).keys() & target.requires.keys()
-    assert not flashinfer.environment(target, image, base).keys() & target.env.keys()
-    assert not flashinfer.links(target, image, base).keys() & target.links.keys()
+    assert not flashinfer.mode_requirements(target).keys() & target.requires.keys()
+    assert not flashinfer.mode_environment(target, image, base).keys() & target.env.keys()
+    assert not flashinfer.toolkit_links(target, image, base).keys() & target.links.keys()
 
 
 @each_row("name", NAMES)
@@ -82,7 +82,7 @@ def test_ray_deepspeed_unsloth_and_sglang_have_targets() -> None:
 
 
 def test_targets_requiring_wheels_or_indexes_are_marked() -> None:
-    lacking = {name: status.needs(matrix(), name) for name in NAMES}
+    lacking = {name: status.target_needs(matrix(), name) for name in NAMES}
     wheels = {name for name, reasons in lacking.items() if any("a wheel" in r for r in reasons)}
     pages = {name for name, reasons in lacking.items() if any("the index" in r for r in reasons)}
     assert wheels >= FLASH_ATTN

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from imgbuild.errors import InputError
-from imgbuild.matrix.load import loads
-from imgbuild.matrix.schema import DIALECT, FILE, schema
-from tests.support.matrix_text import RIGHT, broken
+from imgbuild.matrix.load import parse_matrix
+from imgbuild.matrix.schema import DIALECT, FILE, matrix_schema
+from tests.support.matrix_text import VALID_MATRIX, break_matrix
 from tests.support.rows import each_row
 from tests.unit.matrix.test_load import SCALARS, STRUCTURE
 
@@ -37,7 +37,7 @@ UNSEEN = {
 def validator() -> jsonschema.Draft202012Validator:
     import jsonschema
 
-    return jsonschema.Draft202012Validator(schema())
+    return jsonschema.Draft202012Validator(matrix_schema())
 
 
 def as_json(text: str) -> Any:
@@ -55,13 +55,13 @@ def test_matrix_refers_to_published_schema() -> None:
 def test_schema_is_valid() -> None:
     import jsonschema
 
-    document = schema()
+    document = matrix_schema()
     jsonschema.Draft202012Validator.check_schema(document)
     assert document["$schema"] == DIALECT
 
 
 def test_schema_objects_refuse_unknown_keys_and_have_descriptions() -> None:
-    for name, definition in schema()["$defs"].items():
+    for name, definition in matrix_schema()["$defs"].items():
         assert definition["title"] == name
         assert definition["description"]
         if definition.get("type") == "object":
@@ -69,7 +69,7 @@ def test_schema_objects_refuse_unknown_keys_and_have_descriptions() -> None:
 
 
 def test_bases_are_distinguished_by_kind() -> None:
-    definitions = schema()["$defs"]
+    definitions = matrix_schema()["$defs"]
     for name, kind in (("DebianBase", "debian"), ("RegistryBase", "registry")):
         assert definitions[name]["properties"]["kind"] == {"const": kind}
         assert "kind" in definitions[name]["required"]
@@ -83,11 +83,11 @@ def test_project_matrix_matches_schema() -> None:
 @each_row("name", sorted({*STRUCTURE, *SCALARS} - UNSEEN))
 def test_schema_refuses_matrices_that_reader_refuses(name: str) -> None:
     old, new, _ = (STRUCTURE | SCALARS)[name]
-    text, _, _ = broken(old, new)
+    text, _, _ = break_matrix(old, new)
     with pytest.raises(InputError):
-        loads(text.encode(), "bad.yaml")
+        parse_matrix(text.encode(), "bad.yaml")
     assert not validator().is_valid(as_json(text))
 
 
 def test_schema_accepts_the_unchanged_matrix() -> None:
-    assert validator().is_valid(as_json(RIGHT))
+    assert validator().is_valid(as_json(VALID_MATRIX))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from imgbuild.cli._output import aligned
+from imgbuild.cli._output import align_columns
 from imgbuild.errors import InputError, NoSolution, NothingSelected
-from imgbuild.matrix.load import load, loads
+from imgbuild.matrix.load import load_matrix, parse_matrix
 from imgbuild.matrix.model import Matrix
-from imgbuild.matrix.select import left_out, select
-from imgbuild.show.table import cells, markdown, rows
+from imgbuild.matrix.select import excluded_arches, select_targets
+from imgbuild.show.table import create_rows, markdown_lines, table_cells
 from imgbuild.values import Arch
-from tests.support.matrix_text import FILE, RIGHT
+from tests.support.matrix_text import FILE, VALID_MATRIX
 from tests.support.source_code import ROOT
 
 X86, ARM = Arch.X86_64, Arch.ARM64
@@ -21,18 +21,18 @@ X86, ARM = Arch.X86_64, Arch.ARM64
 @pytest.fixture
 def matrix() -> Matrix:
     """A matrix of cu124-vllm (x86_64), cu130-vllm (both) and gh200 (arm64), in this order."""
-    head, old = RIGHT.split("  cu124-vllm:\n")
+    head, old = VALID_MATRIX.split("  cu124-vllm:\n")
     new = old.replace("arch: [x86_64]", "arch: [x86_64, arm64]").replace("12.4", "13.0")
     new = new.replace("    exclude: {arm64: no wheel for aarch64}\n", "")
     arm = new.replace("[x86_64, arm64]", "[arm64]").replace("0.8.5.post1", "0.31.0")
     source = f"{head}  cu124-vllm:\n{old}  cu130-vllm:\n{new}  gh200:\n{arm}"
-    return loads(source.encode(), FILE)
+    return parse_matrix(source.encode(), FILE)
 
 
 def chosen(
     matrix: Matrix, *patterns: str, everything: bool = False, arches: tuple[Arch, ...] = ()
 ) -> list[tuple[str, tuple[Arch, ...]]]:
-    selection = select(matrix, patterns, everything=everything, arches=arches)
+    selection = select_targets(matrix, patterns, everything=everything, arches=arches)
     assert all(matrix.targets[item.name] is item.target for item in selection)
     return [(item.name, item.arches) for item in selection]
 
@@ -116,7 +116,7 @@ def test_excluded_architecture_is_refused_with_reason(matrix: Matrix) -> None:
 )
 def test_most_similar_target_is_suggested(name: str, arch: Arch, near: str) -> None:
     with pytest.raises(NoSolution) as caught:
-        select(load(ROOT / "matrix.yaml"), [name], everything=False, arches=[arch])
+        select_targets(load_matrix(ROOT / "matrix.yaml"), [name], everything=False, arches=[arch])
     (result,) = caught.value.nearest
     assert result.startswith(f"the target {near} on {arch}: CUDA ")
 
@@ -132,10 +132,10 @@ def test_wildcard_skips_targets_without_architecture(matrix: Matrix, *, everythi
     patterns = () if everything else ("*",)
     selection = chosen(matrix, *patterns, everything=everything, arches=(ARM,))
     assert selection == [("cu130-vllm", (ARM,)), ("gh200", (ARM,))]
-    assert left_out(matrix, patterns, everything=everything, arches=(ARM,)) == (
+    assert excluded_arches(matrix, patterns, everything=everything, arches=(ARM,)) == (
         "skipping cu124-vllm on arm64: no wheel for aarch64",
     )
-    assert left_out(matrix, patterns, everything=everything, arches=()) == ()
+    assert excluded_arches(matrix, patterns, everything=everything, arches=()) == ()
 
 
 def test_wildcard_without_remaining_targets_is_refused(matrix: Matrix) -> None:
@@ -145,21 +145,21 @@ def test_wildcard_without_remaining_targets_is_refused(matrix: Matrix) -> None:
 
 
 def test_table_has_column_for_each_pinned_package(matrix: Matrix) -> None:
-    table_rows = rows(matrix, select(matrix, ["cu1*"], everything=False, arches=()))
-    assert [" ".join(line.split()) for line in aligned(cells(table_rows))] == [
+    table_rows = create_rows(matrix, select_targets(matrix, ["cu1*"], everything=False, arches=()))
+    assert [" ".join(line.split()) for line in align_columns(table_cells(table_rows))] == [
         "target CUDA Python base torch vllm trl flashinfer arch as of",
         "cu124-vllm 12.4 3.11 debian-12 2.6.0 0.8.5.post1 0.18.2 off x86_64 2025-06-20",
         "cu130-vllm 13.0 3.11 debian-12 2.6.0 0.8.5.post1 0.18.2 off x86_64, arm64 2025-06-20",
     ]
-    lines = aligned(cells(table_rows))
+    lines = align_columns(table_cells(table_rows))
     heads = ("as of", "2025", "2025")
     starts = {line.index(word) for line, word in zip(lines, heads, strict=True)}
     assert len(starts) == 1
 
 
 def test_markdown_table_lists_targets(matrix: Matrix) -> None:
-    table_rows = rows(matrix, select(matrix, ["gh200"], everything=False, arches=()))
-    assert markdown(table_rows) == [
+    table_rows = create_rows(matrix, select_targets(matrix, ["gh200"], everything=False, arches=()))
+    assert markdown_lines(table_rows) == [
         "| target | CUDA | Python | base | torch | vllm | trl | flashinfer | arch | as of |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         "| gh200 | 13.0 | 3.11 | debian-12 | 2.6.0 | 0.31.0 | 0.18.2 | off | arm64 | 2025-06-20 |",

@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild.errors import InputError
 from imgbuild.matrix import tried_updates
-from imgbuild.matrix.tried_updates import DerivedRow, RefusedVersion, Updates
+from imgbuild.matrix.tried_updates import DerivedRow, RefusedVersion, TriedUpdates
 from tests.support.rows import each_row
 
 DAY = datetime.date(2026, 11, 28)
@@ -27,50 +27,52 @@ REFUSED = RefusedVersion(
 
 
 def test_file_survives_round_trip(tmp_path):
-    updates = Updates().refusing("cu130-trl", REFUSED)
+    updates = TriedUpdates().add_refusal("cu130-trl", REFUSED)
     made = DerivedRow(of="cu130-trl", made=DAY, moved={"trl": "1.16.0"})
-    updates = updates.making("cu130-trl1.16.0", made, {"torch": "2.11.0"})
-    tried_updates.write(tmp_path, updates, tmp_path)
-    assert tried_updates.read(tmp_path) == updates
+    updates = updates.add_row("cu130-trl1.16.0", made, {"torch": "2.11.0"})
+    tried_updates.write_updates(tmp_path, updates, tmp_path)
+    assert tried_updates.read_updates(tmp_path) == updates
     assert updates.of("cu130-trl") == {("torch", "2.15.0"): REFUSED}
-    assert tried_updates.read(tmp_path / "absent") == Updates()
+    assert tried_updates.read_updates(tmp_path / "absent") == TriedUpdates()
 
 
 def test_new_row_removes_refusals_of_the_versions_it_has():
-    updates = Updates().refusing("a", REFUSED)
+    updates = TriedUpdates().add_refusal("a", REFUSED)
     newer = msgspec.structs.replace(REFUSED, version="2.16.0")
-    updates = updates.refusing("a", newer)
+    updates = updates.add_refusal("a", newer)
     made = DerivedRow(of="a", made=DAY, moved={"torch": "2.15.1"})
-    assert list(updates.making("b", made, {"torch": "2.15.1"}).of("a")) == [("torch", "2.16.0")]
+    assert list(updates.add_row("b", made, {"torch": "2.15.1"}).of("a")) == [("torch", "2.16.0")]
 
 
 def test_refusals_are_sorted_by_version():
-    updates = Updates()
+    updates = TriedUpdates()
     for version in ("2.9.0", "2.10.0", "2.8.0"):
         refusal = msgspec.structs.replace(REFUSED, version=version)
-        updates = updates.refusing("a", refusal)
+        updates = updates.add_refusal("a", refusal)
     versions = [item.version for item in updates.refused["a"]]
     assert versions == ["2.8.0", "2.9.0", "2.10.0"]
 
 
 def test_newest_and_first_row_of_a_chain_are_found():
-    updates = Updates(
+    updates = TriedUpdates(
         rows={
             "a1": DerivedRow(of="a", made=DAY),
             "a2": DerivedRow(of="a1", made=DAY),
             "a3": DerivedRow(of="a2", made=DAY),
         }
     )
-    assert updates.newest("a", ["a", "a1", "a2"]) == "a2"
-    assert updates.newest("a", ["a"]) == "a"  # its row was removed from the matrix
-    assert updates.origin("a3") == "a"
-    assert updates.origin("b") == "b"
+    assert updates.newest_descendant("a", ["a", "a1", "a2"]) == "a2"
+    assert updates.newest_descendant("a", ["a"]) == "a"  # its row was removed from the matrix
+    assert updates.origin_of_row("a3") == "a"
+    assert updates.origin_of_row("b") == "b"
 
 
 def test_lookup_of_circular_rows_terminates():
-    updates = Updates(rows={"a": DerivedRow(of="b", made=DAY), "b": DerivedRow(of="a", made=DAY)})
-    assert updates.newest("a", ["a", "b"]) == "b"
-    assert updates.origin("a") == "b"
+    updates = TriedUpdates(
+        rows={"a": DerivedRow(of="b", made=DAY), "b": DerivedRow(of="a", made=DAY)}
+    )
+    assert updates.newest_descendant("a", ["a", "b"]) == "b"
+    assert updates.origin_of_row("a") == "b"
 
 
 @each_row(
@@ -79,7 +81,7 @@ def test_lookup_of_circular_rows_terminates():
 def test_error_for_a_damaged_file_names_it(tmp_path, text):
     (tmp_path / "updates.json").write_text(text)
     with pytest.raises(InputError, match=r"updates\.json is not a valid list of updates") as caught:
-        tried_updates.read(tmp_path)
+        tried_updates.read_updates(tmp_path)
     assert "to try the versions again" in (caught.value.hint or "")
 
 
@@ -90,5 +92,5 @@ def test_links_are_neither_read_nor_written(tmp_path):
     images.mkdir(parents=True)
     (images / "updates.json").symlink_to(outside)
     with pytest.raises(InputError, match=r"updates\.json"):
-        tried_updates.write(images, Updates().refusing("a", REFUSED), images.parent)
+        tried_updates.write_updates(images, TriedUpdates().add_refusal("a", REFUSED), images.parent)
     assert outside.read_text() == '{"version": 1}'

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from imgbuild.matrix import yaml_nodes
 from imgbuild.matrix.yaml_nodes import MAX_BYTES
-from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.support.matrix_text import (
+    FILE,
+    VALID_MATRIX,
+    break_matrix,
+    check_broken,
+    find_problems,
+    only_problem,
+)
 from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[3]
@@ -76,20 +83,20 @@ YAML = {
 
 @each_row("name", [*YAML])
 def test_invalid_yaml_is_reported(name: str) -> None:
-    check(*YAML[name])
+    check_broken(*YAML[name])
 
 
 def test_second_target_with_same_name_is_reported() -> None:
-    text, line, column = broken(
+    text, line, column = break_matrix(
         "targets:\n  cu124-vllm:", "targets:\n  cu124-vllm: {}\n  §cu124-vllm:"
     )
-    duplicates = [problem for problem in problems(text) if "duplicate" in problem.message]
+    duplicates = [problem for problem in find_problems(text) if "duplicate" in problem.message]
     assert [(problem.line, problem.column) for problem in duplicates] == [(line, column)]
 
 
 def test_unclosed_bracket_is_reported() -> None:
-    text = RIGHT.replace("cmd: [bash]", "cmd: [bash")
-    problem = only(text)
+    text = VALID_MATRIX.replace("cmd: [bash]", "cmd: [bash")
+    problem = only_problem(text)
     place = text.index("env:")
     assert problem.line == text[:place].count("\n") + 1
     assert "flow sequence" in problem.message
@@ -97,45 +104,47 @@ def test_unclosed_bracket_is_reported() -> None:
 
 
 def test_invalid_utf8_is_reported() -> None:
-    problem = only(b"version: 1\n# caf\xe9\n")
+    problem = only_problem(b"version: 1\n# caf\xe9\n")
     assert (problem.line, problem.column, problem.value) == (2, 6, "0xe9")
     assert problem.expected == "a file in UTF-8"
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only words\n"])
 def test_empty_file_is_reported(text: str) -> None:
-    problem = only(text)
+    problem = only_problem(text)
     assert (problem.line, problem.column, problem.message) == (1, 1, "the file is empty")
     assert problem.expected is not None
     assert "version: 1" in problem.expected
 
 
 def test_list_at_top_level_is_reported() -> None:
-    problem = only("- a\n- b\n")
+    problem = only_problem("- a\n- b\n")
     assert (problem.line, problem.column, problem.value) == (1, 1, "a list")
 
 
 def test_byte_order_mark_is_accepted() -> None:
-    from imgbuild.matrix.load import loads
+    from imgbuild.matrix.load import parse_matrix
 
-    assert loads(b"\xef\xbb\xbf" + RIGHT.encode(), FILE) == loads(RIGHT.encode(), FILE)
+    assert parse_matrix(b"\xef\xbb\xbf" + VALID_MATRIX.encode(), FILE) == parse_matrix(
+        VALID_MATRIX.encode(), FILE
+    )
 
 
 def test_alias_bomb_is_refused() -> None:
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
-    aliases = [problem for problem in problems("\n".join(lines)) if problem.value == "*a7"]
+    aliases = [problem for problem in find_problems("\n".join(lines)) if problem.value == "*a7"]
     assert [(problem.line, problem.column) for problem in aliases] == [(9, 10), (9, 15)]
 
 
 def test_deep_nesting_is_refused() -> None:
-    problem = only("a: " + "[" * 5000)
+    problem = only_problem("a: " + "[" * 5000)
     assert problem.line == 1
     assert "deep" in problem.message
 
 
 def test_oversized_file_is_refused() -> None:
-    problem = only(b"#" * (MAX_BYTES + 1))
+    problem = only_problem(b"#" * (MAX_BYTES + 1))
     assert problem.message == "the file is too large"
     assert problem.expected == f"at most {MAX_BYTES} bytes"
 
@@ -157,7 +166,7 @@ def _assert_same(text: str) -> bool:
     """Check that libyaml and Python read `text` as the same nodes; False for a problem."""
     root = yaml_nodes._read_by_libyaml(text)
     if root is not None:
-        loader = yaml_nodes._Loader(text)
+        loader = yaml_nodes._StrictLoader(text)
         assert _tree(loader.get_single_node()) == _tree(root)
         assert not loader.problems
     return root is not None
@@ -165,7 +174,7 @@ def _assert_same(text: str) -> bool:
 
 def test_libyaml_and_python_agree_on_matrix() -> None:
     assert _assert_same((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
-    assert _assert_same(RIGHT)
+    assert _assert_same(VALID_MATRIX)
 
 
 SINGLE = "\n\r\t :#,[]{}!|>'\"%@`\\~=é\U0001f600\ufeff\x85\u2028\x07"
@@ -177,9 +186,11 @@ PIECES = st.sampled_from([*SINGLE, *LONGER])
 
 
 @settings(max_examples=80)
-@given(st.lists(st.tuples(st.integers(0, len(RIGHT)), PIECES, st.integers(0, 2)), max_size=4))
+@given(
+    st.lists(st.tuples(st.integers(0, len(VALID_MATRIX)), PIECES, st.integers(0, 2)), max_size=4)
+)
 def test_libyaml_and_python_agree_on_changed_matrices(changes: list[tuple[int, str, int]]) -> None:
-    text = RIGHT
+    text = VALID_MATRIX
     for place, piece, removed in changes:
         text = text[:place] + piece + text[place + removed :]
     _assert_same(text)

@@ -28,10 +28,13 @@ def _two(tmp_path: Path) -> Layout:
 
 
 def written_layout(folder: Path, arches: tuple[Arch, ...]) -> Layout:
-    layers = [images.layer(folder / "blobs", [images.text("word", word)]) for word in ("a", "b")]
+    layers = [
+        images.make_layer(folder / "blobs", [images.text_member("word", word)])
+        for word in ("a", "b")
+    ]
     out = folder / "out"
-    layout.write(out, {arch: images.summary(layers, arch) for arch in arches}, "tiny")
-    return layout.read(out)
+    layout.write_layout(out, {arch: images.image_files(layers, arch) for arch in arches}, "tiny")
+    return layout.read_layout(out)
 
 
 def members(data: bytes) -> dict[str, bytes]:
@@ -42,37 +45,37 @@ def members(data: bytes) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
 def test_archives_are_deterministic(single, form):
-    first = b"".join(archive.chunks(single, Arch.X86_64, form))
-    assert first == b"".join(archive.chunks(single, Arch.X86_64, form))
+    first = b"".join(archive.archive_chunks(single, Arch.X86_64, form))
+    assert first == b"".join(archive.archive_chunks(single, Arch.X86_64, form))
     assert len(first) % 512 == 0
 
 
 def test_oci_archive_unpacks_to_layout(two, tmp_path):
-    archived_files = members(b"".join(archive.chunks(two, None, "oci-archive")))
+    archived_files = members(b"".join(archive.archive_chunks(two, None, "oci-archive")))
     for name, data in archived_files.items():
         path = tmp_path / "again" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    again = images.verified(tmp_path / "again")
+    again = images.verify_layout(tmp_path / "again")
     assert (again.digest, again.images, again.name) == (two.digest, two.images, "tiny")
 
 
 def test_oci_archive_of_one_architecture_excludes_others(two, tmp_path):
-    archived_files = members(b"".join(archive.chunks(two, Arch.ARM64, "oci-archive")))
+    archived_files = members(b"".join(archive.archive_chunks(two, Arch.ARM64, "oci-archive")))
     manifest = two.image(Arch.ARM64).manifest.digest
     assert json.loads(archived_files["index.json"])["manifests"][0]["digest"] == manifest
     blobs = {name for name in archived_files if name.startswith("blobs/")}
     other = two.image(Arch.X86_64)
     for digest in (other.manifest.digest, other.config.digest):
         assert f"blobs/sha256/{digest.removeprefix('sha256:')}" not in blobs
-    assert archive.size(two, Arch.ARM64, "oci-archive") == sum(
+    assert archive.archive_size(two, Arch.ARM64, "oci-archive") == sum(
         len(archived_files[name]) for name in blobs
     )
 
 
 def test_docker_archive_lists_config_and_layers(single):
     archived_files = members(
-        b"".join(archive.chunks(single, Arch.X86_64, "docker-archive", tag="me/x:1"))
+        b"".join(archive.archive_chunks(single, Arch.X86_64, "docker-archive", tag="me/x:1"))
     )
     (listing,) = json.loads(archived_files["manifest.json"])
     stored = single.image(Arch.X86_64)
@@ -88,7 +91,7 @@ def test_docker_archive_lists_config_and_layers(single):
 
 def test_docker_archive_with_two_architectures_is_refused(two):
     with pytest.raises(InputError, match="has one architecture"):
-        next(archive.chunks(two, None, "docker-archive"))
+        next(archive.archive_chunks(two, None, "docker-archive"))
 
 
 @pytest.mark.parametrize("harm", ["gone", "short"])
@@ -99,22 +102,22 @@ def test_archive_of_damaged_layout_is_an_error(single, harm):
     if harm == "short":
         path.write_bytes(data[:-1])
     with pytest.raises(IntegrityError, match=path.name):
-        list(archive.chunks(single, Arch.X86_64, "docker-archive"))
+        list(archive.archive_chunks(single, Arch.X86_64, "docker-archive"))
 
 
 def test_write_is_atomic(single, tmp_path):
     out = tmp_path / "deep" / "tiny.tar"
-    archive.write(single.path, out, "oci-archive", "tiny")
-    assert out.read_bytes() == b"".join(archive.chunks(single, None, "oci-archive"))
+    archive.write_archive(single.path, out, "oci-archive", "tiny")
+    assert out.read_bytes() == b"".join(archive.archive_chunks(single, None, "oci-archive"))
     single.blob(single.image(Arch.X86_64).layers[0].digest).unlink()
     with pytest.raises(IntegrityError):
-        archive.write(single.path, tmp_path / "deep" / "broken.tar", "oci-archive", "tiny")
+        archive.write_archive(single.path, tmp_path / "deep" / "broken.tar", "oci-archive", "tiny")
     assert [path.name for path in out.parent.iterdir()] == ["tiny.tar"]
 
 
 def test_unknown_archive_format_is_an_error(single, tmp_path):
     with pytest.raises(InputError, match="invalid archive format: 'zip'") as caught:
-        archive.write(single.path, tmp_path / "x", "zip", "tiny")
+        archive.write_archive(single.path, tmp_path / "x", "zip", "tiny")
     assert "docker-archive" in caught.value.message
 
 
@@ -130,4 +133,4 @@ def test_unknown_archive_format_is_an_error(single, tmp_path):
     ],
 )
 def test_image_names_are_normalized_as_in_engines(tag, short, full):
-    assert (archive.reference(tag), archive.full_reference(tag)) == (short, full)
+    assert (archive.complete_reference(tag), archive.full_reference(tag)) == (short, full)

@@ -11,27 +11,29 @@ import pytest
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import archive, image, layout
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import Reader, inflated
+from imgbuild.oci.merged import MergedTree
+from imgbuild.oci.reader import TarReader, open_inflated
 from imgbuild.values import Arch, sha256
 from tests.support import images
 
 
 def written_layout(folder: Path, *arches: Arch) -> Layout:
     blobs = folder / "blobs"
-    stack = [images.layer(blobs, [images.text(name, name * 3000)]) for name in ("one", "two")]
-    summaries = {arch: images.summary(stack, arch) for arch in arches or (Arch.X86_64,)}
-    layout.write(folder / "layout", summaries, "tiny")
-    return layout.read(folder / "layout")
+    stack = [
+        images.make_layer(blobs, [images.text_member(name, name * 3000)]) for name in ("one", "two")
+    ]
+    summaries = {arch: images.image_files(stack, arch) for arch in arches or (Arch.X86_64,)}
+    layout.write_layout(folder / "layout", summaries, "tiny")
+    return layout.read_layout(folder / "layout")
 
 
 def paths(summary: image.ImageSummary) -> list[str]:
     """The actual content of the layers."""
-    tree = Merged()
+    tree = MergedTree()
     for blob in summary.layers:
-        with inflated(blob) as stream:
-            tree.add(Reader(stream, "test"))
-    return [path for path, _ in tree.walk()]
+        with open_inflated(blob) as stream:
+            tree.add(TarReader(stream, "test"))
+    return [path for path, _ in tree.iterate_paths()]
 
 
 def tar(path: Path, files: dict[str, bytes], links: dict[str, str] | None = None) -> Path:
@@ -53,8 +55,8 @@ def test_image_is_read_in_every_format(tmp_path, form):
     place = folder.path
     if form != "folder":
         place = tmp_path / "image.tar"
-        archive.write(folder.path, place, form, "tiny")
-    summary = image.read(place)
+        archive.write_archive(folder.path, place, form, "tiny")
+    summary = image.read_image(place)
     assert summary.digest == folder.digest
     assert summary.configuration.architecture == "amd64"
     assert summary.configuration.config == folder.image(Arch.X86_64).settings
@@ -63,12 +65,12 @@ def test_image_is_read_in_every_format(tmp_path, form):
 
 def test_one_of_several_architectures_is_read(tmp_path):
     folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64)
-    summary = image.read(folder.path, Arch.ARM64)
+    summary = image.read_image(folder.path, Arch.ARM64)
     assert summary.digest == folder.image(Arch.ARM64).manifest.digest
     with pytest.raises(InputError, match="has 2 images: amd64, arm64"):
-        image.read(folder.path)
+        image.read_image(folder.path)
     with pytest.raises(InputError, match="no image for arm64"):
-        image.read(written_layout(tmp_path / "one").path, Arch.ARM64)
+        image.read_image(written_layout(tmp_path / "one").path, Arch.ARM64)
 
 
 def test_old_docker_save_archive_is_read(tmp_path):
@@ -83,7 +85,7 @@ def test_old_docker_save_archive_is_read(tmp_path):
         "c.json": config, "a/layer.tar": layer.getvalue(),
         "manifest.json": json.dumps(listing).encode(),
     }  # fmt: skip
-    summary = image.read(tar(tmp_path / "old.tar", files, {"b/layer.tar": "../a/layer.tar"}))
+    summary = image.read_image(tar(tmp_path / "old.tar", files, {"b/layer.tar": "../a/layer.tar"}))
     assert summary.digest == f"sha256:{sha256(config)}"
     assert paths(summary) == ["/file"]
     assert len(summary.layers) == 2
@@ -106,7 +108,7 @@ def test_buildkit_attestations_are_not_images(tmp_path):
     note = {**entry, "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
     note["digest"] = "sha256:" + "0" * 64
     _with_entries(folder, [entry, note])
-    assert image.read(folder).digest == entry["digest"]
+    assert image.read_image(folder).digest == entry["digest"]
 
 
 def test_path_without_an_image_is_refused(tmp_path):
@@ -120,7 +122,7 @@ def test_path_without_an_image_is_refused(tmp_path):
         (tar(tmp_path / "bad.tar", {"index.json": b"{}"}), "not a valid image"),
     ):
         with pytest.raises(InputError, match=error):
-            image.read(place)
+            image.read_image(place)
 
 
 def test_damaged_image_is_an_error(tmp_path):
@@ -129,12 +131,12 @@ def test_damaged_image_is_an_error(tmp_path):
     shutil.copytree(folder.path, tmp_path / "gone")
     (tmp_path / "gone/blobs/sha256" / config.name).unlink()
     with pytest.raises(IntegrityError, match="No such file"):
-        image.read(tmp_path / "gone")
+        image.read_image(tmp_path / "gone")
     data = config.read_bytes()
     config.unlink()
     config.write_bytes(data + b" ")
     with pytest.raises(IntegrityError, match="has the digest"):
-        image.read(folder.path)
+        image.read_image(folder.path)
 
 
 IMPLIED = {"amd64": "v1", "arm64": "v8"}
@@ -145,13 +147,13 @@ def test_two_images_for_same_platform_are_refused(tmp_path):
     index = json.loads((folder / "index.json").read_bytes())["manifests"][0]
     entries = json.loads((folder / "blobs/sha256" / index["digest"][7:]).read_bytes())["manifests"]
     _with_entries(folder, entries)
-    assert len(image.manifests(layout.source(folder))) == 2
+    assert len(image.list_manifests(layout.layout_source(folder))) == 2
     for more in ({}, {"variant": ""}, {"variant": IMPLIED[entries[0]["platform"]["architecture"]]}):
         platform = {"os": "linux", "architecture": entries[0]["platform"]["architecture"], **more}
         other = {**entries[1], "platform": platform}
         _with_entries(folder, [*entries, other])
         with pytest.raises(IntegrityError, match="has two images for linux/a"):
-            image.manifests(layout.source(folder))
+            image.list_manifests(layout.layout_source(folder))
 
 
 def test_index_entry_with_wrong_platform_is_refused(tmp_path):
@@ -162,4 +164,4 @@ def test_index_entry_with_wrong_platform_is_refused(tmp_path):
     ]
     _with_entries(folder, [{**first, "platform": second["platform"]}])
     with pytest.raises(IntegrityError, match="is listed for architecture"):
-        layout.read(folder)
+        layout.read_layout(folder)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import LayerRecord, write_layer
-from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
+from imgbuild.oci.tar import MTIME, FileSlice, LayerMember, MemberKind
 from tests.support.rows import each_row
 
 
@@ -32,23 +32,25 @@ def text(size: int) -> bytes:
     return b"".join(words)[:size]
 
 
-def placed(folder: Path, content: bytes, *, deflate: bool, level: int = 6) -> Slice:
+def placed(folder: Path, content: bytes, *, deflate: bool, level: int = 6) -> FileSlice:
     """Write `content` into the middle of a file on disk."""
     packer = zlib.compressobj(level, zlib.DEFLATED, -15)
     stream = packer.compress(content) + packer.flush() if deflate else content
     path = folder / hashlib.sha256(stream + bytes([deflate])).hexdigest()
     path.write_bytes(b"before" + stream + b"after")
     crc = zlib.crc32(content)
-    return Slice(path=path, offset=6, length=len(stream), deflated=deflate, crc=crc)
+    return FileSlice(path=path, offset=6, length=len(stream), deflated=deflate, crc=crc)
 
 
-def member(path: str, content: bytes | Slice, size: int | None = None, **more: object) -> Member:
+def member(
+    path: str, content: bytes | FileSlice, size: int | None = None, **more: object
+) -> LayerMember:
     """A file with `content`; `size` if the content is a slice."""
     true = len(content) if isinstance(content, bytes) else size
-    return Member(path=path, content=content, size=true or 0, **more)  # type: ignore[arg-type]
+    return LayerMember(path=path, content=content, size=true or 0, **more)  # type: ignore[arg-type]
 
 
-def written(members: list[Member]) -> tuple[bytes, LayerRecord]:
+def written(members: list[LayerMember]) -> tuple[bytes, LayerRecord]:
     """The blob, checked to be the same in all three writing modes, and its record."""
     sink = io.BytesIO()
     seen: list[int] = []
@@ -86,9 +88,9 @@ def test_layer_holds_every_type_of_content(tmp_path: Path) -> None:
         member("d/packed", big, pack=True),
         member("d/packed slice", placed(tmp_path, raw, deflate=False), len(raw), pack=True),
         member("e", b""),
-        Member(path="l", kind=MemberKind.LINK, mode=0o777, target="d/bytes"),
-        Member(path="m", kind=MemberKind.HARD, target="d/bytes"),
-        Member(path="z/f", kind=MemberKind.FOLDER, mode=0o700, uid=5, gid=6, mtime=7),
+        LayerMember(path="l", kind=MemberKind.LINK, mode=0o777, target="d/bytes"),
+        LayerMember(path="m", kind=MemberKind.HARD, target="d/bytes"),
+        LayerMember(path="z/f", kind=MemberKind.FOLDER, mode=0o700, uid=5, gid=6, mtime=7),
     ]
     blob, _ = written(members)
     assert contents(blob) == {
@@ -221,7 +223,9 @@ def test_memory_is_bounded_for_large_files(tmp_path: Path) -> None:
 def test_wrong_size_or_crc_is_refused(tmp_path: Path, size: int, *, deflate: bool) -> None:
     data = text(size)
     good = placed(tmp_path, data, deflate=deflate)
-    wrong = Slice(path=good.path, offset=6, length=good.length, deflated=deflate, crc=good.crc ^ 1)
+    wrong = FileSlice(
+        path=good.path, offset=6, length=good.length, deflated=deflate, crc=good.crc ^ 1
+    )
     with pytest.raises(IntegrityError, match="d/name has CRC"):
         write_layer([member("d/name", wrong, size)], None)
     with pytest.raises(IntegrityError, match="d/name has more than the expected"):
@@ -234,7 +238,9 @@ def test_wrong_size_or_crc_is_refused(tmp_path: Path, size: int, *, deflate: boo
 def test_deflate_stream_of_wrong_length_is_refused(tmp_path: Path, more: int, message: str) -> None:
     data = text(50_000)
     good = placed(tmp_path, data, deflate=True)
-    wrong = Slice(path=good.path, offset=6, length=good.length + more, deflated=True, crc=good.crc)
+    wrong = FileSlice(
+        path=good.path, offset=6, length=good.length + more, deflated=True, crc=good.crc
+    )
     with pytest.raises(IntegrityError, match=f"d/name: the deflate stream {message}"):
         write_layer([member("d/name", wrong, len(data))], None)
 
@@ -254,7 +260,7 @@ def test_file_over_8_gib_has_pax_size(tmp_path: Path) -> None:
     """The layer is trusted and not inflated, so the test does not need 9 GB."""
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM)
-    part = Slice(path=path, offset=0, length=len(GOLDEN_STREAM), deflated=True, crc=1)
+    part = FileSlice(path=path, offset=0, length=len(GOLDEN_STREAM), deflated=True, crc=1)
     size, sink = (9 << 30) + 7, io.BytesIO()
     record = write_layer([member("a", part, size)], sink, diff_id="sha256:" + "0" * 64)
     blob = sink.getvalue()
@@ -271,10 +277,10 @@ def test_conflicting_paths_are_refused() -> None:
         write_layer([member("a/b", b"1"), member("a/b", b"1")], None)
     with pytest.raises(IntegrityError, match=r"a is a file, but a/b/c needs a folder"):
         write_layer([member("a", b"1"), member("a/b/c", b"1")], None)
-    link = Member(path="a", kind=MemberKind.LINK, target="b")
+    link = LayerMember(path="a", kind=MemberKind.LINK, target="b")
     with pytest.raises(IntegrityError, match="a is a symlink, but a/b needs a folder"):
         write_layer([link, member("a/b", b"1")], None)
-    hard = Member(path="a", kind=MemberKind.HARD, target="b")
+    hard = LayerMember(path="a", kind=MemberKind.HARD, target="b")
     with pytest.raises(IntegrityError, match="a is a hard link to b"):
         write_layer([hard, member("b", b"1")], None)
 
@@ -297,13 +303,13 @@ def test_layer_digests_match_golden_values(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM + GOLDEN_TEXT)
     length, size, crc = len(GOLDEN_STREAM), len(GOLDEN_TEXT), zlib.crc32(GOLDEN_TEXT)
-    stream = Slice(path=path, offset=0, length=length, deflated=True, crc=crc)
-    raw = Slice(path=path, offset=length, length=size, deflated=False, crc=crc)
+    stream = FileSlice(path=path, offset=0, length=length, deflated=True, crc=crc)
+    raw = FileSlice(path=path, offset=length, length=size, deflated=False, crc=crc)
     content = stream if kind == "spliced" else raw
     members = [
         member("opt/venv/file", content, size, pack=kind == "packed"),
         member("opt/venv/bin/tool", b"#!/bin/sh\n", mode=0o755, pack=kind == "packed"),
         member("opt/venv/" + "long/" * 60 + "größe", b"2"),
-        Member(path="opt/link", kind=MemberKind.LINK, mode=0o777, target="venv"),
+        LayerMember(path="opt/link", kind=MemberKind.LINK, mode=0o777, target="venv"),
     ]
     assert written(members)[1].digest == GOLDEN[kind]

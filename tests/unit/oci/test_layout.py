@@ -21,14 +21,16 @@ BOTH = (Arch.X86_64, Arch.ARM64)
 
 def make(folder: Path, *words: str, arches: tuple[Arch, ...] = (Arch.X86_64,)) -> Path:
     out = folder / "out"
-    layers = [images.layer(folder / "blobs", [images.text("word", word)]) for word in words]
-    layout.write(out, {arch: images.summary(layers, arch) for arch in arches}, "tiny")
+    layers = [
+        images.make_layer(folder / "blobs", [images.text_member("word", word)]) for word in words
+    ]
+    layout.write_layout(out, {arch: images.image_files(layers, arch) for arch in arches}, "tiny")
     return out
 
 
 def test_round_trip_is_lossless(tmp_path):
     out = make(tmp_path, "one", "two")
-    image_layout = layout.read(out)
+    image_layout = layout.read_layout(out)
     stored = image_layout.image(Arch.X86_64)
     assert image_layout.name == "tiny"
     assert image_layout.digest == stored.manifest.digest
@@ -38,7 +40,7 @@ def test_round_trip_is_lossless(tmp_path):
     )
     assert len(stored.layers) == len(stored.diff_ids) == 2
     assert stored.settings["WorkingDir"] == "/opt"
-    assert images.verified(out) == image_layout
+    assert images.verify_layout(out) == image_layout
     assert json.loads((out / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
     entry = json.loads((out / "index.json").read_bytes())["manifests"][0]
     assert entry["annotations"] == {"org.opencontainers.image.ref.name": "tiny"}
@@ -46,54 +48,57 @@ def test_round_trip_is_lossless(tmp_path):
 
 def test_layout_of_two_architectures_has_index(tmp_path):
     out = make(tmp_path, "one", arches=BOTH)
-    image_layout = layout.read(out)
+    image_layout = layout.read_layout(out)
     assert set(image_layout.images) == set(BOTH)
     assert image_layout.top.media_type.endswith("index.v1+json")
     assert image_layout.digest not in {
         stored.manifest.digest for stored in image_layout.images.values()
     }
-    assert layout.check(out, image_layout.digest)
+    assert layout.has_complete_image(out, image_layout.digest)
 
 
 def test_layers_are_hard_linked(tmp_path):
     out = make(tmp_path, "one")
-    layer = layout.read(out).image(Arch.X86_64).layers[0]
+    layer = layout.read_layout(out).image(Arch.X86_64).layers[0]
     source = tmp_path / "blobs" / layer.digest.replace(":", "-")
-    assert layout.read(out).blob(layer.digest).samefile(source)
+    assert layout.read_layout(out).blob(layer.digest).samefile(source)
 
 
 def test_layout_links_are_not_rehashed(tmp_path, monkeypatch):
     reads = hashed_files(monkeypatch)
     layer_pairs = [
-        images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")
+        images.make_layer(tmp_path / "blobs", [images.text_member("word", word)])
+        for word in ("a", "b")
     ]
     for record, path in layer_pairs:
         path.chmod(0o444)
-        known_hashes.of_user().note(path, record.digest.removeprefix("sha256:"))
+        known_hashes.user_known_hashes().record_hash(path, record.digest.removeprefix("sha256:"))
     reads.clear()
     for layers in (layer_pairs, layer_pairs[:1]):  # the second removes a link of the other layer
-        layout.write(tmp_path / "out", {Arch.X86_64: images.summary(layers)}, "tiny")
-        known_hashes._shared.cache_clear()  # like another process
-        assert layout.check(tmp_path / "out", layout.read(tmp_path / "out").digest)
+        layout.write_layout(tmp_path / "out", {Arch.X86_64: images.image_files(layers)}, "tiny")
+        known_hashes._open_database.cache_clear()  # like another process
+        assert layout.has_complete_image(
+            tmp_path / "out", layout.read_layout(tmp_path / "out").digest
+        )
     for record, path in layer_pairs:
-        assert known_hashes.of_user().matches(path, record.digest.removeprefix("sha256:"))
+        assert known_hashes.user_known_hashes().matches(path, record.digest.removeprefix("sha256:"))
     assert reads == []
 
 
 def test_layers_are_copied_across_file_systems(tmp_path):
-    with memory_folders.elsewhere(tmp_path) as folder:
-        layers = [images.layer(folder / "blobs", [images.text("word", "far")])]
+    with memory_folders.other_file_system(tmp_path) as folder:
+        layers = [images.make_layer(folder / "blobs", [images.text_member("word", "far")])]
         for _ in range(2):
-            layout.write(tmp_path / "out", {Arch.X86_64: images.summary(layers)}, "tiny")
-            images.verified(tmp_path / "out")
+            layout.write_layout(tmp_path / "out", {Arch.X86_64: images.image_files(layers)}, "tiny")
+            images.verify_layout(tmp_path / "out")
 
 
 def test_second_image_replaces_the_first(tmp_path):
-    first = layout.read(make(tmp_path, "shared", "old"))
+    first = layout.read_layout(make(tmp_path, "shared", "old"))
     out = make(tmp_path, "shared", "new")
-    second = images.verified(out)
-    assert not layout.check(out, first.digest)
-    assert layout.check(out, second.digest)
+    second = images.verify_layout(out)
+    assert not layout.has_complete_image(out, first.digest)
+    assert layout.has_complete_image(out, second.digest)
     stored = second.image(Arch.X86_64)
     named = {
         stored.manifest.digest,
@@ -105,27 +110,33 @@ def test_second_image_replaces_the_first(tmp_path):
 
 def test_failed_write_keeps_old_image(tmp_path):
     out = make(tmp_path, "old")
-    before = layout.read(out)
-    layers = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
-    summary = images.summary(layers)
+    before = layout.read_layout(out)
+    layers = [
+        images.make_layer(tmp_path / "blobs", [images.text_member("word", word)])
+        for word in ("a", "b")
+    ]
+    summary = images.image_files(layers)
     layers[1][1].unlink()
     with pytest.raises(FileNotFoundError):
-        layout.write(out, {Arch.X86_64: summary}, "tiny")
-    assert images.verified(out) == before
+        layout.write_layout(out, {Arch.X86_64: summary}, "tiny")
+    assert images.verify_layout(out) == before
     named = {path.name for path in (out / "blobs/sha256").iterdir()}
     assert named == {path.name for path in (make(tmp_path, "old") / "blobs/sha256").iterdir()}
 
 
 @pytest.mark.parametrize("existed", [False, True])
 def test_failed_first_write_leaves_no_files(tmp_path, existed):
-    layers = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
-    summary = images.summary(layers)
+    layers = [
+        images.make_layer(tmp_path / "blobs", [images.text_member("word", word)])
+        for word in ("a", "b")
+    ]
+    summary = images.image_files(layers)
     layers[1][1].unlink()
     out = tmp_path / "new"
     if existed:
         out.mkdir()
     with pytest.raises(FileNotFoundError):
-        layout.write(out, {Arch.X86_64: summary}, "tiny")
+        layout.write_layout(out, {Arch.X86_64: summary}, "tiny")
     assert out.exists() == existed
     assert not existed or not list(out.iterdir())
 
@@ -133,7 +144,7 @@ def test_failed_first_write_leaves_no_files(tmp_path, existed):
 @each_row("harm", ["missing", "short", "manifest", "index", "folder"])
 def test_check_detects_incomplete_layouts(tmp_path, harm):
     out = make(tmp_path, "one", "two")
-    image_layout = layout.read(out)
+    image_layout = layout.read_layout(out)
     layer = image_layout.blob(image_layout.image(Arch.X86_64).layers[1].digest)
     if harm == "missing":
         layer.unlink()
@@ -147,7 +158,7 @@ def test_check_detects_incomplete_layouts(tmp_path, harm):
         (out / "index.json").write_bytes(b"{")
     else:
         out.rename(tmp_path / "elsewhere")
-    assert not layout.check(out, image_layout.digest)
+    assert not layout.has_complete_image(out, image_layout.digest)
 
 
 @each_row(
@@ -164,49 +175,49 @@ def test_check_detects_incomplete_layouts(tmp_path, harm):
 )
 def test_damaged_or_newer_layout_marker_is_an_error(tmp_path, marker, kind, result):
     out = make(tmp_path, "one")
-    digest = layout.read(out).digest
+    digest = layout.read_layout(out).digest
     (out / "oci-layout").unlink()
     if marker is not None:
         (out / "oci-layout").write_bytes(marker)
     with pytest.raises(kind, match=result) as caught:
-        layout.read(out)
+        layout.read_layout(out)
     assert "oci-layout" in caught.value.message
     assert "build the image again" in caught.value.hint
-    assert not layout.check(out, digest)
+    assert not layout.has_complete_image(out, digest)
     if marker is not None:  # building again is the remedy
         make(tmp_path, "one")
-        assert images.verified(out).digest == digest
+        assert images.verify_layout(out).digest == digest
 
 
 def test_layout_marker_of_later_patch_is_read(tmp_path):
     out = make(tmp_path, "one")
     (out / "oci-layout").write_bytes(b'{ "imageLayoutVersion": "1.0.1" }\n')
-    assert images.verified(out).name == "tiny"
+    assert images.verify_layout(out).name == "tiny"
 
 
 def test_changed_byte_is_detected(tmp_path):
     out = make(tmp_path, "one")
-    image_layout = layout.read(out)
+    image_layout = layout.read_layout(out)
     path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
     data = bytearray(path.read_bytes())
     data[-20] ^= 1
     path.write_bytes(data)
-    assert not layout.check(out, image_layout.digest)
+    assert not layout.has_complete_image(out, image_layout.digest)
     with pytest.raises(IntegrityError, match="is damaged"):
         image_layout.require_intact(image_layout.image(Arch.X86_64).layers[0].digest)
     with pytest.raises(IntegrityError, match="has the digest"):
-        images.verified(out)
+        images.verify_layout(out)
 
 
 def test_second_write_repairs_damaged_layer(tmp_path):
     out = make(tmp_path, "one")
-    image_layout = layout.read(out)
+    image_layout = layout.read_layout(out)
     path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
     data = path.read_bytes()
     path.unlink()
     path.write_bytes(bytes(len(data)))
     make(tmp_path, "one")
-    assert images.verified(out) == image_layout
+    assert images.verify_layout(out) == image_layout
 
 
 def others(name: str | None, second: str | None = None) -> list[dict[str, object]]:
@@ -263,11 +274,11 @@ def test_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", no_links)
     out = make(tmp_path, "one")
-    image_layout = images.verified(out)
+    image_layout = images.verify_layout(out)
     path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
     path.write_bytes(bytes(path.stat().st_size))
     make(tmp_path, "one")
-    assert images.verified(out) == image_layout
+    assert images.verify_layout(out) == image_layout
 
 
 def test_layout_is_written_on_file_system_without_links_and_modes(tmp_path, monkeypatch):
@@ -278,7 +289,7 @@ def test_layout_is_written_on_file_system_without_links_and_modes(tmp_path, monk
 
     monkeypatch.setattr(os, "link", refused)
     monkeypatch.setattr(os, "fchmod", refused)
-    images.verified(make(tmp_path, "one"))
+    images.verify_layout(make(tmp_path, "one"))
 
 
 def test_other_folders_are_not_modified(tmp_path):
@@ -297,11 +308,11 @@ def test_file_at_layout_path_is_an_input_error(tmp_path):
 
 
 def test_layer_of_wrong_size_is_an_error(tmp_path):
-    layers = [images.layer(tmp_path / "blobs", [images.text("word", "one")])]
-    summary = images.summary(layers)
+    layers = [images.make_layer(tmp_path / "blobs", [images.text_member("word", "one")])]
+    summary = images.image_files(layers)
     layers[0][1].write_bytes(b"short")
     with pytest.raises(IntegrityError, match="has 5 bytes"):
-        layout.write(tmp_path / "out", {Arch.X86_64: summary}, "tiny")
+        layout.write_layout(tmp_path / "out", {Arch.X86_64: summary}, "tiny")
 
 
 @each_row("more", [-1, 1])
@@ -322,10 +333,10 @@ def test_document_of_wrong_size_is_an_error(more, document, tmp_path):
         entry |= {"digest": f"sha256:{sha256}", "size": len(data)}
     (out / "index.json").write_text(json.dumps(index))
     with pytest.raises(IntegrityError, match=r"has \d+ bytes, not \d+"):
-        layout.read(out)
+        layout.read_layout(out)
 
 
 def test_missing_architecture_is_an_error(tmp_path):
-    image_layout = layout.read(make(tmp_path, "one"))
+    image_layout = layout.read_layout(make(tmp_path, "one"))
     with pytest.raises(InputError, match="has no image for arm64, only x86_64"):
         image_layout.image(Arch.ARM64)

@@ -15,10 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError, WorkFailed
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import Reader
-from imgbuild.oci.tree import remove
-from tests.support.layer_files import unpacked
+from imgbuild.oci.merged import MergedTree
+from imgbuild.oci.reader import TarReader
+from imgbuild.oci.tree import remove_root
+from tests.support.layer_files import unpack_layer_files
 
 KINDS = {
     "folder": tarfile.DIRTYPE,
@@ -63,19 +63,19 @@ def layer(given_: list[Given]) -> bytes:
     return data.getvalue()
 
 
-def merged(*stack: list[Given]) -> Merged:
+def merged(*stack: list[Given]) -> MergedTree:
     """The tree of these layers."""
-    tree = Merged()
+    tree = MergedTree()
     for given_ in stack:
-        tree.add(Reader(io.BytesIO(layer(given_)), "test"))
+        tree.add(TarReader(io.BytesIO(layer(given_)), "test"))
     return tree
 
 
-def facts(tree: Merged) -> dict[str, tuple[object, ...]]:
+def facts(tree: MergedTree) -> dict[str, tuple[object, ...]]:
     """The compared attributes of each path; of a file with several names the first."""
     first: dict[int, str] = {}
     rows: dict[str, tuple[object, ...]] = {}
-    for path, node in tree.walk():
+    for path, node in tree.iterate_paths():
         mode = None if node.kind == "symlink" else node.mode
         same = first.setdefault(id(node), path) if node.kind != "folder" else path
         rows[path] = (node.kind, mode, node.target, node.digest.hex(), same)
@@ -132,13 +132,13 @@ def test_merged_tree_matches_unpacked_tree(stack: list[list[Given]]) -> None:
             blobs.append(folder / f"{number}.tar")
             blobs[-1].write_bytes(layer(given_))
         try:
-            unpacked(blobs, folder / "root")
+            unpack_layer_files(blobs, folder / "root")
         except (IntegrityError, WorkFailed):
             return  # not possible on a disk: a hard link to a folder, to itself
         else:
             assert facts(merged(*stack)) == on_disk(folder / "root")
         finally:
-            remove(folder / "root")
+            remove_root(folder / "root")
 
 
 def test_memory_use_per_path_is_bounded() -> None:
@@ -150,14 +150,14 @@ def test_memory_use_per_path_is_bounded() -> None:
         for number in range(folders)
     ]  # fmt: skip
     data = layer([each for part in stack for each in part])
-    tree = Merged()
+    tree = MergedTree()
     tracemalloc.start()
     try:
-        tree.add(Reader(io.BytesIO(data), "test"))
+        tree.add(TarReader(io.BytesIO(data), "test"))
         taken, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    paths = sum(1 for _ in tree.walk())
+    paths = sum(1 for _ in tree.iterate_paths())
     assert paths == folders * 101 + 5
     assert taken / paths < 700
     assert most - taken < 2 << 20  # content is not kept

@@ -8,7 +8,16 @@ import tarfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imgbuild.oci.tar import BLOCK, END, MTIME, Member, MemberKind, header, padding, sort_key
+from imgbuild.oci.tar import (
+    BLOCK,
+    END,
+    MTIME,
+    LayerMember,
+    MemberKind,
+    member_header,
+    padding_size,
+    sort_key,
+)
 from tests.support.rows import each_row
 
 TYPES = {
@@ -19,16 +28,16 @@ TYPES = {
 }
 
 
-def read_back(member: Member) -> tarfile.TarInfo:
+def read_back(member: LayerMember) -> tarfile.TarInfo:
     """The member that tarfile reads from the header."""
-    with tarfile.open(fileobj=io.BytesIO(header(member) + END)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(member_header(member) + END)) as tar:
         info = tar.next()
     assert info is not None
     return info
 
 
 def test_plain_header_has_ustar_fields() -> None:
-    block = header(Member(path="opt/venv/bin/tool", mode=0o755, size=10))
+    block = member_header(LayerMember(path="opt/venv/bin/tool", mode=0o755, size=10))
     assert len(block) == BLOCK
     assert block[:17] == b"opt/venv/bin/tool"
     assert block[17:100] == bytes(83)
@@ -59,10 +68,10 @@ def test_plain_header_has_ustar_fields() -> None:
 )
 def test_long_and_non_ascii_paths_are_encoded(path: str, blocks: int) -> None:
     """A PAX header (two blocks or more) exists only if ustar cannot represent the path."""
-    member = Member(path=path)
-    assert len(header(member)) == blocks * BLOCK
+    member = LayerMember(path=path)
+    assert len(member_header(member)) == blocks * BLOCK
     assert read_back(member).name == path
-    folder = Member(path=path, kind=MemberKind.FOLDER)
+    folder = LayerMember(path=path, kind=MemberKind.FOLDER)
     assert read_back(folder).name == path
     assert read_back(folder).isdir()
 
@@ -70,26 +79,26 @@ def test_long_and_non_ascii_paths_are_encoded(path: str, blocks: int) -> None:
 @each_row("target", ["x", "t" * 100, "t" * 101, "../ziel/größe"])
 @each_row("kind", [MemberKind.LINK, MemberKind.HARD])
 def test_link_headers_are_encoded(kind: MemberKind, target: str) -> None:
-    info = read_back(Member(path="a/link", kind=kind, target=target))
+    info = read_back(LayerMember(path="a/link", kind=kind, target=target))
     assert (info.type, info.linkname, info.size) == (TYPES[kind], target, 0)
 
 
 @each_row("size", [0, 1, 8**11 - 1, 8**11, 1 << 40])
 def test_valid_sizes_are_parsed(size: int) -> None:
-    member = Member(path="a", size=size)
+    member = LayerMember(path="a", size=size)
     assert read_back(member).size == size
-    assert len(header(member)) == (BLOCK if size < 8**11 else 3 * BLOCK)
+    assert len(member_header(member)) == (BLOCK if size < 8**11 else 3 * BLOCK)
 
 
 def test_large_owner_ids_and_unusual_times_are_encoded() -> None:
-    member = Member(path="a", uid=8**7, gid=8**7 - 1, mtime=-5)
+    member = LayerMember(path="a", uid=8**7, gid=8**7 - 1, mtime=-5)
     info = read_back(member)
     assert (info.uid, info.gid, info.mtime) == (8**7, 8**7 - 1, -5)
 
 
 @each_row("length", [*range(80, 105), *range(975, 1000)])
 def test_pax_record_length_includes_its_digits(length: int) -> None:
-    assert read_back(Member(path="ü" + "a" * length)).name == "ü" + "a" * length
+    assert read_back(LayerMember(path="ü" + "a" * length)).name == "ü" + "a" * length
 
 
 NAMES = st.text(
@@ -110,7 +119,7 @@ def test_arbitrary_member_is_read_back(
     path: str, kind: MemberKind, mode: int, uid: int, gid: int, size: int, target: str
 ) -> None:
     link = target if kind in (MemberKind.LINK, MemberKind.HARD) else ""
-    member = Member(path=path, kind=kind, mode=mode, uid=uid, gid=gid, size=size, target=link)
+    member = LayerMember(path=path, kind=kind, mode=mode, uid=uid, gid=gid, size=size, target=link)
     info = read_back(member)
     assert (info.name, info.type, info.mode) == (path, TYPES[kind], mode)
     assert (info.uid, info.gid, info.mtime, info.linkname) == (uid, gid, MTIME, link)
@@ -119,8 +128,8 @@ def test_arbitrary_member_is_read_back(
 
 
 def test_members_are_padded_and_ordered() -> None:
-    assert [padding(size) for size in (0, 1, 511, 512, 513)] == [0, 511, 1, 0, 511]
+    assert [padding_size(size) for size in (0, 1, 511, 512, 513)] == [0, 511, 1, 0, 511]
     paths = ["a", "a-b", "a/b", "ab", "a\U00010000", "a\uffff"]
-    members = sorted((Member(path=path) for path in paths), key=sort_key)
+    members = sorted((LayerMember(path=path) for path in paths), key=sort_key)
     # By bytes, not by the code units of another encoding.
     assert [m.path for m in members] == ["a", "a-b", "a/b", "ab", "a\uffff", "a\U00010000"]

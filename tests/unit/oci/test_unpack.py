@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.oci.tree import RootFolder, remove
-from imgbuild.oci.unpack import keep, stack
+from imgbuild.oci.tar import LayerMember, MemberKind
+from imgbuild.oci.tree import RootFolder, remove_root
+from imgbuild.oci.unpack import stack_layers, unpack_folders
 from tests.support import images
-from tests.support.layer_files import layer_file, unpacked
+from tests.support.layer_files import layer_file, unpack_layer_files
 
 ROOT = os.geteuid() == 0
 
@@ -50,7 +50,7 @@ def tar(path: Path, *entries: tuple[str, str, object], form: int = tarfile.PAX_F
 @pytest.fixture(name="root")
 def _root(tmp_path: Path):
     yield tmp_path / "root"
-    remove(tmp_path / "root")
+    remove_root(tmp_path / "root")
 
 
 @pytest.fixture(name="layered", params=["unpacked", "stacked"])
@@ -60,11 +60,11 @@ def _layered(request: pytest.FixtureRequest, tmp_path: Path, root: Path) -> Call
     def rooted(*layers: list[tuple[str, str, object]]) -> Path:
         blobs = [tar(tmp_path / f"{n}.gz", *entries) for n, entries in enumerate(layers)]
         if request.param == "unpacked":
-            unpacked(blobs, root)
+            unpack_layer_files(blobs, root)
         else:
             folders = {layer_file(blob): tmp_path / f"kept-{blob.name}" for blob in blobs}
-            keep(folders)
-            stack(list(folders.values()), root)
+            unpack_folders(folders)
+            stack_layers(list(folders.values()), root)
         return root
 
     return rooted
@@ -73,22 +73,22 @@ def _layered(request: pytest.FixtureRequest, tmp_path: Path, root: Path) -> Call
 def test_written_layers_unpack_unchanged(tmp_path, root):
     deep = "/".join(f"folder{number:03}" for number in range(30))
     members = [
-        images.text("bin/tool", "#!/bin/sh\n", mode=0o755),
-        images.text("bin/su", "x", mode=0o4755),
-        images.text("etc/shadow", "secret", mode=0o640),
-        images.text("empty", ""),
-        images.text(f"{deep}/ünï", "long path"),
-        images.text("big", "0123456789" * 400_000),
-        Member(path="locked", kind=MemberKind.FOLDER, mode=0o555),
-        images.text("locked/inside", "y"),
-        Member(path="link", kind=MemberKind.LINK, target="bin/tool"),
-        Member(path="away", kind=MemberKind.LINK, target="/etc/passwd"),
-        Member(path="same", kind=MemberKind.HARD, target="bin/tool"),
-        Member(path="tmp", kind=MemberKind.FOLDER, mode=0o1777),
-        images.text("owned", "z"),
+        images.text_member("bin/tool", "#!/bin/sh\n", mode=0o755),
+        images.text_member("bin/su", "x", mode=0o4755),
+        images.text_member("etc/shadow", "secret", mode=0o640),
+        images.text_member("empty", ""),
+        images.text_member(f"{deep}/ünï", "long path"),
+        images.text_member("big", "0123456789" * 400_000),
+        LayerMember(path="locked", kind=MemberKind.FOLDER, mode=0o555),
+        images.text_member("locked/inside", "y"),
+        LayerMember(path="link", kind=MemberKind.LINK, target="bin/tool"),
+        LayerMember(path="away", kind=MemberKind.LINK, target="/etc/passwd"),
+        LayerMember(path="same", kind=MemberKind.HARD, target="bin/tool"),
+        LayerMember(path="tmp", kind=MemberKind.FOLDER, mode=0o1777),
+        images.text_member("owned", "z"),
     ]
-    _, blob = images.layer(tmp_path, members)
-    unpacked([blob], root)
+    _, blob = images.make_layer(tmp_path, members)
+    unpack_layer_files([blob], root)
     for member in members:
         path = root / member.path
         file_status = path.lstat()
@@ -108,9 +108,9 @@ def test_written_layers_unpack_unchanged(tmp_path, root):
 
 @pytest.mark.skipif(not ROOT, reason="only root can give files away")
 def test_owners_are_kept_as_root(tmp_path, root):
-    member = Member(path="mine", uid=1234, gid=70_000_000, size=1, content=b"x", mode=0o4750)
-    _, blob = images.layer(tmp_path, [member])
-    unpacked([blob], root)
+    member = LayerMember(path="mine", uid=1234, gid=70_000_000, size=1, content=b"x", mode=0o4750)
+    _, blob = images.make_layer(tmp_path, [member])
+    unpack_layer_files([blob], root)
     file_status = (root / "mine").stat()
     assert (file_status.st_uid, file_status.st_gid) == (1234, 70_000_000)
     assert (
@@ -119,10 +119,10 @@ def test_owners_are_kept_as_root(tmp_path, root):
 
 
 def test_umask_is_ignored(tmp_path, root):
-    _, blob = images.layer(tmp_path, [images.text("a/b/c", "x", mode=0o666)])
+    _, blob = images.make_layer(tmp_path, [images.text_member("a/b/c", "x", mode=0o666)])
     before = os.umask(0o077)
     try:
-        unpacked([blob], root)
+        unpack_layer_files([blob], root)
     finally:
         os.umask(before)
     modes = [stat.S_IMODE((root / path).stat().st_mode) for path in ("", "a", "a/b", "a/b/c")]
@@ -248,7 +248,7 @@ def test_named_pipes_are_created(layered):
 def test_long_names_are_read_in_gnu_and_pax_format(tmp_path, root, form):
     name = "/".join(["folder" * 10] * 6)
     entries = [(name, "file", "x"), ("link", "link", name), ("hard", "hard", name)]
-    unpacked([tar(tmp_path / "blob", *entries, form=form)], root)
+    unpack_layer_files([tar(tmp_path / "blob", *entries, form=form)], root)
     assert (root / name).read_text() == (root / "link").read_text() == "x"
     assert (root / "hard").samefile(root / name)
 
@@ -256,14 +256,14 @@ def test_long_names_are_read_in_gnu_and_pax_format(tmp_path, root, form):
 def test_uncompressed_tar_layer_is_unpacked(tmp_path, root):
     blob = tar(tmp_path / "blob", ("a", "file", "x"))
     blob.write_bytes(gzip.decompress(blob.read_bytes()))
-    unpacked([blob], root)
+    unpack_layer_files([blob], root)
     assert (root / "a").read_text() == "x"
 
 
 def test_zstd_compression_is_refused_with_hint(tmp_path, root):
     (tmp_path / "blob").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
     with pytest.raises(InputError, match="zstd"):
-        unpacked([tmp_path / "blob"], root)
+        unpack_layer_files([tmp_path / "blob"], root)
 
 
 @pytest.mark.parametrize(
@@ -280,10 +280,12 @@ def test_zstd_compression_is_refused_with_hint(tmp_path, root):
     ids=["half", "no trailer", "flipped byte", "short tar", "no tar", "bad sum", "bad gzip"],
 )
 def test_damaged_layers_are_refused(tmp_path, root, harm):
-    _, blob = images.layer(tmp_path, [images.text("a", "x" * 3000), images.text("b", "y")])
+    _, blob = images.make_layer(
+        tmp_path, [images.text_member("a", "x" * 3000), images.text_member("b", "y")]
+    )
     blob.write_bytes(harm(blob.read_bytes()))
     with pytest.raises(IntegrityError):
-        unpacked([blob], root)
+        unpack_layer_files([blob], root)
 
 
 def test_sparse_files_are_refused(tmp_path, root):
@@ -294,14 +296,14 @@ def test_sparse_files_are_refused(tmp_path, root):
         out.addfile(info)
     (tmp_path / "blob").write_bytes(data.getvalue())
     with pytest.raises(IntegrityError, match="sparse"):
-        unpacked([tmp_path / "blob"], root)
+        unpack_layer_files([tmp_path / "blob"], root)
 
 
 def test_non_empty_folder_is_refused(tmp_path, root):
     root.mkdir()
     (root / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="is not empty"):
-        unpacked([], root)
+        unpack_layer_files([], root)
 
 
 def test_remove_deletes_read_only_folders_but_not_link_targets(tmp_path):
@@ -314,10 +316,10 @@ def test_remove_deletes_read_only_folders_but_not_link_targets(tmp_path):
     (root / "link").symlink_to(precious)
     (root / "locked/deep").chmod(0o500)
     (root / "locked").chmod(0o000)
-    remove(root)
+    remove_root(root)
     assert not root.exists()
     assert (precious / "file").exists()
-    remove(root)
+    remove_root(root)
 
 
 def test_root_folder_resolves_links_inside_root(tmp_path):

@@ -11,25 +11,25 @@ import msgspec
 import pytest
 
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.judge import CHECKS, AuditTerms
 from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, LockStale
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.learn import loop
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.accepted import Waiver
-from imgbuild.matrix.model import Drop, Matrix, PackageIndex
+from imgbuild.matrix.model import DroppedFiles, Matrix, PackageIndex
 from imgbuild.pipeline import audit_lock, audit_set
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import audited, release_index, samples
 from tests.support.local_index import LocalIndex
-from tests.support.servers import Site
+from tests.support.servers import FileSite
 from tests.unit.learn.test_removed_attributes import GONE, HEAD, OLD, READER
 
 SUBJECT = "transformers.Base.extended"
@@ -41,12 +41,12 @@ def index() -> LocalIndex:
     """An index of transformers with and without an attribute, and of a vLLM that reads it."""
     local_index = LocalIndex()
     old = {"4.0.0": {**HEAD, "transformers/base.py": OLD}}
-    release_index.publish(local_index, "transformers", old, year=2023)
-    release_index.publish(
+    release_index.publish_releases(local_index, "transformers", old, year=2023)
+    release_index.publish_releases(
         local_index, "transformers", {"5.0.0": {**HEAD, "transformers/base.py": GONE}}
     )
     reader = {"vllm/__init__.py": READER.format(expression="tokenizer.extended")}
-    release_index.publish(local_index, "vllm", {"0.8.5": reader}, year=2023)
+    release_index.publish_releases(local_index, "vllm", {"0.8.5": reader}, year=2023)
     local_index.wheel("pip", "25.1", uploaded="2023-01-01T00:00:00Z")
     return local_index
 
@@ -58,7 +58,7 @@ class AuditedLock:
         self,
         folder: Path,
         release_catalogue: ReleaseCatalogue,
-        site: Site,
+        site: FileSite,
         waivers: tuple[Waiver, ...],
     ):
         pins = {"vllm": "0.8.5", "transformers": "5.0.0"}
@@ -68,7 +68,8 @@ class AuditedLock:
         self.release_catalogue = release_catalogue
         self.site = site
         releases = {
-            name: release_catalogue.releases(name)[-1] for name in ("pip", "transformers", "vllm")
+            name: release_catalogue.package_releases(name)[-1]
+            for name in ("pip", "transformers", "vllm")
         }
         wheels = tuple(release_catalogue.wheel(name, release) for name, release in releases.items())
         self.resolution = Resolution(wheels=wheels)
@@ -84,7 +85,7 @@ class AuditedLock:
                 self.store.add_file(path, wheel.sha256)
 
     def inputs(self, *, offline: bool = False) -> Inputs:
-        http = Http(attempts=1, offline=offline)
+        http = HttpClient(attempts=1, offline=offline)
         return Inputs(self.matrix, Context(self.store, http))
 
     def audit(self, *, offline: bool = False) -> tuple[Finding, ...]:
@@ -104,19 +105,19 @@ def test_lock_audit_matches_audits_of_resolution_and_pins(tmp_path: Path) -> Non
         assert (finding.severity, finding.check) == (Severity.ERROR, "calls")
         assert finding.evidence is not None
         assert (finding.evidence.relation, finding.evidence.subject) == (
-            Relation.ATTRIBUTE,
+            ConflictRelation.ATTRIBUTE,
             SUBJECT,
         )
-        settled = loop.audit_of(
-            audited_lock.resolution, audited_lock.release_catalogue, Terms(target="small")
+        settled = loop.audit_resolution(
+            audited_lock.resolution, audited_lock.release_catalogue, AuditTerms(target="small")
         )
         assert [item for item in settled.findings if item.check == "calls"] == [finding]
-        machine = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+        machine = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
         request = audit_set.SetRequest(
             machine=machine,
             index=lambda: audited_lock.site.url("simple"),
-            context=Context(audited_lock.store, Http(attempts=1)),
-            terms=Terms(),
+            context=Context(audited_lock.store, HttpClient(attempts=1)),
+            terms=AuditTerms(),
             checks=CALLS,
         )
         versions = audited_lock.resolution.versions
@@ -130,8 +131,10 @@ def test_waiver_of_removed_attribute_counts_as_used(tmp_path: Path) -> None:
         (finding,) = audited_lock.audit()
         assert finding.severity is Severity.NOTE
         assert finding.message.endswith("(accepted: it is never called)")
-        terms = Terms(target="small", waivers=(WAIVER,))
-        settled = loop.audit_of(audited_lock.resolution, audited_lock.release_catalogue, terms)
+        terms = AuditTerms(target="small", waivers=(WAIVER,))
+        settled = loop.audit_resolution(
+            audited_lock.resolution, audited_lock.release_catalogue, terms
+        )
         assert [item for item in settled.findings if item.check == "calls"] == [finding]
 
 
@@ -155,7 +158,7 @@ def audited_folder(folder: Path) -> tuple[Matrix, Lock, Resolution]:
     locked_wheels = []
     for package, source in (("trl", trainer), ("vllm", "class New: ...\n")):
         wheel, _ = audited.wheel(wheels, package, "9.0", {f"{package}/__init__.py": source})
-        locked_wheels.append(audited.changed(wheel, index="own"))
+        locked_wheels.append(audited.with_changes(wheel, index="own"))
     assigned = {"trl": "own", "vllm": "own"}
     matrix = samples.matrix(pins={"trl": "9.0", "vllm": "9.0"}, indexes=assigned)
     folder_index = PackageIndex(url=f"{wheels.as_uri()}/", flat=True, upload_times="none")
@@ -169,10 +172,10 @@ def audited_folder(folder: Path) -> tuple[Matrix, Lock, Resolution]:
 def test_wheels_in_folder_are_audited_offline(tmp_path: Path, checks: tuple[str, ...]) -> None:
     matrix, lock, resolution = audited_folder(tmp_path)
     store = Store.open(tmp_path / "cache")
-    inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
+    inputs = Inputs(matrix, Context(store, HttpClient(attempts=1, offline=True)))
     report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=checks)
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
-    assert audited.subjects(errors) == ["vllm:Gone"]
+    assert audited.finding_subjects(errors) == ["vllm:Gone"]
     here = [store.file(wheel.sha256) is not None for wheel in resolution.wheels]
     assert here == [checks == CHECKS] * 2  # for code alone they are not downloaded
 
@@ -181,7 +184,9 @@ def test_report_is_cached_unless_again_is_requested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     matrix, lock, _ = audited_folder(tmp_path)
-    inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), Http(attempts=1, offline=True)))
+    inputs = Inputs(
+        matrix, Context(Store.open(tmp_path / "cache"), HttpClient(attempts=1, offline=True))
+    )
     first = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
     for wheel in (tmp_path / "wheels").iterdir():
         wheel.unlink()
@@ -199,7 +204,7 @@ def test_offline_error_has_the_number_of_remote_wheels(tmp_path: Path) -> None:
     wheels = (there, *resolution.wheels)
     lock = make_lock(matrix, "small", {Arch.X86_64: Resolution(wheels=wheels)})
     store = Store.open(tmp_path / "cache")
-    inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
+    inputs = Inputs(matrix, Context(store, HttpClient(attempts=1, offline=True)))
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
         audit_lock.audit_lock(lock, Arch.X86_64, inputs)
     assert caught.value.hint == "run once without --offline"
@@ -220,10 +225,14 @@ def test_files_dropped_from_image_are_not_audited(
 ) -> None:
     matrix, lock, _ = audited_folder(tmp_path)
     places = f"lib/python{lock.base.python}/site-packages"
-    left_out = Drop(package=package, paths=(f"{places}/{package}/*",), reason="another has them")
-    inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), Http(attempts=1, offline=True)))
+    left_out = DroppedFiles(
+        package=package, paths=(f"{places}/{package}/*",), reason="another has them"
+    )
+    inputs = Inputs(
+        matrix, Context(Store.open(tmp_path / "cache"), HttpClient(attempts=1, offline=True))
+    )
     before = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
-    assert audited.subjects(before.findings) == ["vllm:Gone"]
+    assert audited.finding_subjects(before.findings) == ["vllm:Gone"]
     lock = msgspec.structs.replace(lock, drop=(left_out,))
     after = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
-    assert audited.subjects(after.findings) == subjects
+    assert audited.finding_subjects(after.findings) == subjects

@@ -8,46 +8,46 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.judge import CHECKS, AuditTerms
 from imgbuild.audit.packages.pinned import PinList
 from imgbuild.audit.packages.requirement_files import RequirementText, read_pins
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import audit_set
 from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.report import Report, Severity
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import audited, samples
 from tests.support.local_index import LocalIndex
 from tests.support.rows import each_row
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
-MACHINE = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+MACHINE = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 USER = b"from torch import Gone\n"
 
 
 class Asked:
     """A local index, and audits of pins on it."""
 
-    def __init__(self, folder: Path, site: Site) -> None:
+    def __init__(self, folder: Path, site: FileSite) -> None:
         self.site = site
-        self.context = Context(Store.open(folder / "cache"), Http(attempts=1))
+        self.context = Context(Store.open(folder / "cache"), HttpClient(attempts=1))
         matrix = samples.matrix()
         tagged = PackageIndex(url=site.url("whl/{cuda_tag}"), upload_times="none")
         indexes = {**matrix.indexes, "builds": tagged}
         self.matrix = msgspec.structs.replace(matrix, indexes=indexes)
 
     def audit(
-        self, *lines: str, partial: bool = False, again: bool = False, machine: Tags = MACHINE
+        self, *lines: str, partial: bool = False, again: bool = False, machine: WheelTags = MACHINE
     ) -> Report:
         request = SetRequest(
             machine=machine,
             index=lambda: self.site.url("simple"),
             context=self.context,
-            terms=Terms(target="pins"),
+            terms=AuditTerms(target="pins"),
             checks=CHECKS,
             again=again,
         )
@@ -68,7 +68,9 @@ def auditor(tmp_path: Path) -> Iterator[Asked]:
     index.wheel("aiohttp", "3.0")
     index.wheel("click", "8.0")
     builds.wheel("torch", "2.10.0+cu130", files={"torch/__init__.py": b""})
-    with serve(Site(files={**index.site_files(), **builds.pytorch_files("cu130")})) as site:
+    with serve_site(
+        FileSite(files={**index.site_files(), **builds.pytorch_files("cu130")})
+    ) as site:
         yield Asked(tmp_path, site)
 
 
@@ -97,7 +99,7 @@ def test_missing_local_version_is_read_as_public_version(auditor: Asked) -> None
     [("3.9", 1), ("3.10", 0), ("3.11", 0), ("3.12", 0), ("3.13", 0), ("3.14", 1)],
 )
 def test_python_without_base_has_only_known_names(auditor: Asked, python: str, count: int) -> None:
-    machine = Tags(python=python, glibc="2.36", arch=Arch.X86_64)
+    machine = WheelTags(python=python, glibc="2.36", arch=Arch.X86_64)
     report = auditor.audit("needy==1.0", "odd==1.0", partial=True, machine=machine)
     lines = [part for part in report.unread if "standard library" in part.what]
     assert [(part.what, part.required) for part in lines] == [
@@ -156,5 +158,5 @@ def test_cuda_release_is_derived_from_torch(
     tmp_path: Path, version: str, text: str, cuda: str
 ) -> None:
     files = {"torch/__init__.py": "", "torch/version.py": text}
-    assert audit_set.cuda_of(audited.package_set(tmp_path, {f"torch=={version}": files})) == cuda
-    assert audit_set.cuda_of(audited.package_set(tmp_path / "b", {"trl==1.0": {}})) == ""
+    assert audit_set.torch_cuda(audited.package_set(tmp_path, {f"torch=={version}": files})) == cuda
+    assert audit_set.torch_cuda(audited.package_set(tmp_path / "b", {"trl==1.0": {}})) == ""

@@ -11,7 +11,7 @@ from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.learn.loop import add_constraints
 from imgbuild.lock import lock_file
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.matrix.model import Flashinfer
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import lock_target
@@ -37,7 +37,7 @@ LEARNED = Constraint(
 def project(folder, *wheels):
     small_project = Project(matrix=folder / "matrix.yaml")
     lock = samples.lock(*wheels)
-    codec.write(lock_file.lock_path(small_project.images, "small"), lock)
+    codec.write_document(lock_file.lock_path(small_project.images, "small"), lock)
     for name, text in current.requirement_files(lock).items():
         codec.write_bytes(small_project.images / "small" / name, text.encode())
     return small_project
@@ -96,7 +96,7 @@ def test_flashinfer_mode_without_flashinfer_is_refused(mode):
 
 
 def test_compiler_for_deepspeed_is_kept_without_flashinfer():
-    matrix = load(ROOT / "matrix.yaml")
+    matrix = load_matrix(ROOT / "matrix.yaml")
     lock = lock_file.make_lock(matrix, "cu130-trl", {})
     like = lock_file.make_lock(matrix, "cu130-deepspeed", {})
     assert lock.settings.labels["dev.imgbuild.flashinfer"] == "off"

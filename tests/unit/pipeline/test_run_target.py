@@ -11,82 +11,88 @@ import pytest
 from imgbuild.container.request import ContainerRequest
 from imgbuild.errors import InputError, LockStale
 from imgbuild.pipeline import run_target
-from imgbuild.pipeline.build import native
+from imgbuild.pipeline.build import restrict_to_native
 from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.pipeline.session import Session, SessionOptions, open_session
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
+from tests.support.inprocess_project import TARGET, UNLOCKED, SampleProject
 
 ARCH = Arch.X86_64
 
 
 @pytest.fixture(name="session")
-def _session(sample: Sample) -> Session:
-    return open_session(sample.folder, Options(offline=True))
+def _session(sample: SampleProject) -> Session:
+    return open_session(sample.folder, SessionOptions(offline=True))
 
 
 def test_missing_image_is_built(
-    session: Session, sample: Sample, capsys: pytest.CaptureFixture[str]
+    session: Session, sample: SampleProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)
-    target_image = run_target.find(session, TARGET, None)
+    target_image = run_target.find_run_target(session, TARGET, None)
     assert (target_image.layout, target_image.arches) == (None, (ARCH,))
-    built_layout = run_target.built(session, target_image, ARCH)
+    built_layout = run_target.build_if_missing(session, target_image, ARCH)
     assert built_layout.image(ARCH).manifest.digest == sample.target_digests.arch[ARCH].manifest
     result = capsys.readouterr().err
     assert f"building {TARGET}, which is not built; nothing to download" in result
-    again = run_target.find(session, TARGET, None)
+    again = run_target.find_run_target(session, TARGET, None)
     assert again.layout == built_layout
-    assert run_target.built(session, again, ARCH) == built_layout
+    assert run_target.build_if_missing(session, again, ARCH) == built_layout
     assert "building it" not in capsys.readouterr().err
 
 
-def test_configuration_is_available_before_build(session: Session, sample: Sample) -> None:
-    target_image = run_target.find(session, TARGET, None)
+def test_configuration_is_available_before_build(session: Session, sample: SampleProject) -> None:
+    target_image = run_target.find_run_target(session, TARGET, None)
     before = target_image.config(ARCH)
-    run_target.built(session, target_image, ARCH)
-    assert run_target.find(session, TARGET, None).config(ARCH) == before
+    run_target.build_if_missing(session, target_image, ARCH)
+    assert run_target.find_run_target(session, TARGET, None).config(ARCH) == before
     assert before.workdir == sample.lock.settings.workdir
 
 
 def test_image_that_differs_from_lock_is_rebuilt(session: Session) -> None:
-    place = run_target.built(session, run_target.find(session, TARGET, None), ARCH).path
+    place = run_target.build_if_missing(
+        session, run_target.find_run_target(session, TARGET, None), ARCH
+    ).path
     (place / "index.json").unlink()
-    assert run_target.find(session, TARGET, None).layout is None
+    assert run_target.find_run_target(session, TARGET, None).layout is None
 
 
-def test_image_without_current_lock_is_used(session: Session, sample: Sample) -> None:
-    built_layout = run_target.built(session, run_target.find(session, TARGET, None), ARCH)
+def test_image_without_current_lock_is_used(session: Session, sample: SampleProject) -> None:
+    built_layout = run_target.build_if_missing(
+        session, run_target.find_run_target(session, TARGET, None), ARCH
+    )
     sample.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
-    changed = open_session(sample.folder, Options())
-    target_image = run_target.find(changed, TARGET, None)
+    changed = open_session(sample.folder, SessionOptions())
+    target_image = run_target.find_run_target(changed, TARGET, None)
     assert (target_image.layout, target_image.locked) == (built_layout, None)
-    assert run_target.built(changed, target_image, ARCH) == built_layout
+    assert run_target.build_if_missing(changed, target_image, ARCH) == built_layout
 
 
 def test_missing_image_and_lock_is_an_error(session: Session) -> None:
     with pytest.raises(LockStale):
-        run_target.find(session, UNLOCKED, None)
+        run_target.find_run_target(session, UNLOCKED, None)
     with pytest.raises(InputError, match="elsewhere"):
-        run_target.find(session, TARGET, Path("elsewhere"))
+        run_target.find_run_target(session, TARGET, Path("elsewhere"))
 
 
-def test_download_size_of_missing_inputs_is_reported(session: Session, sample: Sample) -> None:
+def test_download_size_of_missing_inputs_is_reported(
+    session: Session, sample: SampleProject
+) -> None:
     inputs = open_inputs(session)
     measure = run_target.download_size
     assert measure(sample.lock, sample.target_digests, ARCH, inputs.store) == 0
     wheel = sample.wheels["trl"]
-    inputs.drop([wheel.sha256])
+    inputs.drop_files([wheel.sha256])
     assert measure(sample.lock, sample.target_digests, ARCH, inputs.store) == wheel.size
 
 
 def test_apptainer_command_line_is_printed_without_sif(
-    session: Session, sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    session: Session, sample: SampleProject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)
-    target_image = run_target.find(session, TARGET, None)
-    invocation = run_target.command(
+    target_image = run_target.find_run_target(session, TARGET, None)
+    invocation = run_target.engine_command(
         target_image,
         ARCH,
         ContainerRequest(command=("true",)),
@@ -100,24 +106,26 @@ def test_apptainer_command_line_is_printed_without_sif(
     assert invocation.command[-2:] == (f"{target_image.place}.sif", "true")
     assert f"imgbuild build {TARGET} --format sif" in capsys.readouterr().err
     with pytest.raises(InputError, match="no single command"):
-        run_target.command(
+        run_target.engine_command(
             target_image, ARCH, ContainerRequest(), through="root", kernel_cache=False
         )
 
 
 def test_kernel_cache_is_mounted_for_layout_image(session: Session, tmp_path: Path) -> None:
     console.configure(verbosity=0, json=False)
-    built_layout = run_target.built(session, run_target.find(session, TARGET, None), ARCH)
+    built_layout = run_target.build_if_missing(
+        session, run_target.find_run_target(session, TARGET, None), ARCH
+    )
     image = built_layout.image(ARCH)
     folders = [f"{name}=/var/cache/imgbuild/{name}" for name in run_target.BELOW_CACHE]
     settings = {**image.settings, "Env": [*cast("list[str]", image.settings["Env"]), *folders]}
     configuration = msgspec.structs.replace(image.configuration, config=settings)
     images = {ARCH: msgspec.structs.replace(image, configuration=configuration)}
     target_image = msgspec.structs.replace(
-        run_target.find(session, TARGET, built_layout.path),
+        run_target.find_run_target(session, TARGET, built_layout.path),
         layout=msgspec.structs.replace(built_layout, images=images),
     )
-    invocation = run_target.command(
+    invocation = run_target.engine_command(
         target_image,
         ARCH,
         ContainerRequest(command=("true",)),
@@ -137,8 +145,8 @@ def test_build_defaults_to_architecture_of_machine(
     session: Session, machine: str, arches: tuple[Arch, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
-    [both] = session.select([UNLOCKED])
+    [both] = session.select_targets([UNLOCKED])
     assert both.arches == tuple(Arch)
-    assert native(both).arches == arches
-    [single] = session.select([TARGET])
-    assert native(single).arches == (ARCH,)
+    assert restrict_to_native(both).arches == arches
+    [single] = session.select_targets([TARGET])
+    assert restrict_to_native(single).arches == (ARCH,)

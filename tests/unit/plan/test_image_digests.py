@@ -12,7 +12,7 @@ from imgbuild import codec
 from imgbuild.errors import InputError, LockStale
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import image_digests
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.report import Floors
 from imgbuild.values import Arch, digest_of
 from tests.support import samples
@@ -30,13 +30,13 @@ def records(lock):
             unpacked=100,
         )
         for arch in lock.arch
-        for layer in plan(lock, arch).layers
+        for layer in create_plan(lock, arch).layers
     }
 
 
 def write(folder, lock):
-    target_digests = image_digests.digests_of(lock, records(lock))
-    codec.write(image_digests.digests_path(folder, lock.target), target_digests)
+    target_digests = image_digests.compute_digests(lock, records(lock))
+    codec.write_document(image_digests.digests_path(folder, lock.target), target_digests)
     return target_digests
 
 
@@ -49,20 +49,22 @@ def test_round_trip_is_lossless(tmp_path):
 
 def test_digest_of_single_architecture_is_manifest_digest():
     lock = samples.lock()
-    target_digests = image_digests.digests_of(lock, records(lock))
+    target_digests = image_digests.compute_digests(lock, records(lock))
     assert target_digests.digest == target_digests.arch[Arch.X86_64].manifest
 
 
 def test_digest_of_several_architectures_is_index_digest():
     lock = samples.lock(of=samples.matrix(arch=BOTH))
-    target_digests = image_digests.digests_of(lock, records(lock))
+    target_digests = image_digests.compute_digests(lock, records(lock))
     assert target_digests.digest not in {image.manifest for image in target_digests.arch.values()}
-    assert target_digests.digest != image_digests.digests_of(samples.lock(), records(lock)).digest
+    assert (
+        target_digests.digest != image_digests.compute_digests(samples.lock(), records(lock)).digest
+    )
 
 
 def test_manifest_has_digests_of_config_and_layers():
     lock = samples.lock()
-    document = image_digests.documents(plan(lock, Arch.X86_64), records(lock))
+    document = image_digests.create_documents(create_plan(lock, Arch.X86_64), records(lock))
     manifest = json.loads(document.manifest)
     assert manifest["config"]["digest"] == digest_of(document.config)
     config = json.loads(document.config)
@@ -81,7 +83,7 @@ def test_digests_of_another_lock_are_an_error(tmp_path):
 def test_edited_digest_is_an_error(tmp_path):
     lock = samples.lock()
     target_digests = write(tmp_path, lock)
-    codec.write(
+    codec.write_document(
         image_digests.digests_path(tmp_path, "small"),
         msgspec.structs.replace(target_digests, digest="sha256:" + "0" * 64),
     )
@@ -91,7 +93,7 @@ def test_edited_digest_is_an_error(tmp_path):
 
 def test_damaged_digests_file_error_has_hint(tmp_path):
     lock = samples.lock()
-    codec.write(image_digests.digests_path(tmp_path, lock.target), {"format": 1})
+    codec.write_document(image_digests.digests_path(tmp_path, lock.target), {"format": 1})
     with pytest.raises(InputError, match=r"digests\.json is not a valid list of") as caught:
         image_digests.read_digests(tmp_path, lock)
     remedy = "restore it from git, or create it again with: imgbuild lock small"
@@ -108,8 +110,8 @@ def test_host_requirements_are_stored_and_annotated(tmp_path):
     lock = samples.lock()
     needs = Floors(cuda="12.4", driver="525.60.13", gpu=("8.0", "9.0"), glibc="2.31")
     (arch,) = lock.arch
-    target_digests = image_digests.digests_of(lock, records(lock), {arch: needs})
-    document = image_digests.documents(plan(lock, arch), records(lock), needs)
+    target_digests = image_digests.compute_digests(lock, records(lock), {arch: needs})
+    document = image_digests.create_documents(create_plan(lock, arch), records(lock), needs)
     assert json.loads(document.manifest)["annotations"] == {
         "dev.imgbuild.needs.cuda": "12.4",
         "dev.imgbuild.needs.driver": "525.60.13",
@@ -117,5 +119,5 @@ def test_host_requirements_are_stored_and_annotated(tmp_path):
         "dev.imgbuild.needs.gpu": "8.0 9.0",
     }
     assert target_digests.arch[arch].manifest == digest_of(document.manifest)
-    codec.write(image_digests.digests_path(tmp_path, lock.target), target_digests)
+    codec.write_document(image_digests.digests_path(tmp_path, lock.target), target_digests)
     assert image_digests.read_digests(tmp_path, lock) == target_digests

@@ -25,7 +25,7 @@ GOLDEN = [
 
 
 def test_config_follows_oci_specification():
-    config = json.loads(image_documents.config(images.plan(), DIFF_IDS))
+    config = json.loads(image_documents.image_configuration(images.create_plan(), DIFF_IDS))
     assert config == {
         "architecture": "amd64",
         "os": "linux",
@@ -47,26 +47,28 @@ def test_config_follows_oci_specification():
 
 def test_document_bytes_match_golden_values():
     # All published digests depend on these: a failure means that digests of all images change.
-    config = image_documents.config(images.plan(), DIFF_IDS)
-    manifest = oci_documents.manifest(config, RECORDS)
-    index = oci_documents.index({Arch.X86_64: manifest, Arch.ARM64: manifest})
+    config = image_documents.image_configuration(images.create_plan(), DIFF_IDS)
+    manifest = oci_documents.docker_manifest(config, RECORDS)
+    index = oci_documents.create_index({Arch.X86_64: manifest, Arch.ARM64: manifest})
     assert [sha256(data) for data in (config, manifest, index)] == GOLDEN
 
 
 def test_documents_contain_no_tool_version():
-    config = image_documents.config(images.plan(), DIFF_IDS)
-    for data in (config, oci_documents.manifest(config, RECORDS)):
+    config = image_documents.image_configuration(images.create_plan(), DIFF_IDS)
+    for data in (config, oci_documents.docker_manifest(config, RECORDS)):
         assert imgbuild.__version__.encode() not in data
 
 
 def test_arm64_platform_has_variant():
-    config = json.loads(image_documents.config(images.plan(Arch.ARM64), DIFF_IDS))
+    config = json.loads(
+        image_documents.image_configuration(images.create_plan(Arch.ARM64), DIFF_IDS)
+    )
     assert (config["architecture"], config["variant"]) == ("arm64", "v8")
 
 
 def test_manifest_lists_config_and_layers_in_order():
-    config = image_documents.config(images.plan(), DIFF_IDS)
-    manifest = json.loads(oci_documents.manifest(config, RECORDS))
+    config = image_documents.image_configuration(images.create_plan(), DIFF_IDS)
+    manifest = json.loads(oci_documents.docker_manifest(config, RECORDS))
     assert manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
     assert manifest["config"] == {
         "mediaType": "application/vnd.oci.image.config.v1+json",
@@ -81,7 +83,7 @@ def test_manifest_lists_config_and_layers_in_order():
 
 def test_base_layer_keeps_compression():
     types = {RECORDS[0].digest: documents.LAYER_ZSTD}
-    manifest = json.loads(oci_documents.manifest(b"{}", RECORDS, media_types=types))
+    manifest = json.loads(oci_documents.docker_manifest(b"{}", RECORDS, media_types=types))
     assert [layer["mediaType"].rpartition("+")[2] for layer in manifest["layers"]] == [
         "zstd",
         "gzip",
@@ -90,9 +92,10 @@ def test_base_layer_keeps_compression():
 
 def test_index_entries_are_sorted_and_have_platforms():
     manifests = {Arch.X86_64: b"x86", Arch.ARM64: b"arm"}
-    entries = json.loads(oci_documents.index(manifests))["manifests"]
+    entries = json.loads(oci_documents.create_index(manifests))["manifests"]
     assert (
-        entries == json.loads(oci_documents.index(dict(reversed(manifests.items()))))["manifests"]
+        entries
+        == json.loads(oci_documents.create_index(dict(reversed(manifests.items()))))["manifests"]
     )
     assert [entry["platform"] for entry in entries] == [
         {"architecture": "arm64", "os": "linux", "variant": "v8"},
@@ -103,4 +106,4 @@ def test_index_entries_are_sorted_and_have_platforms():
 
 def test_number_of_layers_and_diff_ids_must_match():
     with pytest.raises(ValueError, match="shorter"):
-        image_documents.config(images.plan(), DIFF_IDS[:1])
+        image_documents.image_configuration(images.create_plan(), DIFF_IDS[:1])

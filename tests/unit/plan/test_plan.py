@@ -10,7 +10,7 @@ import pytest
 from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import LayerRules
-from imgbuild.matrix.model import Drop
+from imgbuild.matrix.model import DroppedFiles
 from imgbuild.plan.cut import cut_wheels
 from imgbuild.plan.plan import (
     AddedDebsRecipe,
@@ -18,11 +18,11 @@ from imgbuild.plan.plan import (
     FilesRecipe,
     VenvRecipe,
     WheelsRecipe,
-    base_of,
-    environment,
+    base_plan,
+    create_plan,
+    image_environment,
     layer_id,
-    omitted,
-    plan,
+    omitted_paths,
 )  # fmt: skip
 from imgbuild.values import Arch
 from tests.support import samples
@@ -92,7 +92,7 @@ def test_too_low_layer_limit_is_an_error():
 
 def test_every_wheel_is_in_exactly_one_layer():
     lock = samples.lock(*(samples.wheel(f"w-{n}", size=n * 100) for n in range(30)))
-    layers = plan(lock, Arch.X86_64).layers
+    layers = create_plan(lock, Arch.X86_64).layers
     packages = [
         wheel.package
         for layer in layers
@@ -106,8 +106,8 @@ def test_layer_ids_do_not_depend_on_target_or_date():
     first = samples.lock()
     other = samples.lock(of=samples.matrix(as_of=datetime.date(2026, 1, 1), summary="another"))
     other = msgspec.structs.replace(other, target="other")
-    assert [layer.id for layer in plan(first, Arch.X86_64).layers] == [
-        layer.id for layer in plan(other, Arch.X86_64).layers
+    assert [layer.id for layer in create_plan(first, Arch.X86_64).layers] == [
+        layer.id for layer in create_plan(other, Arch.X86_64).layers
     ]
 
 
@@ -139,11 +139,11 @@ def test_layer_ids_match_golden_values():
 
 
 def test_dropped_file_is_only_in_recipe_of_its_package():
-    drop = Drop(package="pip", paths=("b.py", "a.py"), reason=samples.REASON)
+    drop = DroppedFiles(package="pip", paths=("b.py", "a.py"), reason=samples.REASON)
     lock = samples.lock(of=samples.matrix(drop=(drop,)))
     omits = [
         layer.recipe.omit
-        for layer in plan(lock, Arch.X86_64).layers
+        for layer in create_plan(lock, Arch.X86_64).layers
         if isinstance(layer.recipe, WheelsRecipe) and layer.recipe.omit
     ]
     assert omits == [{"pip": ("a.py", "b.py")}]
@@ -159,15 +159,15 @@ def test_dropped_file_is_only_in_recipe_of_its_package():
     ],
 )
 def test_file_is_dropped_only_if_other_package_ships_it(beside, versions, dropped):
-    drop = Drop(
+    drop = DroppedFiles(
         package="pip", paths=("a.py",), reason=samples.REASON, beside=beside, versions=versions
     )
     wheels = (samples.wheel("pip", "25.1"), samples.wheel("torch", "2.6.0"))
-    assert omitted((drop,), wheels) == ({"pip": ("a.py",)} if dropped else {})
+    assert omitted_paths((drop,), wheels) == ({"pip": ("a.py",)} if dropped else {})
 
 
 def test_configuration_depends_only_on_lock():
-    config = plan(samples.lock(), Arch.X86_64).config
+    config = create_plan(samples.lock(), Arch.X86_64).config
     assert config.created == "2025-06-20T00:00:00Z"
     assert config.user == "1000:1000"
     assert config.labels["dev.imgbuild.version.torch"] == "2.6.0"
@@ -175,7 +175,7 @@ def test_configuration_depends_only_on_lock():
 
 
 def test_plan_without_packages_has_only_the_base():
-    base = base_of(plan(samples.lock(), Arch.X86_64))
+    base = base_plan(create_plan(samples.lock(), Arch.X86_64))
     assert [layer.name for layer in base.layers] == ["debian-12"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")
     assert base.config.labels == {}
@@ -186,7 +186,7 @@ def test_hardened_base_has_separate_layers() -> None:
     base = msgspec.structs.replace(plain.bases["debian-12"], hardened=True)
     hard = msgspec.structs.replace(plain, bases={"debian-12": base})
     plain_layers, other = (
-        plan(samples.lock(of=each), Arch.X86_64).layers for each in (plain, hard)
+        create_plan(samples.lock(of=each), Arch.X86_64).layers for each in (plain, hard)
     )
     moved = [new.name for old, new in zip(plain_layers, other, strict=True) if old.id != new.id]
     assert moved == ["debian-12", "files"]
@@ -196,8 +196,8 @@ def test_hardened_base_has_separate_layers() -> None:
 
 
 def test_tools_layer_is_between_wheels_and_files() -> None:
-    plain = plan(samples.lock(), Arch.X86_64).layers
-    layers = plan(samples.with_tools_lock(), Arch.X86_64).layers
+    plain = create_plan(samples.lock(), Arch.X86_64).layers
+    layers = create_plan(samples.lock_with_tools(), Arch.X86_64).layers
     assert [layer.name for layer in layers] == [
         *(layer.name for layer in plain[:-1]), "tools", "files",
     ]  # fmt: skip
@@ -212,42 +212,45 @@ def test_tools_layer_is_between_wheels_and_files() -> None:
 def test_tools_count_towards_layer_limit() -> None:
     rules = LayerRules(own_from=1, named=(), groups=1, order=(), limit=7)
     wheels = [samples.wheel(f"w-{number}", size=1000 + number) for number in range(9)]
-    for lock in (samples.lock(*wheels), samples.with_tools_lock(*wheels)):
-        layers = plan(msgspec.structs.replace(lock, layers=rules), Arch.X86_64).layers
+    for lock in (samples.lock(*wheels), samples.lock_with_tools(*wheels)):
+        layers = create_plan(msgspec.structs.replace(lock, layers=rules), Arch.X86_64).layers
         assert len(layers) == rules.limit
 
 
 def test_dockerfile_base_includes_tools() -> None:
-    base = base_of(plan(samples.with_tools_lock(), Arch.X86_64))
+    base = base_plan(create_plan(samples.lock_with_tools(), Arch.X86_64))
     assert [layer.name for layer in base.layers] == ["debian-12", "tools"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")
 
 
 def test_lock_and_recipes_omit_unused_tools_and_user_packages() -> None:
     lock = samples.lock()
-    assert environment(lock, Arch.X86_64) == lock.settings.env
-    texts = [codec.encode(lock), *(codec.encode(x.recipe) for x in plan(lock, Arch.X86_64).layers)]
+    assert image_environment(lock, Arch.X86_64) == lock.settings.env
+    texts = [
+        codec.encode(lock),
+        *(codec.encode(x.recipe) for x in create_plan(lock, Arch.X86_64).layers),
+    ]
     for word in (b"tools", b"user_packages", b"user_site", b"readme"):
         assert not [text for text in texts if word in text]
 
 
 def test_user_package_folder_depends_on_image_packages() -> None:
-    both = samples.with_tools("htop", arch=tuple(Arch))
-    lock = samples.with_tools_lock(samples.wheel("trl"), of=both)
-    values = environment(lock, Arch.X86_64)
+    both = samples.matrix_with_tools("htop", arch=tuple(Arch))
+    lock = samples.lock_with_tools(samples.wheel("trl"), of=both)
+    values = image_environment(lock, Arch.X86_64)
     base = values["PYTHONUSERBASE"]
-    assert base == environment(lock, Arch.ARM64)["PYTHONUSERBASE"]
+    assert base == image_environment(lock, Arch.ARM64)["PYTHONUSERBASE"]
     assert base.startswith("/workspace/.imgbuild-packages/small-")
     assert values["PATH"] == f"/opt/imgbuild/bin:{lock.settings.env['PATH']}:{base}/bin"
-    assert f"PYTHONUSERBASE={base}" in plan(lock, Arch.X86_64).config.env
-    newer = samples.with_tools_lock(samples.wheel("trl", "2.0"), of=both)
-    assert environment(newer, Arch.X86_64)["PYTHONUSERBASE"] != base
+    assert f"PYTHONUSERBASE={base}" in create_plan(lock, Arch.X86_64).config.env
+    newer = samples.lock_with_tools(samples.wheel("trl", "2.0"), of=both)
+    assert image_environment(newer, Arch.X86_64)["PYTHONUSERBASE"] != base
     renamed = msgspec.structs.replace(lock, target="other")
-    assert "/other-" in environment(renamed, Arch.X86_64)["PYTHONUSERBASE"]
+    assert "/other-" in image_environment(renamed, Arch.X86_64)["PYTHONUSERBASE"]
 
 
 def test_user_packages_change_environment_and_files() -> None:
-    layers = plan(samples.with_tools_lock(samples.wheel("trl")), Arch.X86_64).layers
+    layers = create_plan(samples.lock_with_tools(samples.wheel("trl")), Arch.X86_64).layers
     (venv,) = (layer.recipe for layer in layers if isinstance(layer.recipe, VenvRecipe))
     (files,) = (layer.recipe for layer in layers if isinstance(layer.recipe, FilesRecipe))
     assert venv.user_site is True

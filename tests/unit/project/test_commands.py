@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from tests.support.rows import each_row
-from tests.support.user_projects import declared, reasons, texts
+from tests.support.user_projects import read_declarations, requirement_texts, unread_reasons
 
 
 def _script(tmp_path, text, **files):
-    return declared(tmp_path, {"install.sh": text, **files}, "install.sh")
+    return read_declarations(tmp_path, {"install.sh": text, **files}, "install.sh")
 
 
 @each_row(
@@ -38,7 +38,7 @@ def _script(tmp_path, text, **files):
     ],
 )
 def test_packages_of_an_install_command_are_read(tmp_path, command, installed):
-    assert texts(_script(tmp_path, command)) == installed
+    assert requirement_texts(_script(tmp_path, command)) == installed
 
 
 @each_row(
@@ -65,7 +65,7 @@ def test_packages_of_an_install_command_are_read(tmp_path, command, installed):
 )  # fmt: skip
 def test_unsupported_command_is_reported_with_reason(tmp_path, script, text, reason):
     result = _script(tmp_path, script)
-    assert reason in reasons(result)[text]
+    assert reason in unread_reasons(result)[text]
     assert result.requirements == ()
 
 
@@ -75,14 +75,14 @@ def test_later_install_command_takes_precedence(tmp_path):
         ("torch", False),
         ("trl==0.22.2", True),
     ]
-    assert "a later command installs trl==0.22.2 (line 2)" in reasons(result)["trl==0.23.0"]
+    assert "a later command installs trl==0.22.2 (line 2)" in unread_reasons(result)["trl==0.23.0"]
 
 
 def test_downloaded_wheel_is_required_by_its_url(tmp_path):
     file = "flash_attn-2.7.4+cu12-cp311-cp311-linux_x86_64.whl"
     script = f"wget https://files.example/{file}\npip install ./{file} --no-build-isolation\n"
     result = _script(tmp_path, script)
-    assert texts(result) == [f"flash-attn @ https://files.example/{file}"]
+    assert requirement_texts(result) == [f"flash-attn @ https://files.example/{file}"]
 
 
 def test_constraints_cuda_releases_and_indexes_are_read_from_options(tmp_path):
@@ -101,8 +101,8 @@ def test_constraints_cuda_releases_and_indexes_are_read_from_options(tmp_path):
         ("https://files.example/wheels", "", True),
     ]
     assert [each.name for each in result.cuda] == ["12.1", "12.4", "12.6"]
-    assert texts(result, "constraint") == ["numpy<2"]
-    assert texts(result, "override") == ["protobuf>=5"]
+    assert requirement_texts(result, "constraint") == ["numpy<2"]
+    assert requirement_texts(result, "override") == ["protobuf>=5"]
 
 
 @each_row(
@@ -121,8 +121,8 @@ def test_constraints_cuda_releases_and_indexes_are_read_from_options(tmp_path):
 def test_versions_are_read_from_the_tag_of_a_known_image(
     tmp_path, image, requirements, cuda, python
 ):
-    result = declared(tmp_path, {"Dockerfile": f"FROM {image}\n"})
-    assert texts(result) == requirements
+    result = read_declarations(tmp_path, {"Dockerfile": f"FROM {image}\n"})
+    assert requirement_texts(result) == requirements
     assert [each.name for each in result.cuda] == cuda
     assert [each.spec for each in result.python] == python
     unknown = image.startswith("nvcr")
@@ -135,7 +135,7 @@ def test_build_stages_and_arguments_determine_the_base_image(tmp_path):
         "FROM nvidia/cuda:13.0.3-devel AS cuda13\n"
         "FROM cuda${CUDA} AS last\nRUN apt-get install -y git\n"
     )
-    result = declared(tmp_path, {"Dockerfile": text})
+    result = read_declarations(tmp_path, {"Dockerfile": text})
     assert [each.name for each in result.images] == ["nvidia/cuda:12.8.1-devel"]
     assert [each.name for each in result.cuda] == ["12.8"]
 
@@ -158,5 +158,5 @@ def test_build_stages_and_arguments_determine_the_base_image(tmp_path):
 )  # fmt: skip
 def test_install_commands_in_notebook_cells_are_read(tmp_path, cell, installed):
     notebook = {"cells": [{"cell_type": "code", "source": cell.splitlines(keepends=True)}]}
-    result = declared(tmp_path, {"train.ipynb": json.dumps(notebook)})
-    assert texts(result) == installed
+    result = read_declarations(tmp_path, {"train.ipynb": json.dumps(notebook)})
+    assert requirement_texts(result) == installed

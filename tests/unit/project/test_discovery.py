@@ -8,7 +8,7 @@ import pytest
 
 from imgbuild.errors import InputError
 from imgbuild.project import uv_lock
-from tests.support.user_projects import declared, reasons, texts
+from tests.support.user_projects import read_declarations, requirement_texts, unread_reasons
 
 RANGES = """\
 [project]
@@ -19,16 +19,22 @@ dependencies = ["torch>=2.6", "click==8.2.1", "numpy<2"]
 
 
 def test_consistent_metadata_and_requirements_are_both_read(tmp_path):
-    result = declared(
+    result = read_declarations(
         tmp_path, {"pyproject.toml": RANGES, "requirements.txt": "torch==2.6.0\nwandb\n"}
     )
-    assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2", "torch==2.6.0", "wandb"]
+    assert requirement_texts(result) == [
+        "torch>=2.6",
+        "click==8.2.1",
+        "numpy<2",
+        "torch==2.6.0",
+        "wandb",
+    ]
     assert not any(each.locked for each in result.requirements)
 
 
 def test_pinned_requirements_file_within_the_ranges_is_used_as_lock(tmp_path):
     pins = "torch==2.6.0\nclick==8.2.1\nnumpy==1.26.4\nsympy==1.13.1\n"
-    result = declared(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
+    result = read_declarations(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
     locked = [each.text for each in result.requirements if each.locked]
     assert locked == pins.split()
     assert result.not_read == ()
@@ -36,9 +42,9 @@ def test_pinned_requirements_file_within_the_ranges_is_used_as_lock(tmp_path):
 
 def test_contradicting_requirements_file_is_excluded_with_locations(tmp_path):
     pins = "torch==2.5.1\nclick==8.1.8\nnumpy==2.2.5\npeft\n"
-    result = declared(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
-    assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
-    reason = reasons(result)["requirements.txt"]
+    result = read_declarations(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
+    assert requirement_texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
+    reason = unread_reasons(result)["requirements.txt"]
     assert "torch==2.5.1 (requirements.txt:1) against torch>=2.6 (pyproject.toml:4)" in reason
     assert "click==8.1.8 (requirements.txt:2)" in reason
     assert "numpy==2.2.5 (requirements.txt:3)" in reason
@@ -55,10 +61,10 @@ def test_development_and_alternative_requirements_files_are_listed(tmp_path):
         "requirements/docs.txt": "sphinx\n",
         "constraints.txt": "numpy<2\n",
     }
-    result = declared(tmp_path, files)
-    assert texts(result) == ["torch"]
-    assert texts(result, "constraint") == ["numpy<2"]
-    assert {text: reason.partition(";")[0] for text, reason in reasons(result).items()} == {
+    result = read_declarations(tmp_path, files)
+    assert requirement_texts(result) == ["torch"]
+    assert requirement_texts(result, "constraint") == ["numpy<2"]
+    assert {text: reason.partition(";")[0] for text, reason in unread_reasons(result).items()} == {
         "requirements-dev.txt": "packages for development",
         "requirements_npu.txt": "packages for other hardware",
         "requirements-sglang.txt": "may be an alternative or an addition",
@@ -74,8 +80,8 @@ def test_only_named_files_are_read(tmp_path):
         "requirements/base.txt": "peft\n",
         "requirements.txt": "wandb\n",
     }
-    result = declared(tmp_path, files, "requirements/vllm.txt")
-    assert texts(result) == ["vllm", "peft"]
+    result = read_declarations(tmp_path, files, "requirements/vllm.txt")
+    assert requirement_texts(result) == ["vllm", "peft"]
     assert result.files == ("requirements/vllm.txt", "requirements/base.txt")
     assert result.packages == ()
 
@@ -86,13 +92,13 @@ def test_dockerfile_with_project_metadata_adds_only_debian_packages(tmp_path):
         "RUN apt-get install -y git-lfs\n"
         "RUN pip install torch flash-attn==2.7.4.post1 -e .[train]\n"
     )
-    result = declared(tmp_path, {"pyproject.toml": RANGES, "docker/Dockerfile": docker})
+    result = read_declarations(tmp_path, {"pyproject.toml": RANGES, "docker/Dockerfile": docker})
     assert [each.name for each in result.debian] == ["git-lfs"]
     assert [each.name for each in result.cuda] == ["12.4"]
-    assert "torch" not in reasons(result)
-    assert "only the Dockerfile installs it" in reasons(result)["flash-attn==2.7.4.post1"]
-    assert "--extra" in reasons(result)[".[train]"]
-    assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
+    assert "torch" not in unread_reasons(result)
+    assert "only the Dockerfile installs it" in unread_reasons(result)["flash-attn==2.7.4.post1"]
+    assert "--extra" in unread_reasons(result)[".[train]"]
+    assert requirement_texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
 
 
 def test_requirements_file_used_only_by_the_dockerfile_is_noted_once(tmp_path):
@@ -101,17 +107,17 @@ def test_requirements_file_used_only_by_the_dockerfile_is_noted_once(tmp_path):
         "Dockerfile": "FROM ubuntu\nCOPY . /app\nRUN pip install -r /app/requirements/serve.txt\n",
         "requirements/serve.txt": "fastapi\nuvicorn\nray\nvllm\n",
     }
-    note = reasons(declared(tmp_path, files))["-r requirements/serve.txt"]
+    note = unread_reasons(read_declarations(tmp_path, files))["-r requirements/serve.txt"]
     assert "Dockerfile; no other file requires fastapi, uvicorn, ray and 1 more" in note
 
 
 def test_lock_of_workspace_without_project_is_ignored(tmp_path, monkeypatch):
-    monkeypatch.setattr(uv_lock, "_exported", lambda *_: None)
+    monkeypatch.setattr(uv_lock, "_export_pylock", lambda *_: None)
     files = {
         "pyproject.toml": '[tool.uv.workspace]\nmembers = ["a"]\n',
         "uv.lock": "version = 1\npackage = []\n",
     }
-    assert "no entry" in reasons(declared(tmp_path, files))["uv.lock"]
+    assert "no entry" in unread_reasons(read_declarations(tmp_path, files))["uv.lock"]
 
 
 def test_usual_dockerfile_of_several_is_read(tmp_path):
@@ -121,23 +127,27 @@ def test_usual_dockerfile_of_several_is_read(tmp_path):
         "Dockerfile.rocm": "FROM ubuntu:22.04\nRUN apt-get install -y rocm\n",
         "docker/Dockerfile": "FROM ubuntu:22.04\nRUN apt-get install -y vim\n",
     }
-    result = declared(tmp_path, files)
+    result = read_declarations(tmp_path, files)
     assert [each.name for each in result.debian] == ["git"]
-    assert {"Dockerfile.rocm", "docker/Dockerfile"} <= set(reasons(result))
+    assert {"Dockerfile.rocm", "docker/Dockerfile"} <= set(unread_reasons(result))
 
 
 def test_notebook_is_read_only_without_other_files(tmp_path):
     cell = {"cell_type": "code", "source": "!pip install trl\n"}
     notebook = json.dumps({"cells": [cell]})
-    assert texts(declared(tmp_path / "a", {"train.ipynb": notebook})) == ["trl"]
-    both = declared(tmp_path / "b", {"train.ipynb": notebook, "requirements.txt": "torch\n"})
-    assert texts(both) == ["torch"]
-    assert "installs trl, which no other file requires" in reasons(both)["train.ipynb"]
+    assert requirement_texts(read_declarations(tmp_path / "a", {"train.ipynb": notebook})) == [
+        "trl"
+    ]
+    both = read_declarations(
+        tmp_path / "b", {"train.ipynb": notebook, "requirements.txt": "torch\n"}
+    )
+    assert requirement_texts(both) == ["torch"]
+    assert "installs trl, which no other file requires" in unread_reasons(both)["train.ipynb"]
     met = {"train.ipynb": notebook, "requirements.txt": "torch\ntrl\n", "bad.ipynb": "{"}
-    assert declared(tmp_path / "d", met).not_read == ()
-    several = declared(tmp_path / "c", {"a.ipynb": notebook, "b.ipynb": notebook})
-    assert texts(several) == []
-    assert set(reasons(several)) == {"a.ipynb", "b.ipynb"}
+    assert read_declarations(tmp_path / "d", met).not_read == ()
+    several = read_declarations(tmp_path / "c", {"a.ipynb": notebook, "b.ipynb": notebook})
+    assert requirement_texts(several) == []
+    assert set(unread_reasons(several)) == {"a.ipynb", "b.ipynb"}
 
 
 def test_projects_in_subfolders_are_ignored(tmp_path):
@@ -146,18 +156,18 @@ def test_projects_in_subfolders_are_ignored(tmp_path):
         "agent/pyproject.toml": '[project]\nname = "agent"\ndependencies = ["vllm==0.8.5"]\n',
         "tools/requirements.txt": "openai==0.28\n",
     }
-    result = declared(tmp_path, files)
-    assert texts(result) == ["torch"]
-    assert set(reasons(result)) == {"agent/pyproject.toml", "tools/requirements.txt"}
+    result = read_declarations(tmp_path, files)
+    assert requirement_texts(result) == ["torch"]
+    assert set(unread_reasons(result)) == {"agent/pyproject.toml", "tools/requirements.txt"}
 
 
 def test_single_conda_environment_in_a_subfolder_is_read(tmp_path):
     environment = "dependencies:\n  - numpy\n  - pip:\n      - trl==0.18.2\n"
     one = {"gym/conda_env.yml": environment, "docs/environment.yml": environment}
-    assert texts(declared(tmp_path / "one", one)) == ["numpy", "trl==0.18.2"]
-    several = declared(tmp_path / "several", one | {"atari/environment.yaml": environment})
-    assert texts(several) == []
-    assert set(reasons(several)) == {"gym/conda_env.yml", "atari/environment.yaml"}
+    assert requirement_texts(read_declarations(tmp_path / "one", one)) == ["numpy", "trl==0.18.2"]
+    several = read_declarations(tmp_path / "several", one | {"atari/environment.yaml": environment})
+    assert requirement_texts(several) == []
+    assert set(unread_reasons(several)) == {"gym/conda_env.yml", "atari/environment.yaml"}
 
 
 def test_unfetched_submodules_and_foreign_files_are_reported(tmp_path):
@@ -167,20 +177,20 @@ def test_unfetched_submodules_and_foreign_files_are_reported(tmp_path):
         "Pipfile": "[packages]\n",
         "install.sh": "pip install vllm\n",
     }
-    result = declared(tmp_path, files)
-    assert set(reasons(result)) == {"verl", "Pipfile", "install.sh"}
-    assert texts(declared(tmp_path, {}, "install.sh")) == ["vllm"]
+    result = read_declarations(tmp_path, files)
+    assert set(unread_reasons(result)) == {"verl", "Pipfile", "install.sh"}
+    assert requirement_texts(read_declarations(tmp_path, {}, "install.sh")) == ["vllm"]
 
 
 def test_contradicting_conda_environment_is_excluded(tmp_path):
     conda = "dependencies: [python=3.9, numpy=2.1]\n"
-    result = declared(tmp_path, {"pyproject.toml": RANGES, "environment.yml": conda})
-    assert "numpy==2.1.*" in reasons(result)["environment.yml"]
+    result = read_declarations(tmp_path, {"pyproject.toml": RANGES, "environment.yml": conda})
+    assert "numpy==2.1.*" in unread_reasons(result)["environment.yml"]
     assert result.python == ()
     pins = {"requirements.txt": "peft==0.4.0\n"}
     conda = "dependencies: [pip: [peft==0.4.0.dev0]]\n"
-    result = declared(tmp_path / "development", {**pins, "environment.yml": conda})
-    assert "peft==0.4.0.dev0" in reasons(result)["environment.yml"]
+    result = read_declarations(tmp_path / "development", {**pins, "environment.yml": conda})
+    assert "peft==0.4.0.dev0" in unread_reasons(result)["environment.yml"]
 
 
 def test_setup_py_is_read_if_pyproject_has_no_project(tmp_path):
@@ -188,27 +198,27 @@ def test_setup_py_is_read_if_pyproject_has_no_project(tmp_path):
         "pyproject.toml": "[tool.black]\nline-length = 100\n",
         "setup.py": "from setuptools import setup\nsetup(name='x', install_requires=['torch'])\n",
     }
-    result = declared(tmp_path, files)
-    assert texts(result) == ["torch"]
+    result = read_declarations(tmp_path, files)
+    assert requirement_texts(result) == ["torch"]
     assert [each.name for each in result.packages] == ["x"]
 
 
 def test_dynamic_dependencies_are_read_from_their_file_or_script(tmp_path):
     head = '[project]\nname = "x"\ndynamic = ["version", "dependencies"]\n'
     by_file = head + '[tool.setuptools.dynamic]\ndependencies = {file = ["reqs.txt"]}\n'
-    result = declared(tmp_path / "a", {"pyproject.toml": by_file, "reqs.txt": "torch\n"})
+    result = read_declarations(tmp_path / "a", {"pyproject.toml": by_file, "reqs.txt": "torch\n"})
     assert [(each.text, str(each.place)) for each in result.requirements] == [
         ("torch", "reqs.txt:1")
     ]
     script = "from setuptools import setup\nsetup(install_requires=['peft'])\n"
-    result = declared(tmp_path / "b", {"pyproject.toml": head, "setup.py": script})
-    assert texts(result) == ["peft"]
-    result = declared(tmp_path / "c", {"pyproject.toml": head})
-    assert "build backend" in reasons(result)["dependencies"]
+    result = read_declarations(tmp_path / "b", {"pyproject.toml": head, "setup.py": script})
+    assert requirement_texts(result) == ["peft"]
+    result = read_declarations(tmp_path / "c", {"pyproject.toml": head})
+    assert "build backend" in unread_reasons(result)["dependencies"]
 
 
 def test_empty_project_declares_no_requirements(tmp_path):
-    result = declared(tmp_path, {"train.py": "import torch\n"})
+    result = read_declarations(tmp_path, {"train.py": "import torch\n"})
     assert result.requirements == ()
     assert result.files == ()
 
@@ -218,13 +228,16 @@ def test_engine_of_the_base_image_is_required_if_no_other_file_names_it(tmp_path
         "requirements.txt": "transformers\n",
         "dockerfile/Dockerfile": "FROM lmsysorg/sglang:latest\nRUN pip install einops\n",
     }
-    result = declared(tmp_path, files)
-    assert texts(result) == ["transformers", "sglang"]
-    assert "einops" in reasons(result)
+    result = read_declarations(tmp_path, files)
+    assert requirement_texts(result) == ["transformers", "sglang"]
+    assert "einops" in unread_reasons(result)
     files["dockerfile/Dockerfile"] = "FROM vllm/vllm-openai:v0.8.5\n"
-    assert texts(declared(tmp_path / "pinned", files)) == ["transformers", "vllm==0.8.5"]
+    assert requirement_texts(read_declarations(tmp_path / "pinned", files)) == [
+        "transformers",
+        "vllm==0.8.5",
+    ]
     files["requirements.txt"] = "vllm>=0.9\n"
-    assert texts(declared(tmp_path / "named", files)) == ["vllm>=0.9"]
+    assert requirement_texts(read_declarations(tmp_path / "named", files)) == ["vllm>=0.9"]
 
 
 def test_repository_installed_only_by_dockerfile_is_reported_as_note(tmp_path):
@@ -232,10 +245,11 @@ def test_repository_installed_only_by_dockerfile_is_reported_as_note(tmp_path):
         "requirements.txt": "torch\n",
         "Dockerfile": "FROM ubuntu\nRUN pip install git+https://git.example/kernels.git\n",
     }
-    result = declared(tmp_path, files)
+    result = read_declarations(tmp_path, files)
     assert result.unnamed == ()
     assert (
-        "only the Dockerfile installs it" in reasons(result)["git+https://git.example/kernels.git"]
+        "only the Dockerfile installs it"
+        in unread_reasons(result)["git+https://git.example/kernels.git"]
     )
 
 
@@ -245,7 +259,7 @@ def test_missing_submodule_error_has_the_git_command(tmp_path):
         ".gitmodules": '[submodule "shop"]\n\tpath = external/shop\n',
     }
     with pytest.raises(InputError) as error:
-        declared(tmp_path, files)
+        read_declarations(tmp_path, files)
     (problem,) = error.value.problems
     assert (problem.file, problem.line) == ("requirements.txt", 2)
     assert "git submodule update --init external/shop" in str(problem)
@@ -254,8 +268,8 @@ def test_missing_submodule_error_has_the_git_command(tmp_path):
 def test_only_project_in_a_subfolder_is_read_with_its_files(tmp_path):
     files = {"training/setup.py": "from setuptools import setup\nsetup(name='x', version='1')\n",
              "training/requirements.txt": "torch\n"}  # fmt: skip
-    result = declared(tmp_path, files)
-    assert texts(result) == ["torch"]
+    result = read_declarations(tmp_path, files)
+    assert requirement_texts(result) == ["torch"]
     assert [each.folder for each in result.packages] == ["training"]
 
 
@@ -266,9 +280,9 @@ RUN apt-get update && apt-get install -y python3.10 python3-pip python3.10-venv 
 RUN pip install ".[train,eval]"
 """
     metadata = "[project]\nname = 'app'\nversion = '1'\ndependencies = ['click']\n"
-    result = declared(tmp_path, {"pyproject.toml": metadata, "Dockerfile": dockerfile})
+    result = read_declarations(tmp_path, {"pyproject.toml": metadata, "Dockerfile": dockerfile})
     assert [item.name for item in result.debian] == ["python3-dev", "git"]
-    notes = reasons(result)
+    notes = unread_reasons(result)
     for package in ("python3.10", "python3-pip", "python3.10-venv"):
         assert "the image already contains Python" in notes[package]
     assert notes[".[train,eval]"] == "extras are chosen with --extra train --extra eval"

@@ -13,9 +13,15 @@ import pytest
 
 from imgbuild.errors import InputError
 from imgbuild.project.project_files import LIMIT
-from imgbuild.project.read import read
+from imgbuild.project.read import read_declared
 from tests.support.rows import each_row
-from tests.support.user_projects import declared, problems, project, reasons, texts
+from tests.support.user_projects import (
+    read_declarations,
+    reported_problems,
+    requirement_texts,
+    unread_reasons,
+    write_project,
+)
 from tests.unit.project.test_kinds import PROJECTS
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -72,7 +78,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
 @each_row("name", BROKEN)
 def test_broken_file_is_reported_with_its_line(tmp_path, name):
     files, file, line, text = BROKEN[name]
-    result = problems(tmp_path, files)
+    result = reported_problems(tmp_path, files)
     assert result[0].file == file
     assert result[0].line == line or line is None
     assert text in result[0].message
@@ -84,7 +90,7 @@ def test_problems_of_all_files_are_reported_together(tmp_path):
         "requirements.txt": "-r nowhere.txt\n",
         "environment.yml": "[",
     }
-    assert [each.file for each in problems(tmp_path, files)] == [
+    assert [each.file for each in reported_problems(tmp_path, files)] == [
         "pyproject.toml",
         "pyproject.toml",
         "requirements.txt",
@@ -95,32 +101,32 @@ def test_problems_of_all_files_are_reported_together(tmp_path):
 def test_link_outside_project_is_refused(tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("torch\n")
-    folder = project(tmp_path / "p", {"readme.md": ""})
+    folder = write_project(tmp_path / "p", {"readme.md": ""})
     (folder / "requirements.txt").symlink_to(secret)
     with pytest.raises(InputError) as error:
-        read(folder)
+        read_declared(folder)
     (problem,) = error.value.problems
     assert "outside the project" in problem.message
     assert problem.value == str(secret)
 
 
 def test_a_link_within_the_project_is_followed(tmp_path):
-    folder = project(tmp_path, {"deps/all.txt": "torch\n"})
+    folder = write_project(tmp_path, {"deps/all.txt": "torch\n"})
     (folder / "requirements.txt").symlink_to("deps/all.txt")
-    assert texts(read(folder)) == ["torch"]
+    assert requirement_texts(read_declared(folder)) == ["torch"]
 
 
 def test_folder_reached_by_a_link_out_of_the_project_is_not_read(tmp_path):
-    outside = project(tmp_path / "o", {"pyproject.toml": '[project]\nname = "o"\n'})
-    folder = project(tmp_path / "p", {"requirements.txt": "-e ./o\n"})
+    outside = write_project(tmp_path / "o", {"pyproject.toml": '[project]\nname = "o"\n'})
+    folder = write_project(tmp_path / "p", {"requirements.txt": "-e ./o\n"})
     (folder / "o").symlink_to(outside)
-    assert "outside the project" in reasons(read(folder))["./o"]
+    assert "outside the project" in unread_reasons(read_declared(folder))["./o"]
 
 
 def test_pipe_instead_of_file_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "requirements.txt")
     with pytest.raises(InputError) as error:
-        read(tmp_path, ["requirements.txt"])
+        read_declared(tmp_path, ["requirements.txt"])
     assert error.value.problems
 
 
@@ -129,14 +135,16 @@ def test_a_file_beyond_the_limit_is_refused(tmp_path):
     with path.open("wb") as file:
         file.truncate(LIMIT + 1)
     with pytest.raises(InputError) as error:
-        read(tmp_path)
+        read_declared(tmp_path)
     (problem,) = error.value.problems
     assert problem.message == "is too large"
 
 
 def test_named_files_outside_project_or_of_unknown_kind_are_refused(tmp_path):
     files = {"model.bin": "x", "requirements.txt": "torch\n"}
-    result = problems(tmp_path, files, "../etc/passwd", "/etc/passwd", "model.bin", "gone.txt")
+    result = reported_problems(
+        tmp_path, files, "../etc/passwd", "/etc/passwd", "model.bin", "gone.txt"
+    )
     assert [each.message for each in result] == [
         "is outside the project",
         "is outside the project",
@@ -150,7 +158,7 @@ def test_missing_extras_and_groups_are_refused_with_the_nearest_name(tmp_path):
         "pyproject.toml": '[project]\nname = "a"\n[project.optional-dependencies]\nvllm = []\n'
     }
     with pytest.raises(InputError) as error:
-        declared(tmp_path, files, extras=["vlm"], groups=["x"])
+        read_declarations(tmp_path, files, extras=["vlm"], groups=["x"])
     assert [(each.message, each.expected) for each in error.value.problems] == [
         ("has no extra vlm", "vllm?"),
         ("has no group x", "an existing group; there is none"),
@@ -163,14 +171,16 @@ def test_conflicting_extras_are_refused(tmp_path):
         '[tool.uv]\nconflicts = [[{extra = "x"}, {extra = "y"}]]\n'
     }
     with pytest.raises(InputError) as error:
-        declared(tmp_path, files, extras=["x", "y"])
+        read_declarations(tmp_path, files, extras=["x", "y"])
     (problem,) = error.value.problems
     assert problem.value == "extra:x and extra:y"
 
 
 def test_readable_cells_of_a_malformed_notebook_are_read(tmp_path):
     cells = [None, 1, {"cell_type": "code"}, {"cell_type": "code", "source": [1, "!pip install a"]}]
-    assert texts(declared(tmp_path, {"n.ipynb": json.dumps({"cells": cells})})) == ["a"]
+    assert requirement_texts(
+        read_declarations(tmp_path, {"n.ipynb": json.dumps({"cells": cells})})
+    ) == ["a"]
 
 
 JUNK = [
@@ -211,4 +221,4 @@ def test_a_damaged_file_is_read_or_refused(name):
         victim = source.choice(sorted(files))
         damaged = {**files, victim: _damaged(files[victim], source)}
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(InputError):
-            declared(Path(folder), damaged, extras=extras, groups=groups)
+            read_declarations(Path(folder), damaged, extras=extras, groups=groups)

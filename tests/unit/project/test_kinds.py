@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.support.source_code import ROOT
-from tests.support.user_projects import declared, shown
+from tests.support.user_projects import golden_text, read_declarations
 
 PYPROJECT = """\
 [build-system]
@@ -475,5 +475,5 @@ PROJECTS = {
 @pytest.mark.parametrize("name", PROJECTS)
 def test_declarations_of_each_kind_of_project_are_read(tmp_path, golden, name):
     files, extras, groups = PROJECTS[name]
-    result = declared(tmp_path, files, extras=extras, groups=groups)
-    golden(ROOT / f"tests/data/project/{name}.json", shown(result))
+    result = read_declarations(tmp_path, files, extras=extras, groups=groups)
+    golden(ROOT / f"tests/data/project/{name}.json", golden_text(result))

@@ -7,13 +7,19 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
 from imgbuild.errors import InputError
-from imgbuild.project.model import Place
+from imgbuild.project.model import FilePlace
 from imgbuild.project.project_files import ProjectFiles
-from imgbuild.project.reading import Reading
+from imgbuild.project.reading import ProjectReading
 from imgbuild.project.requirement_lines import LineScope, read_line, requirement_word
 from tests.support.rows import each_row
 from tests.support.source_code import ROOT
-from tests.support.user_projects import declared, problems, reasons, shown, texts
+from tests.support.user_projects import (
+    golden_text,
+    read_declarations,
+    reported_problems,
+    requirement_texts,
+    unread_reasons,
+)
 
 HASH = "a" * 64
 
@@ -43,8 +49,8 @@ https://files.example/xformers-0.0.29-cp311-cp311-linux_x86_64.whl
         "deeper.txt": "accelerate\n",
         "limits.txt": "transformers<5\n",
     }
-    result = declared(tmp_path, files, "requirements.txt")
-    golden(ROOT / "tests/data/project/requirements.json", shown(result))
+    result = read_declarations(tmp_path, files, "requirements.txt")
+    golden(ROOT / "tests/data/project/requirements.json", golden_text(result))
 
 
 @each_row(
@@ -62,15 +68,15 @@ https://files.example/xformers-0.0.29-cp311-cp311-linux_x86_64.whl
     ],
 )
 def test_unknown_line_is_reported_with_location(tmp_path, line, reason):
-    result = declared(tmp_path, {"requirements.txt": f"torch\n{line}\n"})
+    result = read_declarations(tmp_path, {"requirements.txt": f"torch\n{line}\n"})
     (note,) = result.not_read
     assert reason in note.reason
-    assert note.place == Place(file="requirements.txt", line=2)
-    assert texts(result) == ["torch"]
+    assert note.place == FilePlace(file="requirements.txt", line=2)
+    assert requirement_texts(result) == ["torch"]
 
 
 def test_all_broken_lines_are_reported_together(tmp_path):
-    result = problems(
+    result = reported_problems(
         tmp_path,
         {"requirements.txt": "torch=2.6\n-r missing.txt\nnumpy\ntransformers>>4\n"},
     )
@@ -83,7 +89,7 @@ def test_all_broken_lines_are_reported_together(tmp_path):
 
 def test_circular_includes_are_refused(tmp_path):
     files = {"requirements.txt": "-r a.txt\n", "a.txt": "-r requirements.txt\n"}
-    (problem,) = problems(tmp_path, files)
+    (problem,) = reported_problems(tmp_path, files)
     assert "requirements.txt -> a.txt -> requirements.txt" in problem.message
 
 
@@ -106,7 +112,7 @@ lib = "lib:main"
 """,
         "lib/src/lib/__init__.py": "",
     }
-    result = declared(tmp_path, files)
+    result = read_declarations(tmp_path, files)
     (package,) = result.packages
     assert (package.name, package.folder, package.roots) == ("Lib", "lib", ("lib/src",))
     assert package.scripts == {"lib": "lib:main"}
@@ -119,27 +125,27 @@ lib = "lib:main"
 
 def test_a_windows_file_in_utf16_and_crlf_is_read(tmp_path):
     files = {"requirements.txt": "torch\r\nnumpy\r\n".encode("utf-16")}
-    assert texts(declared(tmp_path, files)) == ["torch", "numpy"]
+    assert requirement_texts(read_declarations(tmp_path, files)) == ["torch", "numpy"]
     files = {"requirements.txt": b"\xef\xbb\xbftorch\r\n"}
-    assert texts(declared(tmp_path / "b", files)) == ["torch"]
+    assert requirement_texts(read_declarations(tmp_path / "b", files)) == ["torch"]
 
 
 def test_no_deps_applies_to_following_lines(tmp_path):
-    result = declared(tmp_path, {"requirements.txt": "torch\n--no-deps\ntrl\n"})
+    result = read_declarations(tmp_path, {"requirements.txt": "torch\n--no-deps\ntrl\n"})
     assert [each.no_deps for each in result.requirements] == [False, True]
 
 
 def test_conda_export_is_recognized(tmp_path):
     files = {"requirements.txt": "# platform: linux-64\nnumpy=1.26.4=py310\nopenssl=3.0=h1\n"}
-    result = declared(tmp_path, files)
-    assert texts(result) == ["numpy==1.26.4"]
-    assert "a Conda library" in reasons(result)["openssl=3.0"]
+    result = read_declarations(tmp_path, files)
+    assert requirement_texts(result) == ["numpy==1.26.4"]
+    assert "a Conda library" in unread_reasons(result)["openssl=3.0"]
 
 
 def test_local_versions_for_other_hardware_are_dropped_with_a_note(tmp_path):
-    result = declared(tmp_path, {"requirements.txt": "torch==2.6.0+cpu\n"})
-    assert texts(result) == ["torch==2.6.0"]
-    assert "builds for CUDA" in reasons(result)["torch==2.6.0+cpu"]
+    result = read_declarations(tmp_path, {"requirements.txt": "torch==2.6.0+cpu\n"})
+    assert requirement_texts(result) == ["torch==2.6.0"]
+    assert "builds for CUDA" in unread_reasons(result)["torch==2.6.0+cpu"]
     assert result.cuda == ()
 
 
@@ -147,8 +153,8 @@ def test_pytorch_indexes_of_other_hardware_and_nightly_builds_are_noted(tmp_path
     urls = [f"https://download.pytorch.org/whl/{part}" for part in ("cpu", "rocm6.3")]
     nightly = "https://download.pytorch.org/whl/nightly/cu128"
     lines = [f"--extra-index-url {url}\n" for url in (*urls, nightly)]
-    result = declared(tmp_path, {"requirements.txt": "".join((*lines, "torch\n"))})
-    notes = reasons(result)
+    result = read_declarations(tmp_path, {"requirements.txt": "".join((*lines, "torch\n"))})
+    notes = unread_reasons(result)
     assert notes[urls[0]] == "images use builds for CUDA, not for cpu"
     assert notes[urls[1]] == "images use builds for CUDA, not for rocm6.3"
     assert "CUDA 12.8 is used" in notes[nightly]
@@ -159,7 +165,7 @@ def test_pytorch_indexes_of_other_hardware_and_nightly_builds_are_noted(tmp_path
 def test_wheel_of_pytorch_index_sets_version_and_cuda_release(tmp_path):
     file = "torch-2.6.0%2Bcu124-cp311-cp311-linux_x86_64.whl"
     line = f"https://download.pytorch.org/whl/cu124/{file}#sha256={HASH}\n"
-    result = declared(tmp_path, {"requirements.txt": line})
+    result = read_declarations(tmp_path, {"requirements.txt": line})
     assert [(each.text, each.hashes) for each in result.requirements] == [("torch==2.6.0", ())]
     assert [each.name for each in result.cuda] == ["12.4"]
 
@@ -190,17 +196,17 @@ LINES = st.builds(
 
 @given(LINES)
 def test_lines_are_parsed_like_packaging(tmp_path_factory, line):
-    reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
-    read_line(reading, line, Place(file="requirements.txt", line=1), LineScope())
-    assert [each.requirement for each in reading.requirements] == [Requirement(line)]
+    reading = ProjectReading(ProjectFiles(tmp_path_factory.getbasetemp()))
+    read_line(reading, line, FilePlace(file="requirements.txt", line=1), LineScope())
+    assert [each.parsed_requirement for each in reading.requirements] == [Requirement(line)]
     assert not reading.problems
     assert not reading.left_out
 
 
 @given(st.text(max_size=60))
 def test_arbitrary_text_is_read_ignored_or_reported(tmp_path_factory, text):
-    reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
-    requirement_word(reading, text, ".", Place(file="a", line=1))
+    reading = ProjectReading(ProjectFiles(tmp_path_factory.getbasetemp()))
+    requirement_word(reading, text, ".", FilePlace(file="a", line=1))
     assert reading.requirements or reading.problems or reading.left_out or reading.local_requests
 
 
@@ -216,7 +222,9 @@ def test_arbitrary_text_is_read_ignored_or_reported(tmp_path_factory, text):
     ],
 )
 def test_index_of_another_package_has_no_cuda_release(tmp_path, index, cuda):
-    result = declared(tmp_path, {"requirements.txt": f"--extra-index-url {index}\ntorch\n"})
+    result = read_declarations(
+        tmp_path, {"requirements.txt": f"--extra-index-url {index}\ntorch\n"}
+    )
     assert [each.name for each in result.cuda] == cuda
 
 
@@ -238,16 +246,16 @@ def test_index_of_another_package_has_no_cuda_release(tmp_path, index, cuda):
 )
 def test_credentials_in_ignored_line_are_not_shown(tmp_path, line):
     try:
-        answer = declared(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
+        answer = read_declarations(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
     except InputError as error:
         notes = [error.message, error.hint or ""]
     else:
-        notes = [f"{text} {reason}" for text, reason in reasons(answer).items()]
+        notes = [f"{text} {reason}" for text, reason in unread_reasons(answer).items()]
     assert notes
     assert "S3CRET" not in "".join(notes)
 
 
 def test_ssh_user_and_revision_are_shown(tmp_path):
     line = "git+ssh://git@git.example/a/b.git@v1#subdirectory=../.."
-    answer = declared(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
-    assert list(reasons(answer)) == [line]
+    answer = read_declarations(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
+    assert list(unread_reasons(answer)) == [line]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from tests.support.rows import each_row
-from tests.support.user_projects import declared, problems, reasons, texts
+from tests.support.user_projects import (
+    read_declarations,
+    reported_problems,
+    requirement_texts,
+    unread_reasons,
+)
 
 HEAD = "import os\nfrom pathlib import Path\nfrom setuptools import find_packages, setup\n"
 WAYS = {
@@ -63,8 +68,10 @@ WAYS = {
 
 @each_row("way", WAYS)
 def test_the_requirements_of_a_script_are_found(tmp_path, way):
-    result = declared(tmp_path, {"setup.py": HEAD + WAYS[way], "reqs.txt": "torch>=2\npeft\n"})
-    assert texts(result) == ["torch>=2", "peft"]
+    result = read_declarations(
+        tmp_path, {"setup.py": HEAD + WAYS[way], "reqs.txt": "torch>=2\npeft\n"}
+    )
+    assert requirement_texts(result) == ["torch>=2", "peft"]
     assert [each.name for each in result.packages] == ["x"]
     assert result.packages[0].requires == ("torch>=2", "peft")
 
@@ -80,23 +87,25 @@ def test_the_requirements_of_a_script_are_found(tmp_path, way):
     ],
 )
 def test_values_that_require_running_the_script_are_named(tmp_path, value):
-    result = declared(tmp_path, {"setup.py": f"{HEAD}setup(name='x', install_requires={value})\n"})
-    assert "build backend" in reasons(result)["install_requires"]
+    result = read_declarations(
+        tmp_path, {"setup.py": f"{HEAD}setup(name='x', install_requires={value})\n"}
+    )
+    assert "build backend" in unread_reasons(result)["install_requires"]
 
 
 def test_partly_known_list_is_read_in_part(tmp_path):
     script = f"{HEAD}setup(name='x', install_requires=['torch', compute(), 'peft'])\n"
-    result = declared(tmp_path, {"setup.py": script})
-    assert texts(result) == ["torch", "peft"]
-    assert "build backend" in reasons(result)["install_requires"]
+    result = read_declarations(tmp_path, {"setup.py": script})
+    assert requirement_texts(result) == ["torch", "peft"]
+    assert "build backend" in unread_reasons(result)["install_requires"]
 
 
 def test_conditional_requirements_are_ignored(tmp_path):
     script = "needed = ['torch']\nif os.name == 'nt':\n    needed.append('pywin')\n"
     script += "setup(name='x', install_requires=needed)\n"
-    result = declared(tmp_path, {"setup.py": HEAD + script})
-    assert texts(result) == ["torch"]
-    assert reasons(result) == {"pywin (if os.name == 'nt')": "only conditionally"}
+    result = read_declarations(tmp_path, {"setup.py": HEAD + script})
+    assert requirement_texts(result) == ["torch"]
+    assert unread_reasons(result) == {"pywin (if os.name == 'nt')": "only conditionally"}
 
 
 def test_version_layout_and_scripts_are_read(tmp_path):
@@ -106,7 +115,7 @@ def test_version_layout_and_scripts_are_read(tmp_path):
         "      entry_points='[console_scripts]\\nx = x.cli:main [extra]\\n')\n"
     )
     files = {"setup.py": HEAD + script, "src/x/VERSION": "1.2\n"}
-    (package,) = declared(tmp_path, files).packages
+    (package,) = read_declarations(tmp_path, files).packages
     assert (package.version, package.roots, package.scripts) == (
         "1.2",
         ("src",),
@@ -117,7 +126,9 @@ def test_version_layout_and_scripts_are_read(tmp_path):
 def test_reading_of_a_recursive_script_terminates(tmp_path):
     script = "def a():\n    return b()\ndef b():\n    return a()\n"
     script += "setup(name='x', install_requires=a())\n"
-    assert "install_requires" in reasons(declared(tmp_path, {"setup.py": HEAD + script}))
+    assert "install_requires" in unread_reasons(
+        read_declarations(tmp_path, {"setup.py": HEAD + script})
+    )
 
 
 @each_row(
@@ -131,5 +142,5 @@ def test_reading_of_a_recursive_script_terminates(tmp_path):
 )
 def test_script_with_an_endlessly_growing_list_is_refused(tmp_path, growth):
     script = f"{HEAD}x = ['torch']\n{growth}setup(name='x', install_requires=x)\n"
-    result = problems(tmp_path, {"setup.py": script})
+    result = reported_problems(tmp_path, {"setup.py": script})
     assert "too large" in result[0].message

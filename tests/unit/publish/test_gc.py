@@ -11,7 +11,7 @@ import pytest
 from imgbuild.errors import FetchFailed
 from imgbuild.oci.documents import MANIFEST
 from imgbuild.publish import gc
-from imgbuild.registry.client import Client, bytes_source
+from imgbuild.registry.client import RegistryClient, bytes_source
 from imgbuild.system.console import console
 from imgbuild.values import sha256
 from tests.support import memory_registry
@@ -33,11 +33,11 @@ class Place:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.client = Client(first_wait=0.001, attempts=2, reporter=console)
+        self.client = RegistryClient(first_wait=0.001, attempts=2, reporter=console)
         self.repository = registry.repository("team/rl")
 
     def blob(self, data: bytes, kind: str) -> dict[str, object]:
-        self.client.upload(self.repository, bytes_source(data))
+        self.client.upload_blob(self.repository, bytes_source(data))
         return {"mediaType": kind, "digest": f"sha256:{sha256(data)}", "size": len(data)}
 
     def put(self, document: Mapping[str, object], *tags: str) -> str:
@@ -61,11 +61,11 @@ class Place:
         document = {"artifactType": "application/x", "config": config, "layers": []}
         return self.put({**document, "subject": described})
 
-    def find(self, *locked: str) -> gc.Sweep:
-        return gc.find(self.client, self.repository, TARGETS, locked, BEFORE)
+    def find(self, *locked: str) -> gc.OldImages:
+        return gc.find_old_images(self.client, self.repository, TARGETS, locked, BEFORE)
 
 
-def _tags(sweep: gc.Sweep) -> list[tuple[str, ...]]:
+def _tags(sweep: gc.OldImages) -> list[tuple[str, ...]]:
     return [image.tags for image in sweep.old]
 
 
@@ -93,7 +93,7 @@ def test_image_is_old_if_all_tags_have_old_dates(registry, tags, old):
     place.image("image", *tags)
     sweep = place.find()
     if "small" in tags:  # it has the tag of the first image now
-        assert sweep == gc.Sweep(repository=str(place.repository), kept=1, old=())
+        assert sweep == gc.OldImages(repository=str(place.repository), kept=1, old=())
     else:
         assert _tags(sweep) == ([tuple(sorted(tags))] if old else [])
         assert sweep.kept == 2 - old
@@ -116,7 +116,7 @@ def test_deletion_keeps_other_images_and_attachments(registry):
     place.image("a signature", signature)
     sweep = place.find()
     assert signature in sweep.old[0].attached
-    done = gc.delete(place.client, place.repository, sweep)
+    done = gc.delete_old_images(place.client, place.repository, sweep)
     assert (done.deleted, done.old) == (True, sweep.old)
     left = {digest for _, digest in registry.manifests}
     assert {new, attached[0]} <= left
@@ -136,7 +136,7 @@ def test_image_retagged_during_deletion_is_kept(registry, capsys):
     place.image("older", "small-20250101")
     sweep = place.find()
     place.image("old", "small")
-    done = gc.delete(place.client, place.repository, sweep)
+    done = gc.delete_old_images(place.client, place.repository, sweep)
     assert _tags(done) == [("small-20250101",)]
     assert old in {digest for _, digest in registry.manifests}
     assert f"{old} is kept, because it now has another tag" in capsys.readouterr().err
@@ -147,5 +147,5 @@ def test_error_from_a_registry_without_deletion_has_a_hint(registry):
     place = Place(registry)
     place.image("old", "small-20260101")
     with pytest.raises(FetchFailed) as caught:
-        gc.delete(place.client, place.repository, place.find())
+        gc.delete_old_images(place.client, place.repository, place.find())
     assert "storage.delete.enabled" in (caught.value.hint or "")

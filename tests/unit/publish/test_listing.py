@@ -16,17 +16,17 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
 from imgbuild.oci import documents
 from imgbuild.publish import listing, pull_page, push, tag
 from imgbuild.registry import artifact_store, manifests
-from imgbuild.registry.client import Client, NotFound
-from imgbuild.registry.image_reference import Reference
+from imgbuild.registry.client import NotFound, RegistryClient
+from imgbuild.registry.image_reference import ImageReference
 from imgbuild.show import diff_sides, image_diff
 from imgbuild.values import Arch
 from tests.support import registry_project
-from tests.support.inprocess_project import TARGET, Command, json_of
+from tests.support.inprocess_project import TARGET, Command, read_json
 from tests.support.memory_registry import Fault
-from tests.support.memory_registry_values import named
+from tests.support.memory_registry_values import sha256_digest
 from tests.support.registry_project import BOTH, NAME, TAGS, Place
 
-CLIENT = Client(first_wait=0.001, attempts=2)
+CLIENT = RegistryClient(first_wait=0.001, attempts=2)
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 def test_images_are_listed_with_all_tags(place):
     place.push()
-    push.push(place.work(), place.both())
+    push.push_target(place.work(), place.both())
     place.registry.page = 2
-    image_listing = listing.listing(CLIENT, [place.repository])
+    image_listing = listing.list_images(CLIENT, [place.repository])
     first, two = image_listing.entries
     assert (first.tags, first.dates, first.target) == (TAGS, ("20261121",), TARGET)
     assert first.versions == {"torch": "2.6.0", "trl": "0.18.2", "vllm": "0.8.5.post1"}
@@ -60,7 +60,7 @@ def test_images_are_listed_with_all_tags(place):
 
 def test_page_lists_pull_commands_of_each_image(place: Place, imgbuild: Command) -> None:
     place.push()
-    push.push(place.work(), place.both())
+    push.push_target(place.work(), place.both())
     page = imgbuild("registry", "ls", str(place.repository), "--format", "markdown").stdout
     digest = place.sample.target_digests.digest
     assert f"$ docker pull {place.repository}:{TARGET}\n" in page
@@ -80,7 +80,7 @@ def test_page_quotes_labels_and_omits_unsafe_names(place: Place) -> None:
         arch={Arch.X86_64: platform},
     )
     pages = [
-        "\n".join(pull_page.lines(listing.Listing(entries=(each,), size=1, sum=1)))
+        "\n".join(pull_page.page_lines(listing.RegistryListing(entries=(each,), size=1, sum=1)))
         for each in (entry, msgspec.structs.replace(entry, tags=("a;b",)))
     ]
     assert "<b>" not in pages[0]
@@ -95,16 +95,16 @@ def test_attachment_tags_are_omitted_and_unknown_ones_reported(place):
         place.registry.tags[NAME, digest.replace(":", "-") + suffix] = digest
     config = {"mediaType": "x/y", "digest": f"sha256:{'0' * 64}", "size": 2}
     data = json.dumps({"schemaVersion": 2, "config": config, "layers": []}).encode()
-    place.registry.manifests[NAME, named(data)] = (data, documents.MANIFEST)
-    place.registry.tags[NAME, "artifact"] = named(data)
-    entries = listing.listing(CLIENT, [place.repository]).entries
+    place.registry.manifests[NAME, sha256_digest(data)] = (data, documents.MANIFEST)
+    place.registry.tags[NAME, "artifact"] = sha256_digest(data)
+    entries = listing.list_images(CLIENT, [place.repository]).entries
     assert [entry.tags for entry in entries] == [("artifact",), TAGS]
     assert "is not an image" in entries[0].other
 
 
 def test_damaged_image_does_not_hide_others(place):
     place.push()
-    push.push(place.work(), place.both())
+    push.push_target(place.work(), place.both())
     registry = place.registry
     digest = registry.tags[NAME, TARGET]
     data, kind = registry.manifests[NAME, digest]
@@ -112,7 +112,7 @@ def test_damaged_image_does_not_hide_others(place):
     blob = registry.blobs.pop(config)
 
     def _other() -> str:
-        entries = listing.listing(CLIENT, [place.repository]).entries
+        entries = listing.list_images(CLIENT, [place.repository]).entries
         assert [(entry.tags, bool(entry.other)) for entry in entries] == [
             (TAGS, True), (entries[1].tags, False)
         ]  # fmt: skip
@@ -130,16 +130,16 @@ def test_damaged_image_does_not_hide_others(place):
     assert str(place.repository) in _other()
     registry.faults.append(Fault("GET .*/blobs/", times=9, status=403))
     with pytest.raises(FetchFailed, match="403"):
-        listing.listing(CLIENT, [place.repository])
+        listing.list_images(CLIENT, [place.repository])
 
 
 def test_all_repositories_are_listed(place):
-    assert listing.repositories(CLIENT, place.registry.host) == []
+    assert listing.list_repositories(CLIENT, place.registry.host) == []
     place.push()
-    assert listing.repositories(CLIENT, place.registry.host) == [place.repository]
+    assert listing.list_repositories(CLIENT, place.registry.host) == [place.repository]
     place.registry.faults.append(Fault("GET /v2/_catalog", times=9, status=404))
     with pytest.raises(InputError, match="does not list its repositories") as caught:
-        listing.repositories(CLIENT, place.registry.host)
+        listing.list_repositories(CLIENT, place.registry.host)
     assert f"imgbuild registry ls {place.registry.host}/NAME" in (caught.value.hint or "")
 
 
@@ -147,32 +147,32 @@ def test_all_repositories_are_listed(place):
 
 
 def test_complete_image_is_tagged(place):
-    done = push.push(place.work(tag=False), place.both())
-    reference = Reference(place.registry.host, NAME, digest=done.digest)
-    tag_changes = tag.tag(CLIENT, reference, ["good", "2026"])
+    done = push.push_target(place.work(tag=False), place.both())
+    reference = ImageReference(place.registry.host, NAME, digest=done.digest)
+    tag_changes = tag.tag_image(CLIENT, reference, ["good", "2026"])
     assert [(tag.name, tag.before, tag.moved) for tag in tag_changes] == [
         ("good", "", True), ("2026", "", True)
     ]  # fmt: skip
     assert place.tags() == dict.fromkeys(("good", "2026"), done.digest)
     place.registry.requests.clear()
-    assert not tag.tag(CLIENT, place.reference("good"), ["2026"])[0].moved
+    assert not tag.tag_image(CLIENT, place.reference("good"), ["2026"])[0].moved
     assert place.writes() == []
 
 
 @pytest.mark.parametrize("half", [True, False])
 def test_incomplete_image_is_not_tagged(place, half):
-    done = push.push(place.work(tag=False), place.both())
+    done = push.push_target(place.work(tag=False), place.both())
     lost = next(row.digest for row in done.blobs if row.arches == (Arch.ARM64,))
     data = place.registry.blobs.pop((NAME, lost))
     if half:
         place.registry.blobs[NAME, lost] = data[:10]
-    reference = Reference(place.registry.host, NAME, digest=done.digest)
+    reference = ImageReference(place.registry.host, NAME, digest=done.digest)
     with pytest.raises(IntegrityError, match=f"is incomplete: {lost}"):
-        tag.tag(CLIENT, reference, ["good"])
+        tag.tag_image(CLIENT, reference, ["good"])
     place.registry.blobs[NAME, lost] = data
     del place.registry.manifests[NAME, done.arch[Arch.X86_64]]
     with pytest.raises(NotFound):
-        tag.tag(CLIENT, reference, ["good"])
+        tag.tag_image(CLIENT, reference, ["good"])
     assert place.tags() == {}
 
 
@@ -198,7 +198,7 @@ def test_push_sets_no_tag_if_blob_is_deleted_meanwhile(place):
 def test_invalid_tag_is_refused(place, name):
     place.push()
     with pytest.raises(InputError, match="is not a valid tag"):
-        tag.tag(CLIENT, place.reference(TARGET), ["right", name])
+        tag.tag_image(CLIENT, place.reference(TARGET), ["right", name])
     assert "right" not in place.tags()
 
 
@@ -209,7 +209,7 @@ def test_diff_accepts_targets_locks_folders_and_references(place):
     place.push()
     matrix, folder = place.sample.matrix, place.sample.folder / "images" / TARGET
     sides = [
-        diff_sides.side(str(name), CLIENT, matrix)
+        diff_sides.read_side(str(name), CLIENT, matrix)
         for name in (TARGET, folder, folder / "lock.json", place.reference(TARGET))
     ]
     assert [side.complete for side in sides] == [True, True, True, False]
@@ -217,33 +217,37 @@ def test_diff_accepts_targets_locks_folders_and_references(place):
         sides[0].arch[Arch.X86_64].layers
     ] * 4
     for side in sides:
-        difference = image_diff.between(sides[0], side)
+        difference = image_diff.diff_sides(sides[0], side)
         assert (difference.arch[Arch.X86_64].changes, difference.arch[Arch.X86_64].pull) == ((), 0)
 
 
 def test_diff_uses_lock_attached_to_image(place):
-    push.push(place.work(attach=True), place.both())
-    registry_side = diff_sides.side(str(place.reference(BOTH)), CLIENT, place.sample.matrix)
-    project_side = diff_sides.side(BOTH, CLIENT, place.sample.matrix)
+    push.push_target(place.work(attach=True), place.both())
+    registry_side = diff_sides.read_side(str(place.reference(BOTH)), CLIENT, place.sample.matrix)
+    project_side = diff_sides.read_side(BOTH, CLIENT, place.sample.matrix)
     assert registry_side.complete
     assert registry_side.arch == project_side.arch
     digest = place.registry.tags[NAME, BOTH]
     image_digest = json.loads(place.registry.manifests[NAME, digest][0])["manifests"][0]["digest"]
-    by_digest = diff_sides.side(f"{place.repository}@{image_digest}", CLIENT, place.sample.matrix)
+    by_digest = diff_sides.read_side(
+        f"{place.repository}@{image_digest}", CLIENT, place.sample.matrix
+    )
     assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
 
 
 def test_diff_ignores_attached_lock_of_another_image(place):
     """Any user with write access to a repository can attach documents to its images."""
-    push.push(place.work(attach=True), place.both())
+    push.push_target(place.work(attach=True), place.both())
     target = place.push()
-    here = manifests.fetch(CLIENT.http, place.reference(TARGET)).descriptor
-    (lock, *_) = artifact_store.find(
+    here = manifests.fetch_manifest(CLIENT.http, place.reference(TARGET)).descriptor
+    (lock, *_) = artifact_store.find_artifacts(
         CLIENT, place.repository, place.registry.tags[NAME, BOTH], bundle.ARTIFACT_TYPE
     )
-    artifact_store.attach(CLIENT, place.repository, here, bundle.ARTIFACT_TYPE, lock.files, {})
+    artifact_store.attach_artifact(
+        CLIENT, place.repository, here, bundle.ARTIFACT_TYPE, lock.files, {}
+    )
     assert here.digest == target.digest
-    side = diff_sides.side(str(place.reference(TARGET)), CLIENT, place.sample.matrix)
+    side = diff_sides.read_side(str(place.reference(TARGET)), CLIENT, place.sample.matrix)
     assert not side.complete
 
 
@@ -253,14 +257,14 @@ def test_invalid_diff_argument_is_reported(place, tmp_path):
     alone = tmp_path / "alone"
     alone.mkdir()
     with pytest.raises(InputError, match=r"has no lock\.json"):
-        diff_sides.side(str(alone), CLIENT, matrix)
+        diff_sides.read_side(str(alone), CLIENT, matrix)
     shutil.copy(place.sample.folder / "images" / TARGET / "lock.json", alone)
     with pytest.raises(InputError, match=r"digests\.json is missing"):
-        diff_sides.side(str(alone), CLIENT, matrix)
+        diff_sides.read_side(str(alone), CLIENT, matrix)
     with pytest.raises(LockStale, match="no lock for target absent"):
-        diff_sides.side("absent", CLIENT, matrix)
+        diff_sides.read_side("absent", CLIENT, matrix)
     with pytest.raises(NotFound):
-        diff_sides.side(str(place.reference("absent")), CLIENT, matrix)
+        diff_sides.read_side(str(place.reference("absent")), CLIENT, matrix)
 
 
 # -- commands
@@ -277,7 +281,7 @@ def test_push_ls_diff_pull_and_tag_work_together(place, imgbuild, tmp_path):
     done = imgbuild(*words, "--digest-file", str(note))
     line = f"{TARGET} {where}@{place.sample.target_digests.digest}\n"
     assert (done.status, done.stdout, note.read_text()) == (0, line, line)
-    (again,) = json_of(imgbuild(*words, "--json"))
+    (again,) = read_json(imgbuild(*words, "--json"))
     assert again["sent"] == 0
     dated, plain = (tag["name"] for tag in again["tags"])
     assert plain == TARGET
@@ -288,9 +292,10 @@ def test_push_ls_diff_pull_and_tag_work_together(place, imgbuild, tmp_path):
     listed = imgbuild("registry", "ls", where)
     assert f"{where}:{TARGET},{dated},good" in listed.stdout
     assert [
-        entry["target"] for entry in json_of(imgbuild("registry", "ls", where, "--json"))["entries"]
+        entry["target"]
+        for entry in read_json(imgbuild("registry", "ls", where, "--json"))["entries"]
     ] == [TARGET]
-    compared = json_of(imgbuild("diff", TARGET, f"{where}:good", "--json"))
+    compared = read_json(imgbuild("diff", TARGET, f"{where}:good", "--json"))
     assert compared["arch"]["x86_64"]["pull"] == 0
     out = tmp_path / "pulled"
     pulled = imgbuild("pull", f"{where}:good", "--output", str(out))

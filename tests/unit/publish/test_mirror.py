@@ -15,12 +15,12 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.publish import mirror
 from imgbuild.publish.mirror import LockedInputs, MirrorPush
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository
 from imgbuild.system import known_hashes
 from imgbuild.values import Arch
@@ -47,12 +47,14 @@ class Sample:
 
     def push(self, *locks: Lock, dry_run: bool = False, drop: bool = False) -> MirrorPush:
         parts = [LockedInputs(lock=lock, arch=X86) for lock in locks or (self.lock,)]
-        client = Client(first_wait=0.001, attempts=2)
-        return mirror.push(parts, self.repository, client, self.inputs, dry_run=dry_run, drop=drop)
+        client = RegistryClient(first_wait=0.001, attempts=2)
+        return mirror.upload_missing_inputs(
+            parts, self.repository, client, self.inputs, dry_run=dry_run, drop=drop
+        )
 
     def status(self) -> list[mirror.MirrorStatus]:
         part = LockedInputs(lock=self.lock, arch=X86)
-        return list(mirror.status([part], self.repository, Client(first_wait=0.001)))
+        return list(mirror.mirror_status([part], self.repository, RegistryClient(first_wait=0.001)))
 
     def sent(self) -> list[str]:
         """The uploads, in order."""
@@ -61,11 +63,11 @@ class Sample:
 
 @pytest.fixture
 def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     store, matrix = Store.open(), samples.matrix()
     wheels = {
-        name: samples.add(store, samples.write_wheel(tmp_path, name), name, "1.0")
+        name: samples.add_to_store(store, samples.write_wheel(tmp_path, name), name, "1.0")
         for name in ("alpha", "beta", "gamma")
     }
     store.release()
@@ -74,7 +76,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
         for names in (("alpha", "beta"), ("beta", "gamma"))
     ]
     other = msgspec.structs.replace(locks[1], target="other")
-    inputs = Inputs(matrix, Context(store, Http(offline=True)))
+    inputs = Inputs(matrix, Context(store, HttpClient(offline=True)))
     with memory_registry.serve(Registry()) as registry:
         yield Sample(registry, inputs, locks[0], other)
 
@@ -83,8 +85,8 @@ def test_mirror_push_sends_files_then_artifact_then_tags(sample):
     filled = sample.push()
     assert (filled.files, filled.sent, filled.fetched) == (2, 2, 0)
     assert filled.sent_size == filled.size == sum(w.size for w in sample.lock.arch[X86].wheels)
-    data = mirror_items.artifact(sample.lock, X86)
-    stays, newest = mirror_items.tags(sample.lock, X86, data)
+    data = mirror_items.artifact_manifest(sample.lock, X86)
+    stays, newest = mirror_items.artifact_tags(sample.lock, X86, data)
     puts = sample.sent()
     assert [path.rpartition("/")[2] for path in puts[-2:]] == [stays, newest]
     assert all("/blobs/uploads/" in path for path in puts[:-2])
@@ -164,8 +166,8 @@ def test_damaged_input_is_not_uploaded(sample, unseen, monkeypatch):
     path.write_bytes(b"x" * wheel.size)
     path.chmod(0o444)
     if unseen:  # like a flipped bit on disk, which does not change the file's times
-        monkeypatch.setattr(known_hashes, "SMALL", -1)
-        known_hashes.of_user().note(path, wheel.sha256)
+        monkeypatch.setattr(known_hashes, "SMALL_FILE", -1)
+        known_hashes.user_known_hashes().record_hash(path, wheel.sha256)
     expected = (
         f"was damaged: it does not match {wheel.file}" if unseen else "1 inputs of small are not in"
     )

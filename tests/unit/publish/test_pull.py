@@ -13,16 +13,16 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.oci import documents, layout
 from imgbuild.publish import pull, push
-from imgbuild.registry.client import Client, NotFound
-from imgbuild.registry.image_reference import Reference
+from imgbuild.registry.client import NotFound, RegistryClient
+from imgbuild.registry.image_reference import ImageReference
 from imgbuild.values import Arch
 from tests.support import images, registry_project
 from tests.support.inprocess_project import TARGET
 from tests.support.memory_registry import Answer, Fault
-from tests.support.memory_registry_values import named
+from tests.support.memory_registry_values import sha256_digest
 from tests.support.registry_project import BOTH, NAME, Place
 
-CLIENT = Client(first_wait=0.001, attempts=3)
+CLIENT = RegistryClient(first_wait=0.001, attempts=3)
 
 
 @pytest.fixture
@@ -30,15 +30,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A registry that has both targets, and an empty cache."""
     for prepared in registry_project.place(tmp_path, monkeypatch):
         prepared.push()
-        push.push(prepared.work(), prepared.both())
+        push.push_target(prepared.work(), prepared.both())
         prepared.forget(monkeypatch)
         prepared.registry.requests.clear()
         yield prepared
 
 
-def pulled(place: Place, out: Path, tag: str = BOTH, arch: Arch | None = None) -> pull.Pulled:
+def pulled(place: Place, out: Path, tag: str = BOTH, arch: Arch | None = None) -> pull.PulledImage:
     """Pull a tag into `out`."""
-    return pull.pull(CLIENT, place.reference(tag), out, Store.open(), arch)
+    return pull.pull_image(CLIENT, place.reference(tag), out, Store.open(), arch)
 
 
 def layer(place: Place) -> str:
@@ -50,7 +50,7 @@ def layer(place: Place) -> str:
 
 def test_pulled_layout_has_digest_and_documents_of_registry(place, tmp_path):
     done = pulled(place, tmp_path / "image")
-    pulled_layout = images.verified(tmp_path / "image")
+    pulled_layout = images.verify_layout(tmp_path / "image")
     assert pulled_layout.digest == done.digest == place.registry.tags[NAME, BOTH]
     assert pulled_layout.name == BOTH
     assert set(pulled_layout.images) == set(Arch)
@@ -77,13 +77,13 @@ def test_pull_links_cached_layers_and_keeps_layout_layers(place, tmp_path, monke
     pulled(place, tmp_path / "one")
     other = pulled(place, tmp_path / "two")
     assert other.moved == 0
-    base = layout.read(tmp_path / "two").image(Arch.ARM64).layers[0].digest
-    first, second = (layout.blob(tmp_path / name, base) for name in ("one", "two"))
+    base = layout.read_layout(tmp_path / "two").image(Arch.ARM64).layers[0].digest
+    first, second = (layout.blob_path(tmp_path / name, base) for name in ("one", "two"))
     assert first.samefile(second)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "third-cache"))
     (tmp_path / "one/index.json").unlink()  # a pull that was killed
     assert pulled(place, tmp_path / "one").moved == 0
-    assert images.verified(tmp_path / "one").digest == other.digest
+    assert images.verify_layout(tmp_path / "one").digest == other.digest
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -91,13 +91,13 @@ def test_damaged_layout_layer_is_pulled_again(place, tmp_path, monkeypatch, cach
     done = pulled(place, tmp_path / "image")
     if not cached:
         monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "another-cache"))
-    path = layout.blob(tmp_path / "image", layer(place))
+    path = layout.blob_path(tmp_path / "image", layer(place))
     size = path.stat().st_size
     path.chmod(0o644)
     path.write_bytes(bytes(size))
     again = pulled(place, tmp_path / "image")
     assert (again.unchanged, again.moved) == (False, size)
-    assert images.verified(tmp_path / "image").digest == done.digest
+    assert images.verify_layout(tmp_path / "image").digest == done.digest
 
 
 def test_layout_with_another_image_is_refused_before_download(place, tmp_path):
@@ -106,14 +106,14 @@ def test_layout_with_another_image_is_refused_before_download(place, tmp_path):
     with pytest.raises(InputError, match=f"contains images other than {TARGET}: {BOTH}") as caught:
         pulled(place, tmp_path / "image", TARGET)
     assert "--output" in (caught.value.hint or "")
-    assert images.verified(tmp_path / "image").name == BOTH
+    assert images.verify_layout(tmp_path / "image").name == BOTH
     assert len(place.registry.received_requests("GET .*/blobs/")) == 1  # the configuration
 
 
 def test_pull_of_one_architecture_keeps_manifest_digest(place, tmp_path):
     done = pulled(place, tmp_path / "image", arch=Arch.ARM64)
     assert done.arch == {Arch.ARM64: done.digest}
-    pulled_layout = images.verified(tmp_path / "image")
+    pulled_layout = images.verify_layout(tmp_path / "image")
     assert pulled_layout.digest == done.digest != place.registry.tags[NAME, BOTH]
     assert pulled_layout.top.platform == {"architecture": "arm64", "os": "linux", "variant": "v8"}
 
@@ -126,8 +126,8 @@ def test_pull_for_missing_architecture_is_refused(place, tmp_path, tag):
             entry for entry in index["manifests"] if entry["platform"]["architecture"] == "amd64"
         ]
         data = json.dumps(index).encode()
-        place.registry.manifests[NAME, named(data)] = (data, documents.INDEX)
-        place.registry.tags[NAME, tag] = named(data)
+        place.registry.manifests[NAME, sha256_digest(data)] = (data, documents.INDEX)
+        place.registry.tags[NAME, tag] = sha256_digest(data)
     with pytest.raises(InputError, match="arm64") as caught:
         pulled(place, tmp_path / "image", tag, Arch.ARM64)
     assert caught.value.hint
@@ -138,7 +138,7 @@ def test_pull_resumes_after_dropped_connection(place, tmp_path):
     digest = layer(place)
     place.registry.faults.append(Fault(f"GET .*/blobs/{digest}", times=2, cut_answer=700))
     pulled(place, tmp_path / "image")
-    images.verified(tmp_path / "image")
+    images.verify_layout(tmp_path / "image")
     requests = place.registry.received_requests(f"GET .*/blobs/{digest}")
     assert [request.headers.get("Range") for request in requests] == [
         None,
@@ -156,7 +156,7 @@ def test_failed_pull_can_be_resumed(place, tmp_path):
     place.registry.faults.clear()
     place.registry.requests.clear()
     pulled(place, tmp_path / "image")
-    images.verified(tmp_path / "image")
+    images.verify_layout(tmp_path / "image")
     requests = place.registry.received_requests(f"GET .*/blobs/{digest}")
     assert [request.headers.get("Range") for request in requests] == ["bytes=300-"]
 
@@ -172,7 +172,7 @@ def test_layer_with_wrong_digest_is_refused(place, tmp_path):
     assert Store.open().blob(digest) is None
     place.registry.blobs[NAME, digest] = data
     pulled(place, tmp_path / "image", TARGET)
-    images.verified(tmp_path / "image")
+    images.verify_layout(tmp_path / "image")
 
 
 @pytest.mark.parametrize("kind", ["manifests", "blobs"])
@@ -189,8 +189,8 @@ def test_document_with_wrong_digest_is_refused(place, tmp_path, kind):
 def test_non_oci_image_is_refused(place, tmp_path):
     docker = "application/vnd.docker.distribution.manifest.v2+json"
     data = json.dumps({"schemaVersion": 2, "mediaType": docker}).encode()
-    place.registry.manifests[NAME, named(data)] = (data, docker)
-    place.registry.tags[NAME, "old"] = named(data)
+    place.registry.manifests[NAME, sha256_digest(data)] = (data, docker)
+    place.registry.tags[NAME, "old"] = sha256_digest(data)
     with pytest.raises(InputError, match=re.escape(docker)):
         pulled(place, tmp_path / "image", "old")
     with pytest.raises(NotFound, match="absent not found"):
@@ -198,5 +198,7 @@ def test_non_oci_image_is_refused(place, tmp_path):
 
 
 def test_layout_name_is_tag_or_repository():
-    assert pull.name(Reference("h.example", "me/rl", "cu124")) == "cu124"
-    assert pull.name(Reference("h.example", "me/rl", None, "sha256:" + "0" * 64)) == "rl"
+    assert pull.layout_name(ImageReference("h.example", "me/rl", "cu124")) == "cu124"
+    assert (
+        pull.layout_name(ImageReference("h.example", "me/rl", None, "sha256:" + "0" * 64)) == "rl"
+    )

@@ -17,7 +17,7 @@ from imgbuild.attest.signing import forms, keys
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted
 from imgbuild.oci import documents
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.publish import push
 from imgbuild.publish.push import BlobState
 from imgbuild.publish.push_plan import CONFIG
@@ -76,9 +76,9 @@ def test_push_plan_has_tags(place):
 
 def test_base_plan_matches_dockerfile_base(place):
     push_plan = place.plan(only_base=True)
-    plans = [plan(place.sample.lock, Arch.X86_64)]
+    plans = [create_plan(place.sample.lock, Arch.X86_64)]
     assert push_plan.top.digest == dockerfile.base_digest(place.sample.target_digests, plans)
-    push.push(place.work(), push_plan)
+    push.push_target(place.work(), push_plan)
     assert (NAME, push_plan.top.digest) in place.registry.manifests
 
 
@@ -87,7 +87,7 @@ def test_base_plan_matches_dockerfile_base(place):
 
 def test_push_sends_blobs_then_manifests_then_tags(place):
     push_plan = place.both()
-    done = push.push(place.work(), push_plan)
+    done = push.push_target(place.work(), push_plan)
     digests = {document.digest: number for number, document in enumerate(push_plan.small_documents)}
     kinds = []
     for request in place.registry.received_requests("PUT "):
@@ -157,18 +157,18 @@ def test_damaged_layout_layer_is_not_pushed(place, monkeypatch):
 
 def test_push_dry_run_reports_uploads_and_sends_nothing(place):
     plans = [place.plan(), place.both()]
-    result = push.dry_run(place.work(), plans)
+    result = push.plan_uploads(place.work(), plans)
     assert place.writes() == []
-    done = [push.push(place.work(), each) for each in plans]
+    done = [push.push_target(place.work(), each) for each in plans]
     assert [item.sent for item in result] == [item.sent for item in done]
     assert [item.digest for item in result] == [item.digest for item in done]
-    assert [item.sent for item in push.dry_run(place.work(), plans)] == [0, 0]
+    assert [item.sent for item in push.plan_uploads(place.work(), plans)] == [0, 0]
 
 
 def test_targets_share_layers(place):
     plans = [place.plan(), place.both()]
     for push_plan in plans:
-        push.push(place.work(), push_plan)
+        push.push_target(place.work(), push_plan)
     assert set(sent(place).values()) == {1}
     assert set(sent(place)) == {blob.digest for push_plan in plans for blob in push_plan.blobs}
 
@@ -178,7 +178,7 @@ def test_concurrent_pushes_send_each_blob_once(place):
     push_plan = place.both()
     done = []
     threads = [
-        threading.Thread(target=lambda work=work: done.append(push.push(work, push_plan)))
+        threading.Thread(target=lambda work=work: done.append(push.push_target(work, push_plan)))
         for work in works
     ]
     for thread in threads:
@@ -191,7 +191,7 @@ def test_concurrent_pushes_send_each_blob_once(place):
 
 
 def test_push_without_tags_is_found_by_digest(place):
-    done = push.push(place.work(tag=False), place.plan())
+    done = push.push_target(place.work(tag=False), place.plan())
     assert place.tags() == {}
     assert (NAME, done.digest) in place.registry.manifests
 
@@ -201,15 +201,15 @@ def test_push_without_tags_is_found_by_digest(place):
 
 def test_mounted_layers_are_not_built(place, monkeypatch):
     push_plan = place.plan()
-    push.push(
+    push.push_target(
         msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), push_plan
     )
     place.forget(monkeypatch)
-    rows = push.dry_run(place.work("o"), [push_plan])[0].blobs
+    rows = push.plan_uploads(place.work("o"), [push_plan])[0].blobs
     assert {(row.state, row.source) for row in rows} == {
         (BlobState.MOUNTABLE, str(place.registry.repository("o")))
     }
-    done = push.push(place.work("o"), push_plan)
+    done = push.push_target(place.work("o"), push_plan)
     assert {row.state for row in done.blobs} == {BlobState.MOUNTED}
     assert done.sent == 0
     assert set(place.tags()) == set(TAGS)
@@ -217,18 +217,18 @@ def test_mounted_layers_are_not_built(place, monkeypatch):
 
 def test_layers_are_uploaded_if_mount_fails(place):
     push_plan = place.plan()
-    push.push(
+    push.push_target(
         msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), push_plan
     )
     place.registry.mounts = False
-    done = push.push(place.work("o"), push_plan)
+    done = push.push_target(place.work("o"), push_plan)
     assert {row.state for row in done.blobs} == {BlobState.SENT}
     assert place.registry.sessions == {}  # unused upload sessions are closed
 
 
 def test_unreadable_repository_is_skipped_for_mounts(place):
     place.registry.faults.append(Fault("HEAD /v2/private/blobs/", times=100, status=403))
-    done = push.push(place.work("private"), place.plan())
+    done = push.push_target(place.work("private"), place.plan())
     assert {row.state for row in done.blobs} == {BlobState.SENT}
 
 
@@ -236,7 +236,7 @@ def test_unreadable_repository_is_skipped_for_mounts(place):
 
 
 def test_attachments_are_pushed_once_before_tags(place):
-    done = push.push(place.work(attach=True), place.both())
+    done = push.push_target(place.work(attach=True), place.both())
     assert len(done.attached) == len(set(done.attached)) > len(Arch)
     puts = [
         request.path.rpartition("/")[2].partition("?")[0]
@@ -244,7 +244,7 @@ def test_attachments_are_pushed_once_before_tags(place):
     ]
     assert max(map(puts.index, done.attached)) < min(map(puts.index, done_tags(done)))
     place.registry.requests.clear()
-    again = push.push(place.work(attach=True), place.both())
+    again = push.push_target(place.work(attach=True), place.both())
     assert place.writes() == []
     assert again.attached == done.attached
 
@@ -252,7 +252,7 @@ def test_attachments_are_pushed_once_before_tags(place):
 def test_failed_attachment_sets_no_tag(place):
     place.registry.faults.append(Fault("(GET|HEAD) .*/referrers/", times=100, status=500))
     with pytest.raises(FetchFailed, match="500"):
-        push.push(place.work(attach=True), place.plan())
+        push.push_target(place.work(attach=True), place.plan())
     assert place.tags() == {}
 
 
@@ -267,7 +267,7 @@ def test_image_is_signed_before_tagging(place, tmp_path):
         )
     )
     work = msgspec.structs.replace(place.work(attach=True), key=keys.load_private(key))
-    done = push.push(work, place.plan())
+    done = push.push_target(work, place.plan())
     assert done.signed == (done.digest,)
     puts = [
         request.path.rpartition("/")[2]
@@ -278,16 +278,16 @@ def test_image_is_signed_before_tagging(place, tmp_path):
     assert bundles
     assert {bundle.digest for bundle in bundles} <= set(puts)
     place.registry.requests.clear()
-    assert push.push(work, place.plan()).signed == done.signed
+    assert push.push_target(work, place.plan()).signed == done.signed
     assert sent(place) == Counter()
 
 
 def test_base_image_has_no_attachments(place):
-    done = push.push(place.work(attach=True), place.plan(only_base=True))
+    done = push.push_target(place.work(attach=True), place.plan(only_base=True))
     assert (done.attached, done.signed) == ((), ())
 
 
-def done_tags(done: push.Pushed) -> tuple[str, ...]:
+def done_tags(done: push.PushedTarget) -> tuple[str, ...]:
     """The names of the tags of a push."""
     return tuple(tag.name for tag in done.tags)
 
@@ -332,7 +332,7 @@ def test_dropped_connection_in_blob_upload_is_resumed(place):
 @pytest.mark.parametrize("number", [1, 4, 7])
 def test_interrupted_push_is_resumed(place, number, monkeypatch):
     """Ctrl-C stops the push after some blobs; the next push sends only the others."""
-    upload, lock, count = push._upload, threading.Lock(), itertools.count(1)
+    upload, lock, count = push._upload_blob, threading.Lock(), itertools.count(1)
 
     def _stopped(*arguments):
         with lock:
@@ -341,7 +341,7 @@ def test_interrupted_push_is_resumed(place, number, monkeypatch):
             return upload(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(push, "_upload", _stopped)
+        patched.setattr(push, "_upload_blob", _stopped)
         with pytest.raises(Interrupted):
             place.push()
     assert place.tags() == {}

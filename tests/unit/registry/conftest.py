@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from tests.support import memory_registry
 from tests.support.memory_registry import Registry
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="registry")
@@ -24,5 +24,5 @@ def _registry() -> Iterator[Registry]:
 
 
 @pytest.fixture(name="client")
-def _client() -> Client:
-    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
+def _client() -> RegistryClient:
+    return RegistryClient(attempts=3, first_wait=0.001, timeout=(5, 5))

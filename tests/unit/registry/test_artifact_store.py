@@ -11,7 +11,7 @@ from imgbuild.errors import ImgbuildError, IntegrityError
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
-from imgbuild.registry.client import Client, bytes_source
+from imgbuild.registry.client import RegistryClient, bytes_source
 from imgbuild.values import sha256
 from tests.support import memory_registry
 from tests.support.memory_registry import Registry
@@ -33,44 +33,49 @@ def registry(request, alone):
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
 
 
 @pytest.fixture
-def client(alone) -> Client:
-    return Client(first_wait=0.001)
+def client(alone) -> RegistryClient:
+    return RegistryClient(first_wait=0.001)
 
 
-def image(client: Client, registry: Registry) -> Descriptor:
+def image(client: RegistryClient, registry: Registry) -> Descriptor:
     """The descriptor of a manifest to which artifacts are attached."""
     data = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": {
         "mediaType": "application/json", "digest": f"sha256:{sha256(b'{}')}", "size": 2,
     }, "layers": []}).encode()  # fmt: skip
     repository = registry.repository("me/image")
-    client.upload(repository, bytes_source(b"{}"))
+    client.upload_blob(repository, bytes_source(b"{}"))
     digest = client.put_manifest(repository, data, MANIFEST)
     return Descriptor(media_type=MANIFEST, digest=digest, size=len(data))
 
 
-def test_lost_artifact_file_is_uploaded_again(client: Client, registry: Registry):
+def test_lost_artifact_file_is_uploaded_again(client: RegistryClient, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    digest = artifact_store.attach(client, repository, subject, KIND, FILES)
+    digest = artifact_store.attach_artifact(client, repository, subject, KIND, FILES)
     lost = f"sha256:{sha256(FILES['b.json'].data)}"
     del registry.blobs["me/image", lost]
     with pytest.raises(ImgbuildError, match=lost):
-        artifact_store.find(client, repository, subject.digest, KIND)
-    assert artifact_store.find(client, repository, subject.digest, KIND, skip_damaged=True) == []
-    assert artifact_store.attach(client, repository, subject, KIND, FILES) == digest
-    assert len(artifact_store.find(client, repository, subject.digest, KIND)) == 1
+        artifact_store.find_artifacts(client, repository, subject.digest, KIND)
+    assert (
+        artifact_store.find_artifacts(client, repository, subject.digest, KIND, skip_damaged=True)
+        == []
+    )
+    assert artifact_store.attach_artifact(client, repository, subject, KIND, FILES) == digest
+    assert len(artifact_store.find_artifacts(client, repository, subject.digest, KIND)) == 1
     before = len(registry.requests)
-    assert artifact_store.attach(client, repository, subject, KIND, FILES) == digest
+    assert artifact_store.attach_artifact(client, repository, subject, KIND, FILES) == digest
     assert {request.method for request in registry.requests[before:]} <= {"GET", "HEAD"}
 
 
-def test_attached_artifact_is_found(client: Client, registry: Registry):
+def test_attached_artifact_is_found(client: RegistryClient, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    digest = artifact_store.attach(client, repository, subject, KIND, FILES, {"about": "it"})
-    (artifact,) = artifact_store.find(client, repository, subject.digest, KIND)
+    digest = artifact_store.attach_artifact(
+        client, repository, subject, KIND, FILES, {"about": "it"}
+    )
+    (artifact,) = artifact_store.find_artifacts(client, repository, subject.digest, KIND)
     assert artifact.descriptor.digest == digest
     assert (artifact.artifact_type, artifact.subject) == (KIND, subject.digest)
     assert artifact.annotations == {"about": "it"}
@@ -78,13 +83,15 @@ def test_attached_artifact_is_found(client: Client, registry: Registry):
         name: part.data for name, part in FILES.items()
     }
     assert artifact.files["b.json"].annotations["own"] == "word"
-    assert artifact_store.find(client, repository, subject.digest, "application/other") == []
-    assert len(artifact_store.find(client, repository, subject.digest)) == 1
+    assert (
+        artifact_store.find_artifacts(client, repository, subject.digest, "application/other") == []
+    )
+    assert len(artifact_store.find_artifacts(client, repository, subject.digest)) == 1
 
 
-def test_artifact_manifest_follows_specification(client: Client, registry: Registry):
+def test_artifact_manifest_follows_specification(client: RegistryClient, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    digest = artifact_store.attach(client, repository, subject, KIND, FILES)
+    digest = artifact_store.attach_artifact(client, repository, subject, KIND, FILES)
     data, media_type = registry.manifests["me/image", digest]
     document = json.loads(data)
     assert media_type == document["mediaType"] == MANIFEST
@@ -103,32 +110,34 @@ def test_artifact_manifest_follows_specification(client: Client, registry: Regis
     assert titles == ["a.bin", "b.json"]
 
 
-def test_second_push_changes_nothing(client: Client, registry: Registry):
+def test_second_push_changes_nothing(client: RegistryClient, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    first = artifact_store.attach(client, repository, subject, KIND, FILES)
+    first = artifact_store.attach_artifact(client, repository, subject, KIND, FILES)
     before = len(registry.requests)
-    assert artifact_store.attach(client, repository, subject, KIND, FILES) == first
+    assert artifact_store.attach_artifact(client, repository, subject, KIND, FILES) == first
     assert {request.method for request in registry.requests[before:]} <= {"GET", "HEAD"}
     # Other content is a second artifact.
     other = {"a.bin": ArtifactFile(data=b"other", media_type="application/octet-stream")}
-    artifact_store.attach(client, repository, subject, KIND, other)
-    assert len(artifact_store.find(client, repository, subject.digest, KIND)) == 2
+    artifact_store.attach_artifact(client, repository, subject, KIND, other)
+    assert len(artifact_store.find_artifacts(client, repository, subject.digest, KIND)) == 2
 
 
-def test_removed_artifact_is_attached_again(client: Client, registry: Registry):
+def test_removed_artifact_is_attached_again(client: RegistryClient, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    digest = artifact_store.attach(client, repository, subject, KIND, FILES)
+    digest = artifact_store.attach_artifact(client, repository, subject, KIND, FILES)
     del registry.manifests["me/image", digest]  # as the garbage collection of a registry does
-    assert artifact_store.find(client, repository, subject.digest, KIND) == []
-    artifact_store.attach(client, repository, subject, KIND, FILES)
-    assert len(artifact_store.find(client, repository, subject.digest, KIND)) == 1
+    assert artifact_store.find_artifacts(client, repository, subject.digest, KIND) == []
+    artifact_store.attach_artifact(client, repository, subject, KIND, FILES)
+    assert len(artifact_store.find_artifacts(client, repository, subject.digest, KIND)) == 1
 
 
 @pytest.mark.parametrize("name", ["a.bin", "b.json", "manifest"])
-def test_artifact_with_flipped_byte_is_refused(client: Client, registry: Registry, name: str):
+def test_artifact_with_flipped_byte_is_refused(
+    client: RegistryClient, registry: Registry, name: str
+):
     repository, subject = registry.repository("me/image"), image(client, registry)
     files = {**FILES, "a.bin": ArtifactFile(data=b"words", media_type="application/octet-stream")}
-    digest = artifact_store.attach(client, repository, subject, KIND, files)
+    digest = artifact_store.attach_artifact(client, repository, subject, KIND, files)
     if name == "manifest":
         data, media_type = registry.manifests["me/image", digest]
         registry.manifests["me/image", digest] = (
@@ -139,13 +148,13 @@ def test_artifact_with_flipped_byte_is_refused(client: Client, registry: Registr
         key = ("me/image", f"sha256:{sha256(files[name].data)}")
         registry.blobs[key] = bytes([registry.blobs[key][0] ^ 1]) + registry.blobs[key][1:]
     with pytest.raises(ImgbuildError) as caught:
-        artifact_store.find(client, repository, subject.digest, KIND)
+        artifact_store.find_artifacts(client, repository, subject.digest, KIND)
     assert caught.value.exit_code == 9
 
 
-def test_artifact_of_another_image_is_refused(client: Client, registry: Registry):
+def test_artifact_of_another_image_is_refused(client: RegistryClient, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    digest = artifact_store.attach(client, repository, subject, KIND, FILES)
+    digest = artifact_store.attach_artifact(client, repository, subject, KIND, FILES)
     size = len(registry.manifests["me/image", digest][0])
     other = f"sha256:{'e' * 64}"
     index = {"schemaVersion": 2, "mediaType": memory_registry.INDEX, "manifests": [{
@@ -159,18 +168,20 @@ def test_artifact_of_another_image_is_refused(client: Client, registry: Registry
     fault = memory_registry.Fault("GET .*(/referrers/|/manifests/sha256-)", times=9, edit=lie)
     registry.faults.append(fault)
     with pytest.raises(IntegrityError, match=f"attached to {other}, but refers to"):
-        artifact_store.find(client, repository, other, KIND)
+        artifact_store.find_artifacts(client, repository, other, KIND)
 
 
 def test_shared_blob_of_attachments_is_read_once(client, registry, monkeypatch):
     repository, subject = registry.repository("me/image"), image(client, registry)
     large = {"large": ArtifactFile(data=bytes(1000), media_type="application/octet-stream")}
     for number in range(5):
-        artifact_store.attach(client, repository, subject, KIND, large, {"number": str(number)})
+        artifact_store.attach_artifact(
+            client, repository, subject, KIND, large, {"number": str(number)}
+        )
     registry.requests.clear()
-    attachments = artifact_store.find(client, repository, subject.digest, KIND)
+    attachments = artifact_store.find_artifacts(client, repository, subject.digest, KIND)
     assert len({id(attachment.files["large"].data) for attachment in attachments}) == 1
     assert len(registry.received_requests(f"GET .*/blobs/sha256:{sha256(bytes(1000))}")) == 1
     monkeypatch.setattr(artifact_store, "LIMIT", 999)
     with pytest.raises(IntegrityError, match="more than 999 bytes are attached"):
-        artifact_store.find(client, repository, subject.digest, KIND)
+        artifact_store.find_artifacts(client, repository, subject.digest, KIND)

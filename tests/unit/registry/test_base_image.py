@@ -16,11 +16,11 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci import documents, layout
 from imgbuild.registry import base_image
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.values import Arch, sha256
 from tests.support import images
 from tests.support.rows import each_row
@@ -117,9 +117,13 @@ class Quiet(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(name="source")
 def _source(tmp_path: Path) -> layout.Layout:
-    layers = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
-    layout.write(tmp_path / "l", {arch: images.summary(layers, arch) for arch in BOTH}, "base")
-    return layout.read(tmp_path / "l")
+    layers = [
+        images.make_layer(tmp_path / "b", [images.text_member("word", word)]) for word in ("a", "b")
+    ]
+    layout.write_layout(
+        tmp_path / "l", {arch: images.image_files(layers, arch) for arch in BOTH}, "base"
+    )
+    return layout.read_layout(tmp_path / "l")
 
 
 @pytest.fixture(name="served")
@@ -154,14 +158,16 @@ def test_image_is_read_with_every_authentication_scheme(served, source, tmp_path
         log_in(tmp_path, served.host)
     store = Store.open(tmp_path / "cache")
     for arch in BOTH:
-        base = base_image.base(name(served), arch)
+        base = base_image.read_base_image(name(served), arch)
         stored = source.image(arch)
         assert base.manifest == stored.manifest.digest
         assert tuple(layer.diff_id for layer in base.layers) == stored.diff_ids
         assert [layer.digest for layer in base.layers] == [layer.digest for layer in stored.layers]
         assert base.settings == stored.settings
         base_image.fetch_layers(
-            name(served), [layer.locked for layer in base.layers], Context(store, Http())
+            name(served),
+            [layer.as_locked_file for layer in base.layers],
+            Context(store, HttpClient()),
         )
         for layer in base.layers:
             blob = store.blob(layer.digest)
@@ -174,16 +180,16 @@ def test_image_is_read_with_every_authentication_scheme(served, source, tmp_path
 @pytest.mark.parametrize("served", ["basic", "login"], indirect=True)
 def test_missing_credentials_error_names_them(served):
     with pytest.raises(FetchFailed, match="401") as caught:
-        base_image.base(name(served), Arch.X86_64)
+        base_image.read_base_image(name(served), Arch.X86_64)
     assert served.host in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("served", ["bearer"], indirect=True)
 def test_expired_token_is_requested_again(served):
-    client = Client()
-    base_image.base(name(served), Arch.X86_64, client)
+    client = RegistryClient()
+    base_image.read_base_image(name(served), Arch.X86_64, client)
     served.token = "token-number-2"
-    base_image.base(name(served), Arch.ARM64, client)
+    base_image.read_base_image(name(served), Arch.ARM64, client)
     assert [path for path, _ in served.seen].count("/token") == 2
 
 
@@ -192,19 +198,19 @@ def test_credentials_are_not_sent_to_another_server_without_tls(served, tmp_path
     log_in(tmp_path, served.host)
     served.realm = f"http://{served.storage}/token"
     with pytest.raises(FetchFailed, match="does not use TLS"):
-        base_image.base(name(served), Arch.X86_64)
+        base_image.read_base_image(name(served), Arch.X86_64)
     assert not [given for path, given in served.seen if path == "storage"]
 
 
 def test_stored_layers_are_not_requested(served, tmp_path):
     store = Store.open(tmp_path / "cache")
-    base = base_image.base(name(served), Arch.X86_64)
+    base = base_image.read_base_image(name(served), Arch.X86_64)
     base_image.fetch_layers(
-        name(served), [layer.locked for layer in base.layers], Context(store, Http())
+        name(served), [layer.as_locked_file for layer in base.layers], Context(store, HttpClient())
     )
     before = len(served.seen)
     base_image.fetch_layers(
-        name(served), [layer.locked for layer in base.layers], Context(store, Http())
+        name(served), [layer.as_locked_file for layer in base.layers], Context(store, HttpClient())
     )
     assert len(served.seen) == before
 
@@ -219,7 +225,7 @@ def test_base_document_with_wrong_digest_is_refused(served, source, which):
     }[which]
     served.stored[digest] = source.blob(digest).read_bytes() + b" "
     with pytest.raises(IntegrityError, match=digest):
-        base_image.base(name(served), Arch.X86_64)
+        base_image.read_base_image(name(served), Arch.X86_64)
 
 
 def test_base_layer_with_wrong_digest_is_refused(served, source, tmp_path):
@@ -227,10 +233,12 @@ def test_base_layer_with_wrong_digest_is_refused(served, source, tmp_path):
     data = source.blob(digest).read_bytes()
     served.stored[digest] = data[:-1] + bytes([data[-1] ^ 1])
     store = Store.open(tmp_path / "cache")
-    base = base_image.base(name(served), Arch.X86_64)
+    base = base_image.read_base_image(name(served), Arch.X86_64)
     with pytest.raises(IntegrityError, match="sha256"):
         base_image.fetch_layers(
-            name(served), [layer.locked for layer in base.layers], Context(store, Http())
+            name(served),
+            [layer.as_locked_file for layer in base.layers],
+            Context(store, HttpClient()),
         )
     assert store.blob(digest) is None
 
@@ -238,7 +246,7 @@ def test_base_layer_with_wrong_digest_is_refused(served, source, tmp_path):
 def test_manifest_of_another_architecture_is_refused(served, source):
     digest = source.image(Arch.X86_64).manifest.digest
     with pytest.raises(InputError, match="has no arm64, only x86_64"):
-        base_image.base(name(served, digest), Arch.ARM64)
+        base_image.read_base_image(name(served, digest), Arch.ARM64)
 
 
 def put(served: Registry, data: bytes) -> str:
@@ -249,9 +257,9 @@ def put(served: Registry, data: bytes) -> str:
 
 def test_missing_architecture_error_lists_available_ones(served, source):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
-    text = put(served, documents.index({Arch.X86_64: manifest}))
+    text = put(served, documents.create_index({Arch.X86_64: manifest}))
     with pytest.raises(InputError, match="no image for linux/arm64, only linux/amd64"):
-        base_image.base(text, Arch.ARM64)
+        base_image.read_base_image(text, Arch.ARM64)
 
 
 @pytest.mark.parametrize(
@@ -268,15 +276,15 @@ def test_only_supported_layer_types_are_accepted(served, source, media_type, exp
     text = put(served, manifest.replace(documents.LAYER_GZIP.encode(), media_type.encode()))
     if expected is None:
         with pytest.raises(InputError, match=re.escape(f"unsupported type {media_type}")):
-            base_image.base(text, Arch.X86_64)
+            base_image.read_base_image(text, Arch.X86_64)
         return
-    base = base_image.base(text, Arch.X86_64)
+    base = base_image.read_base_image(text, Arch.X86_64)
     assert {layer.media_type for layer in base.layers} == {expected}
 
 
 def test_invalid_document_is_an_input_error(served):
     with pytest.raises(InputError, match="is not a valid"):
-        base_image.base(put(served, b"<html>hello</html>"), Arch.X86_64)
+        base_image.read_base_image(put(served, b"<html>hello</html>"), Arch.X86_64)
 
 
 D = f"sha256:{'a' * 64}"
@@ -294,13 +302,15 @@ D = f"sha256:{'a' * 64}"
     ],
 )
 def test_image_references_are_parsed(text, server):
-    reference = base_image.parse(text)
+    reference = base_image.parse_base_reference(text)
     assert reference.digest == D
     locked = LockedFile(file="layer", size=1, sha256=D.removeprefix("sha256:"))
-    assert Client().file_request(reference.repository, locked).urls() == [f"{server}/blobs/{D}"]
+    assert RegistryClient().file_request(reference.repository, locked).urls() == [
+        f"{server}/blobs/{D}"
+    ]
 
 
 @each_row("text", ["debian", "debian:12", "debian@sha256:12", f"@{D}", ""])
 def test_base_name_without_digest_is_refused(text):
     with pytest.raises(InputError, match="is not an image reference with a digest"):
-        base_image.parse(text)
+        base_image.parse_base_reference(text)

@@ -10,8 +10,8 @@ import pytest
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import blobs
-from imgbuild.registry.client import Client, bytes_source
-from tests.support.memory_registry import Answer, Fault, says
+from imgbuild.registry.client import RegistryClient, bytes_source
+from tests.support.memory_registry import Answer, Fault, change_header
 
 DATA = random.Random(8).randbytes(300_000)
 BLOB = bytes_source(DATA)
@@ -21,7 +21,7 @@ WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
 def test_existing_blob_is_found(client, registry):
     repository = registry.repository("me/x")
     assert client.has(repository, BLOB.digest) is None
-    client.upload(repository, BLOB)
+    client.upload_blob(repository, BLOB)
     assert client.has(repository, BLOB.digest) == BLOB.size
 
 
@@ -29,21 +29,21 @@ def test_existing_blob_is_found(client, registry):
     "fault",
     [
         Fault("HEAD .*/blobs/", status=405),
-        Fault("HEAD .*/blobs/", edit=says("Content-Length", "")),
+        Fault("HEAD .*/blobs/", edit=change_header("Content-Length", "")),
     ],
 )
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("source", [BLOB, bytes_source(b"")])
 def test_blob_size_is_read_without_head_support(client, registry, fault, ranges, source):
     repository = registry.repository("me/x")
-    client.upload(repository, source)
+    client.upload_blob(repository, source)
     registry.ranges = ranges
     registry.faults.append(fault)
     assert client.has(repository, source.digest) == source.size
 
 
 def test_small_blob_is_read(client, registry):
-    client.upload(registry.repository("me/x"), BLOB)
+    client.upload_blob(registry.repository("me/x"), BLOB)
     registry.faults.append(Fault("GET .*/blobs/", cut_answer=1000))
     assert client.blob(registry.repository("me/x"), WHOLE) == DATA
 
@@ -61,8 +61,8 @@ def test_blob_with_wrong_digest_is_refused(client, registry, tmp_path, data):
 
 
 def test_large_blob_is_not_read_into_memory(client, registry):
-    large = Descriptor(media_type="x", digest=BLOB.digest, size=blobs.SMALL + 1)
-    with pytest.raises(FetchFailed, match=f"{BLOB.digest} has {blobs.SMALL + 1} bytes"):
+    large = Descriptor(media_type="x", digest=BLOB.digest, size=blobs.SMALL_BLOB + 1)
+    with pytest.raises(FetchFailed, match=f"{BLOB.digest} has {blobs.SMALL_BLOB + 1} bytes"):
         client.blob(registry.repository("me/x"), large)
     assert registry.requests == []
 
@@ -73,7 +73,7 @@ def test_large_blob_is_not_read_into_memory(client, registry):
 def test_blob_download_resumes_from_partial_file(
     client, registry, tmp_path, ranges, had, redirects
 ):
-    client.upload(registry.repository("me/x"), BLOB)
+    client.upload_blob(registry.repository("me/x"), BLOB)
     registry.ranges, registry.redirects = ranges, redirects
     (tmp_path / "blob").write_bytes((DATA + b"x")[:had])
     counted: list[int] = []
@@ -86,7 +86,7 @@ def test_blob_download_resumes_from_partial_file(
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_blob_download_resumes_after_dropped_connection(client, registry, tmp_path, ranges):
-    client.upload(registry.repository("me/x"), BLOB)
+    client.upload_blob(registry.repository("me/x"), BLOB)
     registry.ranges = ranges
     registry.faults.append(Fault("GET .*/blobs/", cut_answer=100_000))
     registry.faults.append(Fault("GET .*/blobs/", status=500))
@@ -99,7 +99,7 @@ def test_blob_download_resumes_after_dropped_connection(client, registry, tmp_pa
 
 
 def test_wrong_partial_file_is_replaced(client, registry, tmp_path):
-    client.upload(registry.repository("me/x"), BLOB)
+    client.upload_blob(registry.repository("me/x"), BLOB)
     (tmp_path / "blob").write_bytes(b"x" * 1000)
     client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
     assert (tmp_path / "blob").read_bytes() == DATA
@@ -107,9 +107,9 @@ def test_wrong_partial_file_is_replaced(client, registry, tmp_path):
 
 @pytest.mark.parametrize("lie", ["bytes 0-999/300000", "bytes 2000-299999/300000"])
 def test_wrong_content_range_is_handled(client, registry, tmp_path, lie):
-    client.upload(registry.repository("me/x"), BLOB)
+    client.upload_blob(registry.repository("me/x"), BLOB)
     (tmp_path / "blob").write_bytes(DATA[:1000])
-    registry.faults.append(Fault("GET .*/blobs/", edit=says("Content-Range", lie)))
+    registry.faults.append(Fault("GET .*/blobs/", edit=change_header("Content-Range", lie)))
     client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
     assert (tmp_path / "blob").read_bytes() == DATA
 
@@ -122,7 +122,7 @@ def test_unresponsive_server_is_an_error(registry, tmp_path):
 
     registry.blobs["me/x", BLOB.digest] = DATA
     registry.faults.append(Fault("GET .*/blobs/", times=9, edit=_wait))
-    client = Client(attempts=2, first_wait=0.001, timeout=(0.2, 0.2))
+    client = RegistryClient(attempts=2, first_wait=0.001, timeout=(0.2, 0.2))
     try:
         with pytest.raises(FetchFailed, match="timed out"):
             client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")

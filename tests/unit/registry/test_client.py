@@ -11,11 +11,11 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import manifests, pages
-from imgbuild.registry.client import Client, NotFound, bytes_source
-from imgbuild.registry.image_reference import Reference
+from imgbuild.registry.client import NotFound, RegistryClient, bytes_source
+from imgbuild.registry.image_reference import ImageReference
 from imgbuild.system.console import console
 from tests.support import memory_registry
-from tests.support.memory_registry import Answer, Fault, Registry, named, says
+from tests.support.memory_registry import Answer, Fault, Registry, change_header, sha256_digest
 
 DATA = random.Random(8).randbytes(300_000)
 BLOB = bytes_source(DATA)
@@ -24,8 +24,8 @@ OTHER = f"sha256:{'0' * 64}"
 
 
 @pytest.fixture(name="client")
-def _client() -> Client:
-    return Client(attempts=3, first_wait=0.001, timeout=(5, 5), reporter=console)
+def _client() -> RegistryClient:
+    return RegistryClient(attempts=3, first_wait=0.001, timeout=(5, 5), reporter=console)
 
 
 def manifest(**more: object) -> bytes:
@@ -38,19 +38,21 @@ def manifest(**more: object) -> bytes:
     ).encode()  # fmt: skip
 
 
-def push(client: Client, registry: Registry, *, tag: str | None = "one", **more: object) -> str:
+def push(
+    client: RegistryClient, registry: Registry, *, tag: str | None = "one", **more: object
+) -> str:
     """Push an image of one layer."""
     for source in (BLOB, EMPTY):
-        client.upload(registry.repository("me/x"), source)
+        client.upload_blob(registry.repository("me/x"), source)
     data = manifest(**more)
     digest = client.put_manifest(registry.repository("me/x"), data, documents.MANIFEST, tag=tag)
-    assert digest == named(data)
+    assert digest == sha256_digest(data)
     return digest
 
 
-def at(registry: Registry, target: str) -> Reference:
+def at(registry: Registry, target: str) -> ImageReference:
     tag, digest = (None, target) if ":" in target else (target, None)
-    return Reference(registry.host, "me/x", tag, digest)
+    return ImageReference(registry.host, "me/x", tag, digest)
 
 
 # -- manifests
@@ -85,10 +87,10 @@ def test_missing_manifest_is_not_found(client, registry, target):
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("HEAD .*/manifests/", edit=says("Docker-Content-Digest", None)),
-        Fault("HEAD .*/manifests/", edit=says("Docker-Content-Digest", "sha256:12")),
-        Fault("HEAD .*/manifests/", edit=says("Content-Type", "text/html")),
-        Fault("HEAD .*/manifests/", edit=says("Content-Length", "")),
+        Fault("HEAD .*/manifests/", edit=change_header("Docker-Content-Digest", None)),
+        Fault("HEAD .*/manifests/", edit=change_header("Docker-Content-Digest", "sha256:12")),
+        Fault("HEAD .*/manifests/", edit=change_header("Content-Type", "text/html")),
+        Fault("HEAD .*/manifests/", edit=change_header("Content-Length", "")),
         Fault("HEAD .*/manifests/", status=405),
         Fault("HEAD .*/manifests/", status=501),
         Fault("HEAD .*/manifests/", status=400),
@@ -104,7 +106,9 @@ def test_incomplete_head_response_is_followed_by_get(client, registry, fault):
 
 def test_head_response_contradicting_digest_is_not_trusted(client, registry):
     digest = push(client, registry)
-    registry.faults.append(Fault("HEAD .*/manifests/", edit=says("Docker-Content-Digest", OTHER)))
+    registry.faults.append(
+        Fault("HEAD .*/manifests/", edit=change_header("Docker-Content-Digest", OTHER))
+    )
     descriptor = client.resolve(at(registry, digest))
     assert descriptor is not None
     assert descriptor.digest == digest
@@ -136,9 +140,9 @@ def test_manifest_without_media_type_has_content_type(client, registry):
 def test_ambiguous_document_is_refused(client, registry, kind):
     """One client would read such a document as an index, another as an image."""
     data = json.dumps({**json.loads(manifest()), "mediaType": kind, "manifests": []}).encode()
-    registry.manifests["me/x", named(data)] = (data, kind)
+    registry.manifests["me/x", sha256_digest(data)] = (data, kind)
     with pytest.raises(IntegrityError, match="both an index and an image"):
-        client.manifest(at(registry, named(data)))
+        client.manifest(at(registry, sha256_digest(data)))
 
 
 def test_truncated_response_is_requested_again(client, registry):
@@ -174,7 +178,7 @@ def test_lost_response_to_put_is_handled(client, registry):
 def test_registry_that_stores_other_manifest_is_an_error(client, registry, result):
     def _store(answer: Answer) -> None:
         registry.tags["me/x", "one"] = OTHER
-        says("Docker-Content-Digest", result)(answer)
+        change_header("Docker-Content-Digest", result)(answer)
 
     registry.faults.append(Fault("PUT .*/manifests/", edit=_store))
     with pytest.raises(IntegrityError, match=f"{registry.host} stored"):
@@ -227,14 +231,18 @@ def test_link_header_formats_are_parsed(client, registry, link):
         push(client, registry, tag=f"tag-{number}")
     registry.page = 2
     text = link.format(path="/v2/me/x/tags/list", host=registry.host)
-    registry.faults.append(Fault("GET .*/tags/list", edit=says("Link", text)))
+    registry.faults.append(Fault("GET .*/tags/list", edit=change_header("Link", text)))
     assert list(client.tags(registry.repository("me/x"))) == [f"tag-{n}" for n in range(4)]
 
 
 def test_circular_pages_are_refused(client, registry):
     push(client, registry)
     registry.faults.append(
-        Fault("GET .*/tags/list", times=99, edit=says("Link", '</v2/me/x/tags/list>; rel="next"'))
+        Fault(
+            "GET .*/tags/list",
+            times=99,
+            edit=change_header("Link", '</v2/me/x/tags/list>; rel="next"'),
+        )
     )
     with pytest.raises(FetchFailed, match="are circular"):
         list(client.tags(registry.repository("me/x")))
@@ -257,7 +265,7 @@ def test_endless_pages_of_registry_are_refused(client, registry, monkeypatch):
 def test_next_page_on_another_server_is_refused(client, registry):
     push(client, registry)
     link = f'<http://{registry.storage}/v2/me/x/tags/list?secret=1>; rel="next"'
-    registry.faults.append(Fault("GET .*/tags/list", edit=says("Link", link)))
+    registry.faults.append(Fault("GET .*/tags/list", edit=change_header("Link", link)))
     with pytest.raises(FetchFailed, match="the next page is on another server") as caught:
         list(client.tags(registry.repository("me/x")))
     assert "secret" not in caught.value.message
@@ -297,7 +305,7 @@ def test_deletion_disabled_error_has_hint(client, registry):
 
 def test_registry_client_sends_no_request_offline(registry):
     with pytest.raises(FetchFailed, match="--offline is set"):
-        Client(offline=True).resolve(at(registry, "one"))
+        RegistryClient(offline=True).resolve(at(registry, "one"))
     assert registry.requests == []
 
 
@@ -307,7 +315,9 @@ def test_registry_client_sends_no_request_offline(registry):
 def test_registry_warnings_are_printed_once(client, registry, capsys):
     digest = push(client, registry)
     text = '299 - "this tag goes on \\"Monday\\"", 110 x "stale", 299 - "and\x1b[31m more"'
-    registry.faults.append(Fault("HEAD .*/manifests/", times=3, edit=says("Warning", text)))
+    registry.faults.append(
+        Fault("HEAD .*/manifests/", times=3, edit=change_header("Warning", text))
+    )
     registry.faults.append(
         Fault("GET .*/none", status=404, headers={"Warning": '299 - "not here any more"'})
     )

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from imgbuild.errors import FetchFailed, ImgbuildError
-from imgbuild.http.credentials import Login
+from imgbuild.http.credentials import LoginPair
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import uploads
-from imgbuild.registry.client import Client, bytes_source
-from imgbuild.registry.image_reference import Reference, Repository
+from imgbuild.registry.client import RegistryClient, bytes_source
+from imgbuild.registry.image_reference import ImageReference, Repository
 from tests.support import memory_registry
-from tests.support.memory_registry import Asked, Fault, Registry, says
+from tests.support.memory_registry import Fault, ReceivedRequest, Registry, change_header
 
 MINE, VICTIMS = ("me", "my-own-word"), ("me", "victims-word")
 DATA = bytes(200_000)
@@ -61,7 +61,7 @@ def _logins(
         registry.login = VICTIMS
     elif request.param == "keyring":
         monkeypatch.setattr(
-            "imgbuild.http.credentials._from_keyring",
+            "imgbuild.http.credentials._keyring_login",
             lambda url, *_: next(
                 (logins_by_host[host] for host in logins_by_host if f"//{host}/" in url), None
             ),
@@ -70,7 +70,7 @@ def _logins(
         write_config(tmp_path, logins_by_host)
 
 
-def write_config(folder: Path, logins_by_host: dict[str, Login]) -> None:
+def write_config(folder: Path, logins_by_host: dict[str, LoginPair]) -> None:
     (folder / "docker").mkdir(exist_ok=True)
     auths = {
         host: {"auth": base64.b64encode(":".join(login).encode()).decode()}
@@ -79,19 +79,22 @@ def write_config(folder: Path, logins_by_host: dict[str, Login]) -> None:
     (folder / "docker/config.json").write_text(json.dumps({"auths": auths}))
 
 
-def client(chunk: int | None = None) -> Client:
-    return Client(attempts=2, first_wait=0.001, timeout=(5, 5), chunk=chunk)
+def client(chunk: int | None = None) -> RegistryClient:
+    return RegistryClient(attempts=2, first_wait=0.001, timeout=(5, 5), chunk=chunk)
 
 
-def result(registry: Registry) -> list[Asked]:
+def result(registry: Registry) -> list[ReceivedRequest]:
     """The requests that contained a secret."""
     return [request for request in registry.requests if "Authorization" in request.headers]
 
 
 def holds_an_image(victim: Registry) -> None:
     """Store an image that an attacker could overwrite or delete."""
-    victim.manifests["victim", memory_registry.named(MANIFEST)] = (MANIFEST, documents.INDEX)
-    victim.tags["victim", "latest"] = memory_registry.named(MANIFEST)
+    victim.manifests["victim", memory_registry.sha256_digest(MANIFEST)] = (
+        MANIFEST,
+        documents.INDEX,
+    )
+    victim.tags["victim", "latest"] = memory_registry.sha256_digest(MANIFEST)
 
 
 @pytest.mark.parametrize("user", ["", "me:guessed@"])
@@ -100,9 +103,9 @@ def holds_an_image(victim: Registry) -> None:
 def test_upload_redirected_to_another_registry_writes_nothing(registry, victim, chunk, user):
     holds_an_image(victim)
     place = f"http://{user}{victim.host}/v2/victim/manifests/latest"
-    registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
+    registry.faults.append(Fault("POST", times=9, edit=change_header("Location", place)))
     with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
-        client(chunk).upload(registry.repository("me/x"), BLOB)
+        client(chunk).upload_blob(registry.repository("me/x"), BLOB)
     assert f"{registry.host} redirected to {victim.host}" in str(caught.value.hint)
     assert victim.requests
     assert result(victim) == []
@@ -115,21 +118,23 @@ def test_upload_redirected_to_another_registry_writes_nothing(registry, victim, 
 def test_cached_tokens_and_cookies_are_not_sent_to_another_registry(registry, victim):
     """Tokens and cookies already cached for a repository of the same name are not sent."""
     pusher = client()
-    victim.faults.append(Fault("/v2/", times=99, edit=says("Set-Cookie", "session=mine; Path=/")))
-    pusher.upload(victim.repository("me/x"), BLOB)
+    victim.faults.append(
+        Fault("/v2/", times=99, edit=change_header("Set-Cookie", "session=mine; Path=/"))
+    )
+    pusher.upload_blob(victim.repository("me/x"), BLOB)
     del victim.requests[:]
     place = f"http://{victim.host}/v2/me/x/manifests/latest"
-    registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
+    registry.faults.append(Fault("POST", times=9, edit=change_header("Location", place)))
     with pytest.raises(FetchFailed, match="401"):
-        pusher.upload(registry.repository("me/x"), BLOB)
+        pusher.upload_blob(registry.repository("me/x"), BLOB)
     assert result(victim) == []
     assert [request for request in victim.requests if "Cookie" in request.headers] == []
     # Conversely, a refusal there is not stored for it.
-    pusher.upload(victim.repository("me/x"), bytes_source(b"more"))
+    pusher.upload_blob(victim.repository("me/x"), bytes_source(b"more"))
 
 
 def _upload(repository: Repository) -> object:
-    return client(60_000).upload(repository, BLOB)
+    return client(60_000).upload_blob(repository, BLOB)
 
 
 def _put(repository: Repository) -> object:
@@ -160,7 +165,7 @@ def test_redirected_writes_are_anonymous(registry, victim, where, work):
     assert victim.received_requests("/manifests/latest")
     assert result(victim) == []
     assert victim.granted == []
-    assert victim.tags["victim", "latest"] == memory_registry.named(MANIFEST)
+    assert victim.tags["victim", "latest"] == memory_registry.sha256_digest(MANIFEST)
 
 
 @pytest.mark.usefixtures("logins")
@@ -170,13 +175,13 @@ def test_redirected_reads_send_no_credentials_but_may_use_anonymous_token(regist
     place = f"http://{victim.host}/v2/victim/manifests/latest"
     registry.faults.append(Fault("GET", times=9, status=307, headers={"Location": place}))
     with pytest.raises(FetchFailed, match="401"):
-        client().manifest(Reference(registry.host, "me/x", "one"))
+        client().manifest(ImageReference(registry.host, "me/x", "one"))
     assert [
         request for request in result(victim) if "/v2/" in request.path or "/token" in request.path
     ] == []
     victim.login = None
     if victim.auth == "bearer":
-        fetched = client().manifest(Reference(registry.host, "me/x", "one"))
+        fetched = client().manifest(ImageReference(registry.host, "me/x", "one"))
         assert fetched.data == MANIFEST
         assert victim.granted == [("repository:victim:pull",)]
 
@@ -244,13 +249,13 @@ def test_token_server_url_must_be_http(victim, tmp_path, realm):
 @pytest.mark.parametrize("place", ["http://localhost:x/y", "http://[/y", "http://localhost:99999/"])
 def test_invalid_redirect_urls_are_refused(registry, place):
     registry.auth = ""
-    registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
+    registry.faults.append(Fault("POST", times=9, edit=change_header("Location", place)))
     link = f'<{place}>; rel="next"'
     registry.faults.append(
         Fault("tags/list", times=9, status=200, body=b'{"tags": []}', headers={"Link": link})
     )
     with pytest.raises(ImgbuildError, match=r"invalid URL|other than http"):
-        client().upload(registry.repository("me/x"), BLOB)
+        client().upload_blob(registry.repository("me/x"), BLOB)
     with pytest.raises(ImgbuildError, match=r"no valid URL|no address|on another server"):
         list(client().tags(registry.repository("me/x")))
     registry.faults[:] = [Fault("HEAD", times=9, status=307, headers={"Location": place})]

@@ -13,12 +13,12 @@ import trustme
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
-from imgbuild.registry.client import Client, bytes_source
-from imgbuild.registry.hosts import Certificates, Endpoint, endpoints
-from imgbuild.registry.image_reference import Reference
+from imgbuild.registry.client import RegistryClient, bytes_source
+from imgbuild.registry.hosts import HostCertificates, HostEndpoint, host_endpoints
+from imgbuild.registry.image_reference import ImageReference
 from imgbuild.system.console import console
 from tests.support import memory_registry
-from tests.support.memory_registry import Fault, Registry, says
+from tests.support.memory_registry import Fault, Registry, change_header
 from tests.support.rows import each_row
 
 BLOB = bytes_source(b"some bytes " * 1000)
@@ -45,9 +45,9 @@ def describe(folder: Path, host: str, text: str) -> Path:
     return place
 
 
-def client(**options: object) -> Client:
+def client(**options: object) -> RegistryClient:
     fixed = {"attempts": 2, "first_wait": 0.001, "timeout": (5, 5), "reporter": console}
-    return Client(**fixed, **options)  # type: ignore[arg-type]
+    return RegistryClient(**fixed, **options)  # type: ignore[arg-type]
 
 
 # -- URLs
@@ -69,7 +69,7 @@ def client(**options: object) -> Client:
     ],
 )
 def test_plain_http_is_used_for_localhost_or_on_request(host, address):
-    assert endpoints(host, ("plain:80",), ()) == (Endpoint(host, address),)
+    assert host_endpoints(host, ("plain:80",), ()) == (HostEndpoint(host, address),)
 
 
 HOSTS = """
@@ -91,27 +91,27 @@ server = "https://registry.example.com"
 
 def test_containerd_hosts_format_is_read(tmp_path):
     place = describe(tmp_path, "example.com", HOSTS)
-    assert endpoints("example.com") == (
-        Endpoint(
+    assert host_endpoints("example.com") == (
+        HostEndpoint(
             "example.com", "https://mirror.example.com/v2", ("pull", "resolve"),
-            {"x-one": "1", "x-many": "a, b"}, Certificates((place / "mirror.crt",)), True,
+            {"x-one": "1", "x-many": "a, b"}, HostCertificates((place / "mirror.crt",)), True,
         ),
-        Endpoint(
+        HostEndpoint(
             "example.com", "https://other.example.com/v2/proxy", ("pull",), {},
-            Certificates(
+            HostCertificates(
                 (Path("/a.crt"), place / "b.crt"),
                 ((place / "c.crt", place / "c.key"), (place / "both.pem", None),
                  (place / "d.pem", None)),
             ), True,
         ),
-        Endpoint("example.com", "http://localhost:5000/v2", mirror=True),
-        Endpoint("example.com", "https://registry.example.com/v2"),
+        HostEndpoint("example.com", "http://localhost:5000/v2", mirror=True),
+        HostEndpoint("example.com", "https://registry.example.com/v2"),
     )  # fmt: skip
 
 
 def test_host_is_last_endpoint_without_server_setting(tmp_path):
     describe(tmp_path, "docker.io", '[host."https://m"]\n')
-    assert [endpoint.address for endpoint in endpoints("docker.io")] == [
+    assert [endpoint.address for endpoint in host_endpoints("docker.io")] == [
         "https://m/v2", "https://registry-1.docker.io/v2"
     ]  # fmt: skip
 
@@ -119,8 +119,11 @@ def test_host_is_last_endpoint_without_server_setting(tmp_path):
 def test_default_endpoint_is_used_without_hosts_file(tmp_path):
     describe(tmp_path, "_default", '[host."https://m"]\n')
     describe(tmp_path, "own.example.com", "")
-    assert [endpoint.address for endpoint in endpoints("h")] == ["https://m/v2", "https://h/v2"]
-    assert [endpoint.address for endpoint in endpoints("own.example.com")] == [
+    assert [endpoint.address for endpoint in host_endpoints("h")] == [
+        "https://m/v2",
+        "https://h/v2",
+    ]
+    assert [endpoint.address for endpoint in host_endpoints("own.example.com")] == [
         "https://own.example.com/v2"
     ]
 
@@ -131,8 +134,10 @@ def test_first_folder_with_host_is_used(tmp_path):
     (tmp_path / "b/h/ca.crt").touch()
     (tmp_path / "c/h").mkdir(parents=True)
     (tmp_path / "c/h/hosts.toml").write_text('server = "https://other"')
-    certificates = Certificates((tmp_path / "b/h/ca.crt",))
-    assert endpoints("h", (), places) == (Endpoint("h", "https://h/v2", certificates=certificates),)
+    certificates = HostCertificates((tmp_path / "b/h/ca.crt",))
+    assert host_endpoints("h", (), places) == (
+        HostEndpoint("h", "https://h/v2", certificates=certificates),
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,16 +154,16 @@ def test_first_folder_with_host_is_used(tmp_path):
 def test_invalid_hosts_file_is_reported(tmp_path, text, words):
     place = describe(tmp_path, "h", text)
     with pytest.raises(InputError) as caught:
-        endpoints("h")
+        host_endpoints("h")
     assert caught.value.message.startswith(f"{place}/hosts.toml: ")
     assert words in caught.value.message
 
 
 def test_default_host_folders_are_searched(tmp_path):
-    assert hosts.folders({"XDG_CONFIG_HOME": str(tmp_path)}) == (
+    assert hosts.configuration_folders({"XDG_CONFIG_HOME": str(tmp_path)}) == (
         tmp_path / "imgbuild/certs.d", Path("/etc/containerd/certs.d"), Path("/etc/docker/certs.d")
     )  # fmt: skip
-    assert hosts.folders({})[0] == Path.home() / ".config/imgbuild/certs.d"
+    assert hosts.configuration_folders({})[0] == Path.home() / ".config/imgbuild/certs.d"
 
 
 # -- mirrors
@@ -172,9 +177,9 @@ def mirrored(folder: Path, registry: Registry, mirror: Registry, more: str = "")
 
 def test_mirror_is_queried_first_with_host_name(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
-    client().upload(registry.repository("me/x"), BLOB)
+    client().upload_blob(registry.repository("me/x"), BLOB)
     assert mirror.requests == []
-    client().upload(mirror.repository("me/x"), BLOB)
+    client().upload_blob(mirror.repository("me/x"), BLOB)
     before = len(registry.requests)
     assert client().blob(registry.repository("me/x"), WHOLE) == BLOB.open(0).read()
     assert len(registry.requests) == before
@@ -184,7 +189,7 @@ def test_mirror_is_queried_first_with_host_name(tmp_path, registry, mirror):
 @pytest.mark.parametrize("manner", ["lacks it", "lies", "is broken", "refuses"])
 def test_content_missing_in_mirror_is_read_from_registry(tmp_path, registry, mirror, manner):
     mirrored(tmp_path, registry, mirror)
-    client().upload(registry.repository("me/x"), BLOB)
+    client().upload_blob(registry.repository("me/x"), BLOB)
     if manner == "lies":
         mirror.blobs["me/x", BLOB.digest] = b"x" * BLOB.size
     elif manner != "lacks it":
@@ -198,7 +203,7 @@ def test_content_missing_in_mirror_is_read_from_registry(tmp_path, registry, mir
 
 def test_unreachable_mirror_is_skipped(tmp_path, registry):
     describe(tmp_path, registry.host, '[host."http://localhost:1"]')
-    assert client().resolve(Reference(registry.host, "me/x", "one")) is None
+    assert client().resolve(ImageReference(registry.host, "me/x", "one")) is None
 
 
 def test_registry_error_overrides_mirror_error(tmp_path, registry, mirror):
@@ -210,11 +215,11 @@ def test_registry_error_overrides_mirror_error(tmp_path, registry, mirror):
 
 def test_push_does_not_use_mirror(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
-    client().upload(mirror.repository("me/x"), BLOB)
+    client().upload_blob(mirror.repository("me/x"), BLOB)
     before = len(mirror.requests)
     pusher = client(origin=True)
-    pusher.upload(registry.repository("me/x"), BLOB)
-    assert pusher.resolve(Reference(registry.host, "me/x", "one")) is None
+    pusher.upload_blob(registry.repository("me/x"), BLOB)
+    assert pusher.resolve(ImageReference(registry.host, "me/x", "one")) is None
     assert pusher.has(registry.repository("me/x"), BLOB.digest) == BLOB.size
     assert len(mirror.requests) == before
 
@@ -224,14 +229,14 @@ def test_push_without_capability_is_refused(tmp_path, registry):
     with pytest.raises(
         FetchFailed, match=f"no endpoint of {registry.host} has the capability push"
     ):
-        client().upload(registry.repository("me/x"), BLOB)
+        client().upload_blob(registry.repository("me/x"), BLOB)
 
 
 def test_headers_are_sent_only_to_their_endpoint(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror, f'[host."http://{mirror.host}".header]\nx-key = "k"\n')
     mirror.redirects = True
-    client().upload(mirror.repository("me/x"), BLOB)
-    client().upload(registry.repository("me/x"), BLOB)
+    client().upload_blob(mirror.repository("me/x"), BLOB)
+    client().upload_blob(registry.repository("me/x"), BLOB)
     del mirror.requests[:]
     client().blob(registry.repository("me/x"), WHOLE)
     assert [(request.server, request.headers.get("x-key")) for request in mirror.requests] == [
@@ -243,13 +248,13 @@ def test_headers_are_sent_only_to_their_endpoint(tmp_path, registry, mirror):
 def test_headers_are_not_sent_after_redirect_from_another_registry(tmp_path, registry, mirror):
     describe(tmp_path, mirror.host, f'server = "http://{mirror.host}"\n[header]\nx-key = "k"\n')
     pusher = client()
-    pusher.upload(mirror.repository("me/x"), BLOB)
+    pusher.upload_blob(mirror.repository("me/x"), BLOB)
     assert {request.headers.get("x-key") for request in mirror.requests} == {"k"}
     del mirror.requests[:]
     place = f"http://{mirror.host}/v2/me/x/blobs/uploads/none"
-    registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
+    registry.faults.append(Fault("POST", times=9, edit=change_header("Location", place)))
     with pytest.raises(FetchFailed):
-        pusher.upload(registry.repository("me/x"), BLOB)
+        pusher.upload_blob(registry.repository("me/x"), BLOB)
     assert {request.headers.get("x-key") for request in mirror.requests} == {None}
 
 
@@ -267,7 +272,7 @@ def secure(authority: trustme.CA, *, clients: bool = False) -> ssl.SSLContext:
 
 def there_and_back(registry: Registry, **options: object) -> None:
     repository = registry.repository("me/x")
-    client(**options).upload(repository, BLOB)
+    client(**options).upload_blob(repository, BLOB)
     assert client(**options).blob(repository, WHOLE) == BLOB.open(0).read()
 
 
@@ -283,7 +288,7 @@ def test_custom_certificate_authority_is_trusted(tmp_path, monkeypatch, authorit
             (place / "hosts.toml").write_text(f'server = "https://{registry.host}"\n')
         if form == "docker":  # which has no plain HTTP for this machine
             (place / "hosts.toml").unlink()
-            monkeypatch.setattr(hosts, "LOCAL", re.compile("nothing"))
+            monkeypatch.setattr(hosts, "LOCAL_HOST", re.compile("nothing"))
         if form == "environment":
             monkeypatch.setenv("SSL_CERT_FILE", str(place / "ca.crt"))
         there_and_back(registry)
@@ -304,7 +309,7 @@ def test_client_certificate_is_used(tmp_path, monkeypatch, authority, form):
         issued.private_key_and_cert_chain_pem.write_to_path(str(place / "both.pem"))
         if form == "docker":
             (place / "hosts.toml").unlink()
-            monkeypatch.setattr(hosts, "LOCAL", re.compile("nothing"))
+            monkeypatch.setattr(hosts, "LOCAL_HOST", re.compile("nothing"))
         there_and_back(registry)
 
 
@@ -342,9 +347,9 @@ def test_certificate_authority_applies_only_to_its_registry(tmp_path, authority)
         authority.cert_pem.write_to_path(str(place / "ca.crt"))
         describe(tmp_path, other.host, f'server = "https://{other.host}"')
         shared = client()
-        shared.upload(registry.repository("me/x"), BLOB)
+        shared.upload_blob(registry.repository("me/x"), BLOB)
         with pytest.raises(FetchFailed, match="the certificate is not trusted"):
-            shared.upload(other.repository("me/x"), BLOB)
+            shared.upload_blob(other.repository("me/x"), BLOB)
 
 
 @pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
@@ -360,7 +365,7 @@ def test_invalid_certificate_error_names_file(tmp_path):
     place = describe(tmp_path, "h", 'ca = "ca.crt"')
     (place / "ca.crt").write_text("nothing")
     with pytest.raises(InputError, match=r"cannot use the certificate .*ca\.crt"):
-        client().resolve(Reference("h", "me/x", "one"))
+        client().resolve(ImageReference("h", "me/x", "one"))
 
 
 def test_location_without_tls_is_refused_unless_same_host(tmp_path, authority):
@@ -379,5 +384,5 @@ def test_location_without_tls_is_refused_unless_same_host(tmp_path, authority):
         there_and_back(registry)
         registry.faults.append(Fault("POST .*/uploads/", edit=_elsewhere))
         with pytest.raises(FetchFailed, match=r"redirects to 127\.0\.0\.1 without") as caught:
-            client().upload(registry.repository("me/y"), BLOB)
+            client().upload_blob(registry.repository("me/y"), BLOB)
         assert "secret" not in caught.value.message

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imgbuild.errors import InputError
-from imgbuild.registry.image_reference import Reference, Repository, parse, parse_repository
+from imgbuild.registry.image_reference import (
+    ImageReference,
+    Repository,
+    parse_reference,
+    parse_repository,
+)
 from tests.support.rows import each_row
 
 D = f"sha256:{'a' * 64}"
@@ -16,21 +21,21 @@ D = f"sha256:{'a' * 64}"
 @each_row(
     ("text", "expected"),
     [
-        ("debian", Reference("docker.io", "library/debian")),
-        ("debian:12", Reference("docker.io", "library/debian", "12")),
-        ("nvidia/cuda", Reference("docker.io", "nvidia/cuda")),
-        ("docker.io/debian", Reference("docker.io", "library/debian")),
-        ("ghcr.io/me/x:1", Reference("ghcr.io", "me/x", "1")),
-        (f"ghcr.io/me/x@{D}", Reference("ghcr.io", "me/x", None, D)),
-        (f"ghcr.io/me/x:1@{D}", Reference("ghcr.io", "me/x", "1", D)),
-        ("localhost/x", Reference("localhost", "x")),
-        ("localhost:5000/a/b/c:v_1.2-3", Reference("localhost:5000", "a/b/c", "v_1.2-3")),
-        ("[::1]:5000/x", Reference("[::1]:5000", "x")),
-        ("h:1/a__b-c.d---e", Reference("h:1", "a__b-c.d---e")),
+        ("debian", ImageReference("docker.io", "library/debian")),
+        ("debian:12", ImageReference("docker.io", "library/debian", "12")),
+        ("nvidia/cuda", ImageReference("docker.io", "nvidia/cuda")),
+        ("docker.io/debian", ImageReference("docker.io", "library/debian")),
+        ("ghcr.io/me/x:1", ImageReference("ghcr.io", "me/x", "1")),
+        (f"ghcr.io/me/x@{D}", ImageReference("ghcr.io", "me/x", None, D)),
+        (f"ghcr.io/me/x:1@{D}", ImageReference("ghcr.io", "me/x", "1", D)),
+        ("localhost/x", ImageReference("localhost", "x")),
+        ("localhost:5000/a/b/c:v_1.2-3", ImageReference("localhost:5000", "a/b/c", "v_1.2-3")),
+        ("[::1]:5000/x", ImageReference("[::1]:5000", "x")),
+        ("h:1/a__b-c.d---e", ImageReference("h:1", "a__b-c.d---e")),
     ],
 )
 def test_image_references_are_parsed(text, expected):
-    assert parse(text) == expected
+    assert parse_reference(text) == expected
     assert expected.target == (expected.digest or expected.tag or "")
     assert expected.repository == Repository(expected.host, expected.name)
 
@@ -45,18 +50,18 @@ def test_image_references_are_parsed(text, expected):
 )  # fmt: skip
 def test_invalid_image_references_are_refused(text):
     with pytest.raises(InputError, match="invalid image reference"):
-        parse(text)
+        parse_reference(text)
 
 
 def test_missing_path_error_names_it():
     with pytest.raises(InputError, match=r"^\./absent/image: no such file or folder$"):
-        parse("./absent/image")
+        parse_reference("./absent/image")
 
 
 def test_default_tag_applies_only_to_plain_names():
-    assert parse("h:1/x", default_tag="one").tag == "one"
-    assert parse("h:1/x:two", default_tag="one").tag == "two"
-    assert parse(f"h:1/x@{D}", default_tag="one").tag is None
+    assert parse_reference("h:1/x", default_tag="one").tag == "one"
+    assert parse_reference("h:1/x:two", default_tag="one").tag == "two"
+    assert parse_reference(f"h:1/x@{D}", default_tag="one").tag is None
 
 
 PART = st.from_regex(r"[a-z0-9]+((\.|_|__|-{1,3})[a-z0-9]+){0,2}", fullmatch=True)
@@ -70,8 +75,8 @@ TAGS = st.none() | st.from_regex(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,20}", fullmatch=
     digest=st.sampled_from([None, D]),
 )
 def test_reference_text_survives_round_trip(host, name, tag, digest):
-    reference = Reference(host, name, tag, digest)
-    assert parse(str(reference)) == reference
+    reference = ImageReference(host, name, tag, digest)
+    assert parse_reference(str(reference)) == reference
     assert parse_repository(str(reference.repository)) == reference.repository
 
 

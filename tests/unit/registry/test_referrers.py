@@ -9,9 +9,9 @@ import pytest
 
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.oci import documents
-from imgbuild.registry.client import Client, bytes_source
+from imgbuild.registry.client import RegistryClient, bytes_source
 from tests.support import memory_registry
-from tests.support.memory_registry import INDEX, Answer, Fault, Registry, named
+from tests.support.memory_registry import INDEX, Answer, Fault, Registry, sha256_digest
 
 EMPTY = bytes_source(b"{}")
 SBOM, STATEMENT = "application/vnd.cyclonedx+json", "application/vnd.in-toto+json"
@@ -31,17 +31,19 @@ def _plain() -> Iterator[Registry]:
         yield registry
 
 
-def put(client: Client, registry: Registry, **more: object) -> str:
+def put(client: RegistryClient, registry: Registry, **more: object) -> str:
     """A manifest without layers, by its digest alone."""
     repository = registry.repository(NAME)
-    client.upload(repository, EMPTY)
+    client.upload_blob(repository, EMPTY)
     config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": EMPTY.size}
     document = {"schemaVersion": 2, "mediaType": documents.MANIFEST, "config": config,
                 "layers": [], **more}  # fmt: skip
     return client.put_manifest(repository, json.dumps(document).encode(), documents.MANIFEST)
 
 
-def refer(client: Client, registry: Registry, subject: str, kind: str, **more: object) -> str:
+def refer(
+    client: RegistryClient, registry: Registry, subject: str, kind: str, **more: object
+) -> str:
     """A manifest of type `kind` that refers to `subject`."""
     size = len(registry.manifests.get((NAME, subject), (b"", ""))[0])
     named_ = {"mediaType": documents.MANIFEST, "digest": subject, "size": size}
@@ -77,7 +79,8 @@ def test_referrers_are_found(client, registry):
     assert [referrer.digest for referrer in client.referrers(repository, other)] == [elsewhere]
     for referrer in referrers:
         assert (
-            client.resolve(memory_registry.reference(registry, NAME, referrer.digest)) is not None
+            client.resolve(memory_registry.image_reference(registry, NAME, referrer.digest))
+            is not None
         )
     tags = {target for _, target in registry.tags}
     assert tags == (set() if registry.referrers_api else {tag(subject), tag(other)})
@@ -158,8 +161,8 @@ def test_entry_removed_by_another_writer_is_written_again(client, plain):
 
     def _overwrite(_: Answer) -> None:  # by a writer that had read the list before
         data = json.dumps({"manifests": [{"mediaType": "x", "digest": first, "size": 1}]}).encode()
-        plain.manifests[NAME, named(data)] = (data, INDEX)
-        plain.tags[NAME, tag(subject)] = named(data)
+        plain.manifests[NAME, sha256_digest(data)] = (data, INDEX)
+        plain.tags[NAME, tag(subject)] = sha256_digest(data)
 
     plain.faults.append(Fault(f"PUT .*/{tag(subject)}", edit=_overwrite))
     second = refer(client, plain, subject, STATEMENT)
@@ -171,8 +174,8 @@ def test_permanent_write_conflict_is_an_error(client, plain):
     empty = json.dumps({"manifests": []}).encode()
 
     def _empty(_: Answer) -> None:
-        plain.manifests[NAME, named(empty)] = (empty, INDEX)
-        plain.tags[NAME, tag(subject)] = named(empty)
+        plain.manifests[NAME, sha256_digest(empty)] = (empty, INDEX)
+        plain.tags[NAME, tag(subject)] = sha256_digest(empty)
 
     plain.faults.append(Fault(f"PUT .*/{tag(subject)}", times=99, edit=_empty))
     with pytest.raises(FetchFailed, match="are being modified by other clients"):

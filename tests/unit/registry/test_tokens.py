@@ -16,8 +16,8 @@ import pytest
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry import logins, tokens, uploads
-from imgbuild.registry.client import Client, UploadOutcome, bytes_source
-from imgbuild.registry.image_reference import HUB, Reference
+from imgbuild.registry.client import RegistryClient, UploadOutcome, bytes_source
+from imgbuild.registry.image_reference import HUB, ImageReference
 from imgbuild.registry.logins import RegistryLogin
 from imgbuild.system.console import console
 from tests.support import memory_registry
@@ -52,8 +52,8 @@ def log_in(folder: Path, host: str, login: tuple[str, str] = LOGIN) -> None:
     write_config(folder, auths={host: {"auth": auth}})
 
 
-def client() -> Client:
-    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
+def client() -> RegistryClient:
+    return RegistryClient(attempts=3, first_wait=0.001, timeout=(5, 5))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_push_and_pull_support_every_authentication_scheme(registry, tmp_path):
     if registry.login:
         log_in(tmp_path, registry.host)
     repository = registry.repository("me/x")
-    assert client().upload(repository, BLOB) is UploadOutcome.UPLOADED
+    assert client().upload_blob(repository, BLOB) is UploadOutcome.UPLOADED
     assert client().blob(repository, WHOLE) == DATA
     assert set(registry.granted) <= {("repository:me/x:pull",), ("repository:me/x:pull,push",)}
 
@@ -74,7 +74,7 @@ def test_push_uses_one_token(registry, tmp_path):
     log_in(tmp_path, registry.host)
     pusher = client()
     for number in range(3):
-        pusher.upload(registry.repository("me/x"), bytes_source(b"%d" % number))
+        pusher.upload_blob(registry.repository("me/x"), bytes_source(b"%d" % number))
     assert registry.granted == [("repository:me/x:pull,push",)]
 
 
@@ -83,7 +83,7 @@ def test_threads_share_token(registry, tmp_path):
     pusher, sources = client(), [bytes_source(b"%d" % number) for number in range(16)]
     with ThreadPoolExecutor(8) as threads:
         done = threads.map(
-            lambda source: pusher.upload(registry.repository("me/x"), source), sources
+            lambda source: pusher.upload_blob(registry.repository("me/x"), source), sources
         )
         assert list(done) == [UploadOutcome.UPLOADED] * len(sources)
     assert {digest for _, digest in registry.blobs} == {source.digest for source in sources}
@@ -92,7 +92,7 @@ def test_threads_share_token(registry, tmp_path):
 
 def test_mount_requests_scopes_of_both_repositories(registry, tmp_path):
     log_in(tmp_path, registry.host)
-    client().upload(registry.repository("me/other"), BLOB)
+    client().upload_blob(registry.repository("me/other"), BLOB)
     repository, other = registry.repository("me/x"), registry.repository("me/other")
     assert client().mount(repository, BLOB.digest, BLOB.size, other)
     assert ("repository:me/x:pull,push", "repository:me/other:pull") in registry.granted
@@ -112,8 +112,8 @@ def test_delete_and_catalog_request_their_scopes(registry, tmp_path):
 def test_token_expiring_during_upload_is_renewed(registry, tmp_path, uses, chunk):
     log_in(tmp_path, registry.host)
     registry.token_uses = uses
-    pusher = Client(attempts=3, first_wait=0.001, chunk=chunk)
-    assert pusher.upload(registry.repository("me/x"), BLOB) is UploadOutcome.UPLOADED
+    pusher = RegistryClient(attempts=3, first_wait=0.001, chunk=chunk)
+    assert pusher.upload_blob(registry.repository("me/x"), BLOB) is UploadOutcome.UPLOADED
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert len(registry.granted) > 1
 
@@ -124,7 +124,7 @@ def test_token_expiring_during_resumed_upload_is_renewed(registry, tmp_path):
     registry.faults.append(Fault("PUT .*/uploads/", cut_request=1000))
     registry.faults.append(Fault("PATCH .*/uploads/", cut_request=1000))
     counted: list[int] = []
-    client().upload(registry.repository("me/x"), BLOB, advance=counted.append)
+    client().upload_blob(registry.repository("me/x"), BLOB, advance=counted.append)
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert sum(counted) == BLOB.size
 
@@ -133,13 +133,13 @@ def test_token_is_renewed_before_expiry(registry, tmp_path, monkeypatch):
     log_in(tmp_path, registry.host)
     registry.token_life = 1000
     pusher = client()
-    pusher.upload(registry.repository("me/x"), bytes_source(b"a"))
+    pusher.upload_blob(registry.repository("me/x"), bytes_source(b"a"))
     now = monotonic()
     monkeypatch.setattr(tokens, "monotonic", lambda: now + 700)
-    pusher.upload(registry.repository("me/x"), bytes_source(b"b"))
+    pusher.upload_blob(registry.repository("me/x"), bytes_source(b"b"))
     assert len(registry.granted) == 1
     monkeypatch.setattr(tokens, "monotonic", lambda: now + 900)
-    pusher.upload(registry.repository("me/x"), bytes_source(b"c"))
+    pusher.upload_blob(registry.repository("me/x"), bytes_source(b"c"))
     assert len(registry.granted) == 2
     # The expired token was not used, so no body was sent twice.
     sent = registry.received_requests("/v2/")
@@ -152,7 +152,7 @@ def test_token_is_renewed_before_expiry(registry, tmp_path, monkeypatch):
 def test_identity_token_is_exchanged(registry, tmp_path):
     entry = {"auth": base64.b64encode(b"00000000:").decode(), "identitytoken": "identity-secret"}
     write_config(tmp_path, auths={registry.host: entry})
-    client().upload(registry.repository("me/x"), BLOB)
+    client().upload_blob(registry.repository("me/x"), BLOB)
     assert registry.granted == [("repository:me/x:pull,push",)]
     assert all(
         "identity-secret" not in f"{request.path} {request.headers}"
@@ -163,7 +163,7 @@ def test_identity_token_is_exchanged(registry, tmp_path):
 def test_registry_token_is_used_unchanged(registry, tmp_path):
     registry.tokens["my-own-token"] = (("repository:me/x:pull,push",), None)
     write_config(tmp_path, auths={registry.host: {"registrytoken": "my-own-token"}})
-    client().upload(registry.repository("me/x"), BLOB)
+    client().upload_blob(registry.repository("me/x"), BLOB)
     assert registry.received_requests("/token") == []
 
 
@@ -175,7 +175,7 @@ def test_token_is_not_sent_to_other_servers(registry, tmp_path, locations):
     log_in(tmp_path, registry.host)
     registry.redirects, registry.locations = True, locations
     repository = registry.repository("me/x")
-    client().upload(repository, BLOB)
+    client().upload_blob(repository, BLOB)
     assert client().blob(repository, WHOLE) == DATA
     client().download(repository, WHOLE, tmp_path / "blob")
     assert (tmp_path / "blob").read_bytes() == DATA
@@ -190,7 +190,7 @@ def test_credentials_are_not_sent_to_token_server_without_tls(registry, tmp_path
     write_config(tmp_path, auths={registry.host: entry})
     registry.realm = f"http://{registry.storage}/token"
     with pytest.raises(FetchFailed, match="does not use TLS") as caught:
-        client().upload(registry.repository("me/x"), BLOB)
+        client().upload_blob(registry.repository("me/x"), BLOB)
     assert "word" not in caught.value.message
     assert [request for request in registry.requests if request.server == "storage"] == []
 
@@ -200,7 +200,7 @@ def test_unauthorized_error_has_login_hint(registry, tmp_path, login):
     if login:
         log_in(tmp_path, registry.host, login)
     with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
-        client().resolve(Reference(registry.host, "me/x", "one"))
+        client().resolve(ImageReference(registry.host, "me/x", "one"))
     assert (
         caught.value.hint
         == f"run docker login {registry.host} with an account that has this permission"
@@ -217,7 +217,7 @@ def test_errors_contain_no_token(registry, tmp_path):
 
     registry.faults.append(Fault("POST .*/uploads/", edit=_repeat))
     with pytest.raises(ImgbuildError, match="are no good") as caught:
-        client().upload(registry.repository("me/x"), BLOB)
+        client().upload_blob(registry.repository("me/x"), BLOB)
     shown = caught.value.message + str(caught.value.hint)
     assert [word for word in (*registry.tokens, LOGIN[1], SECRET) if word in shown] == []
 
@@ -236,8 +236,8 @@ def test_logs_contain_no_secrets(registry, tmp_path, capfd, caplog, locations):
         Fault("GET .*/stored/", cut_answer=1000),
         Fault("GET /token", status=429),
     ]
-    patient = Client(first_wait=0.001, timeout=(5, 5), reporter=console)
-    patient.upload(registry.repository("me/x"), BLOB)
+    patient = RegistryClient(first_wait=0.001, timeout=(5, 5), reporter=console)
+    patient.upload_blob(registry.repository("me/x"), BLOB)
     patient.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
     output = caplog.text + "".join(capfd.readouterr())
     console.configure(verbosity=0, json=False)
@@ -249,7 +249,7 @@ def test_logs_contain_no_secrets(registry, tmp_path, capfd, caplog, locations):
 def test_busy_token_server_is_retried(registry, tmp_path):
     log_in(tmp_path, registry.host)
     registry.faults.append(Fault("GET /token", times=2, status=503))
-    client().upload(registry.repository("me/x"), BLOB)
+    client().upload_blob(registry.repository("me/x"), BLOB)
     assert registry.blobs["me/x", BLOB.digest] == DATA
 
 
@@ -257,7 +257,7 @@ def test_invalid_token_response_is_refused(registry, tmp_path):
     log_in(tmp_path, registry.host)
     registry.faults.append(Fault("GET /token", times=9, status=200, body=b"<html>hello</html>"))
     with pytest.raises(FetchFailed, match=f"http://{registry.host}:?.* returned no token"):
-        client().upload(registry.repository("me/x"), BLOB)
+        client().upload_blob(registry.repository("me/x"), BLOB)
 
 
 # -- challenges and scopes
@@ -285,13 +285,13 @@ def test_invalid_token_response_is_refused(registry, tmp_path):
 )  # fmt: skip
 def test_authentication_challenges_are_parsed(header, expected):
     assert [
-        (challenge.scheme, challenge.fields) for challenge in tokens.challenges(header)
+        (challenge.scheme, challenge.fields) for challenge in tokens.parse_challenges(header)
     ] == expected
 
 
 def test_scopes_of_same_resource_are_merged():
     scopes = ("repository:a:pull", "repository:b/c:pull", "repository:a:pull,push", "registry:c:*")
-    assert tokens.merged(scopes) == (
+    assert tokens.merge_scopes(scopes) == (
         "repository:a:pull,push", "repository:b/c:pull", "registry:c:*"
     )  # fmt: skip
 
@@ -307,15 +307,19 @@ AUTH = base64.b64encode(b"me:pa:ss").decode()
 )
 def test_credentials_are_found_under_alternative_names(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}, "h": {"auth": "bad"}})
-    assert logins.find("h:5000") == RegistryLogin(("me", "pa:ss"))
-    assert logins.find("other") == RegistryLogin()
+    assert logins.find_registry_login("h:5000") == RegistryLogin(("me", "pa:ss"))
+    assert logins.find_registry_login("other") == RegistryLogin()
 
 
 @pytest.mark.parametrize("name", [logins.HUB_LOGIN, HUB])
 def test_docker_hub_credentials_are_found_under_all_names(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}})
-    assert logins.find("registry-1.docker.io") == logins.find(HUB) == RegistryLogin(("me", "pa:ss"))
-    assert logins.find("ghcr.io") == RegistryLogin()
+    assert (
+        logins.find_registry_login("registry-1.docker.io")
+        == logins.find_registry_login(HUB)
+        == RegistryLogin(("me", "pa:ss"))
+    )
+    assert logins.find_registry_login("ghcr.io") == RegistryLogin()
 
 
 @pytest.mark.parametrize(
@@ -330,7 +334,7 @@ def test_docker_hub_credentials_are_found_under_all_names(tmp_path, name):
 )
 def test_docker_configuration_entries_are_read(tmp_path, entry, expected):
     write_config(tmp_path, auths={"h": entry}, HttpHeaders={"x": "y"})
-    assert logins.find("h") == expected
+    assert logins.find_registry_login("h") == expected
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -341,12 +345,12 @@ def test_podman_credentials_are_read(tmp_path, monkeypatch, named):
     if named:
         monkeypatch.setenv("REGISTRY_AUTH_FILE", str(path))
     log_in(tmp_path, "both")
-    assert logins.find("h") == RegistryLogin(("me", "pa:ss"))
-    assert logins.find("both") == RegistryLogin(LOGIN)
+    assert logins.find_registry_login("h") == RegistryLogin(("me", "pa:ss"))
+    assert logins.find_registry_login("both") == RegistryLogin(LOGIN)
 
 
 def test_no_credentials_are_sent_without_configuration():
-    assert logins.find("h") == RegistryLogin()
+    assert logins.find_registry_login("h") == RegistryLogin()
 
 
 @pytest.mark.parametrize("text", ["{", '{"auths": 5}', "\xff"])
@@ -354,20 +358,20 @@ def test_unreadable_configuration_error_has_no_secrets(tmp_path, text):
     write_config(tmp_path)
     (tmp_path / "docker/config.json").write_text(text, encoding="latin-1")
     with pytest.raises(InputError, match=r"config\.json is not a valid Docker configuration"):
-        logins.find("h")
+        logins.find_registry_login("h")
 
 
 @pytest.mark.parametrize("auth", ["%%%", "ß", base64.b64encode(b"no-colon").decode()])
 def test_unreadable_credentials_error_has_no_secrets(tmp_path, auth):
     write_config(tmp_path, auths={"h": {"auth": auth}})
     with pytest.raises(InputError, match="unreadable credentials for h") as caught:
-        logins.find("h")
+        logins.find_registry_login("h")
     assert "no-colon" not in caught.value.message
 
 
 def test_missing_credential_helper_is_reported(tmp_path, capsys):
     write_config(tmp_path, credsStore="nowhere", auths={"h": {"auth": AUTH}})
-    assert logins.find("h", console) == RegistryLogin(("me", "pa:ss"))
+    assert logins.find_registry_login("h", console) == RegistryLogin(("me", "pa:ss"))
     assert "docker-credential-nowhere, which is not installed" in " ".join(
         capsys.readouterr().err.split()
     )

@@ -10,8 +10,14 @@ import pytest
 
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
 from imgbuild.registry import uploads
-from imgbuild.registry.client import BlobSource, Client, UploadOutcome, bytes_source, file_source
-from imgbuild.system.threads import Stopped
+from imgbuild.registry.client import (
+    BlobSource,
+    RegistryClient,
+    UploadOutcome,
+    bytes_source,
+    file_source,
+)
+from imgbuild.system.threads import StoppedThread
 from tests.support import memory_registry
 from tests.support.memory_registry import SECRET, Answer, Fault, Registry
 
@@ -27,8 +33,8 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(name="client")
-def _client() -> Client:
-    return Client(attempts=4, first_wait=0.001, timeout=(5, 5))
+def _client() -> RegistryClient:
+    return RegistryClient(attempts=4, first_wait=0.001, timeout=(5, 5))
 
 
 class Counter:
@@ -44,11 +50,11 @@ class Counter:
 
 
 def push(
-    client: Client, registry: Registry, source: BlobSource = BLOB, name: str = "me/x"
+    client: RegistryClient, registry: Registry, source: BlobSource = BLOB, name: str = "me/x"
 ) -> UploadOutcome:
     """Upload, and check the invariants of successful uploads."""
     counter = Counter()
-    outcome = client.upload(registry.repository(name), source, advance=counter)
+    outcome = client.upload_blob(registry.repository(name), source, advance=counter)
     assert counter.total == source.size
     with source.open(0) as reader:
         assert reader.read() == registry.blobs[name, source.digest]
@@ -75,7 +81,7 @@ def test_empty_blob_is_uploaded(client, registry):
 
 @pytest.mark.parametrize(("chunk", "count"), [(100_000, 3), (70_000, 5), (1_000_000, 1)])
 def test_blob_is_uploaded_in_chunks(registry, chunk, count):
-    client = Client(chunk=chunk)
+    client = RegistryClient(chunk=chunk)
     assert push(client, registry) is UploadOutcome.UPLOADED
     assert len(registry.received_requests(PATCH)) == count
     assert sizes(registry, PUT) == [0]
@@ -86,7 +92,7 @@ def test_blob_is_uploaded_in_chunks(registry, chunk, count):
 
 def test_minimum_chunk_size_of_registry_is_used(registry):
     registry.chunk_minimum = 120_000
-    push(Client(chunk=1000), registry)
+    push(RegistryClient(chunk=1000), registry)
     assert sizes(registry, PATCH) == [120_000, 120_000, 60_000]
 
 
@@ -94,7 +100,7 @@ def test_minimum_chunk_size_of_registry_is_used(registry):
 @pytest.mark.parametrize("chunk", [None, 100_000])
 def test_upload_location_formats_are_accepted(registry, locations, chunk):
     registry.locations = locations
-    push(Client(chunk=chunk), registry)
+    push(RegistryClient(chunk=chunk), registry)
     sent = registry.received_requests(f"{PUT}|{PATCH}")
     assert {request.server for request in sent} == {
         "storage" if locations == "foreign" else "registry"
@@ -166,7 +172,7 @@ def test_later_blobs_are_chunked_after_dropped_upload(client, registry):
     other = bytes_source(bytes(250_000))
     push(client, registry, other)
     assert sizes(registry, PATCH) == [100_000, 100_000, 50_000]
-    push(Client(), registry, bytes_source(b"another client"))
+    push(RegistryClient(), registry, bytes_source(b"another client"))
     assert len(registry.received_requests(PATCH)) == 3
 
 
@@ -181,13 +187,13 @@ def test_chunks_are_used_if_registry_discards_partial_upload(client, registry):
 def test_dropped_uploads_are_retried_while_progressing(registry, monkeypatch):
     monkeypatch.setattr(uploads, "_PROGRESS", 10_000)
     registry.faults.append(Fault(f"{PUT}|{PATCH}", times=12, cut_request=20_000))
-    push(Client(attempts=3, first_wait=0.001), registry)
+    push(RegistryClient(attempts=3, first_wait=0.001), registry)
 
 
 def test_upload_without_progress_fails(client, registry):
     registry.faults.append(Fault(f"{PUT}|{PATCH}", times=99, cut_request=0))
     with pytest.raises(FetchFailed, match=f"upload of {BLOB.digest} to {registry.host}/me/x"):
-        client.upload(registry.repository("me/x"), BLOB)
+        client.upload_blob(registry.repository("me/x"), BLOB)
     assert registry.blobs == {}
 
 
@@ -195,7 +201,7 @@ def test_upload_without_progress_fails(client, registry):
 def test_upload_succeeds_after_lost_response(client, registry, where):
     registry.faults.append(Fault(where, mute=True))
     counter = Counter()
-    outcome = client.upload(registry.repository("me/x"), BLOB, advance=counter)
+    outcome = client.upload_blob(registry.repository("me/x"), BLOB, advance=counter)
     assert (outcome, counter.total) == (UploadOutcome.UPLOADED, BLOB.size)
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert len(registry.received_requests(PUT)) == 1  # it was received, and is not sent again
@@ -203,7 +209,7 @@ def test_upload_succeeds_after_lost_response(client, registry, where):
 
 def test_chunk_upload_succeeds_after_lost_response(registry):
     registry.faults.append(Fault(PATCH, mute=True))
-    push(Client(chunk=100_000, first_wait=0.001), registry)
+    push(RegistryClient(chunk=100_000, first_wait=0.001), registry)
     assert sizes(registry, PATCH) == [100_000] * 3
 
 
@@ -214,7 +220,7 @@ def test_chunk_upload_succeeds_after_lost_response(registry):
 def test_busy_registry_is_retried(registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status, headers={"Retry-After": "0"}))
     registry.faults.append(Fault(PATCH, cut_request=10))
-    push(Client(first_wait=0.001, chunk=100_000 if where != PUT else None), registry)
+    push(RegistryClient(first_wait=0.001, chunk=100_000 if where != PUT else None), registry)
 
 
 def test_lost_upload_session_is_restarted(client, registry):
@@ -243,7 +249,7 @@ def test_impossible_range_is_not_trusted(registry, range_header):
         answer.headers["Range"] = range_header
 
     registry.faults.append(Fault(PATCH, edit=_lie))
-    push(Client(chunk=100_000, first_wait=0.001), registry)
+    push(RegistryClient(chunk=100_000, first_wait=0.001), registry)
 
 
 @pytest.mark.parametrize("range_header", ["0-199999", "0-99", "0-0", "0-299999", "0-300000", ""])
@@ -264,7 +270,7 @@ def test_stored_blob_with_another_digest_is_an_error(client, registry):
 
     registry.faults.append(Fault(PUT, edit=_lie))
     with pytest.raises(IntegrityError, match="reports that it stored sha256:0000"):
-        client.upload(registry.repository("me/x"), BLOB)
+        client.upload_blob(registry.repository("me/x"), BLOB)
 
 
 def test_blob_missing_after_upload_is_an_error(client, registry):
@@ -273,7 +279,7 @@ def test_blob_missing_after_upload_is_an_error(client, registry):
 
     registry.faults.append(Fault(PUT, edit=_forget))
     with pytest.raises(IntegrityError, match="accepted the upload, but does not have the blob"):
-        client.upload(registry.repository("me/x"), BLOB)
+        client.upload_blob(registry.repository("me/x"), BLOB)
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -285,7 +291,7 @@ def test_truncated_blob_is_an_error(client, registry, there):
         _truncate(Answer(200))
     registry.faults.append(Fault(PUT, edit=_truncate))
     with pytest.raises(IntegrityError, match="299999 bytes as"):
-        client.upload(registry.repository("me/x"), BLOB)
+        client.upload_blob(registry.repository("me/x"), BLOB)
 
 
 # -- stops
@@ -297,11 +303,11 @@ def test_stopped_upload_is_cancelled(client, registry, where):
 
     def _advance(amount: int) -> None:
         if amount == 0 or where == "in the body":
-            raise Stopped
+            raise StoppedThread
 
     registry.faults.append(Fault(PUT, times=99, status=503))
-    with pytest.raises(Stopped):
-        client.upload(registry.repository("me/x"), BLOB, advance=_advance)
+    with pytest.raises(StoppedThread):
+        client.upload_blob(registry.repository("me/x"), BLOB, advance=_advance)
     assert len(registry.received_requests("POST")) == len(registry.received_requests("DELETE")) == 1
     assert len(registry.received_requests(PUT)) <= 1
     assert registry.sessions == {}
@@ -314,7 +320,7 @@ def test_stopped_upload_is_cancelled(client, registry, where):
 def test_upload_source_with_wrong_digest_is_refused(client, registry):
     wrong = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(bytes(BLOB.size - offset)))
     with pytest.raises(IntegrityError, match="DIGEST_INVALID") as caught:
-        client.upload(registry.repository("me/x"), wrong)
+        client.upload_blob(registry.repository("me/x"), wrong)
     assert "create the file again" in str(caught.value.hint)
     assert registry.blobs == {}
 
@@ -323,14 +329,14 @@ def test_upload_source_with_wrong_digest_is_refused(client, registry):
 def test_truncated_upload_source_is_refused(registry, chunk):
     short = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(DATA[offset:-5]))
     with pytest.raises(IntegrityError, match="fewer than the expected 300000 bytes"):
-        Client(chunk=chunk).upload(registry.repository("me/x"), short)
+        RegistryClient(chunk=chunk).upload_blob(registry.repository("me/x"), short)
     assert registry.blobs == {}
 
 
 def test_unreadable_upload_source_is_an_error(client, registry, tmp_path):
     gone = file_source(tmp_path / "none", BLOB.digest, BLOB.size)
     with pytest.raises(WorkFailed, match="cannot read sha256:"):
-        client.upload(registry.repository("me/x"), gone)
+        client.upload_blob(registry.repository("me/x"), gone)
 
 
 def test_file_is_uploaded_from_disk(client, registry, tmp_path):
@@ -351,7 +357,7 @@ def test_uploaded_blob_is_not_held_in_memory(client, registry):
     def _open(offset: int) -> BinaryIO:
         return Reader(DATA[offset:])
 
-    client.upload(registry.repository("me/x"), BlobSource(BLOB.digest, BLOB.size, _open))
+    client.upload_blob(registry.repository("me/x"), BlobSource(BLOB.digest, BLOB.size, _open))
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert 0 < largest <= uploads.PIECE
 
@@ -360,7 +366,7 @@ def test_refused_upload_is_final_with_registry_message(client, registry):
     body = b'{"errors": [{"code": "DENIED", "message": "quota is used up"}]}'
     registry.faults.append(Fault(PUT, status=403, body=body))
     with pytest.raises(FetchFailed, match="403 Forbidden: DENIED: quota is used up") as caught:
-        client.upload(registry.repository("me/x"), BLOB)
+        client.upload_blob(registry.repository("me/x"), BLOB)
     assert f"docker login {registry.host}" in str(caught.value.hint)
     assert len(registry.received_requests(PUT)) == 1
     assert registry.sessions == {}
@@ -372,7 +378,7 @@ def test_errors_contain_no_upload_location(client, registry, locations, status):
     registry.locations = locations
     registry.faults.append(Fault(PUT, times=99, status=status))
     with pytest.raises(ImgbuildError) as caught:
-        client.upload(registry.repository("me/x"), BLOB)
+        client.upload_blob(registry.repository("me/x"), BLOB)
     assert SECRET not in caught.value.message + str(caught.value.hint)
     assert BLOB.digest in caught.value.message
     assert caught.value.__cause__ is None

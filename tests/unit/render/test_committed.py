@@ -8,7 +8,7 @@ from pathlib import Path
 
 from imgbuild.lock import lock_file
 from imgbuild.matrix import project_paths
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.render import bake, write
 from tests.support.rows import each_row
 
@@ -18,11 +18,11 @@ COMMITTED = sorted((ROOT / "images").glob("*/Dockerfile"))
 
 
 def test_committed_dockerfiles_are_current():
-    project = project_paths.find(ROOT)
-    matrix = load(project.matrix)
+    project = project_paths.find_project(ROOT)
+    matrix = load_matrix(project.matrix)
     chosen = [lock_file.read_lock(project.images, name) for name in project.locked_targets()]
     assert chosen
-    write.check(project, matrix, chosen)
+    write.check_committed(project, matrix, chosen)
 
 
 @each_row("path", COMMITTED, ids=lambda path: path.parent.name)

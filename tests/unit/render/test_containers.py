@@ -21,7 +21,7 @@ from imgbuild.errors import InputError
 from imgbuild.render import compose, container_yaml, kubernetes, skypilot
 from imgbuild.values import Arch
 from tests.support import samples
-from tests.support.inprocess_project import TARGET, Command, Sample, json_of
+from tests.support.inprocess_project import TARGET, Command, SampleProject, read_json
 from tests.support.rows import each_row
 
 SCHEMAS = Path(__file__).parents[2] / "data" / "kubernetes"
@@ -35,7 +35,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))) |
 
 def container(**options: Any) -> ContainerSettings:
     """The container of the sample lock, with Ray's server for jobs."""
-    made = settings.settings(
+    made = settings.container_settings(
         samples.lock(),
         [Arch.X86_64],
         IMAGE,
@@ -63,15 +63,15 @@ def interpolated(text: str) -> str:
 @given(TEXTS, TEXTS)
 def test_values_and_arguments_are_passed_unchanged(value: str, word: str) -> None:
     made = container(env=(f"VALUE={value}",), command=("echo", word))
-    [service] = yaml.safe_load(compose.compose(made, "x"))["services"].values()
+    [service] = yaml.safe_load(compose.compose_text(made, "x"))["services"].values()
     assert interpolated(service["environment"]["VALUE"]) == value
     assert [interpolated(each) for each in service["command"]] == ["echo", word]
-    document = yaml.safe_load(kubernetes.job(made, "x"))
+    document = yaml.safe_load(kubernetes.job_manifest(made, "x"))
     [inner] = document["spec"]["template"]["spec"]["containers"]
     variables = {each["name"]: each.get("value") for each in inner["env"]}
     assert expanded(variables["VALUE"]) == value
     assert [expanded(each) for each in inner["args"]] == ["echo", word]
-    task = yaml.safe_load(skypilot.task(msgspec.structs.replace(made, gpu="H100"), "x"))
+    task = yaml.safe_load(skypilot.task_text(msgspec.structs.replace(made, gpu="H100"), "x"))
     assert task["envs"]["VALUE"] == value
     assert shlex.split(task["run"]) == ["echo", word]
 
@@ -83,7 +83,7 @@ def test_values_and_arguments_are_passed_unchanged(value: str, word: str) -> Non
      "\U0001f600", "\ufeffx", "2026-11-28", "${X}"],
 )  # fmt: skip
 def test_text_is_quoted_for_every_reader(text: str) -> None:
-    written = container_yaml.document({"key": text}, "x")
+    written = container_yaml.yaml_document({"key": text}, "x")
     assert yaml.safe_load(written) == {"key": text}
     assert re.fullmatch(r'# x\nkey: ".*"\n', written), written
     assert written.isascii()
@@ -92,11 +92,11 @@ def test_text_is_quoted_for_every_reader(text: str) -> None:
 @each_row(
     ("form", "write", "options"),
     [
-        ("job", kubernetes.job, {"rdma": "rdma/ib", "shared": 1000, "ports": (8000,)}),
-        ("job", kubernetes.job, {"gpus": "0", "env": ("A=1", "TOKEN")}),
-        ("jobset", kubernetes.jobset, {"nodes": 4, "gpus": "8", "rdma": "rdma/ib"}),
-        ("rayjob", kubernetes.rayjob, {"nodes": 1}),
-        ("rayjob", kubernetes.rayjob, {"nodes": 3, "gpus": "8", "ports": (8265,)}),
+        ("job", kubernetes.job_manifest, {"rdma": "rdma/ib", "shared": 1000, "ports": (8000,)}),
+        ("job", kubernetes.job_manifest, {"gpus": "0", "env": ("A=1", "TOKEN")}),
+        ("jobset", kubernetes.jobset_manifest, {"nodes": 4, "gpus": "8", "rdma": "rdma/ib"}),
+        ("rayjob", kubernetes.rayjob_manifest, {"nodes": 1}),
+        ("rayjob", kubernetes.rayjob_manifest, {"nodes": 3, "gpus": "8", "ports": (8265,)}),
     ],
 )
 def test_kubernetes_objects_have_only_published_fields(form: str, write: Any, options: Any) -> None:
@@ -111,7 +111,7 @@ def test_kubernetes_objects_have_only_published_fields(form: str, write: Any, op
 
 
 def test_torchrun_variables_are_set_in_jobset() -> None:
-    document = yaml.safe_load(kubernetes.jobset(container(nodes=2, gpus="8"), "x"))
+    document = yaml.safe_load(kubernetes.jobset_manifest(container(nodes=2, gpus="8"), "x"))
     [workers] = document["spec"]["replicatedJobs"]
     job = workers["template"]["spec"]
     assert (job["parallelism"], job["completions"], job["completionMode"]) == (2, 2, "Indexed")
@@ -124,19 +124,21 @@ def test_torchrun_variables_are_set_in_jobset() -> None:
 
 
 def test_a_ray_cluster_has_a_head_and_the_other_nodes_as_workers() -> None:
-    cluster = yaml.safe_load(kubernetes.rayjob(container(nodes=3), "x"))["spec"]["rayClusterSpec"]
+    cluster = yaml.safe_load(kubernetes.rayjob_manifest(container(nodes=3), "x"))["spec"][
+        "rayClusterSpec"
+    ]
     [group] = cluster["workerGroupSpecs"]
     assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (2, 2, 2)
     assert cluster["rayVersion"] == "2.60.0"
     [head] = cluster["headGroupSpec"]["template"]["spec"]["containers"]
     assert "args" not in head
-    assert "workerGroupSpecs" not in kubernetes.rayjob(container(), "x")
+    assert "workerGroupSpecs" not in kubernetes.rayjob_manifest(container(), "x")
 
 
 @given(st.lists(st.text("ab-_./=:,@+1", min_size=1, max_size=8), min_size=1, max_size=5))
 def test_entry_point_is_passed_unchanged_through_shells_and_ray(words: list[str]) -> None:
     words[0] = words[0].replace("=", "a")
-    text = kubernetes.entrypoint(tuple(words))
+    text = kubernetes.rayjob_entrypoint(tuple(words))
     # What `ray job submit` makes of the words that a shell gives it, then read by sh.
     assert shlex.split(subprocess.list2cmdline(shlex.split(text))) == words
 
@@ -149,7 +151,7 @@ def test_entry_point_is_passed_unchanged_through_shells_and_ray(words: list[str]
 )  # fmt: skip
 def test_arguments_that_a_shell_would_change_are_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="a shell would change these words"):
-        kubernetes.entrypoint(words)
+        kubernetes.rayjob_entrypoint(words)
 
 
 def test_secrets_are_rendered_with_names_but_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,9 +159,11 @@ def test_secrets_are_rendered_with_names_but_no_values(monkeypatch: pytest.Monke
     monkeypatch.setenv("OTHER", "other_secret")
     made = container(env=("OTHER",), gpu="H100")
     texts = [
-        compose.compose(made, "x"), kubernetes.job(made, "x"), skypilot.task(made, "x"),
-        compose.devcontainer(msgspec.structs.replace(made, command=())),
-    ]  # fmt: skip
+        compose.compose_text(made, "x"),
+        kubernetes.job_manifest(made, "x"),
+        skypilot.task_text(made, "x"),
+        compose.devcontainer_text(msgspec.structs.replace(made, command=())),
+    ]
     for text in texts:
         assert "secret" not in text.replace("secretKeyRef", "").replace("secrets:", "")
         assert "OTHER" in text
@@ -171,20 +175,20 @@ def test_secrets_are_rendered_with_names_but_no_values(monkeypatch: pytest.Monke
 
 def test_requested_settings_are_in_each_format() -> None:
     made = container(gpus="2", shared=64, ports=(8000,))
-    [service] = yaml.safe_load(compose.compose(made, "x"))["services"].values()
+    [service] = yaml.safe_load(compose.compose_text(made, "x"))["services"].values()
     assert service["shm_size"] == "64m"
     assert "ipc" not in service
     assert service["ports"] == ["127.0.0.1:8000:8000"]
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
-    dev = json.loads(compose.devcontainer(msgspec.structs.replace(made, command=())))
+    dev = json.loads(compose.devcontainer_text(msgspec.structs.replace(made, command=())))
     assert {"--gpus=2", "--shm-size=64m"} <= set(dev["runArgs"])
     assert dev["forwardPorts"] == [8000]
-    [service] = yaml.safe_load(compose.compose(container(rdma="/dev/infiniband"), "x"))[
+    [service] = yaml.safe_load(compose.compose_text(container(rdma="/dev/infiniband"), "x"))[
         "services"
     ].values()
     assert (service["network_mode"], service["cap_add"]) == ("host", ["IPC_LOCK"])
     assert service["ipc"] == "host"
-    spec = yaml.safe_load(kubernetes.job(made, "x"))["spec"]["template"]["spec"]
+    spec = yaml.safe_load(kubernetes.job_manifest(made, "x"))["spec"]["template"]["spec"]
     [memory] = [each for each in spec["volumes"] if each["name"] == "shm"]
     assert memory["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Mi"}
     assert spec["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
@@ -193,18 +197,26 @@ def test_requested_settings_are_in_each_format() -> None:
 @each_row(
     ("write", "options", "message"),
     [
-        (compose.compose, {"nodes": 2}, "supports one machine"),
-        (compose.compose, {"rdma": "rdma/ib"}, "expected a device"),
-        (compose.compose, {"rdma": "/dev/infiniband", "ports": (1,)}, "cannot be combined"),
-        (kubernetes.job, {"nodes": 2}, "supports one node"),
-        (kubernetes.job, {"gpus": "all"}, "Kubernetes requires a number"),
-        (kubernetes.job, {"rdma": "/dev/infiniband"}, "expected the resource of a device plugin"),
-        (kubernetes.job, {"command": ()}, "requires a command"),
-        (kubernetes.jobset, {"command": ()}, "requires a command"),
-        (kubernetes.rayjob, {"command": ()}, "requires a command"),
-        (skypilot.task, {}, "selects machines by GPU"),
-        (skypilot.task, {"gpu": "H100", "gpus": "all", "shared": 1, "rdma": "a/b"}, "--shared"),
-        (skypilot.task, {"gpu": "H100", "gpus": "0"}, "cannot be combined"),
+        (compose.compose_text, {"nodes": 2}, "supports one machine"),
+        (compose.compose_text, {"rdma": "rdma/ib"}, "expected a device"),
+        (compose.compose_text, {"rdma": "/dev/infiniband", "ports": (1,)}, "cannot be combined"),
+        (kubernetes.job_manifest, {"nodes": 2}, "supports one node"),
+        (kubernetes.job_manifest, {"gpus": "all"}, "Kubernetes requires a number"),
+        (
+            kubernetes.job_manifest,
+            {"rdma": "/dev/infiniband"},
+            "expected the resource of a device plugin",
+        ),
+        (kubernetes.job_manifest, {"command": ()}, "requires a command"),
+        (kubernetes.jobset_manifest, {"command": ()}, "requires a command"),
+        (kubernetes.rayjob_manifest, {"command": ()}, "requires a command"),
+        (skypilot.task_text, {}, "selects machines by GPU"),
+        (
+            skypilot.task_text,
+            {"gpu": "H100", "gpus": "all", "shared": 1, "rdma": "a/b"},
+            "--shared",
+        ),
+        (skypilot.task_text, {"gpu": "H100", "gpus": "0"}, "cannot be combined"),
     ],
 )
 def test_settings_that_a_format_cannot_express_are_refused(
@@ -216,10 +228,10 @@ def test_settings_that_a_format_cannot_express_are_refused(
 
 def test_dev_container_refuses_command_and_variables() -> None:
     with pytest.raises(InputError, match="does not support a command"):
-        compose.devcontainer(container())
+        compose.devcontainer_text(container())
     with pytest.raises(InputError, match="cannot contain"):
-        compose.devcontainer(container(command=(), env=("A=${localEnv:HOME}",)))
-    made = json.loads(compose.devcontainer(container(command=(), env=("A=$HOME $$",))))
+        compose.devcontainer_text(container(command=(), env=("A=${localEnv:HOME}",)))
+    made = json.loads(compose.devcontainer_text(container(command=(), env=("A=$HOME $$",))))
     assert made["containerEnv"]["A"] == "$HOME $$"
 
 
@@ -240,19 +252,19 @@ def test_all_invalid_options_are_reported_together() -> None:
 
 
 def test_names_are_dns_labels() -> None:
-    assert settings.label("cu130-vllm0.33.0") == "cu130-vllm0-33-0"
-    assert settings.label("A_b..") == "a-b"
-    assert len(settings.label("x" * 100)) == settings.LABEL
+    assert settings.dns_label("cu130-vllm0.33.0") == "cu130-vllm0-33-0"
+    assert settings.dns_label("A_b..") == "a-b"
+    assert len(settings.dns_label("x" * 100)) == settings.LABEL
 
 
-def test_image_is_named_by_its_digest(imgbuild: Command, sample: Sample) -> None:
+def test_image_is_named_by_its_digest(imgbuild: Command, sample: SampleProject) -> None:
     words = ("render", TARGET, "--format", "k8s-job", "--gpus", "2")
     place = ("--registry", "registry.example/rl")
     done = imgbuild(*words, *place, "--", "python", "-c", "print(1)", "--json")
     [inner] = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]["containers"]
     assert inner["image"] == f"registry.example/rl@{sample.target_digests.digest}"
     assert inner["args"] == ["python", "-c", "print(1)", "--json"]
-    [answer] = json_of(imgbuild(*words, *place, "--json", "--", "true"))
+    [answer] = read_json(imgbuild(*words, *place, "--json", "--", "true"))
     assert list(answer["files"]) == [f"{TARGET}-job.yaml"]
     absent = imgbuild(*words, "--", "true")
     assert (absent.status, "--registry HOST/REPOSITORY" in absent.stderr) == (2, True)

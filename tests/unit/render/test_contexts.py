@@ -9,7 +9,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.render import contexts
@@ -25,10 +25,11 @@ class Sample:
     def __init__(self, folder: Path) -> None:
         store = Store.open(folder / "cache")
         matrix = samples.matrix()
-        self.inputs = Inputs(matrix, Context(store, Http(offline=True)))
+        self.inputs = Inputs(matrix, Context(store, HttpClient(offline=True)))
         self.folder = folder / "wheels"
         self.wheels = tuple(
-            samples.add(store, samples.write_wheel(folder, name), name) for name in PACKAGES
+            samples.add_to_store(store, samples.write_wheel(folder, name), name)
+            for name in PACKAGES
         )
         self.lock = self.of(*self.wheels)
 
@@ -38,9 +39,11 @@ class Sample:
         resolution = msgspec.structs.replace(lock.arch[Arch.X86_64], wheels=wheels)
         return msgspec.structs.replace(lock, arch={Arch.X86_64: resolution})
 
-    def put(self, lock: Lock | None = None) -> contexts.Wheels:
+    def put(self, lock: Lock | None = None) -> contexts.WheelFolder:
         """Put the wheels into the folder."""
-        return contexts.wheels(lock or self.lock, [Arch.X86_64], self.folder, self.inputs)
+        return contexts.write_wheels_context(
+            lock or self.lock, [Arch.X86_64], self.folder, self.inputs
+        )
 
     def names(self) -> list[str]:
         """The files in the folder except its lock."""

@@ -9,7 +9,7 @@ import msgspec
 
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Flashinfer
-from imgbuild.render.readme import WIDTH, readme
+from imgbuild.render.readme import WIDTH, readme_text
 from tests.support import hostile_texts, samples
 from tests.support.rows import each_row
 from tests.support.source_code import ROOT
@@ -25,7 +25,7 @@ FRAMEWORKS = tuple(samples.wheel(name) for name in ("ray", "trl", "verl", "vllm"
 def text(lock: Lock, images: Path, **changes: object) -> str:
     """The README for `lock` with a row that has the given fields."""
     matrix = samples.matrix(user_packages=True, **changes)
-    return readme(lock, matrix.targets["small"], images)
+    return readme_text(lock, matrix.targets["small"], images)
 
 
 def test_readme_describes_a_small_lock(tmp_path: Path, golden: Callable[[Path, str], None]) -> None:

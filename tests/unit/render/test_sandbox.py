@@ -11,9 +11,9 @@ import pytest
 from imgbuild.errors import InputError
 from imgbuild.render import sandbox, templates
 from imgbuild.render.apptainer import ApptainerDefinition
-from imgbuild.render.dockerfile import Dockerfile, dockerfile
-from imgbuild.render.script import Script
-from imgbuild.slurm.array import JobArray, Task
+from imgbuild.render.dockerfile import DockerfileModel, create_dockerfile
+from imgbuild.render.script import InstallScript
+from imgbuild.slurm.array import ArrayTarget, JobArray
 from imgbuild.slurm.jobs import JobScript
 from tests.support import render_sample
 from tests.support.rows import each_row
@@ -25,8 +25,8 @@ def rendered(folder: Path, text: str, name: str = "files.j2") -> str:
     (folder / "templates" / name).write_text(text, encoding="utf-8")
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
-    rendering = dockerfile(lock, render_sample.digests_of(lock), matrix)
-    return templates.render("dockerfile.j2", rendering, images=folder)
+    rendering = create_dockerfile(lock, render_sample.invented_digests(lock), matrix)
+    return templates.render_template("dockerfile.j2", rendering, images=folder)
 
 
 ESCAPES = (
@@ -157,10 +157,10 @@ def test_template_that_is_a_link_is_refused(link: str, tmp_path: Path) -> None:
         return
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
-    rendering = dockerfile(lock, render_sample.digests_of(lock), matrix)
+    rendering = create_dockerfile(lock, render_sample.invented_digests(lock), matrix)
     (tmp_path / "elsewhere/files.j2").write_text("{% include 'secret.j2' %}")
     with pytest.raises(InputError, match="symbolic link, not a"):
-        templates.render("dockerfile.j2", rendering, images=folder)
+        templates.render_template("dockerfile.j2", rendering, images=folder)
 
 
 def test_template_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_templates_cannot_call_methods_of_values(tmp_path: Path) -> None:
     (tmp_path / "templates/slurm").mkdir(parents=True)
     order = JobArray(
         verb="build", name="x", folder=str(tmp_path), root="/", command=("true",), options=(),
-        tasks=(Task(target="small", digest=f"sha256:{'0' * 64}"),),
+        tasks=(ArrayTarget(target="small", digest=f"sha256:{'0' * 64}"),),
     )  # fmt: skip
     for text in ("{{ it.place.rmdir() }}", "{{ it.place }}", "{{ it.array.format() }}"):
         (tmp_path / "templates/slurm/array.j2").write_text(text)
         with pytest.raises(InputError, match=r"array\.j2:1: "):
-            templates.render("slurm/array.j2", order, images=tmp_path)
+            templates.render_template("slurm/array.j2", order, images=tmp_path)
     assert tmp_path.is_dir()
 
 
@@ -255,9 +255,9 @@ def test_documented_values_match_the_template_values() -> None:
     cells = [row.split("|")[2] for row in rows if row.startswith("| `")]
     documented = [re.findall(r"`(\w+)`", cell) for cell in cells]
     steps, definition, script, job, order = documented
-    assert steps == list(Dockerfile.__struct_fields__)
+    assert steps == list(DockerfileModel.__struct_fields__)
     assert definition == ["stage", "all", *ApptainerDefinition.__struct_fields__]
-    assert script == [*Script.__struct_fields__, "stem"]
+    assert script == [*InstallScript.__struct_fields__, "stem"]
     assert job == list(JobScript.__struct_fields__)
     assert order == list(JobArray.__struct_fields__)
 
@@ -267,7 +267,7 @@ def test_documented_filters_match_the_sandbox_filters() -> None:
     table = page.partition("| filter | for |")[2].partition("\n\n")[0]
     rows = [row for row in table.split("\n") if row.startswith("| `")]
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert documented == templates.filters("apptainer.j2").keys()
+    assert documented == templates.quoting_filters("apptainer.j2").keys()
     others = re.findall(
         r"`(\w+)`", page.partition("Of Jinja's own there are")[2].partition("\n\n")[0]
     )

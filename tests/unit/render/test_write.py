@@ -16,27 +16,27 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.model import LockedProject
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix import project_paths
-from imgbuild.matrix.model import Drop
+from imgbuild.matrix.model import DroppedFiles
 from imgbuild.plan import current
 from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates, write
-from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.render.dockerfile import DockerfileModel, create_dockerfile
 from imgbuild.values import Arch
 from tests.support import render_sample, samples
-from tests.support.inprocess_project import TARGET, Command, Sample, unwrapped
+from tests.support.inprocess_project import TARGET, Command, SampleProject, unwrap_text
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/data/render"
 NO_TEMPLATES = Path("/nonexistent")
 
 
-def value(*arches: Arch) -> Dockerfile:
+def value(*arches: Arch) -> DockerfileModel:
     matrix = render_sample.matrix(*arches)
     lock = render_sample.lock(matrix)
-    return dockerfile(lock, render_sample.digests_of(lock), matrix)
+    return create_dockerfile(lock, render_sample.invented_digests(lock), matrix)
 
 
-def text(rendering: Dockerfile) -> str:
-    return templates.render("dockerfile.j2", rendering, images=NO_TEMPLATES)
+def text(rendering: DockerfileModel) -> str:
+    return templates.render_template("dockerfile.j2", rendering, images=NO_TEMPLATES)
 
 
 @pytest.mark.parametrize(
@@ -46,26 +46,28 @@ def text(rendering: Dockerfile) -> str:
         ("Dockerfile.x86_64", lambda: text(value(Arch.X86_64))),
         ("Dockerfile.online", lambda: text(_online())),
         ("small-arm64.def", lambda: _definition(value())),
-        ("small.sh", lambda: script.text(_script(), "small", NO_TEMPLATES)),
+        ("small.sh", lambda: script.script_text(_script(), "small", NO_TEMPLATES)),
     ],
 )
 def test_rendered_texts_match_golden_files(name, renderer, golden):
     golden(GOLDEN / name, renderer())
 
 
-def _online() -> Dockerfile:
+def _online() -> DockerfileModel:
     lock = render_sample.lock()
-    reference = online.reference(value(), lock, "registry.example/me/images")
-    return online.online(value(), lock, reference, render_sample.address)
+    reference = online.base_reference(value(), lock, "registry.example/me/images")
+    return online.online_dockerfile(value(), lock, reference, render_sample.file_address)
 
 
-def _definition(rendering: Dockerfile) -> str:
-    return apptainer.text(rendering, Arch.ARM64, "small-arm64", NO_TEMPLATES)
+def _definition(rendering: DockerfileModel) -> str:
+    return apptainer.definition_text(rendering, Arch.ARM64, "small-arm64", NO_TEMPLATES)
 
 
-def _script() -> script.Script:
+def _script() -> script.InstallScript:
     lock = render_sample.lock()
-    return script.script(lock, render_sample.digests_of(lock), Arch.X86_64, render_sample.address)
+    return script.create_script(
+        lock, render_sample.invented_digests(lock), Arch.X86_64, render_sample.file_address
+    )
 
 
 def test_every_locked_wheel_is_installed_once_on_each_architecture():
@@ -87,7 +89,7 @@ def test_every_locked_wheel_is_installed_once_on_each_architecture():
 
 def test_requirements_file_has_every_hash():
     lock = render_sample.lock()
-    text = requirements.text(lock, Arch.X86_64)
+    text = requirements.requirements_text(lock, Arch.X86_64)
     for wheel in lock.arch[Arch.X86_64].wheels:
         assert f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}\n" in text
     assert f"--hash=sha256:{'b' * 64}\n" in text  # of the wheel that was built, as a folder has it
@@ -105,14 +107,14 @@ def test_dropped_files_are_removed_from_record():
 
 def test_dockerfile_requires_uv():
     matrix = render_sample.matrix()
-    lock = render_sample.without(render_sample.lock(matrix), "uv")
+    lock = render_sample.without_package(render_sample.lock(matrix), "uv")
     with pytest.raises(InputError, match="small: the Dockerfile requires uv"):
-        dockerfile(lock, render_sample.digests_of(lock), matrix)
+        create_dockerfile(lock, render_sample.invented_digests(lock), matrix)
 
 
 def test_online_dockerfile_requires_a_registry():
     with pytest.raises(InputError, match="the base debian-12 is not in a registry") as caught:
-        online.reference(value(), render_sample.lock(), None)
+        online.base_reference(value(), render_sample.lock(), None)
     assert "--registry" in (caught.value.hint or "")
 
 
@@ -143,13 +145,13 @@ def test_build_uses_wheels_of_each_architecture():
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
     lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))
-    torch_wheel = render_sample.wheels(lock)["torch"]
+    torch_wheel = render_sample.wheels_by_package(lock)["torch"]
     files = online.build_files(lock, [Arch.ARM64])
     (text,) = (data.decode() for data in files.values())
     assert list(files) == ["build-antlr4-python3-runtime-arm64.txt"]
     assert f"torch==2.6.0 --hash=sha256:{torch_wheel.sha256}\n" in text
-    install_script = script.script(
-        lock, render_sample.digests_of(lock), Arch.ARM64, render_sample.address
+    install_script = script.create_script(
+        lock, render_sample.invented_digests(lock), Arch.ARM64, render_sample.file_address
     )
     (needs,) = [each.requires for each in install_script.alone if each.sdist]
     assert [line.plain.partition("=")[0] for line in needs] == ["setuptools"]  # torch is there
@@ -168,11 +170,15 @@ def test_wheel_of_another_architecture_is_refused():
 
 def test_files_of_built_packages_can_be_dropped():
     lock = render_sample.lock()
-    drop = Drop(package="antlr4-python3-runtime", paths=("bin/pygrun",), reason="trl ships it too")
+    drop = DroppedFiles(
+        package="antlr4-python3-runtime", paths=("bin/pygrun",), reason="trl ships it too"
+    )
     lock = msgspec.structs.replace(lock, drop=(*lock.drop, drop))
-    rendering = dockerfile(lock, render_sample.digests_of(lock), render_sample.matrix())
-    rendering = online.online(
-        rendering, lock, "registry.example/base@sha256:0", render_sample.address
+    rendering = create_dockerfile(
+        lock, render_sample.invented_digests(lock), render_sample.matrix()
+    )
+    rendering = online.online_dockerfile(
+        rendering, lock, "registry.example/base@sha256:0", render_sample.file_address
     )
     steps = text(rendering).split("\nRUN ")
     (step,) = [step for step in steps if "PYTHONPATH=/tmp/build" in step and "amd64" in step]
@@ -195,10 +201,10 @@ def test_online_dockerfile_refers_to_the_registry_base():
     image = f"quay.example/base:1@sha256:{'c' * 64}"
     base = msgspec.structs.replace(lock.base, kind="registry", image=image)
     lock = msgspec.structs.replace(lock, base=base)
-    assert online.reference(value(), lock, None) == image
+    assert online.base_reference(value(), lock, None) == image
 
 
-def _head(rendering: Dockerfile) -> str:
+def _head(rendering: DockerfileModel) -> str:
     return text(rendering).partition("\nARG ")[0]
 
 
@@ -216,7 +222,7 @@ def test_commands_in_the_header_name_one_platform():
 def test_header_outside_lock_folder_names_the_lock():
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
-    rendering = dockerfile(lock, render_sample.digests_of(lock), matrix, [Arch.ARM64])
+    rendering = create_dockerfile(lock, render_sample.invented_digests(lock), matrix, [Arch.ARM64])
     head = _head(msgspec.structs.replace(rendering, kept=False))
     assert "beside it" not in head
     assert "images/small" not in head
@@ -228,15 +234,17 @@ def test_header_outside_lock_folder_names_the_lock():
 
 
 def test_commands_for_one_architecture_name_its_file():
-    assert "#   sh small-arm64.sh FOLDER" in script.text(_script(), "small-arm64", NO_TEMPLATES)
+    assert "#   sh small-arm64.sh FOLDER" in script.script_text(
+        _script(), "small-arm64", NO_TEMPLATES
+    )
     assert "render small --format apptainer --arch arm64`" in _definition(value())
 
 
 def test_bake_names_have_no_dots_and_contexts_have_digests():
     rendering = msgspec.structs.replace(value(), target="cu130-vllm0.20.2")
-    (name,) = bake.bake([rendering])["target"]
+    (name,) = bake.bake_document([rendering])["target"]
     assert name == "cu130-vllm0_20_2"
-    bake_target = bake.bake([rendering])["target"][name]
+    bake_target = bake.bake_document([rendering])["target"][name]
     assert sorted(bake_target["platforms"]) == ["linux/amd64", "linux/arm64"]
     assert bake_target["contexts"]["base"].endswith(f"@{rendering.base.digest}")
     assert bake_target["network"] == "none"
@@ -276,12 +284,12 @@ def test_url_package_is_not_on_default_index():
         )
         for name, each in lock.arch.items()
     }
-    assert locked_matrix.default_index_of(msgspec.structs.replace(lock, arch=arch)) == "pypi"
+    assert locked_matrix.default_index_name(msgspec.structs.replace(lock, arch=arch)) == "pypi"
 
 
 def test_pylock_names_the_commit_of_a_git_repository():
     lock = by_address()
-    text = pylock.text(lock, tuple(lock.arch), render_sample.address)
+    text = pylock.pylock_text(lock, tuple(lock.arch), render_sample.file_address)
     assert (
         'vcs = {type = "git", url = "https://git.example/demo", commit-id = "'
         + "0" * 40
@@ -292,7 +300,7 @@ def test_pylock_names_the_commit_of_a_git_repository():
 
 def test_pylock_is_read_by_packaging_and_has_every_hash():
     lock = render_sample.lock()
-    text = pylock.text(lock, tuple(lock.arch), render_sample.address)
+    text = pylock.pylock_text(lock, tuple(lock.arch), render_sample.file_address)
     assert (
         "\n# Built from its sdist on installing, with QUIET='yes, please'.\n[[packages]]\n" in text
     )
@@ -300,10 +308,10 @@ def test_pylock_is_read_by_packaging_and_has_every_hash():
     read = Pylock.from_dict(document)
     read.validate()
     by_name = {str(package.name): package for package in read.packages}
-    for package, wheel in render_sample.wheels(lock).items():
+    for package, wheel in render_sample.wheels_by_package(lock).items():
         (locked_wheel,) = by_name[package].wheels or ()
         assert locked_wheel.hashes == {"sha256": wheel.sha256}
-        assert locked_wheel.url == render_sample.address(package, wheel)
+        assert locked_wheel.url == render_sample.file_address(package, wheel)
     marker = str(by_name["nvidia-x"].marker)
     assert "platform_machine" in marker
     assert "aarch64" not in marker
@@ -329,10 +337,10 @@ def test_script_relocates_image_folders():
 def test_script_has_urls_of_packages_on_other_indexes():
     lock = render_sample.lock()
     lock = msgspec.structs.replace(lock, indexes={"trl": "elsewhere"})
-    install_script = script.script(
-        lock, render_sample.digests_of(lock), Arch.X86_64, render_sample.address
+    install_script = script.create_script(
+        lock, render_sample.invented_digests(lock), Arch.X86_64, render_sample.file_address
     )
-    trl = render_sample.wheels(lock)["trl"]
+    trl = render_sample.wheels_by_package(lock)["trl"]
     where = f"trl @ https://index.example/trl/{trl.file} --hash=sha256:{trl.sha256}"
     (line,) = [line for line in install_script.requirements if line.with_url]
     assert line.with_url == where
@@ -343,7 +351,7 @@ def test_project_template_takes_precedence(tmp_path):
     templates_folder = tmp_path / "templates"
     templates_folder.mkdir()
     (templates_folder / "files.j2").write_text("# mine, for {{ target }}\n")
-    rendered_text = templates.render("dockerfile.j2", value(), images=tmp_path)
+    rendered_text = templates.render_template("dockerfile.j2", value(), images=tmp_path)
     assert "# mine, for small" in rendered_text
     assert "# The empty environment" in rendered_text  # the others are imgbuild's
 
@@ -353,10 +361,10 @@ def test_error_for_a_broken_template_names_it(tmp_path):
     templates_folder.mkdir()
     (templates_folder / "files.j2").write_text("\n{{ nothing_of_this_name }}\n")
     with pytest.raises(InputError, match="nothing_of_this_name"):
-        templates.render("dockerfile.j2", value(), images=tmp_path)
+        templates.render_template("dockerfile.j2", value(), images=tmp_path)
     (templates_folder / "files.j2").write_text("{% if %}\n")
     with pytest.raises(InputError, match=r"files\.j2:1"):
-        templates.render("dockerfile.j2", value(), images=tmp_path)
+        templates.render_template("dockerfile.j2", value(), images=tmp_path)
 
 
 def test_accounts_that_differ_between_architectures_are_separate_files():
@@ -370,17 +378,17 @@ def test_accounts_that_differ_between_architectures_are_separate_files():
         for arch, resolution in lock.arch.items()
     }
     lock = msgspec.structs.replace(lock, arch=arches)
-    files = committed.copied(lock, tuple(lock.arch), matrix)
+    files = committed.copied_files(lock, tuple(lock.arch), matrix)
     assert files["files-arm64/etc/passwd"].startswith(b"arm64:")
     assert files["files-amd64/etc/passwd"].startswith(b"x86_64:")
     assert b"imgbuild:x:1000:" in files["files/etc/group"]
-    rendered_text = text(dockerfile(lock, render_sample.digests_of(lock), matrix))
+    rendered_text = text(create_dockerfile(lock, render_sample.invented_digests(lock), matrix))
     assert (
         'install -D -T -m 0644 /run/context/files-"$TARGETARCH"/etc/passwd /etc/passwd'
         in rendered_text
     )
     assert "\nARG TARGETARCH\n" in rendered_text
-    definition = _definition(dockerfile(lock, render_sample.digests_of(lock), matrix))
+    definition = _definition(create_dockerfile(lock, render_sample.invented_digests(lock), matrix))
     assert "install -D -T -m 0644 /imgbuild/files-arm64/etc/passwd /etc/passwd" in definition
     assert "TARGETARCH" not in definition
 
@@ -390,8 +398,8 @@ def test_old_dockerfile_is_removed_if_new_lock_has_none(tmp_path):
     matrix = render_sample.matrix()
     before = render_sample.lock(matrix)
     left: list[set[str]] = []
-    for lock in (before, render_sample.without(before, "uv")):
-        current.write_locked(project, lock, render_sample.digests_of(lock))
+    for lock in (before, render_sample.without_package(before, "uv")):
+        current.write_locked(project, lock, render_sample.invented_digests(lock))
         write.keep_new(project, matrix, ["small"])
         places = (project.images / "small").rglob("*")
         left.append({path.name for path in places if path.is_file()})
@@ -406,7 +414,7 @@ def test_dockerfile_for_a_lock_without_uv_is_refused(tmp_path):
     """`imgbuild lock` reports this in a project whose images have no uv."""
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):
-        dockerfile(lock, render_sample.digests_of(lock), samples.matrix())
+        create_dockerfile(lock, render_sample.invented_digests(lock), samples.matrix())
 
 
 @pytest.mark.parametrize(
@@ -420,8 +428,8 @@ def test_dockerfile_for_a_lock_without_uv_is_refused(tmp_path):
     ],
 )
 def test_contradicting_flags_are_refused(
-    imgbuild: Command, sample: Sample, words: list[str], result: str
+    imgbuild: Command, sample: SampleProject, words: list[str], result: str
 ) -> None:
     answer = imgbuild("render", TARGET, *words)
     assert answer.status == 2, sample.folder
-    assert result in unwrapped(answer.stderr)
+    assert result in unwrap_text(answer.stderr)

@@ -14,10 +14,16 @@ from packaging.version import Version
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.load import load, loads
-from imgbuild.matrix.model import Flashinfer, PackageIndex, StandalonePython, Target, Wanted
+from imgbuild.matrix.load import load_matrix, parse_matrix
+from imgbuild.matrix.model import (
+    Flashinfer,
+    PackageIndex,
+    RequiredPackage,
+    StandalonePython,
+    Target,
+)
 from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve import answers, reasons, resolve_request
 from imgbuild.resolve.first_matrix import target_lines
@@ -25,59 +31,63 @@ from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import samples, standalone_matrix
 from tests.support.local_index import LocalIndex
-from tests.support.matrix_text import RIGHT
+from tests.support.matrix_text import VALID_MATRIX
 from tests.support.rows import each_row
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 from tests.support.source_code import ROOT
 
-MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
+MARKERS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64).environment_markers
 
 
 def test_requirements_are_separated_by_commas_outside_brackets():
-    requests, cuda = resolve_request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
+    requests, cuda = resolve_request.parse_requests(
+        ["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {}
+    )
     assert requests == (
         RequestedPackage(package="vllm", spec=">=0.9,<0.10"),
         RequestedPackage(package="trl"),
         RequestedPackage(package="torch", spec="==2.8.0"),
     )
-    assert [requested.pin for requested in requests] == [None, None, "2.8.0"]
+    assert [requested.pinned_version for requested in requests] == [None, None, "2.8.0"]
     assert cuda is None
 
 
 def test_installed_build_sets_the_cuda_release_and_is_kept_on_its_index():
-    requests, cuda = resolve_request.read(["vllm"], ["torch==2.8.0+cu128"], {})
+    requests, cuda = resolve_request.parse_requests(["vllm"], ["torch==2.8.0+cu128"], {})
     assert (requests[0].spec, requests[0].have, cuda) == ("==2.8.0", True, "12.8")
-    requests, cuda = resolve_request.read([], ["torch==2.8.0+cu126"], {"torch": "pytorch"})
+    requests, cuda = resolve_request.parse_requests(
+        [], ["torch==2.8.0+cu126"], {"torch": "pytorch"}
+    )
     assert (requests[0].spec, cuda) == ("==2.8.0+cu126", "12.6")
 
 
 def test_installed_versions_are_kept_if_the_request_allows_it():
-    requests, _ = resolve_request.read(["torch>=2.7"], ["torch==2.8.0"], {})
+    requests, _ = resolve_request.parse_requests(["torch>=2.7"], ["torch==2.8.0"], {})
     assert requests == (RequestedPackage(package="torch", spec="==2.8.0", have=True),)
 
 
 def test_extras_and_markers_are_part_of_a_request():
     words = ["ray[default, cgraph]==2.48.0,torch[opt_einsum]", 'vllm; sys_platform == "linux"']
-    requests, _ = resolve_request.read(words, ["torch==2.8.0"], {})
+    requests, _ = resolve_request.parse_requests(words, ["torch==2.8.0"], {})
     assert requests == (
         RequestedPackage(package="torch", spec="==2.8.0", have=True, extras=("opt-einsum",)),
         RequestedPackage(package="ray", spec="==2.48.0", extras=("cgraph", "default")),
         RequestedPackage(package="vllm", marker='sys_platform == "linux"'),
     )
     assert str(requests[1]) == "you require ray[cgraph,default]==2.48.0"
-    assert not requests[2].applies({"sys_platform": "win32"})
+    assert not requests[2].applies_to({"sys_platform": "win32"})
 
 
 def test_request_excluded_by_its_markers_is_refused():
-    requests, _ = resolve_request.read(["trl; sys_platform == 'win32'", "vllm"], [], {})
+    requests, _ = resolve_request.parse_requests(["trl; sys_platform == 'win32'", "vllm"], [], {})
     request = resolve_request.ResolveRequest(requests=requests, arches=(Arch.X86_64,))
-    assert resolve_request.applying(request, samples.matrix()).packages == ("vllm",)
+    assert resolve_request.applicable_request(request, samples.matrix()).packages == ("vllm",)
     request = resolve_request.ResolveRequest(requests=requests[:1], arches=(Arch.X86_64,))
     with pytest.raises(InputError, match=r"requested for Python 3\.11 on x86_64"):
-        resolve_request.applying(request, samples.matrix())
+        resolve_request.applicable_request(request, samples.matrix())
 
 
 @each_row(
@@ -103,53 +113,56 @@ def test_request_excluded_by_its_markers_is_refused():
 )
 def test_unsupported_requests_are_refused(wants, have, words):
     with pytest.raises(InputError, match=words):
-        resolve_request.read(wants, have, {})
+        resolve_request.parse_requests(wants, have, {})
 
 
 @pytest.mark.parametrize(("text", "cuda"), [("12.6", "12.6"), ("cu126", "12.6"), ("130", "13.0")])
 def test_cuda_release_spellings_are_accepted(text, cuda):
-    assert resolve_request.cuda_of(text, None) == cuda
+    assert resolve_request.requested_cuda(text, None) == cuda
 
 
 def test_cuda_that_contradicts_installed_packages_is_refused():
-    assert resolve_request.cuda_of(None, "12.8") == "12.8"
+    assert resolve_request.requested_cuda(None, "12.8") == "12.8"
     with pytest.raises(InputError, match=r"a build for CUDA 12\.8"):
-        resolve_request.cuda_of("12.6", "12.8")
+        resolve_request.requested_cuda("12.6", "12.8")
     for text in ("12", "cu1300", "130.0"):
         with pytest.raises(InputError, match="two numbers"):
-            resolve_request.cuda_of(text, None)
+            resolve_request.requested_cuda(text, None)
 
 
 def test_installed_cpu_build_is_kept_on_its_index():
-    requests, cuda = resolve_request.read([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
+    requests, cuda = resolve_request.parse_requests([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
     assert (requests[0].spec, cuda) == ("==2.6.0+cpu", None)
 
 
 @each_row("text", ["3", "abc", "", "3.x"])
 def test_invalid_python_release_is_refused(text):
-    assert resolve_request.python_of("3.11") == "3.11"
+    assert resolve_request.parse_python("3.11") == "3.11"
     with pytest.raises(InputError, match=f"--python {text}: ") as caught:
-        resolve_request.python_of(text)
+        resolve_request.parse_python(text)
     assert caught.value.hint == "--python 3.11"
 
 
 def test_architectures_are_accepted_with_commas_and_in_other_spellings():
-    assert resolve_request.arches_of(["amd64,aarch64", "x86_64"]) == (Arch.X86_64, Arch.ARM64)
-    assert len(resolve_request.arches_of([])) == 1
+    assert resolve_request.requested_arches(["amd64,aarch64", "x86_64"]) == (
+        Arch.X86_64,
+        Arch.ARM64,
+    )
+    assert len(resolve_request.requested_arches([])) == 1
     with pytest.raises(InputError, match="no such architecture"):
-        resolve_request.arches_of(["sparc"])
+        resolve_request.requested_arches(["sparc"])
 
 
 def test_indexes_of_matrix_are_used():
     matrix = samples.matrix()
-    assert resolve_request.indexes_of(["Torch=pypi"], matrix) == {"torch": "pypi"}
+    assert resolve_request.parse_index_words(["Torch=pypi"], matrix) == {"torch": "pypi"}
     with pytest.raises(InputError, match="no index pytorch"):
-        resolve_request.indexes_of(["torch=pytorch"], matrix)
+        resolve_request.parse_index_words(["torch=pytorch"], matrix)
 
 
 def test_requirements_of_a_target_are_attributed_to_the_target():
-    matrix = samples.matrix(requires={"trl": Wanted(spec=">=0.18", reason=samples.REASON)})
-    request = resolve_request.of_target("small", matrix.targets["small"], Arch.X86_64)
+    matrix = samples.matrix(requires={"trl": RequiredPackage(spec=">=0.18", reason=samples.REASON)})
+    request = resolve_request.request_of_target("small", matrix.targets["small"], Arch.X86_64)
     assert request.row == "small"
     assert [str(requested) for requested in request.requests] == [
         "the target small requires trl>=0.18",
@@ -167,11 +180,11 @@ def test_new_row_name_is_unused_and_starts_with_the_first_request():
         arches=(Arch.X86_64,),
     )
     versions = {"vllm": "0.10.2", "torch": "2.8.0"}
-    assert resolve_request.name_of(request, matrix, "12.8", versions) == "cu128-vllm0.10.2"
+    assert resolve_request.row_name(request, matrix, "12.8", versions) == "cu128-vllm0.10.2"
     taken = msgspec.structs.replace(matrix, targets={"cu128-vllm0.10.2": matrix.targets["small"]})
-    assert resolve_request.name_of(request, taken, "12.8", versions) == "cu128-vllm0.10.2-2"
+    assert resolve_request.row_name(request, taken, "12.8", versions) == "cu128-vllm0.10.2-2"
     with pytest.raises(InputError, match="already has a target small"):
-        resolve_request.check(msgspec.structs.replace(request, name="small"), matrix)
+        resolve_request.check_request(msgspec.structs.replace(request, name="small"), matrix)
 
 
 @each_row(
@@ -186,7 +199,7 @@ def test_new_row_name_is_unused_and_starts_with_the_first_request():
     ],
 )
 def test_cuda_release_is_derived_from_torch(version, requires, cuda):
-    torch_build = torch.build_of(Version(version), [Requirement(line) for line in requires])
+    torch_build = torch.torch_build(Version(version), [Requirement(line) for line in requires])
     assert torch_build.cuda == cuda
 
 
@@ -196,17 +209,17 @@ def build(version, cuda):
 
 def test_torch_versions_are_written_as_text_and_as_specifier():
     builds = [build("2.11.0", "13.0"), build("2.10.0", None), build("2.9.0", None)]
-    assert torch.summary(builds) == "2.11.0: CUDA 13.0, 2.9.0 to 2.10.0: CPU builds"
+    assert torch.cuda_summary(builds) == "2.11.0: CUDA 13.0, 2.9.0 to 2.10.0: CPU builds"
     versions = [Version(text) for text in ("2.6.0", "2.7.0", "2.7.1", "2.8.0")]
     selected = [Version("2.6.0"), Version("2.7.1")]
-    assert torch.spec_of(selected, versions) == ">=2.6.0,<=2.7.1,!=2.7.0"
+    assert torch.matching_specifier(selected, versions) == ">=2.6.0,<=2.7.1,!=2.7.0"
 
 
 def test_specifier_of_versions_with_local_parts_is_valid():
     names = ("2.5.1+cu124", "2.6.0+cu124", "2.6.0+cu126", "2.7.0+cu124", "2.8.0+cu124")
     versions = [Version(name) for name in names]
     selected = [versions[0], versions[1], versions[3]]
-    accepted = SpecifierSet(torch.spec_of(selected, versions))
+    accepted = SpecifierSet(torch.matching_specifier(selected, versions))
     assert [version for version in versions if version in accepted] == selected
 
 
@@ -220,7 +233,7 @@ def test_specifier_of_versions_with_local_parts_is_valid():
     ],
 )
 def test_cuda_release_is_read_from_local_version(version, cuda):
-    assert torch.build_of(Version(version), []).cuda == cuda
+    assert torch.torch_build(Version(version), []).cuda == cuda
 
 
 METADATA = {
@@ -236,7 +249,10 @@ METADATA = {
 
 
 def test_dependencies_include_extras_and_markers():
-    specs = {(link.dependent, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
+    specs = {
+        (link.dependent, link.package): link.spec
+        for link in reasons.requirement_links(METADATA, MARKERS)
+    }
     assert specs == {
         ("vllm", "torch"): "==2.6.0",
         ("vllm", "ray"): "!=2.44.*",
@@ -252,8 +268,11 @@ def test_the_reasons_for_a_version_include_learned_constraints():
     )  # fmt: skip
     other = msgspec.structs.replace(learned, versions="==0.9.0")
     versions = dict.fromkeys(METADATA, "1.0") | {"vllm": "0.8.5.post1"}
-    explanations = reasons.reasons_of(
-        versions, {"vllm": "you require vllm"}, reasons.links(METADATA, MARKERS), [learned, other]
+    explanations = reasons.version_reasons(
+        versions,
+        {"vllm": "you require vllm"},
+        reasons.requirement_links(METADATA, MARKERS),
+        [learned, other],
     )
     assert explanations["vllm"] == ("you require vllm",)
     assert explanations["torch"] == ("vllm requires ==2.6.0",)
@@ -270,7 +289,7 @@ TARGET = Target(
     arch=(Arch.X86_64,),
     as_of=datetime.date(2025, 6, 20),
     pins={"torch": "2.6.0", "vllm": "0.8.5.post1"},
-    requires={"trl": Wanted(spec=">=0.18,<0.19", reason="asked for: yes")},
+    requires={"trl": RequiredPackage(spec=">=0.18,<0.19", reason="asked for: yes")},
     indexes={"torch": "torch"},
     flashinfer=Flashinfer(mode="off", reason="nothing asks for it"),
     gpu=("9.0",),
@@ -279,12 +298,12 @@ TARGET = Target(
 
 
 def test_printed_row_defines_the_same_target():
-    text = RIGHT + "\n".join(target_lines("pasted", TARGET)) + "\n"
-    assert loads(text.encode(), "matrix.yaml").targets["pasted"] == TARGET
+    text = VALID_MATRIX + "\n".join(target_lines("pasted", TARGET)) + "\n"
+    assert parse_matrix(text.encode(), "matrix.yaml").targets["pasted"] == TARGET
 
 
 def test_printed_rows_of_all_project_targets_define_the_same_targets():
-    targets = load(ROOT / "matrix.yaml").targets
+    targets = load_matrix(ROOT / "matrix.yaml").targets
     lines = [line for name, target in targets.items() for line in target_lines(name, target)]
     read = yaml.safe_load("\n".join(lines))
     assert msgspec.convert(read, dict[str, Target]) == targets
@@ -306,12 +325,14 @@ def test_impossible_package_set_is_not_checked(tmp_path):
         arches=(Arch.X86_64,),
         cuda="12.4",
     )
-    with serve(Site(files=index.site_files())) as site:
+    with serve_site(FileSite(files=index.site_files())) as site:
         here = {"pypi": PackageIndex(url=site.url("simple"))}
         matrix = msgspec.structs.replace(samples.matrix(), indexes=here)
         store = Store.open(tmp_path / "cache")
         project = Project(matrix=tmp_path / "matrix.yaml")
-        outcome = answers.answer(request, project, matrix, (), Context(store, Http(attempts=1)))
+        outcome = answers.answer_request(
+            request, project, matrix, (), Context(store, HttpClient(attempts=1))
+        )
     refused = outcome.arch[Arch.X86_64].refused
     assert refused is not None
     assert refused.reasons[0] == "you require demo==9.9"
@@ -327,13 +348,13 @@ def test_missing_archive_of_python_is_an_error_before_packages_are_resolved(tmp_
         cuda="12.4",
         python="3.12",
     )
-    with serve(Site(files=index.site_files())) as site:
+    with serve_site(FileSite(files=index.site_files())) as site:
         archives = {Arch.X86_64: site.url("python.tar.gz")}
         python = StandalonePython(version="3.12", origin="standalone", archives=archives)
         here = {"pypi": PackageIndex(url=site.url("simple"))}
         matrix = msgspec.structs.replace(standalone_matrix.matrix(python), indexes=here)
-        context = Context(Store.open(tmp_path / "cache"), Http(attempts=1))
+        context = Context(Store.open(tmp_path / "cache"), HttpClient(attempts=1))
         project = Project(matrix=tmp_path / "matrix.yaml")
         with pytest.raises(FetchFailed, match=r"python\.tar\.gz: 404"):
-            answers.answer(request, project, matrix, (), context)
+            answers.answer_request(request, project, matrix, (), context)
         assert [path for _, path, _ in site.requests] == ["/python.tar.gz"]

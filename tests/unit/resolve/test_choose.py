@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.project.model import Declared, DeclaredPython, LocalPackage, Place
+from imgbuild.project.model import Declarations, DeclaredPython, FilePlace, LocalPackage
 from imgbuild.resolve import choose
-from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
+from imgbuild.resolve.choose import LockedFacts, TargetCandidate, TargetChange
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.values import Arch
 from tests.support.rows import each_row
 
-PLACE = Place("requirements.txt", 1)
-NONE = Declared()
+PLACE = FilePlace("requirements.txt", 1)
+NONE = Declarations()
 
 
 def facts(target: str, **more: object) -> LockedFacts:
@@ -33,18 +33,21 @@ def demand(text: str) -> PackageDemand:
 
 
 def ranked(
-    targets: list[LockedFacts], *texts: str, declared: Declared = NONE, cuda: tuple[str, ...] = ()
-) -> list[Candidate]:
+    targets: list[LockedFacts],
+    *texts: str,
+    declared: Declarations = NONE,
+    cuda: tuple[str, ...] = (),
+) -> list[TargetCandidate]:
     wanted = [demand(text) for text in texts]
-    return choose.ranked(targets, declared, lambda _: wanted, cuda=cuda)
+    return choose.rank_candidates(targets, declared, lambda _: wanted, cuda=cuda)
 
 
-def names(candidates: list[Candidate]) -> list[str]:
+def names(candidates: list[TargetCandidate]) -> list[str]:
     return [item.target for item in candidates]
 
 
-def python(spec: str) -> Declared:
-    return Declared(python=(DeclaredPython(spec=spec, place=PLACE),))
+def python(spec: str) -> Declarations:
+    return Declarations(python=(DeclaredPython(spec=spec, place=PLACE),))
 
 
 def test_satisfied_added_and_changed_packages_are_distinguished() -> None:
@@ -73,13 +76,13 @@ def test_checkout_of_a_package_differs_from_its_release() -> None:
     checkout = PackageDemand(
         package="transformers", source="git+https://example.org/t.git", places=(PLACE,)
     )
-    item = choose.candidate(facts("a"), [checkout], NONE)
+    item = choose.create_candidate(facts("a"), [checkout], NONE)
     assert item.changed[0].wanted == "git+https://example.org/t.git"
 
 
 def test_target_that_contains_the_project_itself_is_not_extended() -> None:
     own = LocalPackage(name="Team_RL", folder=".", place=PLACE, version="0.3", backend=True)
-    declared = Declared(packages=(own,))
+    declared = Declarations(packages=(own,))
     released = facts("b", versions={"torch": "2.6.0", "team-rl": "0.9.1"})
     found = ranked([facts("a"), released], "torch", "wandb", declared=declared)
     assert [(item.target, item.form) for item in found] == [("a", "extends"), ("b", "like")]
@@ -90,7 +93,7 @@ def test_target_that_contains_the_project_itself_is_not_extended() -> None:
 def test_url_credentials_are_not_shown() -> None:
     address = "https://user:S3CRET@files.example/transformers-4.52.3-py3-none-any.whl?sig=S3CRET"
     wheel = PackageDemand(package="transformers", source=address, places=(PLACE,))
-    item = choose.candidate(facts("a"), [wheel], NONE)
+    item = choose.create_candidate(facts("a"), [wheel], NONE)
     assert "S3CRET" not in str(item.changed[0])
     assert "//files.example/transformers" in str(item.changed[0])
 
@@ -100,7 +103,7 @@ def test_constraint_changes_a_version_but_adds_no_package() -> None:
         PackageDemand(package="transformers", spec="<4.50", installed=False, places=(PLACE,)),
         PackageDemand(package="absent", spec="<2", installed=False, places=(PLACE,)),
     ]
-    item = choose.candidate(facts("a"), bounds, NONE)
+    item = choose.create_candidate(facts("a"), bounds, NONE)
     assert (item.met, item.added, len(item.changed)) == ((), (), 1)
 
 
@@ -187,7 +190,7 @@ def test_contradictions_of_additions_are_looked_up_for_the_nearest_targets() -> 
 
     targets = [facts("a", tested="multi-gpu"), facts("b"), facts("c", retired=True)]
     wanted = [demand("trl ==0.30")]
-    order = choose.ranked(targets, NONE, lambda _: wanted, conflicts, first=2)
+    order = choose.rank_candidates(targets, NONE, lambda _: wanted, conflicts, first=2)
     assert (asked, names(order)) == (["a", "b"], ["b", "a", "c"])
     assert order[1].form == "like"
 
@@ -199,7 +202,7 @@ def test_learned_constraints_apply_to_added_packages() -> None:
                    name="libcudart.so.13"),
     )  # fmt: skip
     old, new = facts("a", learned=learned), facts("b", learned=learned, cuda="13.0")
-    assert [*map(str, old.requirements_of("fast", "2.0"))] == ["torch!=2.6.0"]
-    assert old.requirements_of("fast", "1.0") == []
-    assert [*map(str, old.requirements_of("kernels", "0.4"))] == ["torch!=2.6.0"]
-    assert new.requirements_of("kernels", "0.4") == []
+    assert [*map(str, old.learned_requirements("fast", "2.0"))] == ["torch!=2.6.0"]
+    assert old.learned_requirements("fast", "1.0") == []
+    assert [*map(str, old.learned_requirements("kernels", "0.4"))] == ["torch!=2.6.0"]
+    assert new.learned_requirements("kernels", "0.4") == []

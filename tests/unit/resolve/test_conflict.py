@@ -10,11 +10,11 @@ import pytest
 from packaging.version import Version
 
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.http.client import HttpClient
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve import conflict, suggest
 from imgbuild.resolve import gaps as behind
@@ -23,9 +23,9 @@ from imgbuild.resolve.suggest import QuickLook
 from imgbuild.solve import torch
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.local_index import LocalIndex
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 X86, ARM = "cp311-cp311-manylinux_2_17_x86_64", "cp311-cp311-manylinux_2_17_aarch64"
 LEARNED = Constraint(
@@ -72,40 +72,40 @@ def small_index() -> LocalIndex:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    with serve(Site(files=small_index().site_files())) as opened:
+def site() -> Iterator[FileSite]:
+    with serve_site(FileSite(files=small_index().site_files())) as opened:
         yield opened
 
 
 @pytest.fixture
 def ask(site, tmp_path):
     """A function that returns the facts for requests given as (package, specifier) pairs."""
-    http, store = Http(attempts=1), Store.open(tmp_path / "cache")
+    http, store = HttpClient(attempts=1), Store.open(tmp_path / "cache")
 
     def make(*requests, arch=Arch.X86_64, learned=()):
-        demands = tuple(conflict.demand(package, spec) for package, spec in requests)
-        rules = Rules(
+        demands = tuple(conflict.user_demand(package, spec) for package, spec in requests)
+        rules = FileRules(
             as_of=datetime.date(2025, 6, 20),
-            tags=Tags(python="3.11", glibc="2.36", arch=arch),
-            pins=conflict.pins_of(demands),
+            tags=WheelTags(python="3.11", glibc="2.36", arch=arch),
+            pins=conflict.exact_requests(demands),
         )
         place = IndexAddress(name="pypi", address=site.url("simple"))
         gone = IndexAddress(name="gone", address="http://127.0.0.1:9/simple")
-        indexes = Indexes(
+        indexes = IndexLookup(
             {"pypi": place, "gone": gone}, {"flashinfer-python": "gone"}, "pypi", http
         )
-        catalogue = Catalogue(indexes, rules, http, store)
+        catalogue = FileCatalogue(indexes, rules, http, store)
 
         def read(file):
-            return metadata(file, http, store)
+            return read_wheel_metadata(file, http, store)
 
-        return PackageFacts(catalogue, read, learned, torch.builds(catalogue, read)), demands
+        return PackageFacts(catalogue, read, learned, torch.torch_builds(catalogue, read)), demands
 
     return make
 
 
 def refused(facts, demands, cuda) -> conflict.RequirementConflict:
-    requirement_conflict = conflict.conflict(facts, demands, cuda)
+    requirement_conflict = conflict.find_conflict(facts, demands, cuda)
     assert requirement_conflict is not None
     return requirement_conflict
 
@@ -120,13 +120,15 @@ def clash(versions, *learned) -> QuickLook:
 
 def near(facts, demands, cuda, check=read_all, retained=()):
     requirement_conflict = refused(facts, demands, cuda)
-    return suggest.Suggestions(facts, demands, requirement_conflict, check, retained).find(cuda)
+    return suggest.SuggestionSearch(
+        facts, demands, requirement_conflict, check, retained
+    ).find_suggestions(cuda)
 
 
 def test_compatible_requests_have_no_conflict(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", ""), ("torch", ">=2.6"))
-    assert conflict.conflict(facts, demands, "12.4") is None
-    torch = conflict.torch_of(facts, demands, "12.4")
+    assert conflict.find_conflict(facts, demands, "12.4") is None
+    torch = conflict.newest_torch(facts, demands, "12.4")
     assert torch is not None
     assert (str(torch.version), torch.cuda) == ("2.6.0", "12.4")
 
@@ -141,7 +143,7 @@ def test_version_with_torch_of_another_cuda_release_is_a_conflict(ask):
         "torch 2.11.0 (CUDA 13.0: requires cuda-toolkit==13.0.2) on x86_64",
     )
     assert (requirement_conflict.requests, requirement_conflict.cuda) == (("vllm",), True)
-    of_row = conflict.conflict(facts, demands, "12.4", row="cu124-vllm")
+    of_row = conflict.find_conflict(facts, demands, "12.4", row="cu124-vllm")
     assert of_row is not None
     assert of_row.reasons[0] == "the target cu124-vllm is for CUDA 12.4"
     assert near(facts, demands, "12.4") == (
@@ -330,7 +332,7 @@ def test_torch_of_a_prebuilt_wheel_is_known_without_an_index(ask):
     assert "is compiled for torch 2.6, according to its version" in requirement_conflict.reasons[-1]
     assert near(facts, demands, None) == ("torch 2.6.0 for CUDA 12.4",)
     facts, demands = ask(("torch", "==2.6.0"), requested)
-    assert conflict.conflict(facts, demands, "12.4") is None
+    assert conflict.find_conflict(facts, demands, "12.4") is None
 
 
 def test_package_missing_on_every_index_is_explained(ask):
@@ -344,9 +346,9 @@ def test_package_missing_on_every_index_is_explained(ask):
 def test_missing_wheels_do_not_end_search(ask):
     for arch, hidden in ((Arch.ARM64, True), (Arch.X86_64, False)):
         facts, _ = ask(arch=arch)
-        gaps = behind.Gaps(facts.catalogue.indexes, facts.catalogue.rules.tags, ())
-        assert gaps.beyond("dict", Version("0.1")) is hidden
-        assert not gaps.beyond("dict", Version("0.8"))
+        gaps = behind.ReleaseGaps(facts.catalogue.indexes, facts.catalogue.rules.tags, ())
+        assert gaps.is_before_gap("dict", Version("0.1")) is hidden
+        assert not gaps.is_before_gap("dict", Version("0.8"))
 
 
 def test_package_held_at_an_old_version_is_reported_with_the_cause(ask):
@@ -362,7 +364,7 @@ def test_package_held_at_an_old_version_is_reported_with_the_cause(ask):
 
 def outdated(facts, demands, versions):
     chosen = [ChosenPackage(package=name, version=versions[name], via=("rl",)) for name in versions]
-    return behind.outdated(facts, demands, chosen, versions, "12.4")
+    return behind.outdated_packages(facts, demands, chosen, versions, "12.4")
 
 
 def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
@@ -414,13 +416,13 @@ def test_minor_releases_are_counted_without_upload_times(ask, site):
 def test_the_newest_version_without_a_conflict_is_requested(ask):
     facts, demands = ask(("vllm", "==0.7"), ("rl", ""), ("trl", ""))
     versions = {"vllm": "0.7", "torch": "2.5.0", "rl": "0.4", "trl": "1.2"}
-    (floor,) = behind.floors(facts, demands, versions, "12.4", "2.5.0")
+    (floor,) = behind.floor_constraints(facts, demands, versions, "12.4", "2.5.0")
     assert (floor.package, floor.versions, floor.needs) == ("torch", "==2.5.0", "rl>=0.9")
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     fitting = {"vllm": "0.8", "torch": "2.6.0", "rl": "0.4"}
-    assert behind.floors(facts, demands, fitting, "12.4", "2.6.0") == ()
+    assert behind.floor_constraints(facts, demands, fitting, "12.4", "2.6.0") == ()
 
 
 def test_one_exact_version_is_distinguished_from_other_specifiers():
     exact = {"==2.6.0": "2.6.0", "== 2.6.0": "2.6.0", "===2.6.0": None, "==2.*": None, "<3": None}
-    assert {spec: conflict._exact(spec) for spec in exact} == exact
+    assert {spec: conflict._exact_version(spec) for spec in exact} == exact

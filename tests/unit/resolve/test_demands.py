@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from imgbuild.project.model import (
-    Declared,
+    Declarations,
     DeclaredName,
     DeclaredRequirement,
+    FilePlace,
     LocalPackage,
-    Place,
 )
 from imgbuild.resolve import demands
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.rows import each_row
 
-MARKERS = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64).markers
+MARKERS = WheelTags(python="3.11.2", glibc="2.36", arch=Arch.X86_64).environment_markers
 
 
 def line(text: str, number: int = 1, **more: object) -> DeclaredRequirement:
-    return DeclaredRequirement(text=text, place=Place("requirements.txt", number), **more)  # type: ignore[arg-type]
+    return DeclaredRequirement(text=text, place=FilePlace("requirements.txt", number), **more)  # type: ignore[arg-type]
 
 
 def joined(*lines: DeclaredRequirement, **more: object) -> dict[str, PackageDemand]:
-    declared = Declared(requirements=lines, **more)  # type: ignore[arg-type]
-    return {item.package: item for item in demands.demands(declared, MARKERS)}
+    declared = Declarations(requirements=lines, **more)  # type: ignore[arg-type]
+    return {item.package: item for item in demands.package_demands(declared, MARKERS)}
 
 
 def test_lines_of_one_package_are_joined() -> None:
     demand = joined(line("Flash_Attn>=2.5", 3), line("flash-attn[x]<3", 7))["flash-attn"]
     assert (demand.spec, demand.extras) == (">=2.5,<3", ("x",))
     assert [str(place) for place in demand.places] == ["requirements.txt:3", "requirements.txt:7"]
-    assert demand.allows("2.7.4.post1")
-    assert not demand.allows("3.0")
-    assert demand.pin is None
+    assert demand.allows_version("2.7.4.post1")
+    assert not demand.allows_version("3.0")
+    assert demand.pinned_version is None
 
 
 def test_markers_are_evaluated_for_the_image() -> None:
@@ -48,7 +48,7 @@ def test_markers_are_evaluated_for_the_image() -> None:
 
 def test_lock_file_overrides_ranges() -> None:
     demand = joined(line("trl>=0.15"), line("trl==0.18.2", locked=True))["trl"]
-    assert (demand.spec, demand.locked, demand.pin) == ("==0.18.2", True, "0.18.2")
+    assert (demand.spec, demand.locked, demand.pinned_version) == ("==0.18.2", True, "0.18.2")
 
 
 def test_override_has_highest_precedence() -> None:
@@ -82,12 +82,12 @@ def test_a_constraint_alone_installs_nothing() -> None:
 )
 def test_single_allowed_version_is_found(text: str, pin: str | None) -> None:
     (demand,) = joined(line(text)).values()
-    assert demand.pin == pin
+    assert demand.pinned_version == pin
 
 
 def test_project_and_excluded_packages_are_not_required() -> None:
-    package = LocalPackage(name="My_Project", folder=".", place=Place("pyproject.toml"))
-    excluded = DeclaredName(name="apex", place=Place("pyproject.toml"))
+    package = LocalPackage(name="My_Project", folder=".", place=FilePlace("pyproject.toml"))
+    excluded = DeclaredName(name="apex", place=FilePlace("pyproject.toml"))
     lines = (line("my-project[vllm]"), line("apex"), line("peft"))
     assert set(joined(*lines, packages=(package,), excluded=(excluded,))) == {"peft"}
 
@@ -95,8 +95,8 @@ def test_project_and_excluded_packages_are_not_required() -> None:
 def test_cuda_release_of_another_platform_is_ignored() -> None:
     arm = "platform_machine == 'aarch64'"
     names = (
-        DeclaredName(name="12.8", place=Place("a")),
-        DeclaredName(name="13.0", place=Place("a"), marker=arm),
-        DeclaredName(name="12.8", place=Place("b")),
+        DeclaredName(name="12.8", place=FilePlace("a")),
+        DeclaredName(name="13.0", place=FilePlace("a"), marker=arm),
+        DeclaredName(name="12.8", place=FilePlace("b")),
     )
-    assert demands.cuda_releases(Declared(cuda=names), MARKERS) == ("12.8",)
+    assert demands.cuda_releases(Declarations(cuda=names), MARKERS) == ("12.8",)

@@ -29,11 +29,11 @@ targets:
 @pytest.fixture
 def matrix(tmp_path: Path) -> Path:
     head = extended.MATRIX.partition("targets:\n")[0]
-    return extended.repository(tmp_path / "ours", head + ROW)
+    return extended.create_repository(tmp_path / "ours", head + ROW)
 
 
 def add(matrix: Path, *texts: str, system: tuple[str, ...] = ()) -> list[str]:
-    return edit_row.add(matrix, "ours", [Requirement(text) for text in texts], system)
+    return edit_row.add_to_row(matrix, "ours", [Requirement(text) for text in texts], system)
 
 
 def test_edit_changes_only_added_packages(matrix: Path) -> None:
@@ -59,7 +59,7 @@ def test_carriage_returns_are_kept(matrix: Path) -> None:
     after = matrix.read_bytes()
     assert b"- wandb\r\n" in after
     assert after.count(b"\n") == after.count(b"\r\n") == before.count(b"\n") + 2
-    edit_row.remove(matrix, "ours", ["wandb"], ())
+    edit_row.remove_from_row(matrix, "ours", ["wandb"], ())
     assert matrix.read_bytes() == before
 
 
@@ -77,9 +77,9 @@ def test_second_requirement_replaces_the_first(matrix: Path) -> None:
 def test_additions_can_be_removed(matrix: Path) -> None:
     before = matrix.read_text()
     add(matrix, "wandb", "ray[default]", system=("rsync", "jq"))
-    edit_row.remove(matrix, "ours", ["ray", "Wandb"], ["jq", "rsync"])
+    edit_row.remove_from_row(matrix, "ours", ["ray", "Wandb"], ["jq", "rsync"])
     assert matrix.read_text() == before
-    assert edit_row.remove(matrix, "ours", ["einops", "einx"], []) == [
+    assert edit_row.remove_from_row(matrix, "ours", ["einops", "einx"], []) == [
         "einops>=0.8 removed from ours",
         "einx==0.3.0 removed from ours",
     ]
@@ -88,10 +88,10 @@ def test_additions_can_be_removed(matrix: Path) -> None:
 def test_only_additions_of_the_row_can_be_removed(matrix: Path) -> None:
     before = matrix.read_bytes()
     with pytest.raises(InputError, match=r"torch is not an addition of targets\.ours") as caught:
-        edit_row.remove(matrix, "ours", ["einops", "torch"], [])
+        edit_row.remove_from_row(matrix, "ours", ["einops", "torch"], [])
     assert "the target adds einx" in str(caught.value.hint)
     with pytest.raises(InputError, match="the Debian package rsync is not an addition"):
-        edit_row.remove(matrix, "ours", [], ["rsync"])
+        edit_row.remove_from_row(matrix, "ours", [], ["rsync"])
     assert matrix.read_bytes() == before
 
 
@@ -109,5 +109,5 @@ def test_lists_keep_their_format(matrix: Path, listed: str) -> None:
     matrix.write_text(matrix.read_text().replace("    # the end\n", f"{listed}    # the end\n"))
     add(matrix, system=("rsync",))
     assert listed.rstrip("]\n") in matrix.read_text()
-    edit_row.remove(matrix, "ours", [], ["rsync"])
+    edit_row.remove_from_row(matrix, "ours", [], ["rsync"])
     assert listed in matrix.read_text()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from imgbuild.index.pages import IndexFile
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.engine_torch import build, with_torch
+from imgbuild.resolve.engine_torch import add_engine_torch, newest_build
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.rows import each_row
 
-MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
+MARKERS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64).environment_markers
 METADATA = {
     "vllm==0.9.2": "Requires-Dist: torch==2.7.0",
     "sglang==0.5.2": (
@@ -27,7 +27,7 @@ def demand(text: str, *extras: str) -> PackageDemand:
 
 
 def metadata(pinned: PackageDemand) -> bytes:
-    text = METADATA[f"{pinned.package}=={pinned.pin or NEWEST[pinned.package]}"]
+    text = METADATA[f"{pinned.package}=={pinned.pinned_version or NEWEST[pinned.package]}"]
     return f"Metadata-Version: 2.1\nName: x\n{text}\n".encode()
 
 
@@ -49,13 +49,13 @@ def metadata(pinned: PackageDemand) -> bytes:
     ],
 )
 def test_pinned_engine_determines_torch(demands: list[PackageDemand], torch: str | None) -> None:
-    result = {each.package: each for each in with_torch(demands, MARKERS, metadata)}
+    result = {each.package: each for each in add_engine_torch(demands, MARKERS, metadata)}
     assert (result["torch"].spec if "torch" in result else None) == torch
     assert {each.package for each in demands} <= set(result)
 
 
 def test_torch_of_an_engine_is_not_an_added_package() -> None:
-    (_, torch) = with_torch([demand("vllm ==0.9.2")], MARKERS, metadata)
+    (_, torch) = add_engine_torch([demand("vllm ==0.9.2")], MARKERS, metadata)
     assert not torch.installed
 
 
@@ -87,5 +87,5 @@ def test_torch_of_cuda_release_is_preferred(
     def read(file: IndexFile) -> bytes:
         return f"Metadata-Version: 2.1\nName: torch\nRequires-Dist: {requires[file.url]}\n".encode()
 
-    built = build(map(wheel, versions), read, MARKERS, {cuda})
+    built = newest_build(map(wheel, versions), read, MARKERS, {cuda})
     assert (built and (str(built.version), built.cuda)) == expected

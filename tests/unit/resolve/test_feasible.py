@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.project.model import Place
+from imgbuild.project.model import FilePlace
 from imgbuild.resolve import sdist_code
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
+from imgbuild.resolve.feasible import IndexPages, UnmetDemand, find_obstacles
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import folder_index
 from tests.support.local_index import LocalIndex, sdist_bytes
 
-TAGS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+TAGS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 DAY = datetime.date(2026, 1, 1)
 Pages = Callable[[LocalIndex], IndexPages]
 
@@ -35,7 +35,7 @@ def pages(tmp_path: Path) -> Pages:
 
 def demand(text: str, **more: object) -> PackageDemand:
     name, _, spec = text.partition(" ")
-    return PackageDemand(package=name, spec=spec, places=(Place("a.txt", 2),), **more)  # type: ignore[arg-type]
+    return PackageDemand(package=name, spec=spec, places=(FilePlace("a.txt", 2),), **more)  # type: ignore[arg-type]
 
 
 def sample() -> LocalIndex:
@@ -62,7 +62,7 @@ def test_all_causes_are_listed_together(pages: Pages) -> None:
         demand("mixed ==2.0"),
         demand("deepspeed"),  # an sdist of the matrix
     ]
-    causes = {each.demand: each.cause for each in obstacles(asked, pages(sample()), TAGS)}
+    causes = {each.demand: each.cause for each in find_obstacles(asked, pages(sample()), TAGS)}
     assert causes == {
         "peft==0.20": "version",
         "nosuch": "name",
@@ -74,28 +74,28 @@ def test_all_causes_are_listed_together(pages: Pages) -> None:
 
 
 def test_message_has_location_reason_and_alternative(pages: Pages) -> None:
-    (obstacle,) = obstacles([demand("peft ==0.20")], pages(sample()), TAGS)
+    (obstacle,) = find_obstacles([demand("peft ==0.20")], pages(sample()), TAGS)
     assert str(obstacle) == (
         "a.txt:2: peft==0.20: the index has no such version; it has 0.14.0 to 0.16.0;"
         " nearest: 0.16.0"
     )
-    (obstacle,) = obstacles([demand("old ==1.0")], pages(sample()), TAGS)
+    (obstacle,) = find_obstacles([demand("old ==1.0")], pages(sample()), TAGS)
     assert "no wheel for Python 3.11 and glibc 2.36 among its Linux x86_64 wheels" in str(obstacle)
     assert "Python cp310" in obstacle.reason
 
 
 def test_packages_only_bounded_or_with_a_source_are_not_looked_up(pages: Pages) -> None:
     asked = [demand("nosuch", installed=False), demand("other", source="https://example.org/o.whl")]
-    assert obstacles(asked, pages(LocalIndex()), TAGS) == []
+    assert find_obstacles(asked, pages(LocalIndex()), TAGS) == []
 
 
 def test_reported_obstacles_depend_on_python_version(pages: Pages) -> None:
-    python310 = Tags(python="3.10", glibc="2.36", arch=Arch.X86_64)
-    assert obstacles([demand("old ==1.0")], pages(sample()), python310) == []
+    python310 = WheelTags(python="3.10", glibc="2.36", arch=Arch.X86_64)
+    assert find_obstacles([demand("old ==1.0")], pages(sample()), python310) == []
 
 
 def test_allowed_sdist_meets_a_requirement(pages: Pages) -> None:
-    assert obstacles([demand("pyext")], pages(sample()), TAGS, sdists=["pyext"]) == []
+    assert find_obstacles([demand("pyext")], pages(sample()), TAGS, sdists=["pyext"]) == []
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,14 @@ def test_compiled_code_of_an_sdist_is_detected(
     index.add("a", "a-1.0.tar.gz", sdist_bytes("a", "1.0", files))
     (file,) = pages(index).files("a")
     context = Context.open(root=tmp_path / "cache")
-    assert sdist_code.read(file, context).code == code
-    assert sdist_code.read(file, context).code == code, "from the cache"
+    assert sdist_code.read_sdist_content(file, context).code == code
+    assert sdist_code.read_sdist_content(file, context).code == code, "from the cache"
 
 
 def test_requirement_is_shown_as_written() -> None:
-    obstacle = Obstacle(package="a", demand="a[x]>=2", cause="name", reason="gone", nearest=("1",))
+    obstacle = UnmetDemand(
+        package="a", demand="a[x]>=2", cause="name", reason="gone", nearest=("1",)
+    )
     assert obstacle.text == str(obstacle) == "a[x]>=2: gone; nearest: 1"
 
 
@@ -142,6 +144,6 @@ def test_the_newest_wheel_of_a_range_is_not_yanked(
     newest = {
         spec: str(wheel.version)
         for spec in ("", ">=0.15", "==0.16.0")
-        if (wheel := every.newest(demand(f"peft {spec}"), TAGS)) is not None
+        if (wheel := every.newest_wheel(demand(f"peft {spec}"), TAGS)) is not None
     }
     assert newest == {"": "0.15.0", ">=0.15": "0.15.0", "==0.16.0": "0.16.0"}

@@ -12,10 +12,10 @@ from imgbuild.errors import (
     InputError,
     NothingSelected,
 )
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock import published
 from imgbuild.matrix import project_paths, schema
-from imgbuild.matrix.load import load
+from imgbuild.matrix.load import load_matrix
 from imgbuild.resolve import first_matrix, init
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.resolve.resolve_request import RequestedPackage
@@ -61,7 +61,7 @@ targets:
 
 def test_new_matrix_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    extended.publish(tmp_path / "published/small", extended.published())
+    extended.publish_target(tmp_path / "published/small", extended.published_lock())
     (tmp_path / "train.sh").write_bytes(extended.SCRIPT)
     (tmp_path / "train.sh").chmod(0o755)
     requests = (
@@ -73,16 +73,16 @@ def test_new_matrix_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         name="ours",
         packages=requests,
         system=("rsync", "jq"),
-        files=init.files_of(["train.sh:/opt/team/train.sh"]),
+        files=init.parse_file_pairs(["train.sh:/opt/team/train.sh"]),
     )
-    below = published.read(tmp_path / "published/small", "small")
+    below = published.read_published_target(tmp_path / "published/small", "small")
     origin = "https://example.org/images/small"
-    text = first_matrix.text(
+    text = first_matrix.matrix_text(
         requested, below, "published/small", origin, "registry.example.org/small"
     )
     assert text == GOLDEN
-    init.write(tmp_path / "matrix.yaml", text)
-    assert extended.read(tmp_path / "matrix.yaml").targets["ours"].pins["einx"] == "0.3.0"
+    init.write_matrix(tmp_path / "matrix.yaml", text)
+    assert extended.read_extended(tmp_path / "matrix.yaml").targets["ours"].pins["einx"] == "0.3.0"
 
 
 @each_row(
@@ -93,11 +93,11 @@ def test_names_that_are_not_yaml_strings_are_quoted(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    extended.publish(tmp_path / "published/small", extended.published())
+    extended.publish_target(tmp_path / "published/small", extended.published_lock())
     (tmp_path / name).write_bytes(extended.SCRIPT)
-    files = init.files_of([f"{name}:/opt/x"])
-    below = published.read(tmp_path / "published/small", "small")
-    text = first_matrix.text(
+    files = init.parse_file_pairs([f"{name}:/opt/x"])
+    below = published.read_published_target(tmp_path / "published/small", "small")
+    text = first_matrix.matrix_text(
         WantedExtension(name="ours", summary=name, files=files), below, "published/small", name, ""
     )
     read = yaml.safe_load(text)
@@ -105,16 +105,16 @@ def test_names_that_are_not_yaml_strings_are_quoted(
     assert read["targets"]["ours"]["summary"] == name
     ((there, file),) = read["targets"]["ours"]["files"].items()
     assert (there, file["from"]) == ("/opt/x", name)
-    init.write(tmp_path / "matrix.yaml", text)
+    init.write_matrix(tmp_path / "matrix.yaml", text)
 
 
 def test_empty_sections_have_examples(tmp_path: Path) -> None:
-    extended.publish(tmp_path / "published/small", extended.published())
-    below = published.read(tmp_path / "published/small", "small")
-    text = first_matrix.text(
+    extended.publish_target(tmp_path / "published/small", extended.published_lock())
+    below = published.read_published_target(tmp_path / "published/small", "small")
+    text = first_matrix.matrix_text(
         WantedExtension(name="ours"), below, "published/small", "../project", ""
     )
-    init.write(tmp_path / "matrix.yaml", text)
+    init.write_matrix(tmp_path / "matrix.yaml", text)
     # Each example is valid unchanged.
     taken = [line.replace("    # ", "    ", 1) for line in text.splitlines(keepends=True)]
     rows = "".join(taken[taken.index("    extends: small\n") :])
@@ -125,14 +125,14 @@ def test_empty_sections_have_examples(tmp_path: Path) -> None:
 
 
 def test_invalid_matrix_is_removed(tmp_path: Path) -> None:
-    extended.publish(tmp_path / "published/small", extended.published())
-    below = published.read(tmp_path / "published/small", "small")
+    extended.publish_target(tmp_path / "published/small", extended.published_lock())
+    below = published.read_published_target(tmp_path / "published/small", "small")
     requested = WantedExtension(
         name="ours", packages=(RequestedPackage(package="torch", spec="==2.7.0"),)
     )
-    text = first_matrix.text(requested, below, "published/small", "../project", "")
+    text = first_matrix.matrix_text(requested, below, "published/small", "../project", "")
     with pytest.raises(InputError) as caught:
-        init.write(tmp_path / "matrix.yaml", text)
+        init.write_matrix(tmp_path / "matrix.yaml", text)
     assert "small has torch 2.6.0" in caught.value.problems[0].message
     assert caught.value.problems[0].file == "matrix.yaml (not written)"
     assert caught.value.message == "these options do not result in a valid matrix"
@@ -141,9 +141,11 @@ def test_invalid_matrix_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["images/small", "images", ""])
 def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> None:
-    extended.publish(tmp_path / "project/images/small", extended.published())
+    extended.publish_target(tmp_path / "project/images/small", extended.published_lock())
     copy = tmp_path / "copy"
-    below = init.copied(str(tmp_path / "project" / place), "small", copy, Http())
+    below = init.copy_published_target(
+        str(tmp_path / "project" / place), "small", copy, HttpClient()
+    )
     assert below.name == "small"
     for name in (published.LOCK, published.DIGESTS_FILE):
         original = tmp_path / "project/images/small" / name
@@ -152,16 +154,18 @@ def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> N
 
 def test_location_without_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no lock\.json and digests\.json of small"):
-        init.copied(str(tmp_path), "small", tmp_path / "copy", Http())
+        init.copy_published_target(str(tmp_path), "small", tmp_path / "copy", HttpClient())
 
 
 def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
-    extended.publish(tmp_path / "project/images/small", extended.published())
+    extended.publish_target(tmp_path / "project/images/small", extended.published_lock())
     path, place = tmp_path / "ours/matrix.yaml", str(tmp_path / "project")
 
     def _begin(*requests: RequestedPackage) -> None:
         requested = WantedExtension(name="ours", packages=requests)
-        init.begin(path, requested, extends="small", place=place, image="", http=Http())
+        init.begin_matrix(
+            path, requested, extends="small", place=place, image="", http=HttpClient()
+        )
 
     with pytest.raises(InputError):
         _begin(RequestedPackage(package="torch", spec="==2.7.0"))
@@ -179,28 +183,32 @@ def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
 
 
 def test_unreadable_copy_does_not_replace_the_existing_copy(tmp_path: Path) -> None:
-    path = extended.repository(tmp_path / "ours")
+    path = extended.create_repository(tmp_path / "ours")
     before = (path.parent / "published/small/lock.json").read_bytes()
-    extended.publish(tmp_path / "project", extended.published())
+    extended.publish_target(tmp_path / "project", extended.published_lock())
     (tmp_path / "project/lock.json").write_bytes(before.replace(b'"small"', b'"other"'))
     with pytest.raises(InputError, match=r"project/lock\.json is the lock of other") as caught:
-        init.refresh(path, Http())
+        init.refresh_targets(path, HttpClient())
     assert "another target or release" in (caught.value.hint or "")
     assert (path.parent / "published/small/lock.json").read_bytes() == before
 
 
 def test_copy_is_refreshed_from_its_source(tmp_path: Path) -> None:
-    path = extended.repository(tmp_path / "ours")
-    extended.publish(tmp_path / "project", extended.published())
-    (same,) = init.refresh(path, Http())
+    path = extended.create_repository(tmp_path / "ours")
+    extended.publish_target(tmp_path / "project", extended.published_lock())
+    (same,) = init.refresh_targets(path, HttpClient())
     assert same.before == same.after
-    extended.publish(tmp_path / "project", extended.published(samples.wheel("new")))
-    (other,) = init.refresh(path, Http())
+    extended.publish_target(tmp_path / "project", extended.published_lock(samples.wheel("new")))
+    (other,) = init.refresh_targets(path, HttpClient())
     assert (other.target, other.before) == ("small", same.after)
-    assert other.after == extended.below(extended.read(path)).digest != other.before
+    assert (
+        other.after
+        == extended.published_target(extended.read_extended(path)).digest
+        != other.before
+    )
     path.write_text(extended.MATRIX.replace("    from: ../project\n", ""), encoding="utf-8")
     with pytest.raises(InputError, match=r"has no source \(`from`\)"):
-        init.refresh(path, Http())
+        init.refresh_targets(path, HttpClient())
 
 
 @each_row(
@@ -222,7 +230,7 @@ def test_file_arguments_are_parsed(word: str, message: str, tmp_path: Path, monk
     (tmp_path / "train.sh").touch()
     (folder / "linked.sh").symlink_to("../train.sh")
     with pytest.raises(InputError, match=message):
-        init.files_of([word])
+        init.parse_file_pairs([word])
 
 
 def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeypatch) -> None:
@@ -235,7 +243,7 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
         f"{tmp_path}/ours/a/train.sh",
         "../ours/a/train.sh",
     ):
-        copied_files = init.files_of([f"{here}:/opt/train.sh"])
+        copied_files = init.parse_file_pairs([f"{here}:/opt/train.sh"])
         assert [(str(path), there) for path, there in copied_files] == [
             ("a/train.sh", "/opt/train.sh")
         ]
@@ -245,7 +253,7 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
     (tmp_path / "other/a/train.sh").touch()
     (tmp_path / "ours/link").symlink_to("../other/b")
     with pytest.raises(InputError, match="is outside this folder"):
-        init.files_of(["link/../a/train.sh:/opt/train.sh"])
+        init.parse_file_pairs(["link/../a/train.sh:/opt/train.sh"])
 
 
 # -- from the catalogue
@@ -253,40 +261,46 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
 
 def test_target_of_catalogue_needs_no_location(tmp_path: Path) -> None:
     requested = WantedExtension(name="ours")
-    below = init.begin(
-        tmp_path / "matrix.yaml", requested, extends=TARGET, place=init.INSTALLED, image="",
-        http=Http(offline=True),
+    below = init.begin_matrix(
+        tmp_path / "matrix.yaml", requested, extends=TARGET, place=init.CATALOGUE_PLACE, image="",
+        http=HttpClient(offline=True),
     )  # fmt: skip
     assert below.folder == tmp_path / ".imgbuild/published" / TARGET
-    assert published.published(tmp_path / "matrix.yaml")[TARGET].origin == "catalogue"
+    assert published.published_sources(tmp_path / "matrix.yaml")[TARGET].origin == "catalogue"
     (below.folder / "lock.json").unlink()
-    (renewed,) = init.refresh(tmp_path / "matrix.yaml", Http(offline=True))
+    (renewed,) = init.refresh_targets(tmp_path / "matrix.yaml", HttpClient(offline=True))
     assert renewed.before == renewed.after == below.digest
     with pytest.raises(NothingSelected) as caught:
-        init.require_target(project_paths.catalogue(), f"{TARGET}m")
+        init.require_target(project_paths.catalogue_project(), f"{TARGET}m")
     assert f"did you mean {TARGET}? " in str(caught.value.hint)
 
 
 def test_best_tested_target_is_recommended(tmp_path: Path) -> None:
-    sample = inprocess_project.make(tmp_path)
+    sample = inprocess_project.write_project(tmp_path)
     names, arch = {UNLOCKED: "", TARGET: ""}, Arch.X86_64
-    inprocess_project.lock_target(tmp_path, load(sample.matrix), UNLOCKED, sample.wheels, [arch])
-    local_project = project_paths.find(tmp_path)
-    assert init.recommended(local_project, names, arch) == UNLOCKED  # none is tested: the first one
+    inprocess_project.lock_target(
+        tmp_path, load_matrix(sample.matrix), UNLOCKED, sample.wheels, [arch]
+    )
+    local_project = project_paths.find_project(tmp_path)
+    assert (
+        init.recommended_target(local_project, names, arch) == UNLOCKED
+    )  # none is tested: the first one
     image_runs = reports.image_runs(smoke_records.answer_file(sample))
-    recording.record(local_project, image_runs, Store.open())
-    assert init.recommended(local_project, names, arch) == TARGET
-    assert init.recommended(local_project, {UNLOCKED: "verl", TARGET: ""}, arch) == UNLOCKED
-    assert init.recommended(local_project, {UNLOCKED: "verl", TARGET: "vllm"}, arch) == TARGET
+    recording.record_runs(local_project, image_runs, Store.open())
+    assert init.recommended_target(local_project, names, arch) == TARGET
+    assert init.recommended_target(local_project, {UNLOCKED: "verl", TARGET: ""}, arch) == UNLOCKED
+    assert (
+        init.recommended_target(local_project, {UNLOCKED: "verl", TARGET: "vllm"}, arch) == TARGET
+    )
     with pytest.raises(NothingSelected, match="is locked for arm64"):
-        init.recommended(local_project, names, Arch.ARM64)
+        init.recommended_target(local_project, names, Arch.ARM64)
 
 
 def test_files_beside_the_matrix_are_written_once(tmp_path: Path) -> None:
     inner = tmp_path / ".imgbuild"
     wrote = [inner / "matrix.schema.json", inner / ".gitignore"]
     assert init.write_editor_files(tmp_path) == wrote
-    assert (inner / "matrix.schema.json").read_bytes() == schema.published_extension()
+    assert (inner / "matrix.schema.json").read_bytes() == schema.extension_schema_bytes()
     (inner / ".gitignore").write_text("/data/\n")
     assert init.write_editor_files(tmp_path) == []
     assert (inner / ".gitignore").read_text() == "/data/\n"
@@ -299,29 +313,29 @@ def test_files_beside_the_matrix_are_written_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lock", ["../other", "/tmp/other", "published/../../other"])
 def test_a_copy_outside_of_the_repository_is_refused(tmp_path: Path, lock: str) -> None:
     """Otherwise, `init --refresh` would write outside of the checkout."""
-    extended.publish(tmp_path / "project/images/small", extended.published())
+    extended.publish_target(tmp_path / "project/images/small", extended.published_lock())
     text = extended.MATRIX.replace("published/small", lock)
-    path = extended.repository(tmp_path / "ours", text)
+    path = extended.create_repository(tmp_path / "ours", text)
     with pytest.raises(InputError) as caught:
-        init.refresh(path, Http(offline=True))
+        init.refresh_targets(path, HttpClient(offline=True))
     (problem,) = caught.value.problems
     assert problem.path == "published.small.lock"
     assert lock in str(problem)
     assert not (tmp_path / "other").exists()
     with pytest.raises(InputError):
-        published.load(path)
+        published.load_matrix(path)
 
 
 @pytest.mark.parametrize("part", ["published", "published/small", "published/small/lock.json"])
 def test_a_copy_is_not_written_through_a_link(tmp_path: Path, part: str) -> None:
-    other = extended.published(samples.wheel("new"))
-    extended.publish(tmp_path / "project/images/small", other)
-    path = extended.repository(tmp_path / "ours", extended.MATRIX)
+    other = extended.published_lock(samples.wheel("new"))
+    extended.publish_target(tmp_path / "project/images/small", other)
+    path = extended.create_repository(tmp_path / "ours", extended.MATRIX)
     (path.parent / part).rename(tmp_path / "moved")
     (path.parent / part).symlink_to(tmp_path / "moved")
     before = {file: file.read_bytes() for file in tmp_path.rglob("*.json") if file.is_file()}
     with pytest.raises(InputError, match="it is a symbolic link"):
-        init.refresh(path, Http(offline=True))
+        init.refresh_targets(path, HttpClient(offline=True))
     assert {file: file.read_bytes() for file in before} == before
 
 
@@ -335,7 +349,7 @@ def test_name_defaults_to_current_folder(
 ) -> None:
     (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / folder)
-    assert init.name_for(str(Path.cwd()) if word == "absolute" else word) == name
+    assert init.target_name_for(str(Path.cwd()) if word == "absolute" else word) == name
     init.require_name(name)
 
 
@@ -345,12 +359,12 @@ def test_other_folder_is_refused_with_the_commands_to_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
-        init.name_for(word)
+        init.target_name_for(word)
     assert f"{word} is another folder" in caught.value.message
     assert "&& imgbuild init " in str(caught.value.hint)
 
 
 def test_a_valid_name_is_used_unchanged() -> None:
-    assert init.name_for("my-image.2") == "my-image.2"
+    assert init.target_name_for("my-image.2") == "my-image.2"
     with pytest.raises(InputError, match="invalid name for an image: My Image"):
-        init.name_for("My Image")
+        init.target_name_for("My Image")

@@ -27,12 +27,12 @@ def project(tmp_path: Path) -> Project:
 
 
 def request(*wants: str, **more: object) -> ResolveRequest:
-    requests, _ = resolve_request.read(wants, [], {})
+    requests, _ = resolve_request.parse_requests(wants, [], {})
     return msgspec.structs.replace(ResolveRequest(requests=requests, arches=(Arch.X86_64,)), **more)
 
 
 def test_target_lists_versions_in_the_order_of_the_request(project: Project) -> None:
-    (locked_target,) = locked.satisfying(
+    (locked_target,) = locked.satisfying_targets(
         request("trl>=0.18", "torch==2.6.0"), project, samples.matrix()
     )
     assert (locked_target.target, locked_target.cuda, locked_target.tested) == ("small", "12.4", "")
@@ -55,12 +55,12 @@ def test_target_lists_versions_in_the_order_of_the_request(project: Project) -> 
 def test_unsatisfied_requests_list_no_target(
     project: Project, wants: tuple[str, ...], more: dict[str, object]
 ) -> None:
-    assert locked.satisfying(request(*wants, **more), project, samples.matrix()) == ()
+    assert locked.satisfying_targets(request(*wants, **more), project, samples.matrix()) == ()
 
 
 def test_target_with_a_stale_lock_is_not_listed(project: Project) -> None:
     changed = samples.matrix(pins={"torch": "2.7.0"})
-    assert locked.satisfying(request("trl"), project, changed) == ()
+    assert locked.satisfying_targets(request("trl"), project, changed) == ()
 
 
 def test_a_retired_target_comes_after_the_others(project: Project) -> None:
@@ -73,18 +73,18 @@ def test_a_retired_target_comes_after_the_others(project: Project) -> None:
         both = {**matrix.targets, "older": other}
         matrix = msgspec.structs.replace(matrix, targets=both)
         path.write_bytes(codec.encode(lock_file.make_lock(matrix, "older", lock.arch)))
-        locked_targets = locked.satisfying(request("trl"), project, matrix)
+        locked_targets = locked.satisfying_targets(request("trl"), project, matrix)
         assert [locked_target.target for locked_target in locked_targets] == order
 
 
 def test_similar_package_name_is_suggested(project: Project) -> None:
     matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8.5"})
-    assert locked.similar(request("vlm", "torhc", "trll"), project, matrix) == {
+    assert locked.similar_packages(request("vlm", "torhc", "trll"), project, matrix) == {
         "torhc": "torch",
         "trll": "trl",  # which the lock has, and the matrix does not name
         "vlm": "vllm",
     }
-    assert locked.similar(request("vllm", "trl", "wandb"), project, matrix) == {}
+    assert locked.similar_packages(request("vllm", "trl", "wandb"), project, matrix) == {}
 
 
 def test_nearest_target_differs_in_the_version_of_one_package(project: Project) -> None:

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.remote_wheel import metadata
+from imgbuild.http.client import HttpClient
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve import conflict, preferences
 from imgbuild.resolve.conflict import PackageFacts
 from imgbuild.resolve.first_solve import FirstSolve, LearnedMemory
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.local_index import LocalIndex
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 LEARNED = Constraint(package="tool", versions=">=1", needs="engine>=0.1", check="imports")
 
@@ -37,16 +37,18 @@ def facts(tmp_path: Path) -> Iterator[PackageFacts]:
         lines = [f'engine{spec}; extra == "engine"', 'other>=9; extra == "dev"']
         index.wheel("tool", version, [*lines, 'engine>=9; extra == "dev"'])
     index.wheel("tool", "4.0")
-    http, store = Http(attempts=1), Store.open(tmp_path / "cache")
-    with serve(Site(files=index.site_files())) as site:
+    http, store = HttpClient(attempts=1), Store.open(tmp_path / "cache")
+    with serve_site(FileSite(files=index.site_files())) as site:
         place = IndexAddress(name="pypi", address=site.url("simple"))
-        rules = Rules(
+        rules = FileRules(
             as_of=datetime.date(2030, 1, 1),
-            tags=Tags(python="3.11", glibc="2.36", arch=Arch.X86_64),
+            tags=WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64),
             pins={},
         )
-        catalogue = Catalogue(Indexes({"pypi": place}, {}, "pypi", http), rules, http, store)
-        yield PackageFacts(catalogue, lambda file: metadata(file, http, store), (), ())
+        catalogue = FileCatalogue(
+            IndexLookup({"pypi": place}, {}, "pypi", http), rules, http, store
+        )
+        yield PackageFacts(catalogue, lambda file: read_wheel_metadata(file, http, store), (), ())
 
 
 @pytest.mark.parametrize(
@@ -54,26 +56,26 @@ def facts(tmp_path: Path) -> Iterator[PackageFacts]:
     [("0.9", []), ("1.0", []), ("2.0", [("tool", "engine")]), ("4.0", [])],
 )
 def test_versions_outside_range_of_extra_are_violations(
-    facts: PackageFacts, tool: str, pairs: list[preferences.Pair]
+    facts: PackageFacts, tool: str, pairs: list[preferences.PackagePair]
 ) -> None:
     versions = {"tool": tool, "engine": "1.0", "other": "1.0"}
-    assert list(preferences.violated(facts, versions)) == pairs
-    assert list(preferences.violated(facts, {"tool": tool, "other": "1.0"})) == []
+    assert list(preferences.violated_pairs(facts, versions)) == pairs
+    assert list(preferences.violated_pairs(facts, {"tool": tool, "other": "1.0"})) == []
 
 
 def test_constraints_cover_all_versions_that_can_be_selected(facts: PackageFacts) -> None:
-    constraints = preferences.constraints_of(facts, ("tool", "engine"), "")
+    constraints = preferences.pair_constraints(facts, ("tool", "engine"), "")
     assert [(constraint.versions, constraint.needs) for constraint in constraints] == [
         ("==0.9", "engine<0"),  # it does not support the engine
         (">=1.0,<=1.1", "engine<2,>=0.5"),
         (">=2.0,<=3.0", "engine>=2"),
     ]
-    assert {constraint.check for constraint in constraints} == {preferences.EXTRA}
-    pinned = preferences.constraints_of(facts, ("tool", "engine"), "==3.0")
+    assert {constraint.check for constraint in constraints} == {preferences.EXTRA_KIND}
+    pinned = preferences.pair_constraints(facts, ("tool", "engine"), "==3.0")
     assert [(constraint.versions, constraint.needs) for constraint in pinned] == [
         ("==3.0", "engine>=2")
     ]
-    assert preferences.constraints_of(facts, ("tool", "other"), "") == ()
+    assert preferences.pair_constraints(facts, ("tool", "other"), "") == ()
 
 
 def test_dropped_version_range_is_not_added_again(
@@ -84,16 +86,16 @@ def test_dropped_version_range_is_not_added_again(
     first = FirstSolve(
         chosen=(),
         facts=facts,
-        demands=(conflict.demand("tool", ">=1"), conflict.demand("engine", "==1.0")),
+        demands=(conflict.user_demand("tool", ">=1"), conflict.user_demand("engine", "==1.0")),
         torch=None,
         cuda="12.4",
     )
-    assert memory.prefer(first, versions)
+    assert memory.add_preferences(first, versions)
     assert memory.learned_constraints[0] == LEARNED
     learned = [constraint.needs for constraint in memory.learned_constraints[1:]]
     assert learned == ["engine<2,>=0.5", "engine>=2"]
-    assert not memory.prefer(first, versions)
-    assert memory.give_up()
+    assert not memory.add_preferences(first, versions)
+    assert memory.remove_last_preference()
     assert memory.learned_constraints == (LEARNED,)
-    assert not memory.prefer(first, versions)
-    assert not memory.give_up()
+    assert not memory.add_preferences(first, versions)
+    assert not memory.remove_last_preference()

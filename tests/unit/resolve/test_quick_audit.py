@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.report import Relation
-from imgbuild.resolve.quick_audit import QuickAudit, audit_requested, evidence_of, widened
+from imgbuild.report import ConflictRelation
+from imgbuild.resolve.quick_audit import (
+    QuickAudit,
+    audit_requested,
+    find_evidence,
+    widen_constraints,
+)
 from imgbuild.system.console import console
 from tests.support import release_index
 from tests.support.local_index import LocalIndex
@@ -37,10 +42,10 @@ ASKING = {"vllm/__init__.py": "", "vllm/use.py": CALLS}
 def index() -> LocalIndex:
     """An index of four releases of vllm, two of which make the calls, and two of transformers."""
     local_index = LocalIndex()
-    release_index.publish(local_index, "transformers", {"1.0": {**OTHER, CONFIGS: BEFORE}})
-    release_index.publish(local_index, "transformers", {"2.0": {**OTHER, CONFIGS: AFTER}})
+    release_index.publish_releases(local_index, "transformers", {"1.0": {**OTHER, CONFIGS: BEFORE}})
+    release_index.publish_releases(local_index, "transformers", {"2.0": {**OTHER, CONFIGS: AFTER}})
     versions = {"0.1": SILENT, "0.2": ASKING, "0.3": ASKING, "0.4": SILENT}
-    release_index.publish(local_index, "vllm", versions)
+    release_index.publish_releases(local_index, "vllm", versions)
     return local_index
 
 
@@ -66,21 +71,21 @@ def entry(
 
 
 ENTRIES = [
-    (entry("transformers.make(size)"), Relation.KEYWORD),
-    (entry("transformers.build(size)", line=5), Relation.ARGUMENT),
-    (entry("transformers.make(1)", line=6), Relation.ARGUMENT),
-    (entry("transformers.AutoConfig.register(aimv2)", line=7), Relation.REGISTERED),
-    (entry("transformers.make", line=4), Relation.ATTRIBUTE),
-    (entry("transformers:make", line=4), Relation.NAME),
-    (entry("transformers:AutoConfig", check="imports", line=3), Relation.NAME),
-    (entry("transformers", check="imports", line=2), Relation.MODULE),
+    (entry("transformers.make(size)"), ConflictRelation.KEYWORD),
+    (entry("transformers.build(size)", line=5), ConflictRelation.ARGUMENT),
+    (entry("transformers.make(1)", line=6), ConflictRelation.ARGUMENT),
+    (entry("transformers.AutoConfig.register(aimv2)", line=7), ConflictRelation.REGISTERED),
+    (entry("transformers.make", line=4), ConflictRelation.ATTRIBUTE),
+    (entry("transformers:make", line=4), ConflictRelation.NAME),
+    (entry("transformers:AutoConfig", check="imports", line=3), ConflictRelation.NAME),
+    (entry("transformers", check="imports", line=2), ConflictRelation.MODULE),
 ]
 
 
 @each_row(("constraint", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
 def test_learned_constraint_has_evidence(tmp_path, constraint, relation):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
-        evidence = evidence_of(constraint, release_catalogue)
+        evidence = find_evidence(constraint, release_catalogue)
     assert evidence is not None
     assert evidence.relation is relation
     assert (evidence.package, evidence.version, evidence.subject) == (
@@ -108,7 +113,7 @@ def test_learned_constraint_has_evidence(tmp_path, constraint, relation):
 )
 def test_constraint_whose_cause_cannot_be_located_has_no_evidence(tmp_path, constraint):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
-        assert evidence_of(constraint, release_catalogue) is None
+        assert find_evidence(constraint, release_catalogue) is None
 
 
 TRL = {"trl/__init__.py": "from vllm import Gone\n\nclass GRPOTrainer: ...\n"}
@@ -119,16 +124,16 @@ STARRED = {"vllm/__init__.py": "from transformers import *\n\nclass LLM: ...\n"}
 def looked(folder, *packages):
     """The result of `audit_requested` for `packages` at 1.0, three of which are on the index."""
     local_index = LocalIndex()
-    release_index.publish(local_index, "trl", {"1.0": TRL})
-    release_index.publish(
+    release_index.publish_releases(local_index, "trl", {"1.0": TRL})
+    release_index.publish_releases(
         local_index, "vllm", {"1.0": STARRED if "transformers" in packages else VLLM}
     )
-    release_index.publish(
+    release_index.publish_releases(
         local_index, "transformers", {"1.0": {"transformers/__init__.py": "VALUE = 1\n"}}
     )
     with release_index.release_catalogue(folder, local_index) as (release_catalogue, _):
         versions = dict.fromkeys(packages, "1.0")
-        context = Context(release_catalogue.store, Http(attempts=1), console)
+        context = Context(release_catalogue.store, HttpClient(attempts=1), console)
         return audit_requested(release_catalogue.catalogue, versions, (), context)
 
 
@@ -158,15 +163,15 @@ def test_fewer_than_two_packages_are_not_read(tmp_path, packages):
 @each_row("constraint", [entry for entry, _ in ENTRIES[:4]], ids=lambda entry: entry.name)
 def test_learned_constraint_covers_all_releases_with_the_same_call(tmp_path, constraint):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
-        http = Http(attempts=1)
-        wide = widened(
+        http = HttpClient(attempts=1)
+        wide = widen_constraints(
             [constraint],
             {"vllm"},
             release_catalogue.catalogue,
             Context(release_catalogue.store, http),
         )
         assert [entry.versions for entry in wide] == [">=0.2,<=0.3"]
-        assert widened(
+        assert widen_constraints(
             [constraint],
             {"trl"},
             release_catalogue.catalogue,

@@ -6,18 +6,18 @@ import datetime
 from pathlib import Path
 
 from imgbuild.cache.context import Context
-from imgbuild.project.model import Place
+from imgbuild.project.model import FilePlace
 from imgbuild.resolve.choose import LockedFacts
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages
 from imgbuild.resolve.range_conflicts import range_conflicts
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import folder_index
 from tests.support.local_index import LocalIndex
 from tests.support.rows import each_row
 
-TAGS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+TAGS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 FACTS = LockedFacts(
     target="row", arch=Arch.X86_64, versions={"six": "1.17.0"}, python="3.11", cuda="12.4",
     as_of="2026-01-01",
@@ -52,6 +52,6 @@ def test_dependencies_of_an_addition_are_examined(
     matrix = folder_index.catalogue_with(index, tmp_path / "index")
     context = Context.open(root=tmp_path / "cache")
     pages = IndexPages(matrix, context, datetime.date(2026, 1, 1))
-    added = [PackageDemand(package="metrics", places=(Place("a.txt", 2),))]
+    added = [PackageDemand(package="metrics", places=(FilePlace("a.txt", 2),))]
     changes = range_conflicts(added, FACTS, pages, TAGS)
     assert [str(each) for each in changes] == expected

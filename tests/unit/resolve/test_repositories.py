@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError
-from imgbuild.resolve.repositories import refusal
+from imgbuild.resolve.repositories import refusal_error
 
 GONE = FetchFailed("a.txt:1: tool: git cannot fetch it", hint="git ls-remote it")
 OTHER = FetchFailed("a.txt:2: kit: git cannot fetch it", hint="git ls-remote kit")
@@ -16,11 +16,11 @@ BROKEN = InputError("a.txt:3: no such revision", hint="specify another")
     ("errors", "code"), [([GONE, OTHER], 7), ([GONE, BROKEN], 7), ([BROKEN, BROKEN], 2)]
 )
 def test_all_errors_are_raised_together(errors: list[ImgbuildError], code: int) -> None:
-    error = refusal(errors)
+    error = refusal_error(errors)
     assert error.exit_code == code
     assert all(f"\n  {each.message}" in error.message for each in errors)
     assert error.hint == errors[0].hint
 
 
 def test_single_error_is_raised_unchanged() -> None:
-    assert refusal([BROKEN]) is BROKEN
+    assert refusal_error([BROKEN]) is BROKEN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from imgbuild.resolve import source_only
-from imgbuild.resolve.imports import ImportSite, sites
+from imgbuild.resolve.imports import ImportSite, import_sites
 from imgbuild.resolve.source_only import WheelNeeds
 from tests.support.rows import each_row
 
@@ -50,12 +50,12 @@ def test_file_name_of_the_missing_wheel_is_given(
     ],
 )
 def test_abi_of_torch_depends_on_its_version(torch: str, cuda: str, machine: str, abi: str) -> None:
-    assert WheelNeeds(python="3.11", cuda=cuda, torch=torch, machine=machine).abi == abi
+    assert WheelNeeds(python="3.11", cuda=cuda, torch=torch, machine=machine).abi_name == abi
 
 
 def test_remedies_are_in_order() -> None:
     needs = WheelNeeds(python="3.11", cuda="12.4", torch="2.6.0", machine="x86_64")
-    advice = source_only.advice(
+    advice = source_only.build_advice(
         "flash-attn",
         "2.7.4.post1",
         needs,
@@ -66,13 +66,13 @@ def test_remedies_are_in_order() -> None:
         "the index has no wheel for Python 3.11, torch 2.6.0 and CUDA 12.4, only source that"
         " compiles CUDA code"
     )
-    starts = [line.partition(":")[0] for line in advice.remedies]
+    starts = [line.partition(":")[0] for line in advice.remedy_lines]
     assert starts[:3] == ["the URL of a wheel", "a target that has it", "needed by a.py"]
     assert set(starts[3:]) == {"without it"}
-    assert any("sdpa" in line for line in advice.remedies)
-    nobody = source_only.advice("apex", "0.1", needs, unfit="the wheel is for Python cp310")
+    assert any("sdpa" in line for line in advice.remedy_lines)
+    nobody = source_only.build_advice("apex", "0.1", needs, unfit="the wheel is for Python cp310")
     assert nobody.reason == f"the wheel is for Python cp310, and {advice.reason}"
-    assert "no Python file of the project imports it" in nobody.remedies
+    assert "no Python file of the project imports it" in nobody.remedy_lines
 
 
 def test_location_of_the_torch_import_is_found(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_location_of_the_torch_import_is_found(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert sites(tmp_path, frozenset({"flash_attn", "apex"})) == {
+    assert import_sites(tmp_path, frozenset({"flash_attn", "apex"})) == {
         "flash_attn": (
             ImportSite(file="src/model.py", line=2, guarded=True),
             ImportSite(file="src/model.py", line=4, guarded=True),

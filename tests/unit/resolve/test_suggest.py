@@ -13,15 +13,20 @@ def test_target_meeting_most_requests_is_nearest():
     other = msgspec.structs.replace(target, pins={"torch": "2.7.0", "vllm": "0.9"}, cuda="12.6")
     far = msgspec.structs.replace(other, indexes={"torch": "pytorch"})
     matrix = msgspec.structs.replace(matrix, targets={"small": target, "far": far, "other": other})
-    requests = [conflict.demand("vllm", "==0.9"), conflict.demand("torch", "==2.6.0")]
-    assert suggest.targets(matrix, requests, "12.6", Arch.X86_64) == (
+    requests = [conflict.user_demand("vllm", "==0.9"), conflict.user_demand("torch", "==2.6.0")]
+    assert suggest.nearest_targets(matrix, requests, "12.6", Arch.X86_64) == (
         "the target other on x86_64: CUDA 12.6, torch 2.7.0, vllm 0.9",
     )
-    assert suggest.targets(matrix, requests, "12.6", Arch.ARM64) == ()
-    assert suggest.targets(matrix, [conflict.demand("absent", "")], "12.6", Arch.X86_64) == ()
+    assert suggest.nearest_targets(matrix, requests, "12.6", Arch.ARM64) == ()
+    assert (
+        suggest.nearest_targets(matrix, [conflict.user_demand("absent", "")], "12.6", Arch.X86_64)
+        == ()
+    )
     many = {f"package-{number}": "1.0" for number in range(10)}
     matrix = msgspec.structs.replace(
         matrix, targets={"many": msgspec.structs.replace(target, pins=many)}
     )
-    (suggestion,) = suggest.targets(matrix, [conflict.demand("package-1", "")], None, Arch.X86_64)
+    (suggestion,) = suggest.nearest_targets(
+        matrix, [conflict.user_demand("package-1", "")], None, Arch.X86_64
+    )
     assert suggestion.endswith("package-7 1.0, 2 more")

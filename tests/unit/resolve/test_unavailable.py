@@ -6,19 +6,19 @@ import datetime
 from pathlib import Path
 
 from imgbuild.cache.context import Context
-from imgbuild.project.model import DeclaredName, Place
+from imgbuild.project.model import DeclaredName, FilePlace
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.engine_torch import without_toolkit
+from imgbuild.resolve.engine_torch import missing_toolkit_obstacles
 from imgbuild.resolve.feasible import IndexPages
-from imgbuild.resolve.unavailable import VERSIONS, unavailable
+from imgbuild.resolve.unavailable import VERSIONS, unavailable_demands
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import folder_index
 from tests.support.local_index import LocalIndex, sdist_bytes
 from tests.support.rows import each_row
 
-TAGS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
-SITE = Place("a.txt", 2)
+TAGS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+SITE = FilePlace("a.txt", 2)
 COMPILER = "only an sdist that requires a compiler exists; specify the URL of a wheel"
 EMPTY = "only a placeholder sdist without a module exists; specify the URL of a wheel"
 
@@ -67,7 +67,7 @@ def test_package_whose_versions_all_require_missing_packages_is_reported(
     ):
         index.add(name, f"{name}-0.1.tar.gz", sdist_bytes(name, "0.1", files))
     demand = PackageDemand(package="engine", spec=spec, places=(SITE,))
-    found = unavailable([demand], {"present"}, {"held"}, pages_of(index, tmp_path), TAGS)
+    found = unavailable_demands([demand], {"present"}, {"held"}, pages_of(index, tmp_path), TAGS)
     wanted = [f"a.txt:2: {demand}: requires {reason}"] if reason else []
     assert [str(each).partition("; nearest")[0] for each in found] == wanted
 
@@ -79,19 +79,19 @@ def test_torch_for_a_cuda_release_without_toolkit_is_reported(tmp_path: Path) ->
         index.wheel("torch", version, [f"nvidia-cuda-runtime-cu12=={cuda}"])
     pages = pages_of(index, tmp_path)
     torch = PackageDemand(package="torch", spec="==2.0.1", places=(SITE,))
-    (pinned,) = without_toolkit(torch, "11.7", "", (), pages, TAGS)
+    (pinned,) = missing_toolkit_obstacles(torch, "11.7", "", (), pages, TAGS)
     assert str(pinned) == (
         "a.txt:2: torch==2.0.1: it is built for CUDA 11.7, of which the index has no cuda-toolkit;"
         " nearest: 2.1.0"
     )
-    named = (DeclaredName(name="11.6", place=Place("Dockerfile", 1)),)
-    (image,) = without_toolkit(None, "12.1", "11.6", named, pages, TAGS)
+    named = (DeclaredName(name="11.6", place=FilePlace("Dockerfile", 1)),)
+    (image,) = missing_toolkit_obstacles(None, "12.1", "11.6", named, pages, TAGS)
     assert str(image).startswith("Dockerfile:1: CUDA 11.6: a release of which the index has no")
-    assert not without_toolkit(torch, "12.1", "12.1", named, pages, TAGS)
+    assert not missing_toolkit_obstacles(torch, "12.1", "12.1", named, pages, TAGS)
     index.wheel("cuda-toolkit", "11.8.0")
     pages = pages_of(index, tmp_path / "with 11.8")
     local = (DeclaredName(name="11.8", place=SITE),)
-    (other,) = without_toolkit(torch, "12.1", "11.8", local, pages, TAGS)
+    (other,) = missing_toolkit_obstacles(torch, "12.1", "11.8", local, pages, TAGS)
     assert str(other) == (
         "a.txt:2: torch==2.0.1: the index has it for CUDA 12.1, not for CUDA 11.8 (a.txt:2)"
     )

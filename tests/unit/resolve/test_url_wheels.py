@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from imgbuild.project.model import Place
+from imgbuild.project.model import FilePlace
 from imgbuild.resolve import url_wheels
 from imgbuild.resolve.choose import LockedFacts
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.rows import each_row
 
 FOLDER = "https://host.example/releases"
 
 
-def tags(python: str) -> Tags:
-    return Tags(python=python, glibc="2.36", arch=Arch.X86_64)
+def tags(python: str) -> WheelTags:
+    return WheelTags(python=python, glibc="2.36", arch=Arch.X86_64)
 
 
 def wheel(local: str, python: str, machine: str = "x86_64") -> PackageDemand:
     name = f"flash_attn-2.7.4.post1{local}-{python}-linux_{machine}.whl"
     source = f"{FOLDER}/{name.replace('+', '%2B')}"
-    return PackageDemand(package="flash-attn", source=source, places=(Place("a.txt", 3),))
+    return PackageDemand(package="flash-attn", source=source, places=(FilePlace("a.txt", 3),))
 
 
 def nearest(*demands: PackageDemand) -> set[str]:
@@ -36,7 +36,7 @@ def nearest(*demands: PackageDemand) -> set[str]:
         for python in ("3.11", "3.13")
         for torch in ("2.6.0", "2.8.0")
     ]
-    return {each.target for each in url_wheels.nearest(facts, lambda _: demands, tags)}
+    return {each.target for each in url_wheels.most_compatible(facts, lambda _: demands, tags)}
 
 
 @each_row(
@@ -63,7 +63,7 @@ def test_a_wheel_for_another_python_or_machine_is_named_with_its_location() -> N
     local = "+cu12torch2.6cxx11abiFALSE"
     fitting = wheel(local, "cp311-cp311")
     other, arm = wheel(local, "cp312-cp312"), wheel(local, "cp311-cp311", "aarch64")
-    python, machine = url_wheels.unfit([fitting, other, arm], tags("3.11"))
+    python, machine = url_wheels.unfit_wheels([fitting, other, arm], tags("3.11"))
     assert (python.cause, python.version) == ("python", "2.7.4.post1")
     assert str(python).startswith(f"a.txt:3: flash-attn @ {FOLDER}/")
     assert str(python).endswith("the wheel is for Linux x86_64, Python cp312")

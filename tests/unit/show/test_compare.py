@@ -14,12 +14,12 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import image as summary
 from imgbuild.oci import layout
-from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind
 from imgbuild.plan import image_documents
 from imgbuild.plan.plan import RuntimeConfig
 from imgbuild.show import accepted
-from imgbuild.show.accepted import Accepted
-from imgbuild.show.compare import Comparison, compare
+from imgbuild.show.accepted import AcceptedDifference
+from imgbuild.show.compare import ImageComparison, compare_images
 from imgbuild.values import Arch
 from imgbuild.wheel import scripts
 from tests.support import images
@@ -31,45 +31,45 @@ SITE = "opt/venv/lib/python3.11/site-packages"
 
 
 def layered_image(
-    folder: Path, *layers: Iterable[Member], config: RuntimeConfig | None = None
+    folder: Path, *layers: Iterable[LayerMember], config: RuntimeConfig | None = None
 ) -> summary.ImageSummary:
     """The image of these layers, read back."""
     folder.mkdir(parents=True, exist_ok=True)
-    stack = [images.layer(folder / "blobs", list(members)) for members in layers]
-    plan = images.plan(names=[str(number) for number in range(len(stack))])
+    stack = [images.make_layer(folder / "blobs", list(members)) for members in layers]
+    plan = images.create_plan(names=[str(number) for number in range(len(stack))])
     if config is not None:
         plan = msgspec.structs.replace(plan, config=config)
     records = [record for record, _ in stack]
-    data = image_documents.config(plan, [record.diff_id for record in records])
+    data = image_documents.image_configuration(plan, [record.diff_id for record in records])
     image_files = layout.ImageFiles(
         config=data,
-        manifest=oci_documents.manifest(data, records),
+        manifest=oci_documents.docker_manifest(data, records),
         layers={record.digest: path for record, path in stack},
     )
-    layout.write(folder / "layout", {Arch.X86_64: image_files}, "tiny")
-    return summary.read(folder / "layout")
+    layout.write_layout(folder / "layout", {Arch.X86_64: image_files}, "tiny")
+    return summary.read_image(folder / "layout")
 
 
 def compared(
     folder: Path,
-    left: Sequence[Iterable[Member]],
-    right: Sequence[Iterable[Member]],
-    *accepted: Accepted,
-) -> Comparison:
+    left: Sequence[Iterable[LayerMember]],
+    right: Sequence[Iterable[LayerMember]],
+    *accepted: AcceptedDifference,
+) -> ImageComparison:
     left_image, other = (
         layered_image(folder / "left", *left),
         layered_image(folder / "right", *right),
     )
-    return compare(left_image, other, accepted, names=NAMES)
+    return compare_images(left_image, other, accepted, names=NAMES)
 
 
-def differences(comparison: Comparison) -> list[tuple[str, str, str | None, str | None]]:
+def differences(comparison: ImageComparison) -> list[tuple[str, str, str | None, str | None]]:
     return [(each.path, each.field, each.left, each.right) for each in comparison.refused]
 
 
 paths = st.sampled_from(["a", "b", "d/a", "d/b", "d/e/a", "ünï/x"])
 members = st.builds(
-    lambda path, kind, text, mode, owner: Member(
+    lambda path, kind, text, mode, owner: LayerMember(
         path=path, kind=kind, mode=0o777 if kind is MemberKind.LINK else mode, uid=owner, gid=owner,
         target=text if kind is MemberKind.LINK else "",
         size=len(text) if kind is MemberKind.FILE else 0,
@@ -86,7 +86,7 @@ trees = st.lists(members, min_size=1, max_size=6, unique_by=lambda member: membe
 
 @settings(max_examples=12, deadline=None)
 @given(trees, st.integers(0, 6))
-def test_division_into_layers_is_ignored(tree: list[Member], cut: int) -> None:
+def test_division_into_layers_is_ignored(tree: list[LayerMember], cut: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         whole = sorted(tree, key=lambda member: member.path.encode())
         parts = [part for part in (whole[:cut], whole[cut:]) if part]
@@ -98,7 +98,9 @@ def test_division_into_layers_is_ignored(tree: list[Member], cut: int) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(trees, st.data())
-def test_each_change_is_reported_as_one_difference(tree: list[Member], data: st.DataObject) -> None:
+def test_each_change_is_reported_as_one_difference(
+    tree: list[LayerMember], data: st.DataObject
+) -> None:
     place = data.draw(st.integers(0, len(tree) - 1))
     old = tree[place]
     changes: dict[str, dict[str, object]] = {"owner": {"uid": old.uid + 1}}
@@ -122,8 +124,8 @@ def test_each_change_is_reported_as_one_difference(tree: list[Member], data: st.
 def test_path_in_only_one_image_is_reported_with_its_contents(tmp_path):
     answer = compared(
         tmp_path,
-        [[images.text("a/b/c", "x"), images.text("d", "y")]],
-        [[images.text("d", "y"), Member(path="z", kind=MemberKind.LINK, target="d")]],
+        [[images.text_member("a/b/c", "x"), images.text_member("d", "y")]],
+        [[images.text_member("d", "y"), LayerMember(path="z", kind=MemberKind.LINK, target="d")]],
     )
     assert differences(answer) == [
         ("/a", "presence", "folder 0755 of 0:0", None),
@@ -134,21 +136,21 @@ def test_path_in_only_one_image_is_reported_with_its_contents(tmp_path):
 
 
 def test_a_file_removed_by_a_later_layer_is_absent(tmp_path):
-    removed = [images.text("opt/.wh.b", "")]
+    removed = [images.text_member("opt/.wh.b", "")]
     answer = compared(
         tmp_path,
-        [[images.text("opt/a", "x")]],
-        [[images.text("opt/a", "x"), images.text("opt/b", "y")], removed],
+        [[images.text_member("opt/a", "x")]],
+        [[images.text_member("opt/a", "x"), images.text_member("opt/b", "y")], removed],
     )
     assert (answer.equal, answer.right.paths) == (True, 2)
 
 
 def test_hard_linked_file_is_counted_once(tmp_path):
-    hard = Member(path="b", kind=MemberKind.HARD, target="a")
+    hard = LayerMember(path="b", kind=MemberKind.HARD, target="a")
     answer = compared(
         tmp_path,
-        [[images.text("a", "x"), hard]],
-        [[images.text("a", "x"), images.text("b", "x")]],
+        [[images.text_member("a", "x"), hard]],
+        [[images.text_member("a", "x"), images.text_member("b", "x")]],
     )
     assert differences(answer) == [
         ("/a", "same file as", "/a", None),
@@ -157,7 +159,7 @@ def test_hard_linked_file_is_counted_once(tmp_path):
 
 
 def test_settings_are_compared_by_name(tmp_path):
-    config = images.plan().config
+    config = images.create_plan().config
     other = msgspec.structs.replace(
         config,
         env=("WORD=two words", "PATH=/bin:/sbin", "EMPTY="),  # the order is ignored
@@ -166,9 +168,11 @@ def test_settings_are_compared_by_name(tmp_path):
         labels={**config.labels, "more": "x"},
         created="2026-01-01T00:00:00Z",
     )
-    tree = [images.text("a", "x")]
+    tree = [images.text_member("a", "x")]
     left_image = layered_image(tmp_path / "left", tree, config=config)
-    answer = compare(left_image, layered_image(tmp_path / "right", tree, config=other), names=NAMES)
+    answer = compare_images(
+        left_image, layered_image(tmp_path / "right", tree, config=other), names=NAMES
+    )
     assert differences(answer) == [
         ("configuration", "Cmd", '["cat","/opt/hello"]', None),
         ("configuration", "Env EMPTY", None, "="),
@@ -181,7 +185,7 @@ def test_settings_are_compared_by_name(tmp_path):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_damaged_layer_ends_comparison(tmp_path, side):
     text = "".join(f"{number}" for number in range(400_000))
-    good = [images.text("a", text), images.text("b", text)]
+    good = [images.text_member("a", text), images.text_member("b", text)]
     left_image, other = (
         layered_image(tmp_path / "left", good),
         layered_image(tmp_path / "right", good),
@@ -193,19 +197,29 @@ def test_damaged_layer_ends_comparison(tmp_path, side):
     blob.unlink()
     blob.write_bytes(data)
     with pytest.raises(IntegrityError):
-        compare(left_image, other, names=NAMES)
+        compare_images(left_image, other, names=NAMES)
 
 
 # -- what is accepted
 
 
-def entry(path: str, field: str = "content", **more: object) -> Accepted:
-    return msgspec.convert({"path": path, "field": field, "reason": "because", **more}, Accepted)
+def entry(path: str, field: str = "content", **more: object) -> AcceptedDifference:
+    return msgspec.convert(
+        {"path": path, "field": field, "reason": "because", **more}, AcceptedDifference
+    )
 
 
 def test_entry_accepts_only_the_difference_it_names(tmp_path):
-    left = [images.text("a/x", "1"), images.text("a/b/x", "1"), images.text("a/y", "1")]
-    right = [images.text("a/x", "2"), images.text("a/b/x", "2"), images.text("a/y", "1", 0o600)]
+    left = [
+        images.text_member("a/x", "1"),
+        images.text_member("a/b/x", "1"),
+        images.text_member("a/y", "1"),
+    ]
+    right = [
+        images.text_member("a/x", "2"),
+        images.text_member("a/b/x", "2"),
+        images.text_member("a/y", "1", 0o600),
+    ]
     answer = compared(tmp_path, [left], [right], entry("/a/*"), entry("/c/**"))
     assert [(each.path, each.field) for each in answer.refused] == [
         ("/a/b/x", "content"),
@@ -217,15 +231,18 @@ def test_entry_accepts_only_the_difference_it_names(tmp_path):
 
 @pytest.mark.parametrize(("only", "equal"), [(["docker"], True), (["embedded"], False)])
 def test_an_entry_may_apply_to_one_builder(tmp_path, only, equal):
-    trees_ = [[images.text("a", "x")]], [[images.text("a", "x"), images.text("b", "x")]]
+    trees_ = (
+        [[images.text_member("a", "x")]],
+        [[images.text_member("a", "x"), images.text_member("b", "x")]],
+    )
     answer = compared(tmp_path, *trees_, entry("/b", "presence", only=only))
     assert answer.equal is equal
-    both = [[images.text("b", "x")]], [[images.text("b", "y")]]
+    both = [[images.text_member("b", "x")]], [[images.text_member("b", "y")]]
     assert not compared(tmp_path / "both", *both, entry("/b", "*", only=only)).equal
 
 
 def test_entries_for_other_builders_are_not_reported_as_unused(tmp_path):
-    tree = [[images.text("a", "x")]]
+    tree = [[images.text_member("a", "x")]]
     answer = compared(tmp_path, tree, tree, entry("/b", "presence", only=["podman"]))
     assert answer.unused == ()
 
@@ -234,8 +251,8 @@ RECORD = entry("/**/RECORD", like="record")
 ROWS = "demo.py,sha256=abc,3\n../../../bin/tool,sha256=def,5\n"
 
 
-def record(rows: str, *more: Member) -> list[Member]:
-    return [images.text(f"{INFO}/RECORD", rows), *more]
+def record(rows: str, *more: LayerMember) -> list[LayerMember]:
+    return [images.text_member(f"{INFO}/RECORD", rows), *more]
 
 
 @each_row(
@@ -251,19 +268,19 @@ def record(rows: str, *more: Member) -> list[Member]:
 )
 def test_records_are_compared_by_rows(tmp_path, left, right, equal):
     tool = entry("/**/bin/tool")
-    left_record = record(left, images.text("opt/venv/bin/tool", "one"))
-    other = record(right, images.text("opt/venv/bin/tool", "two"))
+    left_record = record(left, images.text_member("opt/venv/bin/tool", "one"))
+    other = record(right, images.text_member("opt/venv/bin/tool", "two"))
     assert compared(tmp_path, [left_record], [other], RECORD, tool).equal is equal
 
 
 def test_row_of_differing_file_is_refused(tmp_path):
-    left_record = record(ROWS, images.text(f"{SITE}/demo.py", "one"))
-    other = record(ROWS.replace("abc", "xyz"), images.text(f"{SITE}/demo.py", "two"))
+    left_record = record(ROWS, images.text_member(f"{SITE}/demo.py", "one"))
+    other = record(ROWS.replace("abc", "xyz"), images.text_member(f"{SITE}/demo.py", "two"))
     answer = compared(tmp_path, [left_record], [other], RECORD)
     assert {each.path for each in answer.refused} == {f"/{SITE}/demo.py", f"/{INFO}/RECORD"}
 
 
-PLAIN = scripts.launcher(
+PLAIN = scripts.launcher_script(
     scripts.EntryPoint(name="tool", module="demo", attribute="main"), "/opt/venv/bin/python"
 ).decode()
 OTHER = """\
@@ -299,17 +316,22 @@ if __name__ == "__main__":
 )
 def test_launchers_are_equal_if_they_call_the_same_function(tmp_path, script, equal):
     entries = entry("/**/bin/*", like="launcher")
-    left_launcher, other = images.text("opt/bin/tool", PLAIN), images.text("opt/bin/tool", script)
+    left_launcher, other = (
+        images.text_member("opt/bin/tool", PLAIN),
+        images.text_member("opt/bin/tool", script),
+    )
     assert compared(tmp_path, [[left_launcher]], [[other]], entries).equal is equal
 
 
 def test_empty_folder_is_accepted_without_contents(tmp_path):
     entries = entry("/**", "presence", only=["docker"], like="folder")
-    folders = [Member(path=path, kind=MemberKind.FOLDER, mode=0o755) for path in ("a", "a/b", "c")]
-    left_members = [images.text("x", "x")]
+    folders = [
+        LayerMember(path=path, kind=MemberKind.FOLDER, mode=0o755) for path in ("a", "a/b", "c")
+    ]
+    left_members = [images.text_member("x", "x")]
     answer = compared(tmp_path, [left_members], [[*folders, *left_members]], entries)
     assert (answer.equal, len(answer.differences)) == (True, 3)
-    file = images.text("a/b/file", "y")
+    file = images.text_member("a/b/file", "y")
     answer = compared(tmp_path / "file", [left_members], [[*folders, file, *left_members]], entries)
     assert [each.path for each in answer.refused] == ["/a", "/a/b", "/a/b/file"]
     leave = entry("/a/b/file", "presence")
@@ -323,14 +345,14 @@ def test_text_of_large_file_is_not_kept(tmp_path):
     entries = entry("/**/bin/*", like="launcher")
     large = "#" * 100_000
     left_launcher, other = (
-        images.text("opt/bin/tool", PLAIN + large),
-        images.text("opt/bin/tool", OTHER + large),
+        images.text_member("opt/bin/tool", PLAIN + large),
+        images.text_member("opt/bin/tool", OTHER + large),
     )
     assert not compared(tmp_path, [[left_launcher]], [[other]], entries).equal
 
 
 def test_builder_differences_are_unique_and_have_reasons():
-    entries = accepted.builders()
+    entries = accepted.builder_differences()
     assert len(entries) == len({(each.path, each.field, each.like) for each in entries})
     assert all(len(each.reason) > 40 for each in entries)
     # Different content is never accepted.
@@ -350,11 +372,11 @@ def test_builder_differences_are_unique_and_have_reasons():
 def test_invalid_list_of_differences_is_refused(tmp_path, text, result):
     (tmp_path / "list.yaml").write_text(text)
     with pytest.raises(InputError, match=result):
-        accepted.read(tmp_path / "list.yaml")
+        accepted.read_accepted(tmp_path / "list.yaml")
 
 
 def test_patterns_are_not_regular_expressions():
     for text, path in itertools.product(["/a.b/*", "/a.b/**"], ["/axb/c", "/a.b"]):
-        assert accepted.pattern(text).fullmatch(path) is None
-    assert accepted.pattern("/**/c").fullmatch("/a/b/c")
-    assert accepted.pattern("/*/c").fullmatch("/a/b/c") is None
+        assert accepted.path_pattern(text).fullmatch(path) is None
+    assert accepted.path_pattern("/**/c").fullmatch("/a/b/c")
+    assert accepted.path_pattern("/*/c").fullmatch("/a/b/c") is None

@@ -7,7 +7,7 @@ import pytest
 from imgbuild.errors import InputError
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.show import dependencies
-from imgbuild.show.dependencies import Dependency, DependencyTree, Graph
+from imgbuild.show.dependencies import DependencyGraph, DependencyTree, PackageDependency
 from imgbuild.values import Arch
 
 VERSIONS = {"trl": "1.0", "torch": "2.6.0", "numpy": "1.26.4", "pandas": "2.2", "tqdm": "4.1"}
@@ -20,13 +20,13 @@ NEEDS = (
     ("trl", "trl", ""),
     ("pandas", "tqdm", "!=4.0"),
 )
-GRAPH = Graph(
+GRAPH = DependencyGraph(
     target="small",
     arch=Arch.X86_64,
     roots={"trl": "==1.0", "torch": ""},
     packages=VERSIONS,
     dependencies=tuple(
-        Dependency(
+        PackageDependency(
             package=package,
             version=VERSIONS[package],
             needs=needs,
@@ -43,7 +43,7 @@ def learned(package: str, versions: str, needs: str) -> Constraint:
 
 
 def test_tightest_bounds_are_shown_with_their_packages() -> None:
-    explanation = dependencies.why(GRAPH, "numpy", "2025-01-01", ())
+    explanation = dependencies.version_reason(GRAPH, "numpy", "2025-01-01", ())
     assert [dependent.package for dependent in explanation.dependents] == ["pandas", "torch", "trl"]
     assert explanation.bounds == ">=1.25,<2"
     assert dependencies.bounds_summary(explanation) == "<2,>=1.25 (trl)"
@@ -54,10 +54,13 @@ def test_tightest_bounds_are_shown_with_their_packages() -> None:
 
 
 def test_requirements_of_the_target_are_bounds() -> None:
-    explanation = dependencies.why(GRAPH, "trl", "2025-01-01", ())
+    explanation = dependencies.version_reason(GRAPH, "trl", "2025-01-01", ())
     assert (explanation.target_spec, explanation.dependents) == ("==1.0", ())
     assert dependencies.bounds_summary(explanation) == "==1.0 (target)"
-    assert dependencies.bounds_summary(dependencies.why(GRAPH, "pandas", "", ())) == "any version"
+    assert (
+        dependencies.bounds_summary(dependencies.version_reason(GRAPH, "pandas", "", ()))
+        == "any version"
+    )
 
 
 def test_learned_constraints_on_a_package_are_listed_with_evidence() -> None:
@@ -65,14 +68,16 @@ def test_learned_constraints_on_a_package_are_listed_with_evidence() -> None:
     other_version = learned("torch", ">=2.7", "numpy<1.20")
     absent = learned("vllm", "<2", "numpy<1.20")
     rules_out = learned("numpy", ">=2", "pandas>=3")
-    explanation = dependencies.why(GRAPH, "numpy", "", (narrows, other_version, absent, rules_out))
+    explanation = dependencies.version_reason(
+        GRAPH, "numpy", "", (narrows, other_version, absent, rules_out)
+    )
     assert explanation.learned == (narrows, rules_out)
     assert explanation.bounds == ">=1.25,<1.30"
     assert "a.py:3" in str(explanation.learned[0])
 
 
 def test_a_tree_has_each_package_with_its_dependencies_once() -> None:
-    assert list(DependencyTree(GRAPH).lines(["trl", "torch"])) == [
+    assert list(DependencyTree(GRAPH).tree_lines(["trl", "torch"])) == [
         "trl 1.0",
         "├── numpy 1.26.4 [numpy<2,>=1.25]",
         "├── pandas 2.2",
@@ -86,14 +91,14 @@ def test_a_tree_has_each_package_with_its_dependencies_once() -> None:
 
 def test_tree_is_limited_to_depth() -> None:
     drawn = DependencyTree(GRAPH, depth=1)
-    assert len(list(drawn.lines(["trl"]))) == 4
+    assert len(list(drawn.tree_lines(["trl"]))) == 4
     assert drawn.reached(["trl"]) == {"trl", "numpy", "pandas", "torch"}
-    assert list(DependencyTree(GRAPH, depth=0).lines(["trl"])) == ["trl 1.0"]
+    assert list(DependencyTree(GRAPH, depth=0).tree_lines(["trl"])) == ["trl 1.0"]
 
 
 def test_an_inverted_tree_shows_dependents() -> None:
     drawn = DependencyTree(GRAPH, invert=True)
-    assert list(drawn.lines(["tqdm"])) == [
+    assert list(drawn.tree_lines(["tqdm"])) == [
         "tqdm 4.1",
         "└── pandas 2.2 [tqdm!=4.0]",
         "    └── trl 1.0 [pandas]",

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from imgbuild.lock import extension, lock_file
-from imgbuild.lock.published import load
+from imgbuild.lock.published import load_matrix
 from imgbuild.matrix.model import Flashinfer, Variable
 from imgbuild.show import image_environment
-from imgbuild.show.image_environment import Environment, VariableRow
+from imgbuild.show.image_environment import TargetEnvironment, VariableRow
 from imgbuild.sif import files
 from imgbuild.values import Arch
 from tests.support import extended, samples
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, json_of, make
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, read_json, write_project
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "builder/imgbuild"
@@ -31,10 +31,15 @@ OTHER = samples.resolution(samples.wheel("ray", "2.48.0"), arch=Arch.ARM64)
 
 def result(by: str) -> dict[str, VariableRow]:
     """The table rows, by name, of the variables that `by` sets."""
-    return {name: row for row in image_environment.rows() if row.by == by for name in row.names}
+    return {
+        name: row
+        for row in image_environment.set_variable_rows()
+        if row.by == by
+        for name in row.names
+    }
 
 
-def of(environment: Environment, name: str) -> image_environment.Setting:
+def of(environment: TargetEnvironment, name: str) -> image_environment.VariableSetting:
     (setting,) = [item for item in environment.image if item.name == name]
     return setting
 
@@ -58,8 +63,8 @@ def dictionary(path: Path, function: str) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def committed() -> dict[str, Environment]:
-    matrix, images = load(ROOT / "matrix.yaml"), ROOT / "images"
+def committed() -> dict[str, TargetEnvironment]:
+    matrix, images = load_matrix(ROOT / "matrix.yaml"), ROOT / "images"
     environments = {}
     for name, target in matrix.targets.items():
         lock = (
@@ -67,12 +72,12 @@ def committed() -> dict[str, Environment]:
             if lock_file.lock_path(images, name).exists()
             else None
         )
-        environments[name] = image_environment.environment(matrix, name, target.arch, lock)
+        environments[name] = image_environment.target_environment(matrix, name, target.arch, lock)
     return environments
 
 
 def test_every_variable_of_every_image_has_a_reason_and_a_source(
-    committed: dict[str, Environment],
+    committed: dict[str, TargetEnvironment],
 ) -> None:
     lacking = [
         (environment.target, item.name)
@@ -84,7 +89,7 @@ def test_every_variable_of_every_image_has_a_reason_and_a_source(
     assert lacking == []
 
 
-def test_source_files_exist(committed: dict[str, Environment]) -> None:
+def test_source_files_exist(committed: dict[str, TargetEnvironment]) -> None:
     lists = [
         each
         for environment in committed.values()
@@ -96,7 +101,7 @@ def test_source_files_exist(committed: dict[str, Environment]) -> None:
     assert [path for path in sorted(paths) if not (ROOT / path).is_file()] == []
 
 
-def test_shown_variables_match_the_lock(committed: dict[str, Environment]) -> None:
+def test_shown_variables_match_the_lock(committed: dict[str, TargetEnvironment]) -> None:
     lock = lock_file.read_lock(ROOT / "images", "cu130-trl")
     shown = {item.name: item.value for item in committed["cu130-trl"].image}
     assert shown == lock.settings.env
@@ -106,7 +111,9 @@ def test_shown_variables_match_the_lock(committed: dict[str, Environment]) -> No
     assert of(committed["cu124-vllm"], "PATH").by == "image.env"
 
 
-def test_variable_sources_name_the_version_in_the_image(committed: dict[str, Environment]) -> None:
+def test_variable_sources_name_the_version_in_the_image(
+    committed: dict[str, TargetEnvironment],
+) -> None:
     environment = committed[TARGET]
     pinned, locked = of(environment, "DO_NOT_TRACK").source
     assert pinned.startswith("vllm==0.24.0 vllm/")
@@ -124,7 +131,7 @@ def test_variable_sources_name_the_version_in_the_image(committed: dict[str, Env
 def test_only_pins_are_compared_without_a_lock() -> None:
     cited = ("torch==2.7.0 torch/a.py:1", "ray==2.47.1 ray/b.py:2", "docs/x==1 .md")
     variable = Variable(value="1", reason=samples.REASON, source=cited)
-    environment = image_environment.environment(
+    environment = image_environment.target_environment(
         samples.matrix(env={"X": variable}), "small", (), None
     )
     torch, *others = of(environment, "X").source
@@ -133,7 +140,7 @@ def test_only_pins_are_compared_without_a_lock() -> None:
 
 
 def test_ray_variables_are_shown_only_for_images_with_ray(
-    committed: dict[str, Environment],
+    committed: dict[str, TargetEnvironment],
 ) -> None:
     with_ray = {
         environment.target
@@ -144,7 +151,7 @@ def test_ray_variables_are_shown_only_for_images_with_ray(
     assert not {"cu130-trl", "cu130-sglang", "cu130-vllm0.31.0"} & with_ray
 
 
-def late(environment: Environment) -> set[str]:
+def late(environment: TargetEnvironment) -> set[str]:
     return {item.name for item in environment.late}
 
 
@@ -156,7 +163,7 @@ def test_a_lock_that_differs_from_the_matrix_is_stale_and_shown_unchanged() -> N
     variable = Variable(value="/elsewhere", reason=samples.REASON, source=("docs/x.md",))
     path = Variable(value="/opt/venv/bin:/bin", reason=samples.REASON)
     matrix = samples.matrix(env={"HF_HOME": variable, "PATH": path})
-    environment = image_environment.environment(matrix, "small", (Arch.X86_64,), old)
+    environment = image_environment.target_environment(matrix, "small", (Arch.X86_64,), old)
     assert of(environment, "PATH").value == "/opt/venv/bin:/usr/bin:/bin"
     assert of(environment, "PATH").differs == "the matrix has '/opt/venv/bin:/bin'"
     assert of(environment, "HF_HOME").value == ""
@@ -167,14 +174,16 @@ def test_a_lock_that_differs_from_the_matrix_is_stale_and_shown_unchanged() -> N
 
 def test_variable_removed_from_matrix_is_reported() -> None:
     old = samples.lock(of=samples.matrix(env={"OLD": Variable(value="1", reason=samples.REASON)}))
-    environment = image_environment.environment(samples.matrix(), "small", (Arch.X86_64,), old)
+    environment = image_environment.target_environment(
+        samples.matrix(), "small", (Arch.X86_64,), old
+    )
     assert of(environment, "OLD").differs == "the matrix does not set this variable"
     assert of(environment, "PATH").differs == ""
 
 
 def test_matrix_settings_are_shown_without_a_lock() -> None:
     settings = Flashinfer(mode="jit", reason=samples.REASON)
-    environment = image_environment.environment(
+    environment = image_environment.target_environment(
         samples.matrix(cuda="13.0", flashinfer=settings), "small", (), None
     )
     assert not environment.locked
@@ -185,7 +194,7 @@ def test_matrix_settings_are_shown_without_a_lock() -> None:
 def test_variable_in_target_row_takes_precedence() -> None:
     path = Variable(value="/opt/venv/bin:/x", reason="the x is needed")
     matrix = samples.matrix(env={"PATH": path})
-    environment = image_environment.environment(
+    environment = image_environment.target_environment(
         matrix, "small", (Arch.X86_64,), samples.lock(of=matrix)
     )
     assert (of(environment, "PATH").by, of(environment, "PATH").reason) == (
@@ -199,7 +208,7 @@ def test_user_package_folder_is_specific_to_the_architecture() -> None:
     matrix.image.env["PYTHONNOUSERSITE"] = Variable(value="1", reason=samples.REASON)
     lock = samples.lock(RAY, of=matrix)
     same, one = (
-        image_environment.environment(matrix, "small", tuple(Arch), each)
+        image_environment.target_environment(matrix, "small", tuple(Arch), each)
         for each in (lock, msgspec.structs.replace(lock, arch={**lock.arch, Arch.ARM64: OTHER}))
     )
     [path] = [item for item in same.image if item.name == "PATH"]
@@ -210,7 +219,7 @@ def test_user_package_folder_is_specific_to_the_architecture() -> None:
     assert path.value.endswith(f":/bin:{base.value}/bin")
     bases = {item.by: item.value for item in one.image if item.name == "PYTHONUSERBASE"}
     assert bases["user_packages, on x86_64"] == base.value != bases["user_packages, on arm64"]
-    for environment in (same, image_environment.environment(matrix, "small", (), None)):
+    for environment in (same, image_environment.target_environment(matrix, "small", (), None)):
         assert [item.differs for item in environment.image if item.differs] == []
         assert "PYTHONNOUSERSITE" not in {item.name for item in environment.image}
 
@@ -220,7 +229,7 @@ def test_variables_depend_on_packages_of_the_architecture() -> None:
     other = {Arch.X86_64: samples.resolution(), Arch.ARM64: lock.arch[Arch.X86_64]}
     lock = msgspec.structs.replace(lock, arch=other)
     x86, arm, both = (
-        image_environment.environment(samples.matrix(), "small", arches, lock)
+        image_environment.target_environment(samples.matrix(), "small", arches, lock)
         for arches in ((Arch.X86_64,), (Arch.ARM64,), (Arch.X86_64, Arch.ARM64))
     )
     assert "RAY_ADDRESS" not in late(x86)
@@ -228,9 +237,11 @@ def test_variables_depend_on_packages_of_the_architecture() -> None:
 
 
 def test_an_extension_shows_published_and_added_variables(tmp_path: Path) -> None:
-    matrix = extended.read(extended.repository(tmp_path))
-    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
-    environment = image_environment.environment(matrix, extended.OWN, tuple(lock.arch), lock)
+    matrix = extended.read_extended(extended.create_repository(tmp_path))
+    lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
+    environment = image_environment.target_environment(
+        matrix, extended.OWN_TARGET, tuple(lock.arch), lock
+    )
     assert {item.name: item.value for item in environment.image} == lock.settings.env
     assert of(environment, "WANDB_MODE").by == "targets.ours.env"
     assert of(environment, "WANDB_MODE").reason == "nodes have no network"
@@ -251,8 +262,8 @@ def test_the_entry_point_sets_the_variables_of_the_table() -> None:
 
 
 def test_a_sif_sets_the_variables_of_the_table() -> None:
-    exported = re.findall(r"export ([A-Z0-9_]+)=", files.LAST)
-    assert result("SIF").keys() == {*files.UNWANTED, *exported}
+    exported = re.findall(r"export ([A-Z0-9_]+)=", files.LAST_SCRIPT)
+    assert result("SIF").keys() == {*files.UNWANTED_VARIABLES, *exported}
     assert files.LIBRARIES in result("SIF")["LD_LIBRARY_PATH"].value
 
 
@@ -289,7 +300,9 @@ def test_job_scripts_pass_and_unset_the_variables_of_the_table() -> None:
     patterns = set(re.split(r"[\s|\\]+", cases.strip()))
     assert patterns <= result("slurm").keys()
     names_by_value = {
-        row.value: set(row.names) for row in image_environment.rows() if row.by == "slurm"
+        row.value: set(row.names)
+        for row in image_environment.set_variable_rows()
+        if row.by == "slurm"
     }
     assert names_by_value["as where sbatch runs"] == patterns
     (pyxis,) = [path for path in SCRIPTS if path.stem == "ray-pyxis"]
@@ -329,7 +342,7 @@ def command(
 
 
 def test_command_explains_variables(tmp_path: Path, command: Command) -> None:
-    make(tmp_path)
+    write_project(tmp_path)
     done = command("show", "--variables", TARGET)
     assert (done.status, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{TARGET} (x86_64): 6 variables in the image\n")
@@ -341,7 +354,7 @@ def test_command_explains_variables(tmp_path: Path, command: Command) -> None:
 
 
 def test_command_reports_a_stale_lock(tmp_path: Path, command: Command) -> None:
-    make(tmp_path).edit('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: "0"')
+    write_project(tmp_path).edit('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: "0"')
     done = command("show", "--variables", TARGET)
     assert done.status == 0
     assert "the lock is stale" in done.stderr
@@ -350,10 +363,10 @@ def test_command_reports_a_stale_lock(tmp_path: Path, command: Command) -> None:
 
 
 def test_command_reports_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
-    make(tmp_path)
+    write_project(tmp_path)
     done = command("show", "--variables", UNLOCKED, "--arch", "arm64", "--json")
     assert "is not locked; the values are those of the matrix" in done.stderr
-    (environment,) = json_of(done)
+    (environment,) = read_json(done)
     assert (environment["target"], environment["arch"], environment["locked"]) == (
         UNLOCKED,
         ["arm64"],

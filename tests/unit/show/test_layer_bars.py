@@ -22,7 +22,7 @@ def _length(line: str) -> float:
 
 
 def test_bar_length_is_proportional_to_layer_size() -> None:
-    base, torch, files, empty = layer_bars.lines(BARS, 100)
+    base, torch, files, empty = layer_bars.bar_lines(BARS, 100)
     assert _length(torch) == pytest.approx(2 * _length(base), abs=0.125)
     assert (_length(files), _length(empty)) == (1 / 8, 0)
     assert "50.0 MB" in base
@@ -31,7 +31,7 @@ def test_bar_length_is_proportional_to_layer_size() -> None:
 
 
 def test_bars_are_ascii_if_blocks_cannot_be_printed() -> None:
-    lines = layer_bars.lines(BARS, 100, blocks=False)
+    lines = layer_bars.bar_lines(BARS, 100, blocks=False)
     assert "\n".join(lines).isascii()
     assert lines[1].count("#") == pytest.approx(2 * lines[0].count("#"), abs=1)
     assert [line.count("#") for line in lines[2:]] == [1, 0]
@@ -47,6 +47,6 @@ NAMES = st.text("abc-", min_size=1, max_size=60)
     st.integers(70, 300),
 )
 def test_each_layer_has_one_line_that_fits(layers: list[LayerBar], width: int) -> None:
-    lines = layer_bars.lines(layers, width)
+    lines = layer_bars.bar_lines(layers, width)
     assert len(lines) == len(layers)
     assert all(len(line) <= width for line in lines)

@@ -29,11 +29,11 @@ LOCK: dict[str, Any] = {
 
 def changed(**values: Any) -> lock_changes.LockChanges:
     before, after = (
-        lock_changes.decoded(json.dumps(each).encode()) for each in (LOCK, {**LOCK, **values})
+        lock_changes.decode_lock(json.dumps(each).encode()) for each in (LOCK, {**LOCK, **values})
     )
     assert before is not None
     assert after is not None
-    return lock_changes.differences(before, after)
+    return lock_changes.lock_changes(before, after)
 
 
 def arch(**values: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_packages_of_new_architecture_are_not_listed_as_new() -> None:
         ({"base": {**LOCK["base"], "name": "debian-13"}}, "base: debian-12 → debian-13"),
         (
             {"base": {**LOCK["base"], "hardened": True}},
-            f"base: {lock_changes.HARDENED}",
+            f"base: {lock_changes.HARDENED_TEXT}",
         ),
         (
             {"drop": [{"package": "fastapi-cli", "paths": ["bin/fastapi"]}]},
@@ -103,4 +103,4 @@ def test_changes_of_base_and_settings_have_one_line_each(values: dict[str, Any],
 
 @pytest.mark.parametrize("data", [None, b"{", b'{"arch": {"x86_64": {"wheels": [1]}}}'])
 def test_unreadable_lock_is_ignored(data: bytes | None) -> None:
-    assert lock_changes.decoded(data) is None
+    assert lock_changes.decode_lock(data) is None

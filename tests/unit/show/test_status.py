@@ -13,17 +13,17 @@ from imgbuild.errors import NothingSelected
 from imgbuild.lock import extension
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.load import load
-from imgbuild.matrix.model import Matrix, PackageIndex, Wanted
-from imgbuild.matrix.project_paths import Project, find
+from imgbuild.matrix.load import load_matrix
+from imgbuild.matrix.model import Matrix, PackageIndex, RequiredPackage
+from imgbuild.matrix.project_paths import Project, find_project
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import current, image_digests
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.show import status
 from imgbuild.system.console import console
 from imgbuild.values import Condition
 from tests.support import extended, inprocess_project, samples, standalone_matrix
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, SampleProject
 
 FAR = {"torch": "pytorch", "triton": "pytorch"}
 
@@ -35,35 +35,35 @@ def matrix(tmp_path: Path, **assigned: str) -> Matrix:
         "pytorch": PackageIndex(url="https://example.org/whl/{cuda_tag}", upload_times="none"),
         "wheels": PackageIndex(url=f"{tmp_path.as_uri()}/wheels/", upload_times="none", flat=True),
     }
-    requirements = {"flash-attn": Wanted(reason=samples.REASON)}
+    requirements = {"flash-attn": RequiredPackage(reason=samples.REASON)}
     sample_matrix = samples.matrix(indexes=assigned, requires=requirements)
     return msgspec.structs.replace(sample_matrix, indexes=indexes)
 
 
 def test_default_index_is_not_a_requirement(tmp_path: Path) -> None:
-    assert status.needs(matrix(tmp_path), "small") == ()
-    assert status.needs(matrix(tmp_path, torch="pypi"), "small") == ()
+    assert status.target_needs(matrix(tmp_path), "small") == ()
+    assert status.target_needs(matrix(tmp_path, torch="pypi"), "small") == ()
 
 
 def test_other_index_is_a_requirement_with_its_packages(tmp_path: Path) -> None:
-    assert status.needs(matrix(tmp_path, **FAR), "small") == (
+    assert status.target_needs(matrix(tmp_path, **FAR), "small") == (
         "the index pytorch for torch, triton",
     )
 
 
 def test_standalone_python_is_a_requirement_with_its_server() -> None:
     needed = ("the archive of Python 3.12 on forge.example",)
-    assert status.needs(standalone_matrix.matrix(), "small") == needed
+    assert status.target_needs(standalone_matrix.matrix(), "small") == needed
 
 
 def test_a_missing_wheel_is_listed_until_it_exists(tmp_path: Path) -> None:
     sample_matrix = matrix(tmp_path, **{"flash-attn": "wheels"})
-    assert status.needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
+    assert status.target_needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "other-1.0-py3-none-any.whl").touch()
-    assert status.needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
+    assert status.target_needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
     (tmp_path / "wheels" / "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl").touch()
-    assert status.needs(sample_matrix, "small") == ()
+    assert status.target_needs(sample_matrix, "small") == ()
 
 
 def test_target_with_unmet_requirement_is_skipped_unless_named(
@@ -79,12 +79,12 @@ def test_target_with_unmet_requirement_is_skipped_unless_named(
         Selected(name=name, target=target, arches=target.arch)
         for name, target in sample_matrix.targets.items()
     ]
-    reachable = status.within_reach(project, sample_matrix, selected, ["*"], console)
+    reachable = status.reachable_targets(project, sample_matrix, selected, ["*"], console)
     assert [item.name for item in reachable] == ["near"]
     output = " ".join(capfd.readouterr().err.split())
     assert "skipping small, which needs the index pytorch for torch, triton" in output
     assert "to lock it anyway, select it by name: small" in output
-    reachable = status.within_reach(project, sample_matrix, selected, ["small", "near"])
+    reachable = status.reachable_targets(project, sample_matrix, selected, ["small", "near"])
     assert [item.name for item in reachable] == ["small", "near"]
 
 
@@ -93,15 +93,17 @@ def test_selection_without_targets_is_reported(tmp_path: Path) -> None:
     sample_matrix = matrix(tmp_path, **FAR)
     target = sample_matrix.targets["small"]
     selected = [Selected(name="small", target=target, arches=target.arch)]
-    assert status.within_reach(project, sample_matrix, selected, []) == selected  # the only one
+    assert (
+        status.reachable_targets(project, sample_matrix, selected, []) == selected
+    )  # the only one
     two = {"small": target, "near": target}
     sample_matrix = msgspec.structs.replace(sample_matrix, targets=two)
     with pytest.raises(NothingSelected) as caught:
-        status.within_reach(project, sample_matrix, selected, [])
+        status.reachable_targets(project, sample_matrix, selected, [])
     assert caught.value.hint == "to lock it anyway, select it by name: small"
 
 
-def test_project_targets_have_states(sample: Sample, imgbuild: Command) -> None:
+def test_project_targets_have_states(sample: SampleProject, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
     lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
@@ -113,13 +115,13 @@ def test_project_targets_have_states(sample: Sample, imgbuild: Command) -> None:
         ["not locked", "-"],
     ]
     sample.edit('value: "1", reason: the newer engine', 'value: "0", reason: the newer engine')
-    (row,) = inprocess_project.json_of(imgbuild("list", "--state", "stale", "--json"))
+    (row,) = inprocess_project.read_json(imgbuild("list", "--state", "stale", "--json"))
     assert row["target"] == TARGET
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
 
 def test_all_option_selects_locked_targets_and_reports_others(
-    sample: Sample, imgbuild: Command
+    sample: SampleProject, imgbuild: Command
 ) -> None:
     sample.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
     done = imgbuild("lock", "--check", "--all")
@@ -129,13 +131,13 @@ def test_all_option_selects_locked_targets_and_reports_others(
     assert imgbuild("lock", "--check", UNLOCKED).status == 5
 
 
-def test_filters_without_result_are_reported(sample: Sample, imgbuild: Command) -> None:
+def test_filters_without_result_are_reported(sample: SampleProject, imgbuild: Command) -> None:
     assert imgbuild("list", "--cuda", "13", "--state", "locked").status == 3
-    (row,) = inprocess_project.json_of(imgbuild("list", "--cuda", "12", "--json"))
+    (row,) = inprocess_project.read_json(imgbuild("list", "--cuda", "12", "--json"))
     assert (row["target"], row["state"]) == (TARGET, Condition.LOCKED)
 
 
-CHANGES: dict[str, Callable[[Sample], object]] = {
+CHANGES: dict[str, Callable[[SampleProject], object]] = {
     "matrix.yaml": lambda sample: sample.edit('{value: "1", reason', '{value: "0", reason'),
     "lock.json": lambda sample: _replace(sample, "lock.json", '"25.0"', '"25.1"'),
     "digests.json": lambda sample: _replace(sample, "digests.json", '"size": ', '"size": 1'),
@@ -148,41 +150,43 @@ CHANGES: dict[str, Callable[[Sample], object]] = {
 }  # fmt: skip
 
 
-def _file(sample: Sample, name: str) -> Path:
+def _file(sample: SampleProject, name: str) -> Path:
     return sample.folder / "images" / TARGET / name
 
 
-def _replace(sample: Sample, name: str, old: str, new: str) -> None:
+def _replace(sample: SampleProject, name: str, old: str, new: str) -> None:
     text = _file(sample, name).read_text()
     assert old in text
     _file(sample, name).write_text(text.replace(old, new, 1))
 
 
-def _constraint(sample: Sample, needs: str) -> None:
+def _constraint(sample: SampleProject, needs: str) -> None:
     entry = Constraint(package="trl", versions="==0.18.2", needs=needs)
-    constraints.constraints_path(sample.folder / "images").write_bytes(constraints.encode([entry]))
+    constraints.constraints_path(sample.folder / "images").write_bytes(
+        constraints.encode_constraints([entry])
+    )
 
 
-def _states(sample: Sample) -> dict[str, status.State]:
-    project = find(sample.folder)
+def _states(sample: SampleProject) -> dict[str, status.TargetState]:
+    project = find_project(sample.folder)
     names = (TARGET, UNLOCKED)
-    return status.states(project, load(project.matrix), names, Store.open())
+    return status.target_states(project, load_matrix(project.matrix), names, Store.open())
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_stored_state_is_not_used_after_a_change(sample: Sample, change: str) -> None:
+def test_a_stored_state_is_not_used_after_a_change(sample: SampleProject, change: str) -> None:
     first = _states(sample)
     assert first[TARGET].condition is Condition.LOCKED
     assert _states(sample) == first
     CHANGES[change](sample)
-    project = find(sample.folder)
-    matrix = load(project.matrix)
-    expected = {name: status.state(project, matrix, name) for name in (TARGET, UNLOCKED)}
+    project = find_project(sample.folder)
+    matrix = load_matrix(project.matrix)
+    expected = {name: status.target_state(project, matrix, name) for name in (TARGET, UNLOCKED)}
     assert expected[TARGET].condition is not Condition.LOCKED
     assert _states(sample) == _states(sample) == expected
 
 
-def test_constraints_that_are_satisfied_leave_a_target_locked(sample: Sample) -> None:
+def test_constraints_that_are_satisfied_leave_a_target_locked(sample: SampleProject) -> None:
     _constraint(sample, "vllm>=0.8")
     assert _states(sample)[TARGET].condition is Condition.LOCKED
     _constraint(sample, "vllm>=0.9")
@@ -190,7 +194,7 @@ def test_constraints_that_are_satisfied_leave_a_target_locked(sample: Sample) ->
 
 
 def test_stored_state_is_used_instead_of_the_lock(
-    sample: Sample, monkeypatch: pytest.MonkeyPatch
+    sample: SampleProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = _states(sample)
     monkeypatch.delattr(current, "read_current")
@@ -200,7 +204,7 @@ def test_stored_state_is_used_instead_of_the_lock(
         _states(sample)
 
 
-def test_invalid_fact_is_ignored(sample: Sample) -> None:
+def test_invalid_fact_is_ignored(sample: SampleProject) -> None:
     first = _states(sample)
     for data in (b"", b"\xff", b"[1]", b'{"cu124-vllm": "no hash"}'):
         Store.open().put_fact(status.FACT, str(sample.matrix.resolve()), data)
@@ -208,7 +212,7 @@ def test_invalid_fact_is_ignored(sample: Sample) -> None:
 
 
 def test_targets_are_listed_if_no_cache_can_be_written(
-    sample: Sample, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+    sample: SampleProject, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_cache = imgbuild("list", "--json")
     (sample.folder / "file").touch()
@@ -220,24 +224,26 @@ def test_targets_are_listed_if_no_cache_can_be_written(
 
 
 def test_table_without_states_does_not_compute_them(
-    sample: Sample, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+    sample: SampleProject, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "locked" in imgbuild("list", "--wide").stdout
     assert TARGET in imgbuild("list", "--state", "locked").stdout
-    monkeypatch.delattr(status, "states")
+    monkeypatch.delattr(status, "target_states")
     assert TARGET in imgbuild("list").stdout
     assert TARGET in imgbuild("list", "--with", "trl").stdout
 
 
 def test_changed_added_file_is_detected_with_cached_state(tmp_path: Path) -> None:
-    path = extended.repository(tmp_path)
-    matrix, project = extended.read(path), Project(matrix=path)
-    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
-    records = extended.records(plan(lock, arch) for arch in lock.arch)
-    current.write_locked(project, lock, image_digests.digests_of(lock, records))
+    path = extended.create_repository(tmp_path)
+    matrix, project = extended.read_extended(path), Project(matrix=path)
+    lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
+    records = extended.invented_records(create_plan(lock, arch) for arch in lock.arch)
+    current.write_locked(project, lock, image_digests.compute_digests(lock, records))
 
     def _condition() -> Condition:
-        return status.states(project, matrix, [extended.OWN], Store.open())[extended.OWN].condition
+        return status.target_states(project, matrix, [extended.OWN_TARGET], Store.open())[
+            extended.OWN_TARGET
+        ].condition
 
     assert _condition() is Condition.LOCKED
     (tmp_path / "train.sh").write_bytes(b"other")

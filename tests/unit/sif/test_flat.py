@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.merged import Merged, Node
-from imgbuild.oci.reader import Reader
-from imgbuild.oci.tar import END, Member, MemberKind, header
-from imgbuild.sif.flat import Flat, LayerSource
+from imgbuild.oci.merged import MergedTree, TreeNode
+from imgbuild.oci.reader import TarReader
+from imgbuild.oci.tar import END, LayerMember, MemberKind, member_header
+from imgbuild.sif.flat import FlatTree, LayerSource
 from imgbuild.values import sha256
 from tests.support.layer_files import layer_file
 from tests.unit.oci import test_merged as merging
@@ -21,31 +21,31 @@ from tests.unit.oci import test_merged as merging
 Facts = tuple[object, ...]
 
 
-def facts(tree: Merged) -> dict[str, Facts]:
+def facts(tree: MergedTree) -> dict[str, Facts]:
     """The visible attributes of every path; of files with several names the first."""
     rows: dict[str, Facts] = {}
     first: dict[int, str] = {}
-    for path, node in tree.walk():
+    for path, node in tree.iterate_paths():
         rows[path] = (*_node_facts(node), first.setdefault(id(node), path))
     return rows
 
 
-def _node_facts(node: Node) -> Facts:
+def _node_facts(node: TreeNode) -> Facts:
     return (node.kind, node.mode, node.uid, node.gid, node.size, node.target, node.digest,
             node.device, node.mtime, node.attributes)  # fmt: skip
 
 
-def merged(*layers: bytes) -> Merged:
+def merged(*layers: bytes) -> MergedTree:
     """The layers with their content, as `compare` reads them."""
-    tree = Merged()
+    tree = MergedTree()
     for data in layers:
-        tree.add(Reader(io.BytesIO(data), "a layer"))
+        tree.add(TarReader(io.BytesIO(data), "a layer"))
     return tree
 
 
 def flat(*layers: bytes) -> bytes:
     """The flat stream of plain tars."""
-    flat_tar = Flat()
+    flat_tar = FlatTree()
     flat_tar.add([LayerSource(data=data) for data in layers])
     return b"".join(flat_tar.chunks())
 
@@ -89,7 +89,7 @@ def test_each_path_appears_once_after_its_folder(layers):
     except IntegrityError:
         return
     seen: list[str] = []
-    for entry in Reader(io.BytesIO(stream), "the stream"):
+    for entry in TarReader(io.BytesIO(stream), "the stream"):
         path = entry.path.rstrip("/")
         assert path not in seen
         assert not path.startswith(("/", ".."))
@@ -147,13 +147,16 @@ def test_unsupported_squashfs_attributes_are_reported():
     lost.pax_headers = {"SCHILY.xattr.com.apple.provenance": "x"}
     other.pax_headers = {"SCHILY.xattr.system.posix_acl_access": "\x02"}
     given_ = members((storable, b""), (lost, b""), (other, b""))
-    flat_tar = Flat()
+    flat_tar = FlatTree()
     flat_tar.add([LayerSource(data=given_)])
     rows = facts(merged(b"".join(flat_tar.chunks())))
     assert [rows[path][-2] for path in ("/kept", "/lost", "/other")] == [
         {"security.capability": "\x01"}, None, None
     ]  # fmt: skip
-    assert flat_tar.lost == {"system.posix_acl_access": "/kept", "com.apple.provenance": "/lost"}
+    assert flat_tar.lost_attributes == {
+        "system.posix_acl_access": "/kept",
+        "com.apple.provenance": "/lost",
+    }
 
 
 def test_time_beyond_squashfs_limit_is_clamped():
@@ -167,7 +170,9 @@ def test_flat_stream_depends_only_on_layers():
 
 
 def _stored(folder: Path, content: bytes) -> LayerSource:
-    data = header(Member(path="file", size=len(content))) + content.ljust(512, b"\0") + END
+    data = (
+        member_header(LayerMember(path="file", size=len(content))) + content.ljust(512, b"\0") + END
+    )
     path = folder / "layer"
     path.write_bytes(data)
     return LayerSource(
@@ -179,23 +184,23 @@ def test_damaged_layer_is_an_error(tmp_path):
     layer = _stored(tmp_path, b"good")
     layer.path.write_bytes(layer.path.read_bytes().replace(b"good", b"evil"))
     with pytest.raises(IntegrityError, match=str(layer.path)):
-        Flat().add([layer])
+        FlatTree().add([layer])
     layer.path.unlink()
     with pytest.raises(IntegrityError, match="No such file"):
-        Flat().add([layer])
+        FlatTree().add([layer])
 
 
 def test_layer_modified_between_reads_is_an_error(tmp_path):
-    flat_tar = Flat()
+    flat_tar = FlatTree()
     layer = _stored(tmp_path, b"good")
     flat_tar.add([layer])
-    layer.path.write_bytes(header(Member(path="x", kind=MemberKind.FOLDER)) + END)
+    layer.path.write_bytes(member_header(LayerMember(path="x", kind=MemberKind.FOLDER)) + END)
     with pytest.raises(IntegrityError, match="changed"):
         list(flat_tar.chunks())
 
 
 def test_size_and_progress_count_written_content():
-    flat_tar = Flat()
+    flat_tar = FlatTree()
     flat_tar.add([LayerSource(data=members((info("a"), b"12345"), (info("b"), b"1")))])
     flat_tar.add(
         [
@@ -207,4 +212,4 @@ def test_size_and_progress_count_written_content():
     result: list[int] = []
     list(flat_tar.chunks(result.append))
     assert flat_tar.size == sum(result) == 4
-    assert flat_tar.newest == 0
+    assert flat_tar.newest_time == 0

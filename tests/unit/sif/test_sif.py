@@ -14,8 +14,8 @@ from imgbuild.errors import InputError, IntegrityError, ToolMissing
 from imgbuild.oci import documents, layout
 from imgbuild.oci import image as oci_image
 from imgbuild.oci.documents import Descriptor
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import Reader
+from imgbuild.oci.merged import MergedTree
+from imgbuild.oci.reader import TarReader
 from imgbuild.sif import container, enroot, files, image, squashfs
 from imgbuild.system import process
 from imgbuild.values import Arch, digest_of, sha256
@@ -32,7 +32,7 @@ def summary(**settings: object) -> image.SifSource:
         name="small",
         arch=Arch.X86_64,
         digest=DIGEST,
-        settings=msgspec.convert(settings, image.Settings),
+        settings=msgspec.convert(settings, image.RuntimeSettings),
         time=TIME,
         config=b"{}",
     )
@@ -43,16 +43,16 @@ def summary(**settings: object) -> image.SifSource:
 
 def sif_file(tmp_path, objects):
     path = tmp_path / "x.sif"
-    start = container.file_system_at(objects)
+    start = container.file_system_offset(objects)
     path.write_bytes(bytes(start) + b"hsqs" + bytes(8188))
-    container.finish(path, objects, Arch.ARM64, TIME)
+    container.write_container(path, objects, Arch.ARM64, TIME)
     return path.read_bytes(), start
 
 
 def test_sif_has_header_descriptors_and_objects(tmp_path):
     objects = [
-        container.Object(kind=container.DEFINITION, data=b"from: x\n"),
-        container.Object(kind=container.JSON, name="lock.json", data=b"{}" * 3000),
+        container.DataObject(kind=container.DEFINITION, data=b"from: x\n"),
+        container.DataObject(kind=container.JSON, name="lock.json", data=b"{}" * 3000),
     ]
     data, start = sif_file(tmp_path, objects)
     assert data.startswith(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\x0004\x00")
@@ -80,28 +80,28 @@ def test_sif_has_header_descriptors_and_objects(tmp_path):
 
 def test_sif_architecture_is_read(tmp_path):
     sif_file(tmp_path, [])
-    assert container.arch_of(tmp_path / "x.sif") is Arch.ARM64
+    assert container.read_arch(tmp_path / "x.sif") is Arch.ARM64
     for data in (b"", b"no SIF" * 99, (tmp_path / "x.sif").read_bytes().replace(b"04\0", b"05\0")):
         (tmp_path / "other").write_bytes(data)
         with pytest.raises(InputError, match="is not a SIF file for x86_64 or arm64"):
-            container.arch_of(tmp_path / "other")
+            container.read_arch(tmp_path / "other")
     with pytest.raises(InputError, match="No such file"):
-        container.arch_of(tmp_path / "absent")
+        container.read_arch(tmp_path / "absent")
 
 
 def test_small_sif_objects_are_read(tmp_path):
     objects = [
-        container.Object(kind=container.DEFINITION, data=b"from: x\n"),
-        container.Object(kind=container.JSON, name="oci-config.json", data=b"{}" * 3000),
+        container.DataObject(kind=container.DEFINITION, data=b"from: x\n"),
+        container.DataObject(kind=container.JSON, name="oci-config.json", data=b"{}" * 3000),
     ]
     data, start = sif_file(tmp_path, objects)
-    assert container.objects_of(tmp_path / "x.sif") == objects
-    assert files.config_of(tmp_path / "x.sif") == digest_of(objects[1].data)
+    assert container.read_objects(tmp_path / "x.sif") == objects
+    assert files.config_digest(tmp_path / "x.sif") == digest_of(objects[1].data)
     (tmp_path / "cut.sif").write_bytes(data[: start - 4096])
     with pytest.raises(InputError, match=r"cut\.sif is truncated"):
-        container.objects_of(tmp_path / "cut.sif")
+        container.read_objects(tmp_path / "cut.sif")
     sif_file(tmp_path, objects[:1])
-    assert files.config_of(tmp_path / "x.sif") is None
+    assert files.config_digest(tmp_path / "x.sif") is None
 
 
 def test_sif_is_deterministic(tmp_path):
@@ -127,7 +127,7 @@ def written(tmp_path, document):
 
 
 def test_image_of_another_builder_is_read(tmp_path):
-    image_summary = image.read(
+    image_summary = image.read_sif_source(
         written(tmp_path, {"created": "2025-06-20T00:00:00.123456789Z", "config": {"Env": None}}),
         Arch.X86_64,
     )
@@ -141,7 +141,7 @@ def test_image_of_another_builder_is_read(tmp_path):
 
 def test_image_without_creation_time_is_an_error(tmp_path):
     with pytest.raises(IntegrityError, match="yesterday"):
-        image.read(written(tmp_path, {"created": "yesterday"}), Arch.X86_64)
+        image.read_sif_source(written(tmp_path, {"created": "yesterday"}), Arch.X86_64)
 
 
 # -- files for Apptainer
@@ -149,7 +149,7 @@ def test_image_without_creation_time_is_an_error(tmp_path):
 
 def test_environment_values_are_quoted():
     odd = "a 'b' $(id) \"c\" `d` \\ *\nsecond line"
-    text = files.environment(
+    text = files.environment_script(
         summary(Env=[f"ODD={odd}", "PATH=/a:/b", "EMPTY=", "not-a-name=1", "UID=1000"])
     )
     words = shlex.split(text, comments=True)
@@ -168,7 +168,7 @@ def test_python_variables_of_caller_are_hidden():
 
 def test_home_folder_is_that_of_the_caller():
     """Apptainer mounts the home of the caller, because that of the image may be read-only."""
-    assert "HOME" not in files.environment(summary(Env=["HOME=/root", "PATH=/bin"]))
+    assert "HOME" not in files.environment_script(summary(Env=["HOME=/root", "PATH=/bin"]))
 
 
 @each_row(
@@ -181,7 +181,7 @@ def test_home_folder_is_that_of_the_caller():
     ],
 )
 def test_runscript_runs_entry_point_and_command(entrypoint, command, lines):
-    text = files.runscript(summary(Entrypoint=entrypoint, Cmd=command))
+    text = files.runscript_text(summary(Entrypoint=entrypoint, Cmd=command))
     assert text.splitlines() == ["#!/bin/sh", *lines]
 
 
@@ -193,8 +193,8 @@ def test_missing_mount_points_are_added():
         (info("etc/hosts"), b"mine"),
         (info("environment"), b"a file of the image's own"),
     )
-    added = image.archive(files.members(summary(), merged(below)))
-    names = [entry.path.rstrip("/") for entry in Reader(_stream(added), "added")]
+    added = image.layer_archive(files.sif_members(summary(), merged(below)))
+    names = [entry.path.rstrip("/") for entry in TarReader(_stream(added), "added")]
     assert len(names) == len(set(names))
     assert {"proc", "sys", "dev", "root", "home", "var/tmp", "etc/resolv.conf"} <= set(names)
     assert not {"tmp", "etc", "var", "etc/hosts", "environment"} & set(names)
@@ -211,15 +211,15 @@ def _stream(data):
 
 def test_labels_have_digests_of_image_and_lock():
     small = summary(Labels={"title": "small"})
-    assert files.labels(small) == {"title": "small", "dev.imgbuild.image": DIGEST}
+    assert files.sif_labels(small) == {"title": "small", "dev.imgbuild.image": DIGEST}
     locked = msgspec.structs.replace(small, lock=b"{}\n")
-    assert files.labels(locked)["dev.imgbuild.lock"] == f"sha256:{sha256(b'{}' + bytes([10]))}"
-    objects = {each.name: each.data for each in files.objects(locked)}
+    assert files.sif_labels(locked)["dev.imgbuild.lock"] == f"sha256:{sha256(b'{}' + bytes([10]))}"
+    objects = {each.name: each.data for each in files.sif_objects(locked)}
     assert objects["lock.json"] == b"{}\n"
     assert objects["oci-config.json"] == b"{}"
     metadata = json.loads(objects["inspect-metadata.json"])
-    assert metadata["data"]["attributes"]["labels"] == files.labels(locked)
-    assert "lock.json" not in {each.name for each in files.objects(small)}
+    assert metadata["data"]["attributes"]["labels"] == files.sif_labels(locked)
+    assert "lock.json" not in {each.name for each in files.sif_objects(small)}
 
 
 # -- files for enroot
@@ -229,8 +229,8 @@ def test_enroot_files_have_environment_mounts_and_start_script():
     small = summary(
         Env=["A=b c"], Entrypoint=["/e"], Cmd=["x y"], WorkingDir="/work/a", Volumes={"/data": {}}
     )
-    tree = Merged()
-    enroot_members = {each.path: each for each in enroot.members(small, tree)}
+    tree = MergedTree()
+    enroot_members = {each.path: each for each in enroot.enroot_members(small, tree)}
     assert enroot_members["etc/environment"].content == b"A=b c\n"
     assert enroot_members["etc/fstab"].content == (
         b"${ENROOT_ROOTFS}/data /data none x-create=dir,bind,rw,nosuid,nodev\n"
@@ -247,21 +247,23 @@ def test_enroot_files_have_environment_mounts_and_start_script():
 
 
 def answers(monkeypatch, text):
-    monkeypatch.setattr(process, "find", lambda program, remedy: f"/usr/bin/{program}")
-    monkeypatch.setattr(process, "run", lambda command, check: process.Result(1, text, ""))
+    monkeypatch.setattr(process, "find_program", lambda program, remedy: f"/usr/bin/{program}")
+    monkeypatch.setattr(
+        process, "run_command", lambda command, check: process.ProcessResult(1, text, "")
+    )
 
 
 @pytest.mark.parametrize("version", ["4.5.1 (2022/03/17)", "4.7-abc (2025)", "5.0"])
 def test_mksquashfs_with_tar_support_is_accepted(monkeypatch, version):
     answers(monkeypatch, f"mksquashfs version {version}\n")
-    assert squashfs.find().version == version.split()[0]
+    assert squashfs.find_mksquashfs().version == version.split()[0]
 
 
 @pytest.mark.parametrize("text", ["mksquashfs version 4.4 (2019/08/29)", "no version"])
 def test_mksquashfs_before_4_5_is_refused_with_hint(monkeypatch, text):
     answers(monkeypatch, text)
     with pytest.raises(ToolMissing) as raised:
-        squashfs.find()
+        squashfs.find_mksquashfs()
     assert "squashfs-tools 4.5" in str(raised.value.hint)
 
 

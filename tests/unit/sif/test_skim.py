@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER, write_layer
-from imgbuild.oci.reader import Entry, Reader, inflated
-from imgbuild.oci.tar import END, Member, MemberKind, header
+from imgbuild.oci.reader import TarEntry, TarReader, open_inflated
+from imgbuild.oci.tar import END, LayerMember, MemberKind, member_header
 from imgbuild.sif import skim
-from imgbuild.sif.flat import Flat, LayerSource
+from imgbuild.sif.flat import FlatTree, LayerSource
 from imgbuild.values import sha256
 from tests.support.layer_files import layer_file
 from tests.support.rows import each_row
@@ -28,13 +28,13 @@ from tests.unit.oci.test_layer import member, noise, placed, text
 LARGE = 300_000  # bytes: enough for a content to be passed over
 
 
-def whole(path: Path) -> list[Entry]:
+def whole(path: Path) -> list[TarEntry]:
     """The members that a complete read of the layer yields."""
-    with inflated(layer_file(path)) as stream:
-        return list(Reader(stream, str(path)))
+    with open_inflated(layer_file(path)) as stream:
+        return list(TarReader(stream, str(path)))
 
 
-def blob(folder: Path, members: list[Member]) -> Path:
+def blob(folder: Path, members: list[LayerMember]) -> Path:
     """A layer as imgbuild writes it."""
     path = folder / "blob"
     with path.open("wb") as sink:
@@ -50,10 +50,10 @@ def stored(data: bytes, *, level: int = 0) -> bytes:
 
 
 @pytest.fixture(name="members")
-def _members(tmp_path: Path) -> list[Member]:
+def _members(tmp_path: Path) -> list[LayerMember]:
     """A sequence of large and small contents that are spliced, packed and stored."""
     return [
-        Member(path="d", kind=MemberKind.FOLDER, mode=0o755),
+        LayerMember(path="d", kind=MemberKind.FOLDER, mode=0o755),
         member("d/large", placed(tmp_path, text(LARGE), deflate=True), LARGE),
         member("d/larger", placed(tmp_path, text(3_000_000), deflate=True), 3_000_000),
         member("d/link", b""),
@@ -68,7 +68,7 @@ def _members(tmp_path: Path) -> list[Member]:
 
 def test_imgbuild_layer_is_skimmed(members, tmp_path):
     path = blob(tmp_path, members)
-    entries = skim.entries(layer_file(path))
+    entries = skim.layer_entries(layer_file(path))
     assert entries == whole(path)
     assert [entry.size for entry in entries] == [each.size for each in members]
 
@@ -83,7 +83,7 @@ def test_large_content_is_not_decompressed(members, tmp_path):
     path.write_bytes(data.replace(content, bytes(len(content))))
     with pytest.raises(IntegrityError):
         whole(path)
-    assert skim.entries(layer_file(path)) == expected
+    assert skim.layer_entries(layer_file(path)) == expected
 
 
 @each_row("cut", [1 << 30, 100_000, 512, 777])
@@ -100,12 +100,12 @@ def test_layer_of_another_tool_is_skimmed(tmp_path, cut):
     path.write_bytes(
         b"".join(gzip.compress(tar[at : at + cut], 1) for at in range(0, len(tar), cut))
     )
-    assert skim.entries(layer_file(path)) == whole(path)
+    assert skim.layer_entries(layer_file(path)) == whole(path)
     path.write_bytes(tar)
-    assert skim.entries(layer_file(path)) == whole(path)
+    assert skim.layer_entries(layer_file(path)) == whole(path)
     path.write_bytes(tar[: len(tar) // 2])
     with pytest.raises(IntegrityError, match="is truncated"):
-        skim.entries(layer_file(path))
+        skim.layer_entries(layer_file(path))
 
 
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.sampled_from("spr")), max_size=6))
@@ -120,7 +120,7 @@ def test_layers_with_arbitrary_contents_are_skimmed(tmp_path_factory, content_sp
         else:
             members.append(member(f"{number}", content, pack=kind == "p"))
     path = blob(folder, members)
-    assert skim.entries(layer_file(path)) == whole(path)
+    assert skim.layer_entries(layer_file(path)) == whole(path)
 
 
 def misleading(behind: bytes) -> bytes:
@@ -128,17 +128,17 @@ def misleading(behind: bytes) -> bytes:
     fake = stored(bytes(-LARGE % 512) + behind + END)
     tail = struct.pack("<I", LARGE) + fake
     content = noise(LARGE - len(tail)) + tail
-    first = header(Member(path="file", size=LARGE))
+    first = member_header(LayerMember(path="file", size=LARGE))
     # Stored, so that it is unchanged: in one block, which begins after five bytes.
     return stored(first) + stored(content) + stored(bytes(-LARGE % 512) + END)
 
 
-@pytest.mark.parametrize("behind", [header(Member(path="other")), b"no header" * 100])
+@pytest.mark.parametrize("behind", [member_header(LayerMember(path="other")), b"no header" * 100])
 def test_content_that_resembles_a_member_end_is_kept(tmp_path, behind):
     path = tmp_path / "blob"
     path.write_bytes(misleading(behind))
-    assert [entry.path for entry in skim.entries(layer_file(path))] == ["file"]
-    assert skim.entries(layer_file(path)) == whole(path)
+    assert [entry.path for entry in skim.layer_entries(layer_file(path))] == ["file"]
+    assert skim.layer_entries(layer_file(path)) == whole(path)
 
 
 def test_changed_members_are_an_error(members, tmp_path, monkeypatch):
@@ -151,15 +151,15 @@ def test_changed_members_are_an_error(members, tmp_path, monkeypatch):
     )
     first, second, *others = whole(path)
     renamed = msgspec.structs.replace(second, path="d/other")
-    monkeypatch.setattr(skim, "entries", lambda _: [first, renamed, *others])
-    flat_tar = Flat()
+    monkeypatch.setattr(skim, "layer_entries", lambda _: [first, renamed, *others])
+    flat_tar = FlatTree()
     flat_tar.add([layer])
     with pytest.raises(IntegrityError, match="changed"):
         list(flat_tar.chunks())
 
 
 def test_members_hash_covers_all_fields():
-    entry = Entry("a", b"0", 0o644, 1, 2, 3, 4, "", (0, 0), {"user.a": "1"})
+    entry = TarEntry("a", b"0", 0o644, 1, 2, 3, 4, "", (0, 0), {"user.a": "1"})
     changes: list[dict[str, object]] = [
         {"path": "b"}, {"type": b"5"}, {"mode": 0o600}, {"uid": 9}, {"gid": 9}, {"size": 9},
         {"mtime": 9}, {"target": "x"}, {"device": (1, 1)}, {"xattrs": {"user.a": "2"}},
@@ -168,7 +168,9 @@ def test_members_hash_covers_all_fields():
     for change in [{}, *changes]:
         seen = skim.MembersHash()
         seen.add(
-            Entry(**{**{name: getattr(entry, name) for name in entry.__struct_fields__}, **change})
+            TarEntry(
+                **{**{name: getattr(entry, name) for name in entry.__struct_fields__}, **change}
+            )
         )
         values.add(seen.value)
     assert len(values) == 11

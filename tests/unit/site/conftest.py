@@ -14,7 +14,7 @@ from tests.support.site_history import HISTORY
 
 @pytest.fixture(scope="session")
 def sources() -> SiteSources:
-    return catalogue.open_sources(project_paths.catalogue())
+    return catalogue.open_sources(project_paths.catalogue_project())
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ NAME = re.compile(r"[a-z0-9-]+")
 
 @pytest.fixture(scope="module")
 def data(sources: SiteSources, made: SiteCatalogue) -> dict[str, Any]:
-    text = browser_data.scripts(sources, made)["data.js"].decode("ascii")
+    text = browser_data.data_scripts(sources, made)["data.js"].decode("ascii")
     head, _, rest = text.partition(" = ")
     assert head == "var imgbuildData"
     loaded: dict[str, Any] = json.loads(rest.removesuffix(";\n"))
@@ -107,7 +107,7 @@ def test_script_element_cannot_be_closed_by_text(sources: SiteSources, made: Sit
     changed = msgspec.structs.replace(
         made, targets=(msgspec.structs.replace(first, row=row), *rest)
     )
-    text = browser_data.scripts(sources, changed)["data.js"].decode("ascii")
+    text = browser_data.data_scripts(sources, changed)["data.js"].decode("ascii")
     assert json.loads(text.partition(" = ")[2].removesuffix(";\n"))["targets"][0]["summary"] == evil
 
 

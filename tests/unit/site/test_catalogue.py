@@ -16,7 +16,7 @@ from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget, UpdateCost
 from imgbuild.smoke.result import FirstFailure
-from imgbuild.system.reporter import SILENT
+from imgbuild.system.reporter import SILENT_REPORTER
 from imgbuild.values import Arch
 from tests.support.site_history import HISTORY
 
@@ -30,7 +30,7 @@ def target(made: SiteCatalogue, name: str) -> SiteTarget:
 def test_every_row_of_the_matrix_is_shown(made: SiteCatalogue, sources: SiteSources) -> None:
     assert {each.name for each in made.targets} == set(sources.matrix.targets)
     locked = {each.name for each in made.targets if each.digests}
-    assert locked == set(project_paths.catalogue().locked_targets())
+    assert locked == set(project_paths.catalogue_project().locked_targets())
     assert target(made, "cu130-flashinfer").needs
 
 
@@ -81,7 +81,7 @@ def test_debian_packages_are_listed_once(made: SiteCatalogue) -> None:
     assert len(made.debian) < len(users) / 2
     ((arch, packages),) = target(made, "cu124-vllm").debian
     assert (arch, packages.name) == (Arch.X86_64, "debian-12")
-    text = dict(pages.pages(made, HISTORY))[f"debian/{packages.page}.html"].decode()
+    text = dict(pages.site_pages(made, HISTORY))[f"debian/{packages.page}.html"].decode()
     for name, version, _ in packages.packages:
         assert f"\n{name} {version}" in text
 
@@ -98,7 +98,7 @@ def test_debian_packages_are_listed_once(made: SiteCatalogue) -> None:
 def test_grid_shows_state_of_each_combination(
     made: SiteCatalogue, name: str, state: str, words: str
 ) -> None:
-    found = grid.state_of(target(made, name))
+    found = grid.target_state(target(made, name))
     assert found[0] == state
     assert words in found[1]
 
@@ -124,7 +124,7 @@ def test_main_versions_include_pins_and_frameworks(made: SiteCatalogue) -> None:
 
 
 def test_test_record_of_an_equal_image_names_the_tested_digest(made: SiteCatalogue) -> None:
-    lines = test_runs.lines(target(made, "cu124-trl0.17"))
+    lines = test_runs.test_lines(target(made, "cu124-trl0.17"))
     others = test_runs.other_digests(target(made, "cu124-trl0.17"))
     assert {each.digest for each in others} == {
         line.run.digest for line in lines if line.run.digest != line.current
@@ -154,7 +154,7 @@ def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
 
 def test_runs_are_listed_by_gpu_with_failures_first(made: SiteCatalogue) -> None:
     changed = with_failed_run(made, "cu130-vllm")
-    groups = dict(test_runs.by_gpu(changed.targets))
+    groups = dict(test_runs.lines_by_gpu(changed.targets))
     assert list(groups)[-1] == test_runs.NO_GPU
     assert sum(map(len, groups.values())) == sum(
         len(image.runs) for each in changed.targets for image in each.page.images
@@ -170,9 +170,9 @@ def test_runs_are_listed_by_gpu_with_failures_first(made: SiteCatalogue) -> None
 
 def test_images_are_found_by_the_number_of_gpus(made: SiteCatalogue) -> None:
     (image, *_) = target(made, "cu130-verl0.9").page.images
-    assert browser_data.tested_with(image) == ["H100", "2 H100"]
+    assert browser_data.tested_gpus(image) == ["H100", "2 H100"]
     (image, *_) = target(made, "cu126-vllm").page.images
-    assert browser_data.tested_with(image) == ["H200"]
+    assert browser_data.tested_gpus(image) == ["H200"]
 
 
 def test_notes_are_about_the_current_build(sources: SiteSources) -> None:
@@ -184,20 +184,20 @@ def test_notes_are_about_the_current_build(sources: SiteSources) -> None:
 
 def test_the_guide_of_an_image_is_on_its_page(made: SiteCatalogue) -> None:
     """The guide is the output of `imgbuild show --guide`, with HTML escaped."""
-    shown = dict(pages.pages(made, HISTORY))
+    shown = dict(pages.site_pages(made, HISTORY))
     page = shown["targets/cu130-verl0.9.html"].decode()
     assert "<li>Ports: 8265 Ray's dashboard and jobs, 6379 Ray's head, 8000 vllm serve." in page
     assert "<h3>vLLM</h3><pre><code>vllm serve MODEL\n" in page
     text = "## A\n\n- *a* <b>b</b> [c](javascript:d) ![e](f)\n\nText:\n\n    <i>\n"
     hostile = msgspec.structs.replace(target(made, "cu130-verl0.9"), guide=text)
     changed = msgspec.structs.replace(made, targets=(hostile,))
-    page = dict(pages.pages(changed, HISTORY))["targets/cu130-verl0.9.html"].decode()
+    page = dict(pages.site_pages(changed, HISTORY))["targets/cu130-verl0.9.html"].decode()
     assert "<li>*a* &lt;b&gt;b&lt;/b&gt; [c](javascript:d) ![e](f)" in page
     assert "<pre><code>&lt;i&gt;\n</code></pre>" in page
 
 
 def test_failed_case_of_a_run_is_shown(made: SiteCatalogue) -> None:
-    shown = dict(pages.pages(with_failed_run(made, "cu130-vllm"), HISTORY))
+    shown = dict(pages.site_pages(with_failed_run(made, "cu130-vllm"), HISTORY))
     for page in ("tests.html", "targets/cu130-vllm.html"):
         text = shown[page].decode()
         assert "<strong>Failed: trl rloo</strong> no loss &lt;is&gt; reported" in text
@@ -206,26 +206,26 @@ def test_failed_case_of_a_run_is_shown(made: SiteCatalogue) -> None:
 def test_skipped_cases_are_listed_by_reason(made: SiteCatalogue) -> None:
     (line,) = [
         line
-        for line in test_runs.lines(target(made, "cu130-verl0.9"))
+        for line in test_runs.test_lines(target(made, "cu130-verl0.9"))
         if line.run.tier == "multi-gpu"
     ]
     assert line.run.skip_reasons == {
         "the lock has no deepspeed": "trl sft, zero3 on two GPUs, deepspeed step",
         "the lock has no sglang": "sglang tensor parallel",
     }
-    text = dict(pages.pages(made, HISTORY))["targets/cu130-verl0.9.html"].decode()
+    text = dict(pages.site_pages(made, HISTORY))["targets/cu130-verl0.9.html"].decode()
     assert "sglang tensor parallel: the lock has no sglang" in text
 
 
 def test_image_status_names_failures_and_other_gpus(made: SiteCatalogue) -> None:
     def _standing(name: str) -> str:
-        return test_runs.standing(target(made, name).page.images[0])
+        return test_runs.test_summary(target(made, name).page.images[0])
 
     failed = _standing("cu130-vllm0.20.2")
     assert "gpu failed on NVIDIA H200; multi-gpu failed on 2 NVIDIA H200" in failed
     assert _standing("cu130-ray").endswith("no other GPU was tested")
     arm64 = target(made, "cu130-verl0.9").page.images[1]
-    assert test_runs.standing(arm64) == "not tested"
+    assert test_runs.test_summary(arm64) == "not tested"
 
 
 def test_update_downloads_the_package_layer_and_version_lists(
@@ -259,11 +259,11 @@ def test_a_stale_lock_has_a_page_without_digest(
         place.write_bytes(source.read_bytes().replace(b"0.20.0", b"0.20.1"))
     (tmp_path / "matrix.yaml").touch()
     project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
-    monkeypatch.setattr(catalogue, "revision", lambda _: "")
+    monkeypatch.setattr(catalogue, "checkout_commit", lambda _: "")
     chosen = {"cu126-vllm": sources.matrix.targets["cu126-vllm"]}
     matrix = msgspec.structs.replace(sources.matrix, targets=chosen)
     changed = msgspec.structs.replace(sources, project=project, matrix=matrix)
-    shown = catalogue.read_catalogue(changed, None, SiteHistory(), reporter=SILENT)
+    shown = catalogue.read_catalogue(changed, None, SiteHistory(), reporter=SILENT_REPORTER)
     (only,) = shown.targets
     assert "does not match the lock" in only.stale
     assert (only.lock, only.digests, only.commands) == (None, None, ())
@@ -272,7 +272,7 @@ def test_a_stale_lock_has_a_page_without_digest(
 def test_requirements_between_main_packages_are_listed_newest_first(
     made: SiteCatalogue,
 ) -> None:
-    shown = dict(requirements.between(made.requires))
+    shown = dict(requirements.requirements_between(made.requires))
     versions = [version for version, _ in shown["vllm"]]
     assert versions.index("0.33.0") < versions.index("0.9.2") < versions.index("0.8.5.post1")
     assert "torch==2.7.0" in dict(shown["vllm"])["0.9.2"]
@@ -284,7 +284,7 @@ def test_layers_of_both_architectures_have_one_scale(made: SiteCatalogue) -> Non
     bars = sorted((max(bar.sizes), bar.scale) for bar in layers.bars)
     assert [scale for _, scale in bars] == sorted(scale for _, scale in bars)
     assert bars[-1][1] == 100
-    assert bars[0][1] >= catalogue.DRAWN
+    assert bars[0][1] >= catalogue.DRAWN_LAYERS
 
 
 def test_known_incompatibilities_match_the_versions_of_the_image(made: SiteCatalogue) -> None:

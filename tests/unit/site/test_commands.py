@@ -58,7 +58,7 @@ def test_commands_are_words_of_a_shell(shown: SiteTarget) -> None:
 
 def test_job_on_the_page_is_a_kubernetes_job(shown: SiteTarget) -> None:
     assert shown.lock is not None
-    job = yaml.safe_load(commands.job(shown.lock).replace(commands.GPUS, "8"))
+    job = yaml.safe_load(commands.job_text(shown.lock).replace(commands.GPUS, "8"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
@@ -72,7 +72,7 @@ def test_job_on_the_page_is_a_kubernetes_job(shown: SiteTarget) -> None:
 
 def test_job_on_the_page_matches_render(shown: SiteTarget, sources: SiteSources) -> None:
     """The page and `imgbuild render --format k8s-job` have one source."""
-    words = commands.LAUNCH.replace(commands.GPUS, "8").split()
+    words = commands.LAUNCH_COMMAND.replace(commands.GPUS, "8").split()
     options = RenderOptions(
         form="k8s-job",
         registry="registry.example/owner/images",
@@ -80,9 +80,9 @@ def test_job_on_the_page_matches_render(shown: SiteTarget, sources: SiteSources)
     )
     assert shown.lock is not None
     chosen = (shown.lock, tuple(shown.lock.arch))
-    (rendered,) = write.render(sources.project, sources.matrix, [chosen], options)
+    (rendered,) = write.render_locks(sources.project, sources.matrix, [chosen], options)
     assert shown.digests is not None
-    page = commands.job(shown.lock).replace(commands.GPUS, "8")
+    page = commands.job_text(shown.lock).replace(commands.GPUS, "8")
     image = f"registry.example/owner/images@{shown.digests.digest}"
     job = yaml.safe_load(page.replace(commands.IMAGE, image))
     job["metadata"]["name"] = "cu130-verl0-9"
@@ -92,7 +92,7 @@ def test_job_on_the_page_matches_render(shown: SiteTarget, sources: SiteSources)
 def test_push_and_job_name_the_same_repository_without_a_registry(shown: SiteTarget) -> None:
     assert shown.lock is not None
     assert shown.digests is not None
-    every = commands.commands(shown.lock, shown.digests, None, rendered=True)
+    every = commands.target_commands(shown.lock, shown.digests, None, rendered=True)
     made = {each.title: each.text for each in every}
     place = commands.REPOSITORY
     assert f"imgbuild push cu130-verl0.9 {place}\n" in made["Kubernetes"]
@@ -119,7 +119,7 @@ def test_every_command_of_imgbuild_on_a_page_exists(made: SiteCatalogue) -> None
         for name, command in program.commands.items()  # type: ignore[attr-defined]
     }
     shown = set()
-    for path, data in pages.pages(made, HISTORY):
+    for path, data in pages.site_pages(made, HISTORY):
         if path.endswith((".html", ".js")):
             shown |= set(
                 re.findall(r"imgbuild ([a-z]+)((?: [^\s<`|;&]+)*)", MARK.sub("", data.decode()))

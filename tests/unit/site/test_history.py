@@ -19,7 +19,7 @@ from tests.support.site_history import CHANGE, HISTORY
 def test_history_survives_round_trip(tmp_path: Path) -> None:
     place = tmp_path / "history.json"
     place.write_bytes(codec.encode(HISTORY))
-    assert history.read(place) == HISTORY
+    assert history.read_history(place) == HISTORY
 
 
 @each_row(
@@ -37,7 +37,7 @@ def test_invalid_history_file_is_refused(tmp_path: Path, old: str, new: str, mat
     place = tmp_path / "history.json"
     place.write_text(codec.encode(HISTORY).decode().replace(old, new, 1))
     with pytest.raises(InputError) as error:
-        history.read(place)
+        history.read_history(place)
     assert "history.json" in str(error.value.message)
     told = str(error.value.message) + str(error.value.problems)
     assert match.replace("\\", "") in told or "valid" in told
@@ -47,19 +47,19 @@ def test_longer_history_of_a_target_is_kept() -> None:
     other = msgspec.structs.replace(CHANGE, commit="b" * 40)
     shallow = SiteHistory(targets={"cu124-vllm": (CHANGE,), "new": (CHANGE,)})
     whole = SiteHistory(targets={"cu124-vllm": (CHANGE, other)})
-    merged = history.merge(shallow, whole)
-    assert merged == history.merge(whole, shallow)
+    merged = history.merge_histories(shallow, whole)
+    assert merged == history.merge_histories(whole, shallow)
     assert merged.targets == {"cu124-vllm": (CHANGE, other), "new": (CHANGE,)}
 
 
 def test_packaged_catalogue_has_no_history() -> None:
     from imgbuild.matrix import project_paths
 
-    assert history.collect(project_paths.catalogue()) == SiteHistory()
+    assert history.collect_history(project_paths.catalogue_project()) == SiteHistory()
 
 
 def test_catalogue_in_a_checkout_is_treated_as_a_project(tmp_path: Path) -> None:
     installed = Project(matrix=tmp_path / "matrix.yaml", writable=False)
-    assert history.checkout(installed) == installed
+    assert history.checkout_project(installed) == installed
     (tmp_path / ".git").mkdir()
-    assert history.checkout(installed) == Project(matrix=installed.matrix)
+    assert history.checkout_project(installed) == Project(matrix=installed.matrix)

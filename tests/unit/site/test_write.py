@@ -19,8 +19,8 @@ from tests.support.site_history import HISTORY
 
 def make(
     sources: SiteSources, made: SiteCatalogue, output: Path, *, documents: bool = False
-) -> write.Site:
-    return write.make(sources, made, HISTORY, output, documents=documents)
+) -> write.WrittenSite:
+    return write.write_site(sources, made, HISTORY, output, documents=documents)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_hostile_texts_are_escaped(made: SiteCatalogue) -> None:
     )
     texts = {
         path: data.decode()
-        for path, data in pages.pages(changed, HISTORY)
+        for path, data in pages.site_pages(changed, HISTORY)
         if path.endswith(".html")
     }
     for text in texts.values():

@@ -13,15 +13,15 @@ from imgbuild.errors import WorkFailed
 from imgbuild.matrix.project_paths import Project
 from imgbuild.render import templates
 from imgbuild.slurm import array, commands
-from imgbuild.slurm.array import ArrayTask, JobArray, Task, TaskState
+from imgbuild.slurm.array import ArrayTarget, ArrayTask, JobArray, TaskState
 from imgbuild.system import process as processes
 from imgbuild.system.console import console
-from tests.support.inprocess_project import TARGET, Command, make
+from tests.support.inprocess_project import TARGET, Command, write_project
 from tests.support.rows import each_row
 
-ONE = Task(target="one", digest="sha256:" + "1" * 64)
-TWO = Task(target="two", digest="sha256:" + "2" * 64)
-THREE = Task(target="three", digest="sha256:" + "3" * 64)
+ONE = ArrayTarget(target="one", digest="sha256:" + "1" * 64)
+TWO = ArrayTarget(target="two", digest="sha256:" + "2" * 64)
+THREE = ArrayTarget(target="three", digest="sha256:" + "3" * 64)
 COMMAND = ("python", "-m", "imgbuild", "build")
 
 
@@ -29,22 +29,24 @@ COMMAND = ("python", "-m", "imgbuild", "build")
 def _command(monkeypatch, capsys, tmp_path) -> Command:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    make(tmp_path)
+    write_project(tmp_path)
     return Command(monkeypatch, capsys)
 
 
-def order(top: Path, name: str, *tasks: Task, job: str = "7", command=COMMAND, **more) -> JobArray:
+def order(
+    top: Path, name: str, *tasks: ArrayTarget, job: str = "7", command=COMMAND, **more
+) -> JobArray:
     job_array = JobArray(
         verb="build", name=name, folder=str(top / name), root=str(top), command=command,
         options=(), tasks=tasks, job=job, **more,
     )  # fmt: skip
-    codec.write(top / name / array.ORDER, job_array)
+    codec.write_document(top / name / array.ORDER, job_array)
     return job_array
 
 
 def say(job_array: JobArray, number: int, status: int | None) -> None:
     state = TaskState(state="running" if status is None else "done", status=status, node="n1")
-    codec.write(job_array.place / f"{job_array.tasks[number].target}.state.json", state)
+    codec.write_document(job_array.place / f"{job_array.tasks[number].target}.state.json", state)
 
 
 def targets(tasks) -> list[str]:
@@ -61,7 +63,7 @@ def test_newest_array_of_a_task_is_used(tmp_path):
 
 def test_array_with_another_digest_is_not_used(tmp_path):
     order(tmp_path, "1", ONE)
-    changed = Task(target="one", digest=TWO.digest)
+    changed = ArrayTarget(target="one", digest=TWO.digest)
     assert array.existing_tasks(tmp_path, "build", COMMAND, [changed]) == []
 
 
@@ -80,7 +82,7 @@ def test_smoke_test_result_applies_only_to_the_same_partition(command, tmp_path,
         return []
 
     monkeypatch.setattr(array, "existing_tasks", existing_tasks)
-    monkeypatch.setattr(commands, "submit", lambda *_: "1")
+    monkeypatch.setattr(commands, "submit_script", lambda *_: "1")
     for verb in ("smoke", "build"):
         words = ("--on", "slurm", "--partition", "h100", "--no-wait")
         assert command(verb, TARGET, *words).status == 0
@@ -95,7 +97,7 @@ def test_array_option_is_refused(command):
 
 def test_array_without_job_number_is_found_by_name(tmp_path, monkeypatch):
     order(tmp_path, "1", ONE, job="")
-    monkeypatch.setattr(commands, "job_named", {"1": "42"}.__getitem__)
+    monkeypatch.setattr(commands, "find_job", {"1": "42"}.__getitem__)
     [task] = array.existing_tasks(tmp_path, "build", COMMAND, [ONE])
     assert task.order.job == "42"
 
@@ -106,8 +108,10 @@ def test_finished_and_queued_tasks_are_not_resubmitted(tmp_path, monkeypatch):
     say(job_array, 1, None)
     say(job_array, 2, 1)
     followed = [ArrayTask(order=job_array, number=number) for number in range(3)]
-    monkeypatch.setattr(commands, "states", lambda _: {("7", 1): "RUNNING", ("7", 2): "FAILED"})
-    done, live = array.sort(followed)
+    monkeypatch.setattr(
+        commands, "query_states", lambda _: {("7", 1): "RUNNING", ("7", 2): "FAILED"}
+    )
+    done, live = array.split_ended(followed)
     assert (targets(done), targets(live)) == (["one"], ["two"])
     assert done[0].good
 
@@ -117,8 +121,8 @@ def test_completing_task_is_queried_again(tmp_path, monkeypatch):
     say(job_array, 0, None)
     say(job_array, 1, 0)
     followed = [ArrayTask(order=job_array, number=number) for number in range(2)]
-    monkeypatch.setattr(commands, "states", lambda tasks: dict.fromkeys(tasks, "COMPLETING"))
-    done, live = array.sort(followed)
+    monkeypatch.setattr(commands, "query_states", lambda tasks: dict.fromkeys(tasks, "COMPLETING"))
+    done, live = array.split_ended(followed)
     assert (targets(done), targets(live)) == (["two"], [])
 
 
@@ -133,9 +137,9 @@ def test_unresponsive_slurm_is_retried(tmp_path, monkeypatch, capsys):
         say(job_array, 0, 0)
         return {}
 
-    monkeypatch.setattr(commands, "states", answer)
+    monkeypatch.setattr(commands, "query_states", answer)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    [end] = array.follow([ArrayTask(order=job_array, number=0)], console)
+    [end] = array.follow_tasks([ArrayTask(order=job_array, number=0)], console)
     assert end.good
     assert capsys.readouterr().err.count("Slurm does not respond") == 1
 
@@ -147,23 +151,23 @@ def test_lost_slurm_is_reported_with_running_tasks(tmp_path, monkeypatch):
     def silent(_: object) -> None:
         raise WorkFailed("Unable to contact slurm controller")
 
-    monkeypatch.setattr(commands, "states", silent)
+    monkeypatch.setattr(commands, "query_states", silent)
     monkeypatch.setattr(time, "sleep", waited.append)
     with pytest.raises(WorkFailed, match="Unable to contact") as caught:
-        array.follow([ArrayTask(order=job_array, number=0)])
-    assert caught.value.hint == commands.LATER
+        array.follow_tasks([ArrayTask(order=job_array, number=0)])
+    assert caught.value.hint == commands.LATER_HINT
     assert sum(waited) >= commands.SILENCE - commands.LONGEST_PAUSE
 
 
 def test_sacct_is_queried_for_jobs_missing_in_squeue(monkeypatch):
     outputs = {"squeue": "1 RUNNING\n", "sacct": "12_0|COMPLETED\n12_0.batch|FAILED\n12_1|FAILED\n"}
 
-    def answer(command, **_: object) -> processes.Result:
-        return processes.Result(status=0, stdout=outputs[command[0]], stderr="")
+    def answer(command, **_: object) -> processes.ProcessResult:
+        return processes.ProcessResult(status=0, stdout=outputs[command[0]], stderr="")
 
-    monkeypatch.setattr(processes, "find", lambda name, **_: name)
-    monkeypatch.setattr(processes, "run", answer)
-    states = commands.states([("12", 0), ("12", 1)])
+    monkeypatch.setattr(processes, "find_program", lambda name, **_: name)
+    monkeypatch.setattr(processes, "run_command", answer)
+    states = commands.query_states([("12", 0), ("12", 1)])
     assert states == {("12", 0): "COMPLETED", ("12", 1): "RUNNING"}
 
 
@@ -175,8 +179,8 @@ def test_tasks_inherit_environment_with_cache_path(tmp_path, monkeypatch, sbatch
         result.extend(options)
         return "7"
 
-    monkeypatch.setattr(commands, "submit", taken)
-    array.start(
+    monkeypatch.setattr(commands, "submit_script", taken)
+    array.submit_array(
         Project(matrix=tmp_path / "matrix.yaml"),
         tmp_path,
         "build",
@@ -205,9 +209,9 @@ def test_task_without_final_state_is_reported_as_lost_after_retries(
         looks.append(_)
         return {("7", 0): word}
 
-    monkeypatch.setattr(commands, "states", gone)
+    monkeypatch.setattr(commands, "query_states", gone)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    [end] = array.follow([ArrayTask(order=job_array, number=0)])
+    [end] = array.follow_tasks([ArrayTask(order=job_array, number=0)])
     assert len(looks) == most
     assert not end.good
     assert end.message == f"{word.lower()}: slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT"
@@ -225,7 +229,7 @@ def test_task_without_final_state_is_reported_as_lost_after_retries(
 def test_failed_task_is_reported_with_last_error(tmp_path, log, message):
     job_array = order(tmp_path, "1", ONE)
     (job_array.place / "0.log").write_text(log)
-    end = array.ended(
+    end = array.task_end(
         ArrayTask(order=job_array, number=0), "COMPLETED", TaskState(state="done", status=1)
     )
     assert end.message == message
@@ -233,7 +237,7 @@ def test_failed_task_is_reported_with_last_error(tmp_path, log, message):
 
 def test_array_script_lists_targets_and_quotes_path(tmp_path):
     job_array = order(tmp_path / "100% it's", "1", ONE, TWO, throttle=3)
-    text = templates.render("slurm/array.j2", job_array, images=None)
+    text = templates.render_template("slurm/array.j2", job_array, images=None)
     assert "#SBATCH --array=0-1%3\n" in text
     assert "targets=(\n  one\n  two\n)" in text
     assert f"""folder='{tmp_path}/100% it'"'"'s/1'\n""" in text
@@ -242,9 +246,9 @@ def test_array_script_lists_targets_and_quotes_path(tmp_path):
 def test_build_uses_allocated_cpus(tmp_path):
     granted = 'set -- "--jobs=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"'
     job_array = order(tmp_path, "1", ONE)
-    assert granted in templates.render("slurm/array.j2", job_array, images=None)
+    assert granted in templates.render_template("slurm/array.j2", job_array, images=None)
     result = order(tmp_path, "2", ONE, command=(*COMMAND, "--jobs=2"))
-    assert granted not in templates.render("slurm/array.j2", result, images=None)
+    assert granted not in templates.render_template("slurm/array.j2", result, images=None)
 
 
 def test_cluster_options_require_slurm(command: Command):

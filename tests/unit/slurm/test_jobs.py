@@ -15,7 +15,7 @@ from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Allocation, Container, ScriptKind
 from imgbuild.values import Arch, digest_of
 from tests.support import samples
-from tests.support.inprocess_project import TARGET, Command, make
+from tests.support.inprocess_project import TARGET, Command, write_project
 from tests.support.rows import each_row
 
 GOLDEN = Path(__file__).parents[2] / "data/slurm"
@@ -37,7 +37,9 @@ def job_script(
     job: ScriptKind, allocation: Allocation = ALLOCATION, container: Container = SIF, **more: object
 ) -> str:
     given = {"command": TRAIN, **more}
-    return jobs.text(jobs.script(lock(), DIGEST, job, allocation, container, **given), None)
+    return jobs.job_text(
+        jobs.create_job_script(lock(), DIGEST, job, allocation, container, **given), None
+    )
 
 
 def with_(**changes: object) -> Allocation:
@@ -173,8 +175,8 @@ def test_ray_client_server_port_is_specific_to_job():
     option = '--ray-client-server-port="$client_port"'
     assert option in job_script(ScriptKind.RAY)
     bare = samples.lock(samples.wheel("ray", "2.47.1"))
-    script = jobs.script(bare, DIGEST, ScriptKind.RAY, ALLOCATION, SIF, command=TRAIN)
-    assert option not in jobs.text(script, None)
+    script = jobs.create_job_script(bare, DIGEST, ScriptKind.RAY, ALLOCATION, SIF, command=TRAIN)
+    assert option not in jobs.job_text(script, None)
 
 
 def test_unmounted_env_path_is_reported(tmp_path):
@@ -184,7 +186,7 @@ def test_unmounted_env_path_is_reported(tmp_path):
         "TORCH_HOME": "/data/t",
     }
     environment = tuple(jobs.EnvVariable(*each) for each in values.items())
-    script = jobs.script(
+    script = jobs.create_job_script(
         lock(), DIGEST, ScriptKind.SINGLE, with_(nodes=1), SIF, command=TRAIN,
         environment=environment,
     )  # fmt: skip
@@ -322,8 +324,8 @@ def test_image_without_ray_runs_torchrun_on_several_nodes():
     torch = samples.lock(samples.wheel("torch", "2.6.0"))
     for job in (ScriptKind.RAY, ScriptKind.SINGLE):
         with pytest.raises(InputError, match=r"; for several nodes: --job torchrun$"):
-            jobs.script(torch, DIGEST, job, ALLOCATION, SIF, command=TRAIN)
-    jobs.script(torch, DIGEST, ScriptKind.TORCHRUN, ALLOCATION, SIF, command=TRAIN)
+            jobs.create_job_script(torch, DIGEST, job, ALLOCATION, SIF, command=TRAIN)
+    jobs.create_job_script(torch, DIGEST, ScriptKind.TORCHRUN, ALLOCATION, SIF, command=TRAIN)
 
 
 def test_image_without_required_packages_is_refused():
@@ -338,31 +340,31 @@ def test_image_without_required_packages_is_refused():
     kinds = {ScriptKind.VERL: "verl", ScriptKind.TRL_SERVER: "trl", ScriptKind.TORCHRUN: "torch"}
     for job, package in kinds.items():
         with pytest.raises(InputError) as caught:
-            jobs.script(bare, DIGEST, job, ALLOCATION, SIF, command=TRAIN, model="")
+            jobs.create_job_script(bare, DIGEST, job, ALLOCATION, SIF, command=TRAIN, model="")
         assert f"--job {job}: small has no {package}" in caught.value.message
 
 
 def test_trl_without_server_is_refused():
     with pytest.raises(InputError, match=r"trl 0\.15\.2 has no server"):
-        jobs.script(
+        jobs.create_job_script(
             lock("0.15.2"), DIGEST, ScriptKind.TRL_SERVER, ALLOCATION, SIF, command=TRAIN, model="x"
         )
 
 
 def test_env_variables_are_set_or_passed():
-    variables = jobs.variables(["A=b=c", "TOKEN", "EMPTY="])
+    variables = jobs.parse_variables(["A=b=c", "TOKEN", "EMPTY="])
     assert variables == ((jobs.EnvVariable("A", "b=c"), jobs.EnvVariable("EMPTY", "")), ("TOKEN",))
     with pytest.raises(InputError, match="not a valid variable name"):
-        jobs.variables(["1A=b"])
+        jobs.parse_variables(["1A=b"])
     for word in ("UID=5", "SHELLOPTS", "SLURM_JOB_ID=1", "IMGBUILD_ENV_A=b"):
         with pytest.raises(InputError, match="only be set by the shell, Slurm or the job script"):
-            jobs.variables([word])
+            jobs.parse_variables([word])
 
 
 def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    make(tmp_path)
+    write_project(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))  # a machine without Slurm
     command = Command(monkeypatch, capsys)
     for words, name in (((), f"build/{TARGET}.sif"), (("--pyxis", "a.sqsh"), "a.sqsh")):
@@ -397,7 +399,7 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_job_without_gpus_is_reported(tmp_path, monkeypatch, capsys, words, message):
-    make(tmp_path)
+    write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     done = Command(monkeypatch, capsys)("slurm", TARGET, *words, "--", "true")
     assert done.status == 0
@@ -408,7 +410,7 @@ def test_job_without_gpus_is_reported(tmp_path, monkeypatch, capsys, words, mess
 def test_last_line_of_check_has_the_text_expected_by_submit():
     script = job_script(ScriptKind.CHECK)
     assert script.rstrip().splitlines()[-1] == (
-        f'echo "$SLURM_JOB_NAME:" \'{jobs.PASSED}\' "${{nodes[*]}}"'
+        f'echo "$SLURM_JOB_NAME:" \'{jobs.PASSED_TEXT}\' "${{nodes[*]}}"'
     )
 
 
@@ -420,7 +422,7 @@ def test_only_check_tests_shared_memory(tmp_path, monkeypatch, capsys):
 
 
 def test_sif_of_another_image_is_reported(tmp_path, monkeypatch, capsys):
-    sample = make(tmp_path)
+    sample = write_project(tmp_path)
     sif = tmp_path / "some.sif"
     sif.write_bytes(b"hsqs")
     command = Command(monkeypatch, capsys)
@@ -428,9 +430,9 @@ def test_sif_of_another_image_is_reported(tmp_path, monkeypatch, capsys):
     assert done.status == 0
     assert "some.sif is not a SIF file for x86_64 or arm64" in done.stderr
 
-    objects = [container.Object(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
-    sif.write_bytes(bytes(container.file_system_at(objects) + 4096))
-    container.finish(sif, objects, Arch.X86_64, 0)
+    objects = [container.DataObject(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
+    sif.write_bytes(bytes(container.file_system_offset(objects) + 4096))
+    container.write_container(sif, objects, Arch.X86_64, 0)
     done = command("slurm", TARGET, "--sif-file", str(sif), "--", "true")
     assert done.status == 0
     assert "some.sif was not created from the current lock" in done.stderr
@@ -447,5 +449,5 @@ def test_sif_of_another_image_is_reported(tmp_path, monkeypatch, capsys):
 def test_pyxis_gets_absolute_file_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "image").touch()
-    assert slurm.imported("image") == tmp_path / "image"
-    assert slurm.imported("reg#rl:small") == "reg#rl:small"
+    assert slurm.pyxis_image("image") == tmp_path / "image"
+    assert slurm.pyxis_image("reg#rl:small") == "reg#rl:small"

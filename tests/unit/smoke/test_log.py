@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.rows import each_row
-from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, script
+from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, smoke_module
 
 IMPORT_CHAIN = """\
 INFO 06-20 10:00:00 [__init__.py:239] Automatically detected platform cuda.
@@ -166,11 +166,11 @@ ValueError: no blocks
     ],
 )  # fmt: skip
 def test_first_error_in_log_is_the_cause(log, cause, monkeypatch):
-    assert script("smoke_log", monkeypatch).first_error(log) == cause
+    assert smoke_module("smoke_log", monkeypatch).first_error(log) == cause
 
 
 def test_unfinished_traceback_is_not_a_crash(monkeypatch):
-    first_error = script("smoke_log", monkeypatch).first_error
+    first_error = smoke_module("smoke_log", monkeypatch).first_error
     assert "frame" in first_error(
         'Traceback (most recent call last):\n  File "a.py", line 1\n frame'
     )
@@ -185,7 +185,7 @@ Skipping import of cpp extensions due to incompatible torch version 2.8.0 for to
 2026-11-22 10:00:00,123 \x1b[33mNot found. Falling back to default tactics.\x1b[0m
 INFO 11-22 11:44:36 [core.py:1] skipped 3 of 4
 """
-    notes = script("smoke_log", monkeypatch).notes(log)
+    notes = smoke_module("smoke_log", monkeypatch).notes(log)
     assert notes == [
         (
             "Skipping import of cpp extensions due to incompatible torch version 2.8.0 for torchao"

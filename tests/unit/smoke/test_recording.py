@@ -13,12 +13,12 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
 from imgbuild.matrix import project_paths
 from imgbuild.plan import current, image_digests
-from imgbuild.report import Case, Floors, Report
+from imgbuild.report import Floors, Report, TestCase
 from imgbuild.smoke import recording, records, reports, result
-from imgbuild.system.process import Result
+from imgbuild.system.process import ProcessResult
 from imgbuild.values import Arch
 from tests.support import inprocess_project
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, SampleProject
 from tests.support.smoke_records import (
     FAILED,
     OTHER,
@@ -26,18 +26,20 @@ from tests.support.smoke_records import (
     SHA,
     SKIPPED,
     answer_file,
-    recorded,
-    report,
+    recorded_runs,
+    smoke_report,
 )
 
 
-def test_run_on_another_machine_is_recorded_and_shown(sample: Sample, imgbuild: Command) -> None:
+def test_run_on_another_machine_is_recorded_and_shown(
+    sample: SampleProject, imgbuild: Command
+) -> None:
     answer_file(sample)
     done = imgbuild("smoke", "--import", "gpu.json")
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64 gpu pass\n")
     assert "1 new, 0 already recorded" in " ".join(done.stderr.split())
     image = sample.target_digests.arch[Arch.X86_64]
-    (run,) = recorded(sample)
+    (run,) = recorded_runs(sample)
     assert run == records.RecordedRun(
         started="2026-11-21T14:48:17Z", arch=Arch.X86_64, tier="gpu", result="pass",
         digest=image.manifest, config=image.config, gpu=("NVIDIA H200",), driver="580.159.04",
@@ -52,7 +54,7 @@ def test_run_on_another_machine_is_recorded_and_shown(sample: Sample, imgbuild: 
         each.diff_id for each in image.layers
     )
 
-    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
+    (row,) = inprocess_project.read_json(imgbuild("list", TARGET, "--json"))
     (shown,) = row["images"]
     assert (shown["arch"], shown["digest"], shown["size"]) == ("x86_64", image.manifest, image.size)
     assert shown["tested"] == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
@@ -67,56 +69,58 @@ def test_run_on_another_machine_is_recorded_and_shown(sample: Sample, imgbuild: 
     )
 
 
-def test_case_notes_are_recorded_and_shown(sample: Sample, imgbuild: Command) -> None:
+def test_case_notes_are_recorded_and_shown(sample: SampleProject, imgbuild: Command) -> None:
     noted = msgspec.structs.replace(PASSED, notes=("Falling back to default tactics.",))
     answer_file(sample, noted, SKIPPED)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
-    assert recorded(sample)[0].notes == noted.notes
+    assert recorded_runs(sample)[0].notes == noted.notes
     assert "  Falling back to default tactics." in imgbuild("show", TARGET, "--tests").stdout
 
 
-def test_failed_run_is_recorded_with_cause(sample: Sample, imgbuild: Command) -> None:
+def test_failed_run_is_recorded_with_cause(sample: SampleProject, imgbuild: Command) -> None:
     answer_file(sample)
     answer_file(sample, PASSED, FAILED, name="later.json", started="2026-11-22T00:00:00Z")
-    answer = inprocess_project.json_of(
+    answer = inprocess_project.read_json(
         imgbuild("smoke", "--import", "later.json", "--import", "gpu.json", "--json")
     )
     assert [each["result"] for each in answer] == ["fail", "pass"]
-    good, bad = recorded(sample)
+    good, bad = recorded_runs(sample)
     assert (good.good, bad.good) == (True, False)
     assert bad.first == result.FirstFailure(case="nccl", message="RuntimeError: no peers")
-    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
+    (row,) = inprocess_project.read_json(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"] == (
         "gpu failed on NVIDIA H200, driver 580.159.04, 2026-11-22"
     )
 
 
-def test_highest_tier_passed_on_any_architecture_is_shown(sample: Sample) -> None:
-    local_project = project_paths.find(sample.folder)
-    assert recording.tested(local_project, sample.lock, Arch) is None
+def test_highest_tier_passed_on_any_architecture_is_shown(sample: SampleProject) -> None:
+    local_project = project_paths.find_project(sample.folder)
+    assert recording.highest_passed_tier(local_project, sample.lock, Arch) is None
     for tier, case in (("static", PASSED), ("cpu", PASSED), ("gpu", FAILED)):
         file = answer_file(sample, case, tier=tier)
-        recording.record(local_project, reports.image_runs(file), Store.open())
-    assert recording.tested(local_project, sample.lock, Arch) == "cpu"  # the gpu tier failed
-    assert recording.tested(local_project, sample.lock, [Arch.ARM64]) is None
+        recording.record_runs(local_project, reports.image_runs(file), Store.open())
+    assert (
+        recording.highest_passed_tier(local_project, sample.lock, Arch) == "cpu"
+    )  # the gpu tier failed
+    assert recording.highest_passed_tier(local_project, sample.lock, [Arch.ARM64]) is None
     image_digests.digests_path(local_project.images, TARGET).unlink()
-    assert recording.tested(local_project, sample.lock, Arch) is None
+    assert recording.highest_passed_tier(local_project, sample.lock, Arch) is None
 
 
-def test_tool_of_sif_run_is_recorded(sample: Sample, imgbuild: Command) -> None:
+def test_tool_of_sif_run_is_recorded(sample: SampleProject, imgbuild: Command) -> None:
     answer_file(sample, through="apptainer", sif=OTHER, arbitrary_user=True)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
-    (run,) = recorded(sample)
+    (run,) = recorded_runs(sample)
     assert (run.through, run.sif, run.arbitrary_user) == ("apptainer", OTHER, True)
 
 
-def _damaged(sample: Sample) -> Path:
+def _damaged(sample: SampleProject) -> Path:
     file = sample.folder / "damaged.json"
     file.write_bytes(answer_file(sample).read_bytes()[:-20])
     return file
 
 
-REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
+REFUSED: dict[str, tuple[Callable[[SampleProject], Path], str]] = {
     "configuration": (
         lambda sample: answer_file(sample, config=OTHER),
         f"belongs to {TARGET} on x86_64 with configuration {OTHER}",
@@ -163,7 +167,7 @@ REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_inconsistent_run_is_refused_without_writing(
-    case: str, sample: Sample, imgbuild: Command
+    case: str, sample: SampleProject, imgbuild: Command
 ) -> None:
     make, words = REFUSED[case]
     good = answer_file(sample, name="good.json")
@@ -173,25 +177,28 @@ def test_inconsistent_run_is_refused_without_writing(
     assert done.status == 2, output
     assert words in output.replace("…", ""), output
     assert "hint: " in output
-    assert recorded(sample) == ()
+    assert recorded_runs(sample) == ()
 
 
-def test_smoke_json_output_is_recorded(sample: Sample, imgbuild: Command) -> None:
+def test_smoke_json_output_is_recorded(sample: SampleProject, imgbuild: Command) -> None:
     job = sample.folder / "build/ci/job"
     job.mkdir(parents=True)
-    reports = [report(sample), report(sample, SKIPPED, FAILED, tier="cpu", arbitrary_user=True)]
+    reports = [
+        smoke_report(sample),
+        smoke_report(sample, SKIPPED, FAILED, tier="cpu", arbitrary_user=True),
+    ]
     (job / "smoke.answer.json").write_bytes(codec.encode(reports))
     done = imgbuild("smoke", "--import", str(job))
     assert (
         done.stdout.splitlines()
         == [f"{TARGET} x86_64 cpu fail", f"{TARGET} x86_64 static pass"][::-1]
     )
-    cpu, static = recorded(sample)
+    cpu, static = recorded_runs(sample)
     assert (static.seconds, static.through, static.arbitrary_user) == (61.5, "docker", False)
     assert (cpu.failed, cpu.skipped, cpu.arbitrary_user, cpu.caches) == (1, 1, True, "nothing")
     assert (static.gpu, static.driver) == ((), "")
     assert imgbuild("smoke", "--import", str(job / "smoke.answer.json")).status == 0
-    assert len(recorded(sample)) == 2
+    assert len(recorded_runs(sample)) == 2
 
 
 @pytest.mark.parametrize(
@@ -208,19 +215,19 @@ def test_smoke_json_output_is_recorded(sample: Sample, imgbuild: Command) -> Non
     ],
 )  # fmt: skip
 def test_incomplete_smoke_results_are_refused(
-    sample: Sample, imgbuild: Command, data: bytes, words: str
+    sample: SampleProject, imgbuild: Command, data: bytes, words: str
 ) -> None:
     (sample.folder / "answer.json").write_bytes(data)
     done = imgbuild("smoke", "--import", "answer.json")
-    assert (done.status, recorded(sample)) == (2, ())
+    assert (done.status, recorded_runs(sample)) == (2, ())
     assert words in " ".join(done.stderr.split())
 
 
 def test_results_of_environment_or_unknown_sif_are_refused(
-    sample: Sample, imgbuild: Command
+    sample: SampleProject, imgbuild: Command
 ) -> None:
     with pytest.raises(InputError, match="have no record of the tested image"):
-        reports.image_run(report(sample, digest="", config="", through="here"))
+        reports.check_image_run(smoke_report(sample, digest="", config="", through="here"))
     for words in (("--through", "here"), ("--sif-file", "x.sif")):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
@@ -234,9 +241,9 @@ def test_results_of_environment_or_unknown_sif_are_refused(
     assert "--case nccl requires --tier" in " ".join(done.stderr.split())
 
 
-def test_image_other_than_locked_is_not_tested(sample: Sample) -> None:
+def test_image_other_than_locked_is_not_tested(sample: SampleProject) -> None:
     local_project, image = (
-        project_paths.find(sample.folder),
+        project_paths.find_project(sample.folder),
         sample.target_digests.arch[Arch.X86_64],
     )
     recording.require_locked(local_project, sample.lock, Arch.X86_64, image.config, "build/x")
@@ -247,12 +254,14 @@ def test_image_other_than_locked_is_not_tested(sample: Sample) -> None:
         recording.require_locked(local_project, sample.lock, Arch.ARM64, image.config, "build/x")
 
 
-def test_record_depends_on_layers_but_not_annotations(sample: Sample, imgbuild: Command) -> None:
+def test_record_depends_on_layers_but_not_annotations(
+    sample: SampleProject, imgbuild: Command
+) -> None:
     answer_file(sample)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
-    local_project = project_paths.find(sample.folder)
+    local_project = project_paths.find_project(sample.folder)
     floors = {Arch.X86_64: Floors(cuda="12.4", driver="525.60.13", glibc="2.28")}
-    annotated = image_digests.digests_of(
+    annotated = image_digests.compute_digests(
         sample.lock, image_digests.layer_records(sample.target_digests), floors
     )
     before, after = (
@@ -260,10 +269,10 @@ def test_record_depends_on_layers_but_not_annotations(sample: Sample, imgbuild: 
     )
     assert (before.manifest != after.manifest, before.config == after.config) == (True, True)
     current.write_locked(local_project, sample.lock, annotated)
-    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
+    (row,) = inprocess_project.read_json(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"].startswith("gpu on NVIDIA H200")
     assert row["images"][0]["digest"] == after.manifest
-    assert recorded(sample)[0].digest == before.manifest
+    assert recorded_runs(sample)[0].digest == before.manifest
     named = f"gpu on an image with the same configuration, {before.manifest[:19]}…"
     assert row["images"][0]["tested"].endswith(f"({named})")
     for words in ((), ("--tests",), (UNLOCKED,)):  # two targets are side by side
@@ -275,19 +284,21 @@ def test_record_depends_on_layers_but_not_annotations(sample: Sample, imgbuild: 
     (layer,) = (each for each in before.layers if each.name == "trl")
     layer_records[layer.id] = msgspec.structs.replace(layer_records[layer.id], diff_id=OTHER)
     current.write_locked(
-        local_project, sample.lock, image_digests.digests_of(sample.lock, layer_records)
+        local_project, sample.lock, image_digests.compute_digests(sample.lock, layer_records)
     )
-    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
+    (row,) = inprocess_project.read_json(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"] == "no test record for this digest"
-    assert len(recorded(sample)) == 1
+    assert len(recorded_runs(sample)) == 1
 
 
 def test_gpu_gate_findings_are_read() -> None:
     two = "NVIDIA H200 sm_90 143155 MiB; Tesla T4 sm_75 15109 MiB"
     log = f"the driver is 580.159.04\nthe driver supports CUDA 13.0\n{two}\n"
-    gate = Case(name="devices", outcome="passed", seconds=1, message=two, log=log)
+    gate = TestCase(name="devices", outcome="passed", seconds=1, message=two, log=log)
     report = Report(target=TARGET, arch="x86_64", tier="multi-gpu", cases=(gate, SKIPPED))
-    run_record = result.ran(report, Result(0, "", "", 12.345), "podman", result.RunSettings())
+    run_record = result.completed_run(
+        report, ProcessResult(0, "", "", 12.345), "podman", result.RunSettings()
+    )
     assert (run_record.gpu, run_record.driver) == (("NVIDIA H200", "Tesla T4"), "580.159.04")
     assert (run_record.seconds, run_record.through, run_record.cases) == (
         12.3,
@@ -296,4 +307,4 @@ def test_gpu_gate_findings_are_read() -> None:
     )
     assert run_record.started.endswith("Z")
     failed = msgspec.structs.replace(gate, outcome="failed")
-    assert result.seen([failed]) == ((), "")
+    assert result.seen_machine([failed]) == ((), "")

@@ -73,11 +73,11 @@ def test_records_round_trip_in_any_order(
     together = list({entry.key: entry for entry in (*ones, *others)}.values())
     for part in (ones, others):
         smoke_records = records.read_records(images, TARGET)
-        codec.write(
-            records.records_path(images, TARGET), records.merge(smoke_records, part, CONTENTS)
+        codec.write_document(
+            records.records_path(images, TARGET), records.merge_runs(smoke_records, part, CONTENTS)
         )
     read = records.read_records(images, TARGET)
-    assert read == records.merge(SmokeRecords(target=TARGET), reversed(together), CONTENTS)
+    assert read == records.merge_runs(SmokeRecords(target=TARGET), reversed(together), CONTENTS)
     assert [entry.key for entry in read.runs] == sorted(entry.key for entry in together)
     assert read.images == {config: CONTENTS[config] for config in sorted(read.images)}
     data = records.records_path(images, TARGET).read_bytes()
@@ -86,7 +86,7 @@ def test_records_round_trip_in_any_order(
 
 @given(some.lists(RUNS))
 def test_latest_run_counts_for_each_tier_and_gpu(runs: list[RecordedRun]) -> None:
-    smoke_records = records.merge(SmokeRecords(target=TARGET), runs, CONTENTS)
+    smoke_records = records.merge_runs(SmokeRecords(target=TARGET), runs, CONTENTS)
     counted = records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST])
     kinds = [(entry.tier, frozenset(entry.gpu)) for entry in counted]
     expected = {
@@ -111,15 +111,15 @@ def test_latest_run_counts_for_each_tier_and_gpu(runs: list[RecordedRun]) -> Non
 def test_failure_overrides_pass_until_later_pass() -> None:
     early, late = run("2026-11-21T00:00:00Z"), run("2026-11-23T00:00:00Z")
     failure = run("2026-11-22T00:00:00Z", good=False, through="docker")
-    smoke_records = records.merge(SmokeRecords(target=TARGET), [failure, early], CONTENTS)
+    smoke_records = records.merge_runs(SmokeRecords(target=TARGET), [failure, early], CONTENTS)
     assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (failure,)
-    smoke_records = records.merge(smoke_records, [late], {})
+    smoke_records = records.merge_runs(smoke_records, [late], {})
     assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (late,)
     assert len(smoke_records.runs) == 3
 
 
 def test_runs_of_other_content_do_not_count() -> None:
-    smoke_records = records.merge(SmokeRecords(target=TARGET), [run()], CONTENTS)
+    smoke_records = records.merge_runs(SmokeRecords(target=TARGET), [run()], CONTENTS)
     assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
     assert records.counted_runs(smoke_records, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
     assert records.counted_runs(smoke_records, Arch.X86_64, SECOND, LAYERS[SECOND]) == ()
@@ -128,17 +128,17 @@ def test_runs_of_other_content_do_not_count() -> None:
 
 
 def test_run_summary_counts_cases() -> None:
-    assert records.words(run()) == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
+    assert records.run_summary(run()) == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
     two = run(tier="multi-gpu", gpu=("NVIDIA H200",) * 2, good=False, driver="")
-    assert records.words(two) == "multi-gpu failed on 2 NVIDIA H200, 2026-11-21"
-    assert records.words(run(tier="cpu", gpu=(), driver="")) == "cpu, 2026-11-21"
+    assert records.run_summary(two) == "multi-gpu failed on 2 NVIDIA H200, 2026-11-21"
+    assert records.run_summary(run(tier="cpu", gpu=(), driver="")) == "cpu, 2026-11-21"
 
 
 def test_concurrent_processes_record_runs(tmp_path: Path) -> None:
     runs = [run(f"2026-11-21T00:00:{second:02}Z") for second in range(24)]
     threads = [
         threading.Thread(
-            target=records.add, args=(tmp_path, TARGET, [entry], CONTENTS, Store.open())
+            target=records.add_runs, args=(tmp_path, TARGET, [entry], CONTENTS, Store.open())
         )
         for entry in runs
     ]
@@ -154,14 +154,14 @@ def test_missing_records_file_is_empty_and_add_reports_change(
     tmp_path: Path,
 ) -> None:
     assert records.read_records(tmp_path, TARGET) == SmokeRecords(target=TARGET)
-    assert records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
-    assert not records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
-    assert records.add(tmp_path, TARGET, [run(caches="nothing")], CONTENTS, Store.open())
+    assert records.add_runs(tmp_path, TARGET, [run()], CONTENTS, Store.open())
+    assert not records.add_runs(tmp_path, TARGET, [run()], CONTENTS, Store.open())
+    assert records.add_runs(tmp_path, TARGET, [run(caches="nothing")], CONTENTS, Store.open())
     assert records.read_records(tmp_path, TARGET).runs == (run(caches="nothing"),)
 
 
 def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
-    records.add(tmp_path, TARGET, [run(good=False)], CONTENTS, Store.open())
+    records.add_runs(tmp_path, TARGET, [run(good=False)], CONTENTS, Store.open())
     lines = records.records_path(tmp_path, TARGET).read_text().splitlines()
     assert f'      "diff_ids": ["{LAYERS[FIRST][0]}"]' in lines
     assert '      "gpu": ["NVIDIA H200"],' in lines
@@ -200,7 +200,7 @@ def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
 def test_damaged_records_error_has_location_and_value(
     tmp_path: Path, old: str, new: str, words: str | None
 ) -> None:
-    records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
+    records.add_runs(tmp_path, TARGET, [run()], CONTENTS, Store.open())
     path = records.records_path(tmp_path, TARGET)
     text = path.read_text()
     assert text.count(old) == 1
@@ -216,13 +216,13 @@ def test_damaged_records_error_has_location_and_value(
     assert caught.value.hint == records.REMEDY
     before = path.read_bytes()
     with pytest.raises(InputError):
-        records.add(tmp_path, TARGET, [run("2026-11-25T00:00:00Z")], CONTENTS, Store.open())
+        records.add_runs(tmp_path, TARGET, [run("2026-11-25T00:00:00Z")], CONTENTS, Store.open())
     assert path.read_bytes() == before
 
 
 def test_duplicate_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None:
     doubled = SmokeRecords(target=TARGET, images=CONTENTS, runs=(run(), run(caches="nothing")))
-    codec.write(records.records_path(tmp_path, TARGET), doubled)
+    codec.write_document(records.records_path(tmp_path, TARGET), doubled)
     with pytest.raises(InputError, match="has 2 problems") as caught:
         records.read_records(tmp_path, TARGET)
     messages = [str(problem) for problem in caught.value.problems]
@@ -232,6 +232,6 @@ def test_duplicate_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None
 
 def test_unsupported_format_is_an_error(tmp_path: Path) -> None:
     newer = msgspec.structs.replace(SmokeRecords(target=TARGET), format=2)
-    codec.write(records.records_path(tmp_path, TARGET), newer)
+    codec.write_document(records.records_path(tmp_path, TARGET), newer)
     with pytest.raises(LockStale, match=r"unsupported format 2 \(expected 1\)"):
         records.read_records(tmp_path, TARGET)

@@ -8,14 +8,14 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.smoke import records
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, SampleProject
 from tests.support.smoke_records import answer_file
-from tests.support.source_code import ROOT, module_of
+from tests.support.source_code import ROOT, import_script
 
-TABLE = module_of(ROOT / "tools/images_table.py")
+TABLE = import_script(ROOT / "tools/images_table.py")
 
 
-def test_table_is_written_between_markers(sample: Sample, imgbuild: Command) -> None:
+def test_table_is_written_between_markers(sample: SampleProject, imgbuild: Command) -> None:
     page = "# Head\n\n<!-- images -->\nold\n<!-- /images -->\n\ntail\n"
     answer_file(sample)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0

@@ -18,26 +18,26 @@ from imgbuild import codec
 from imgbuild.cli import smoke
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file
-from imgbuild.report import Case, Report, passed
+from imgbuild.report import Report, TestCase, has_passed
 from imgbuild.smoke import junit_report, runner
 from imgbuild.system.console import console
-from imgbuild.system.process import Result
+from imgbuild.system.process import ProcessResult
 from imgbuild.values import Arch
 from tests.support import samples
 from tests.support.rows import each_row
-from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, script
+from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, smoke_module
 
 
 def test_torch_exit_messages_are_not_the_cause(monkeypatch):
     remark = "[rank0]:[W1121 14:49:44.912411769 ProcessGroupNCCL.cpp:1496] Warning: not destroyed"
-    assert script("run", monkeypatch).last_line(f"25 of 25 tensors changed\n{remark}\n\n") == (
-        "25 of 25 tensors changed"
-    )
-    assert script("run", monkeypatch).last_line(remark) == ""
+    assert smoke_module("run", monkeypatch).last_line(
+        f"25 of 25 tensors changed\n{remark}\n\n"
+    ) == ("25 of 25 tensors changed")
+    assert smoke_module("run", monkeypatch).last_line(remark) == ""
 
 
 def test_import_log_names_are_distinguished(monkeypatch):
-    parts = script("smoke_import", monkeypatch).parts
+    parts = smoke_module("smoke_import", monkeypatch).parts
     log = (
         "smoke-import: begin a\nhello\nsmoke-import: ok a\nsmoke-import: begin b\nTraceback\n"
         "no end of linesmoke-import: failed b\nsmoke-import: begin c\nboom\n"
@@ -50,7 +50,7 @@ def test_import_log_names_are_distinguished(monkeypatch):
 
 
 def test_allowed_entry_matches_only_its_name_and_error(monkeypatch):
-    module = script("smoke_import", monkeypatch)
+    module = smoke_module("smoke_import", monkeypatch)
     entry = {"name": "vllm.*_C", "error": "libcuda.so.1", "reason": "x"}
     broken = module.Attempt("ImportError: libcuda.so.1: cannot open", "")
     other = module.Attempt("ImportError: undefined symbol: _ZN5torch", "")
@@ -63,7 +63,7 @@ def test_allowed_entry_matches_only_its_name_and_error(monkeypatch):
 
 def test_allowed_entry_may_require_cause_in_log(monkeypatch):
     """Some packages end with the same message for different causes."""
-    module = script("smoke_import", monkeypatch)
+    module = smoke_module("smoke_import", monkeypatch)
     entry = {"name": "sgl_kernel*", "error": "common_ops", "log": "libcuda.so.1", "reason": "x"}
     last = "No module named 'common_ops'"
     assert module.accepts(
@@ -75,7 +75,7 @@ def test_allowed_entry_may_require_cause_in_log(monkeypatch):
 
 
 def test_missing_driver_entry_may_be_unused_with_driver(monkeypatch):
-    module = script("smoke_import", monkeypatch)
+    module = smoke_module("smoke_import", monkeypatch)
     entry = {"name": "vllm._C", "error": "libcuda.so.1", "reason": "x", "needs": "driver"}
     well = {"vllm._C": module.Attempt("", "")}
     monkeypatch.setattr(module, "has_driver", lambda: True)
@@ -85,7 +85,7 @@ def test_missing_driver_entry_may_be_unused_with_driver(monkeypatch):
 
 
 def test_outcome_follows_from_status_and_log(monkeypatch):
-    run = script("run", monkeypatch)
+    run = smoke_module("run", monkeypatch)
     assert run.verdict(0, "noise\ndone\n", 1) == ("passed", "done")
     assert run.verdict(run.SKIPPED, "no trl here", 1) == ("skipped", "no trl here")
     assert run.verdict(1, LINKER, 1)[1].startswith("/usr/bin/ld: cannot find")
@@ -103,14 +103,14 @@ def test_outcome_follows_from_status_and_log(monkeypatch):
 
 
 def test_long_log_keeps_both_ends(monkeypatch):
-    clipped = script("run", monkeypatch).clip("first" + "x" * 1000 + "last", 100)
+    clipped = smoke_module("run", monkeypatch).clip("first" + "x" * 1000 + "last", 100)
     assert clipped.startswith("first")
     assert clipped.endswith("last")
     assert len(clipped) < 200
 
 
 def test_cases_and_scripts_correspond(monkeypatch):
-    run = script("run", monkeypatch)
+    run = smoke_module("run", monkeypatch)
     cases = [case for tier in run.TIERS.values() for case in tier]
     assert len(cases) == len({(case.script, case.arguments) for case in cases})
     scripts = {path.name for tier in run.TIERS for path in SCRIPTS.glob(f"{tier}_*.py")}
@@ -121,13 +121,13 @@ def test_cases_and_scripts_correspond(monkeypatch):
 
 @pytest.mark.parametrize("tier", ["gpu", "multi-gpu"])
 def test_gpu_tier_starts_no_case_if_gate_fails(tier, monkeypatch):
-    first, *rest = script("run", monkeypatch).TIERS[tier]
+    first, *rest = smoke_module("run", monkeypatch).TIERS[tier]
     assert first.gate
     assert not any(case.gate for case in rest)
 
 
 def test_verl_metrics_are_read(monkeypatch):
-    logged = script("gpu_verl", monkeypatch).logged
+    logged = smoke_module("gpu_verl", monkeypatch).logged
     log = (
         "(TaskRunner pid=9) step:1 - actor/grad_norm:np.float64(1.5) - actor/pg_loss:-2.5e-05"
         " - critic/score/mean:0.25 - actor/entropy:nan - perf/total_num_tokens:300\n"
@@ -139,7 +139,7 @@ def test_verl_metrics_are_read(monkeypatch):
 
 
 def test_verl_options_match_version(monkeypatch):
-    module = script("gpu_verl", monkeypatch)
+    module = smoke_module("gpu_verl", monkeypatch)
     settings = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     assert settings["actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
     assert settings["actor_rollout_ref.rollout.load_format"] == "safetensors"
@@ -159,7 +159,7 @@ def test_allowed_failures_carry_reasons():
 
 
 def test_allowed_entry_may_be_limited_to_a_python_release(monkeypatch):
-    module = script("smoke_import", monkeypatch)
+    module = smoke_module("smoke_import", monkeypatch)
     release = "{}.{}".format(*sys.version_info)
     assert module.is_for_python({})
     assert module.is_for_python({"python": ["3.1", release]})
@@ -200,17 +200,17 @@ def test_smoke_tests_do_not_import_imgbuild():
 
 
 def test_expectation_matches_lock():
-    expected = runner.expectation(samples.lock(samples.wheel("trl", "0.18.2")), Arch.X86_64)
+    expected = runner.create_expectation(samples.lock(samples.wheel("trl", "0.18.2")), Arch.X86_64)
     assert expected.packages == {"pip": "1.0", "torch": "2.6.0", "trl": "0.18.2"}
     assert expected.debian == ("bash", "python3")
     assert (expected.prefix, expected.cache) == ("/opt/venv", "/var/cache/imgbuild")
     with pytest.raises(InputError, match="no arm64"):
-        runner.expectation(samples.lock(), Arch.ARM64)
+        runner.create_expectation(samples.lock(), Arch.ARM64)
 
 
 def test_smoke_tests_tar_has_expectation():
-    expected = runner.expectation(samples.lock(), Arch.X86_64)
-    with tarfile.open(fileobj=io.BytesIO(b"".join(runner.tar(expected)))) as archive:
+    expected = runner.create_expectation(samples.lock(), Arch.X86_64)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(runner.test_tar(expected)))) as archive:
         names = archive.getnames()
         written = archive.extractfile("expect.json")
         assert written is not None
@@ -221,19 +221,21 @@ def test_smoke_tests_tar_has_expectation():
 
 
 CASES = (
-    Case(name="import torch", outcome="passed", seconds=1.5, message="torch", log="log"),
-    Case(name="import vllm", outcome="failed", seconds=2.0, message="a < b", log="nul \x00 ]]>"),
-    Case(name="import vllm: vllm._C", outcome="skipped", seconds=0.0, message="no driver"),
+    TestCase(name="import torch", outcome="passed", seconds=1.5, message="torch", log="log"),
+    TestCase(
+        name="import vllm", outcome="failed", seconds=2.0, message="a < b", log="nul \x00 ]]>"
+    ),
+    TestCase(name="import vllm: vllm._C", outcome="skipped", seconds=0.0, message="no driver"),
 )
 
 
-def answer(cases: tuple[Case, ...], status: int, *, tier: str = "static") -> Result:
+def answer(cases: tuple[TestCase, ...], status: int, *, tier: str = "static") -> ProcessResult:
     document = runner.RunnerReport(format=runner.FORMAT, tier=tier, python="3.11", cases=cases)
-    return Result(status, msgspec.json.encode(document).decode(), "talk")
+    return ProcessResult(status, msgspec.json.encode(document).decode(), "talk")
 
 
 def test_smoke_report_is_read():
-    expected = runner.expectation(samples.lock(), Arch.X86_64)
+    expected = runner.create_expectation(samples.lock(), Arch.X86_64)
     report = runner.read_report(answer(CASES, 1), expected, "static")
     assert report == Report(target="small", arch=Arch.X86_64, tier="static", cases=CASES)
     assert not report.ok
@@ -243,8 +245,8 @@ def test_smoke_report_is_read():
 @each_row(
     ("result", "words"),
     [
-        (Result(1, "", "python: not found\n"), "did not run.*\n.*python: not found"),
-        (Result(0, "{}", ""), "did not run"),
+        (ProcessResult(1, "", "python: not found\n"), "did not run.*\n.*python: not found"),
+        (ProcessResult(0, "{}", ""), "did not run"),
         (answer(CASES[:1], 0, tier="cpu"), "has tier cpu and format 1"),
         (answer(CASES[:1], 1), "status 1, but the report lists 1 passed, 0 failed"),
         (answer(CASES, 0), "status 0, but the report lists 1 passed, 1 failed"),
@@ -253,21 +255,21 @@ def test_smoke_report_is_read():
     ],
 )
 def test_inconsistent_or_missing_report_is_an_error(result, words):
-    expected = runner.expectation(samples.lock(), Arch.X86_64)
+    expected = runner.create_expectation(samples.lock(), Arch.X86_64)
     with pytest.raises(WorkFailed, match=words):
         runner.read_report(result, expected, "static")
 
 
 def test_run_with_only_skipped_cases_fails():
-    expected = runner.expectation(samples.lock(), Arch.X86_64)
+    expected = runner.create_expectation(samples.lock(), Arch.X86_64)
     report = runner.read_report(answer(CASES[2:], 1), expected, "static")
-    assert not passed(report.cases)
-    assert passed(runner.read_report(answer(CASES[:1], 0), expected, "static").cases)
+    assert not has_passed(report.cases)
+    assert has_passed(runner.read_report(answer(CASES[:1], 0), expected, "static").cases)
 
 
 def test_junit_report_counts_and_escapes():
     report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
-    suite = ElementTree.fromstring(junit_report.document([report]))[0]
+    suite = ElementTree.fromstring(junit_report.junit_document([report]))[0]
     counts = {key: suite.attrib[key] for key in ("tests", "failures", "skipped", "time")}
     assert counts == {"tests": "3", "failures": "1", "skipped": "1", "time": "3.500"}
     failure = suite[1].find("failure")
@@ -291,8 +293,10 @@ def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
 
 def test_end_of_failed_log_is_printed_and_full_log_with_verbose(capsys, monkeypatch):
     log = "\n".join(f"line {number}." for number in range(100))
-    failed = Case(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
-    quick = [Case(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)]
+    failed = TestCase(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
+    quick = [
+        TestCase(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)
+    ]
     report = Report(target="small", arch="x86_64", tier="gpu", cases=(failed, *quick))
     monkeypatch.setattr(console, "verbosity", 0)
     smoke.print_report(report)

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.smoke_scripts import SCRIPTS, script
+from tests.support.smoke_scripts import SCRIPTS, smoke_module
 
 
 def test_docs_list_every_case(monkeypatch):
-    tiers = script("smoke_tiers", monkeypatch).TIERS
+    tiers = smoke_module("smoke_tiers", monkeypatch).TIERS
     text = (SCRIPTS.parent / "docs/smoke.md").read_text("utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     for tier, cases in tiers.items():
@@ -22,7 +22,7 @@ def test_docs_list_every_case(monkeypatch):
 
 
 def test_settings_ignored_by_verl_are_detected(monkeypatch):
-    verl = script("gpu_verl", monkeypatch)
+    verl = smoke_module("gpu_verl", monkeypatch)
     configuration = {"trainer": {"nnodes": 1, "logger": None}, "critic": {"model": {"path": "x"}}}
     setting_names = [
         "trainer.nnodes",
@@ -38,7 +38,7 @@ def test_settings_ignored_by_verl_are_detected(monkeypatch):
 
 
 def test_verl_ppo_has_critic_and_uses_model_merger(monkeypatch):
-    verl = script("gpu_verl", monkeypatch)
+    verl = smoke_module("gpu_verl", monkeypatch)
     grpo = verl.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     ppo = grpo | verl.with_critic(Path("/m"))
     assert (grpo["algorithm.adv_estimator"], ppo["algorithm.adv_estimator"]) == ("grpo", "gae")
@@ -50,7 +50,7 @@ def test_verl_ppo_has_critic_and_uses_model_merger(monkeypatch):
 
 
 def test_verl_with_sglang_differs_in_the_engine_and_its_options(monkeypatch):
-    verl = script("gpu_verl", monkeypatch)
+    verl = smoke_module("gpu_verl", monkeypatch)
     files = (Path("/m"), Path("/d.parquet"), Path("/r.py"))
     vllm, sglang = verl.settings(*files, "vllm"), verl.settings(*files, "sglang")
     changed = dict(sglang.items() - vllm.items())
@@ -64,7 +64,7 @@ def test_verl_with_sglang_differs_in_the_engine_and_its_options(monkeypatch):
 
 
 def test_verl_failure_prints_ends_of_worker_logs(tmp_path, monkeypatch, capsys):
-    verl = script("gpu_verl", monkeypatch)
+    verl = smoke_module("gpu_verl", monkeypatch)
     logs = tmp_path / "ray/session_latest/logs"
     logs.mkdir(parents=True)
     (logs / "worker-1.err").write_text("first\n" * verl.LAST + "Received sigquit from a child\n")
@@ -83,7 +83,7 @@ def test_verl_failure_prints_ends_of_worker_logs(tmp_path, monkeypatch, capsys):
 
 
 def test_engines_that_generated_are_counted(monkeypatch):
-    busy = script("gpu_serve", monkeypatch).busy
+    busy = smoke_module("gpu_serve", monkeypatch).busy
     metrics = """\
 # TYPE vllm:generation_tokens_total counter
 vllm:generation_tokens_total{engine="0",model_name="smoke"} 128.0
@@ -104,7 +104,7 @@ vllm:prompt_tokens_total{engine="4",model_name="smoke"} 9.0
     ],
 )
 def test_sglang_requests_match_version(names, present, absent, monkeypatch):
-    stack = script("smoke_stack", monkeypatch)
+    stack = smoke_module("smoke_stack", monkeypatch)
     module = ModuleType("sglang.srt.server_args")
     exec(f"class ServerArgs:\n    def __init__(self, {names}): ...", module.__dict__)
     for name in ("sglang", "sglang.srt"):
@@ -117,13 +117,13 @@ def test_sglang_requests_match_version(names, present, absent, monkeypatch):
 
 
 def test_unpadded_vocabulary_reports_the_known_limitation(monkeypatch):
-    structured = script("gpu_vllm_structured", monkeypatch)
+    structured = smoke_module("gpu_vllm_structured", monkeypatch)
     assert structured.at_once([3, 3]) == []
     assert structured.at_once([1, 1]) == [structured.ONE]
     for counts in ([1, 3], [0, 1], [2, 2], [0, 0]):
         [problem] = structured.at_once(counts)
         assert structured.ONE not in problem
-    tiers = script("smoke_tiers", monkeypatch)
+    tiers = smoke_module("smoke_tiers", monkeypatch)
     entries = json.loads((SCRIPTS / "allowed.json").read_text("utf-8"))["cases"]
     known = {entry["name"]: entry["error"] for entry in entries if entry["package"] == "xgrammar"}
     unpadded = {case.name for case in tiers.TIERS["gpu"] if case.arguments[1:] == ("unpadded",)}
@@ -131,7 +131,7 @@ def test_unpadded_vocabulary_reports_the_known_limitation(monkeypatch):
 
 
 def test_user_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
-    grpo = script("gpu_grpo", monkeypatch)
+    grpo = smoke_module("gpu_grpo", monkeypatch)
     monkeypatch.delenv("SMOKE_MODEL", raising=False)
     assert grpo.kind() == "tiny"
     assert grpo.distance([[0.0, 1.0]], [[0.0, 3.0]]) == 2.0
@@ -149,7 +149,7 @@ def test_user_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
 
 
 def test_notes_include_server_logs(monkeypatch, tmp_path):
-    run = script("run", monkeypatch)
+    run = smoke_module("run", monkeypatch)
     (tmp_path / "server-8000.log").write_text("INFO ready\nWARNING: kernels are not compiled\n")
     combined_log = run.with_servers("Skipping import of cpp extensions", tmp_path)
     assert run.notes(combined_log) == [

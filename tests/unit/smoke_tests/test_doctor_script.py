@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from tests.support.rows import each_row
-from tests.support.source_code import module_of
+from tests.support.source_code import import_script
 
 SCRIPT = Path(__file__).parents[3] / "smoke_tests/doctor.py"
 EVERY = ("HOME", "TMPDIR", "RAY_TMPDIR", "HF_HUB_OFFLINE", "SLURM_CPUS_PER_TASK", "HTTPS_PROXY",
@@ -25,7 +25,7 @@ EVERY = ("HOME", "TMPDIR", "RAY_TMPDIR", "HF_HUB_OFFLINE", "SLURM_CPUS_PER_TASK"
 def _doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The script as a module, in a valid environment."""
     monkeypatch.syspath_prepend(SCRIPT.parent)
-    module = module_of(SCRIPT)
+    module = import_script(SCRIPT)
     for name in (*EVERY, *module.WRITTEN):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -310,7 +310,7 @@ def test_checks_run_concurrently(doctor, monkeypatch):
 
 @each_row("world", [1, 8, 64, 181, 192, 256, 4096])
 def test_all_reduce_sums_are_exact_in_any_order(world):
-    module = module_of(SCRIPT.with_name("check_reduce.py"))
+    module = import_script(SCRIPT.with_name("check_reduce.py"))
     share = world * (world + 1) // 2
     assert 2 <= module.modulus(share) <= 1024
     assert (module.modulus(share) - 1) * share <= 2**24

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from tests.support.rows import each_row
-from tests.support.smoke_scripts import script
+from tests.support.smoke_scripts import smoke_module
 
 WORDS = ("bin", "python", "trl", "model", "data", "out", "share", "port")
 
 
 @pytest.fixture(name="table")
 def _table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return script("quick_table", monkeypatch)
+    return smoke_module("quick_table", monkeypatch)
 
 
 def test_each_quick_start_row_is_a_case_of_its_tier(table, monkeypatch):
-    tiers = script("smoke_tiers", monkeypatch).TIERS
+    tiers = smoke_module("smoke_tiers", monkeypatch).TIERS
     names = [row.name for row in table.TABLE]
     assert len(names) == len(set(names))
     for row in table.TABLE:
@@ -44,8 +44,8 @@ def test_commands_use_image_programs_and_known_placeholders(table):
 
 
 def test_checks_and_data_formats_exist(table, monkeypatch):
-    checks = script("quick_checks", monkeypatch).CHECKS
-    kinds = script("quick_data", monkeypatch).KINDS
+    checks = smoke_module("quick_checks", monkeypatch).CHECKS
+    kinds = smoke_module("quick_data", monkeypatch).KINDS
     for row in table.TABLE:
         assert row.checks, row.name
         assert {check[0] for check in row.checks} <= checks.keys(), row.name
@@ -53,7 +53,7 @@ def test_checks_and_data_formats_exist(table, monkeypatch):
 
 
 def test_sample_data_lines_are_written_as_documents(tmp_path, monkeypatch):
-    data = script("quick_data", monkeypatch)
+    data = smoke_module("quick_data", monkeypatch)
     for kind, (make, name) in data.KINDS.items():
         if not name.endswith(".jsonl"):
             continue  # the others need packages of an image
@@ -63,7 +63,7 @@ def test_sample_data_lines_are_written_as_documents(tmp_path, monkeypatch):
 
 
 def test_reward_accepts_texts_and_conversations(monkeypatch):
-    data = script("quick_data", monkeypatch)
+    data = smoke_module("quick_data", monkeypatch)
     module: dict[str, Any] = {}
     exec(data.REWARD, module)
     letters = module["letters"]
@@ -82,11 +82,11 @@ def test_reward_accepts_texts_and_conversations(monkeypatch):
     ],
 )
 def test_versions_are_compared_by_their_numbers(installed, since, before, monkeypatch):
-    assert script("quick_start", monkeypatch).before(installed, since) is before
+    assert smoke_module("quick_start", monkeypatch).before(installed, since) is before
 
 
 def test_output_without_expected_text_is_a_problem(monkeypatch):
-    says = script("quick_checks", monkeypatch).says
+    says = smoke_module("quick_checks", monkeypatch).says
     assert says("{'train_loss': '5.8'}", None, r"'train_loss': '?\d") == []
     assert says("nothing", None, "loss") == ["the output has nothing like loss"]
 
@@ -104,11 +104,11 @@ def test_output_without_expected_text_is_a_problem(monkeypatch):
     ],
 )
 def test_documents_are_checked_by_schema(text, fits, monkeypatch):
-    assert script("smoke_openai", monkeypatch).fits_schema(text) is fits
+    assert smoke_module("smoke_openai", monkeypatch).fits_schema(text) is fits
 
 
 def test_most_documents_must_be_complete_and_none_invalid(monkeypatch):
-    openai = script("smoke_openai", monkeypatch)
+    openai = smoke_module("smoke_openai", monkeypatch)
     right, cut, other = '{"colour": "red", "warm": true}', '{"colour":', "a colour"
 
     def problems(*texts):
@@ -124,7 +124,7 @@ def test_most_documents_must_be_complete_and_none_invalid(monkeypatch):
 
 @pytest.mark.parametrize("error", [None, ConnectionError("refused"), SystemExit("refused")])
 def test_each_request_is_a_separate_result(error, tmp_path, monkeypatch):
-    support = script("smoke_support", monkeypatch)
+    support = smoke_module("smoke_support", monkeypatch)
     monkeypatch.setenv("SMOKE_CASES", str(tmp_path / "cases"))
 
     def question():

@@ -36,8 +36,8 @@ def layer(folder: Path, members: Mapping[str, bytes | str | None]) -> Path:
     return path
 
 
-def read(folder: Path, *layers: Mapping[str, bytes | str | None]) -> bases.Contents:
-    return bases.contents([layer_file(layer(folder, members)) for members in layers])
+def read(folder: Path, *layers: Mapping[str, bytes | str | None]) -> bases.ImageContents:
+    return bases.merge_contents([layer_file(layer(folder, members)) for members in layers])
 
 
 def base(interpreter: str = "/usr/bin/python3", python: str = "3.11") -> RegistryBase:
@@ -49,7 +49,7 @@ def test_upper_layer_takes_precedence(tmp_path, prefix):
     upper = ROOT + b"me:x:1:1::/:/bin/sh\n"
     below = {f"{prefix}{name}": data for name, data in GOOD.items()}
     base_files = read(tmp_path, below, {f"{prefix}etc/passwd": upper})
-    assert bases.accounts(IMAGE, base_files) == {
+    assert bases.read_accounts(IMAGE, base_files) == {
         "etc/passwd": upper.decode(), "etc/group": "root:x:0:\n"
     }  # fmt: skip
 
@@ -58,12 +58,14 @@ def test_upper_layer_takes_precedence(tmp_path, prefix):
 def test_paths_removed_by_upper_layer_are_absent(tmp_path, hidden):
     base_files = read(tmp_path, GOOD, {hidden: b""})
     with pytest.raises(InputError, match="/etc/passwd does not exist") as caught:
-        bases.accounts(IMAGE, base_files)
+        bases.read_accounts(IMAGE, base_files)
     assert IMAGE in caught.value.message
     # Files of the layer with the opaque marker are retained, in either order.
     for members in ({hidden: b"", **GOOD}, {**GOOD, hidden: b""}):
         (folder := tmp_path / str(len(list(tmp_path.iterdir())))).mkdir()
-        assert bases.accounts(IMAGE, read(folder, GOOD, members))["etc/passwd"] == ROOT.decode()
+        assert (
+            bases.read_accounts(IMAGE, read(folder, GOOD, members))["etc/passwd"] == ROOT.decode()
+        )
 
 
 @each_row(
@@ -78,7 +80,7 @@ def test_paths_removed_by_upper_layer_are_absent(tmp_path, hidden):
 )
 def test_invalid_account_files_are_refused(tmp_path, members, text):
     with pytest.raises(InputError, match=text) as caught:
-        bases.accounts(IMAGE, read(tmp_path, members))
+        bases.read_accounts(IMAGE, read(tmp_path, members))
     assert "choose a base with this file" in str(caught.value.hint)
 
 
@@ -125,4 +127,4 @@ def test_damaged_base_layer_is_refused(tmp_path):
     path = layer(tmp_path, {"etc/passwd": ROOT * 1000})
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(IntegrityError, match=path.name):
-        bases.contents([layer_file(path)])
+        bases.merge_contents([layer_file(path)])

@@ -4,13 +4,13 @@ import pytest
 
 from imgbuild.errors import InputError
 from imgbuild.index.pages import IndexFile
-from imgbuild.project.model import DeclaredRequirement, Place
+from imgbuild.project.model import DeclaredRequirement, FilePlace
 from imgbuild.solve import direct
 from imgbuild.solve.direct import DirectPackage
 from imgbuild.values import Arch
 
 COMMIT = "0" * 40
-PLACE = Place("requirements.txt", 1)
+PLACE = FilePlace("requirements.txt", 1)
 
 
 def test_locked_files_have_urls(tmp_path):
@@ -19,12 +19,12 @@ def test_locked_files_have_urls(tmp_path):
     other = IndexFile(name="other-1.0-py3-none-any.whl", url="", sha256="2" * 64, size=1)
     sources = {"demo": f"wheels/{wheel.name}", "tree": f"git+https://git.example/tree@{COMMIT}"}
     locked = [("demo", wheel), ("tree", sdist), ("other", other)]
-    files = direct.of_lock(sources, locked, tmp_path)
+    files = direct.files_from_lock(sources, locked, tmp_path)
     assert {package: file.url for package, (file,) in files.items()} == {
         "demo": (tmp_path / "wheels" / wheel.name).as_uri(),
         "tree": sources["tree"],
     }
-    assert set(direct.of_lock(sources, locked, None)) == {"tree"}
+    assert set(direct.files_from_lock(sources, locked, None)) == {"tree"}
 
 
 def package(source: str, tree: str = "") -> DirectPackage:
@@ -35,7 +35,7 @@ def package(source: str, tree: str = "") -> DirectPackage:
 def test_requirement_lines_have_extras_bounds_and_url_version():
     texts = ("demo[a,b] @ https://files.example/demo-1.0-py3-none-any.whl", "demo>=0.5", "other<2")
     declared = [DeclaredRequirement(text=text, place=PLACE) for text in texts]
-    assert direct.lines(declared, {"demo": package("https://files.example/demo.whl")}) == (
+    assert direct.resolver_lines(declared, {"demo": package("https://files.example/demo.whl")}) == (
         "demo[a,b]==1.0",
         "demo==1.0,>=0.5",
         "other<2",
@@ -44,11 +44,11 @@ def test_requirement_lines_have_extras_bounds_and_url_version():
 
 def test_package_must_have_one_url_on_all_architectures():
     first, second = package("https://files.example/a.whl"), package("https://files.example/b.whl")
-    assert direct.of_arches(
+    assert direct.locked_project(
         {Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": first}}
     ).sources == {"demo": first.source}
     with pytest.raises(InputError, match="demo has another URL on arm64"):
-        direct.of_arches({Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": second}})
+        direct.locked_project({Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": second}})
 
 
 def test_published_package_keeps_version():

@@ -7,16 +7,16 @@ import pytest
 from packaging.version import Version
 
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.solve.freshness import cutoff_rows, lags
+from imgbuild.http.client import HttpClient
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.solve.freshness import cutoff_rows, version_lags
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.local_index import LocalIndex
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 
 @pytest.fixture
@@ -28,16 +28,16 @@ def ask(tmp_path):
     index.wheel("open", "1.0", ["hydra"])
     index.wheel("caps", "1.0", ["hydra<1"])
     with ExitStack() as stack:
-        site = stack.enter_context(serve(Site(files=index.site_files())))
-        http = Http(attempts=1)
-        indexes = Indexes(
+        site = stack.enter_context(serve_site(FileSite(files=index.site_files())))
+        http = HttpClient(attempts=1)
+        indexes = IndexLookup(
             {"pypi": IndexAddress(name="pypi", address=site.url("simple"))}, {}, "pypi", http
         )
 
         def catalogue(pins):
-            tags = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
-            rules = Rules(as_of=datetime.date(2025, 6, 20), tags=tags, pins=pins)
-            return Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
+            tags = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+            rules = FileRules(as_of=datetime.date(2025, 6, 20), tags=tags, pins=pins)
+            return FileCatalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
 
         yield catalogue
 
@@ -52,7 +52,7 @@ def lag_lines(catalogue, via):
         for item in chosen
         if (offer := catalogue.chosen(item.package, Version(item.version)))
     }
-    return [str(lag) for lag in lags(catalogue, chosen, offers)]
+    return [str(lag) for lag in version_lags(catalogue, chosen, offers)]
 
 
 def test_unconstrained_outdated_packages_are_reported(ask):

@@ -7,7 +7,7 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.solve import git_tree
 from tests.support.rows import each_row
 
@@ -23,9 +23,9 @@ COMMIT = "abcdef0123456789abcdef0123456789abcdef01"
     ],
 )
 def test_invalid_git_urls_are_refused_with_location_value_and_format(tmp_path, text, reason):
-    context = Context(Store(tmp_path), Http(offline=True))
+    context = Context(Store(tmp_path), HttpClient(offline=True))
     with pytest.raises(InputError) as raised:
-        git_tree.read(text, "--replace x", context, form="write it as X")
+        git_tree.fetch_git_url(text, "--replace x", context, form="write it as X")
     shown = text.replace("me:word@", "")
     assert raised.value.message.startswith(f"--replace x: {shown}: {reason}")
     assert raised.value.hint == "write it as X"
@@ -33,9 +33,9 @@ def test_invalid_git_urls_are_refused_with_location_value_and_format(tmp_path, t
 
 
 def test_unreachable_repository_error_has_location(tmp_path):
-    context = Context(Store(tmp_path), Http(offline=True))
+    context = Context(Store(tmp_path), HttpClient(offline=True))
     with pytest.raises(FetchFailed, match=r"^setup.py, line 3: https://a.example/x at HEAD is not"):
-        git_tree.read("git+https://a.example/x", "setup.py, line 3", context, form="")
+        git_tree.fetch_git_url("git+https://a.example/x", "setup.py, line 3", context, form="")
 
 
 @each_row(
@@ -52,13 +52,13 @@ def test_unreachable_repository_error_has_location(tmp_path):
     ],
 )
 def test_version_is_derived_from_commit(tag, distance, version):
-    assert git_tree.version_of(tag, distance, COMMIT) == version
+    assert git_tree.version_after_tag(tag, distance, COMMIT) == version
 
 
 @each_row("size", [0, 1, 0xFFFF, 0x10000, 300_000])
 def test_stored_gzip_is_valid_for_zlib(size):
     data = bytes(number % 251 for number in range(size))
     pieces = [data[at : at + 1000] for at in range(0, size, 1000)]
-    stored = b"".join(git_tree.gzipped(pieces))
+    stored = b"".join(git_tree.gzip_pieces(pieces))
     assert gzip.decompress(stored) == data
-    assert b"".join(git_tree.gzipped([data])) == stored
+    assert b"".join(git_tree.gzip_pieces([data])) == stored

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.solve.kept_releases import moves
+from imgbuild.solve.kept_releases import later_releases
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -21,11 +21,11 @@ HAS = {"transformers": "4.57.6", "vllm": "0.11.2", "peft": "0.18.1"}
 def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SolveProblem:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     wheels = [samples.wheel(name, version, 5000) for name, version in HAS.items()]
-    path = extended.repository(
-        tmp_path / "ours", extended.MATRIX + LIKE, extended.published(*wheels)
+    path = extended.create_repository(
+        tmp_path / "ours", extended.MATRIX + LIKE, extended.published_lock(*wheels)
     )
     (path.parent / "requirements.txt").write_text("trl\npeft>=0.19\n")
-    return SolveProblem(extended.read(path), "alike", Arch.X86_64, Context.open(console))
+    return SolveProblem(extended.read_extended(path), "alike", Arch.X86_64, Context.open(console))
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SolveProblem:
 def test_changed_releases_and_their_bounds_are_reported(
     problem: SolveProblem, chosen: dict[str, str], bounds: list[str]
 ) -> None:
-    assert [each.bound for each in moves(problem, chosen)] == bounds
+    assert [each.upper_bound for each in later_releases(problem, chosen)] == bounds
 
 
 def test_extension_reports_no_changed_releases(problem: SolveProblem) -> None:
-    extends = SolveProblem(problem.matrix, extended.OWN, Arch.X86_64, problem.context)
-    assert moves(extends, {"transformers": "5.1.0"}) == []
+    extends = SolveProblem(problem.matrix, extended.OWN_TARGET, Arch.X86_64, problem.context)
+    assert later_releases(extends, {"transformers": "5.1.0"}) == []

@@ -17,7 +17,7 @@ from tests.support.rows import each_row
     ],
 )  # fmt: skip
 def test_compiled_code_is_reported_with_location(name, text, words):
-    assert words in str(native_code.signs({name: text}))
+    assert words in str(native_code.first_sign({name: text}))
 
 
 @each_row(
@@ -30,7 +30,7 @@ def test_compiled_code_is_reported_with_location(name, text, words):
     ],
 )
 def test_pure_packages_have_no_native_code(name, text):
-    assert native_code.signs({name: text}) is None
+    assert native_code.first_sign({name: text}) is None
 
 
 def test_cuda_extension_is_not_built():

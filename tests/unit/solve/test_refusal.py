@@ -8,17 +8,17 @@ from packaging.version import Version
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
-from imgbuild.http.client import Http
-from imgbuild.index.candidates import Rules
-from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.http.client import HttpClient
+from imgbuild.index.candidates import FileRules
+from imgbuild.index.catalogue import FileCatalogue
+from imgbuild.index.pages import IndexAddress, IndexLookup
 from imgbuild.solve import refusal, solve
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support import samples
 from tests.support.local_index import LocalIndex, sdist_bytes
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 LINUX = "cp311-cp311-manylinux_2_17"
 
@@ -41,19 +41,19 @@ def index():
 
 @pytest.fixture
 def reason(index, tmp_path):
-    with serve(Site(files=index.site_files())) as site:
+    with serve_site(FileSite(files=index.site_files())) as site:
 
         def ask(package, version, arch=Arch.ARM64):
-            rules = Rules(
+            rules = FileRules(
                 as_of=datetime.date(2025, 6, 20),
-                tags=Tags(python="3.11", glibc="2.36", arch=arch),
+                tags=WheelTags(python="3.11", glibc="2.36", arch=arch),
                 pins={package: version},
             )
             place = IndexAddress(name="pypi", address=site.url("simple"))
-            http = Http(attempts=1)
-            indexes = Indexes({"pypi": place}, {}, "pypi", http)
-            catalogue = Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
-            reasons = refusal.of_pins(catalogue)
+            http = HttpClient(attempts=1)
+            indexes = IndexLookup({"pypi": place}, {}, "pypi", http)
+            catalogue = FileCatalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
+            reasons = refusal.pin_refusals(catalogue)
             assert len(reasons) <= 1
             return reasons[0] if reasons else None
 
@@ -100,13 +100,13 @@ def test_unavailable_pin_is_explained(reason, package, version, words):
 
 def test_nearest_versions_are_final_on_both_sides():
     versions = [Version(text) for text in ("1.0", "1.2", "2.0", "2.0rc1", "1.9a1")]
-    assert refusal.nearest(Version("1.5"), versions) == ("1.2", "2.0")
-    assert refusal.nearest(Version("3"), [Version("3.1a1")]) == ("3.1a1",)
-    assert refusal.nearest(Version("3"), []) == ()
+    assert refusal.nearest_versions(Version("1.5"), versions) == ("1.2", "2.0")
+    assert refusal.nearest_versions(Version("3"), [Version("3.1a1")]) == ("3.1a1",)
+    assert refusal.nearest_versions(Version("3"), []) == ()
 
 
 def test_excluded_architecture_is_refused_with_reason_and_alternatives(tmp_path):
-    context = Context(Store.open(tmp_path), Http(offline=True))
+    context = Context(Store.open(tmp_path), HttpClient(offline=True))
     matrix = samples.matrix(exclude={Arch.ARM64: "torch has no CUDA there"})
     matrix.targets["other"] = samples.matrix(arch=(Arch.ARM64,)).targets["small"]
     with pytest.raises(NoSolution, match="small cannot be built for arm64") as caught:
@@ -123,7 +123,7 @@ def test_resolver_tree_is_printed_as_lines():
         "      conclude that a==1 and c==1 are incompatible.\n"
         "      And because you require a==1 and c==1, your requirements are unsatisfiable.\n"
     )
-    assert refusal.of_resolver(text) == (
+    assert refusal.resolver_lines(text) == (
         (
             "Because a==1 depends on b>=2 and c==1 depends on b<2, we can conclude that a==1 and"
             " c==1 are incompatible."
@@ -135,10 +135,10 @@ def test_resolver_tree_is_printed_as_lines():
 def test_long_explanation_is_shortened_without_resolver_hints():
     steps = [f"a{number}==1 depends on a{number + 1}>=2" for number in range(9)]
     text = "Because " + ". And because ".join(steps) + ".\n\n      hint: Pre-releases are not"
-    lines = refusal.of_resolver(f"  \u00d7 No solution found:\n  {text}\n")
+    lines = refusal.resolver_lines(f"  \u00d7 No solution found:\n  {text}\n")
     assert lines[:2] == ("Because a0==1 depends on a1>=2.", "And because a1==1 depends on a2>=2.")
     assert lines[2] == "… 4 steps of the resolver's explanation …"
     assert lines[-1] == "And because a8==1 depends on a9>=2."
     assert len(lines) == refusal.STEPS
-    (line,) = refusal.of_resolver("Because " + "any of: a, " * 99)
+    (line,) = refusal.resolver_lines("Because " + "any of: a, " * 99)
     assert (len(line), line[-1]) == (refusal.LINE, "…")

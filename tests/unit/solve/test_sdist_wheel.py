@@ -32,14 +32,14 @@ def sdist(tmp_path):
 
 def test_sdist_build_system_is_read(sdist):
     path = sdist({"pyproject.toml": PYPROJECT, "vendored/pyproject.toml": b"[build-system]\n"})
-    assert sdist_wheel.system(path, path.name) == sdist_wheel.System(
+    assert sdist_wheel.read_build_system(path, path.name) == sdist_wheel.BuildSystem(
         requires=("flit_core >=3",), backend="flit_core.buildapi", backend_path=("tools",)
     )
 
 
 def test_sdist_without_build_system_uses_setuptools(sdist):
     path = sdist({"setup.py": b""})
-    assert sdist_wheel.system(path, path.name) == sdist_wheel.System(
+    assert sdist_wheel.read_build_system(path, path.name) == sdist_wheel.BuildSystem(
         requires=sdist_wheel.DEFAULT_REQUIRES, backend=sdist_wheel.DEFAULT_BACKEND
     )
 
@@ -100,7 +100,7 @@ def test_repacked_wheel_depends_on_names_contents_and_executable_bits(tmp_path):
     first.write_bytes(zipped(members, (2020, 1, 1, 0, 0, 0), zipfile.ZIP_DEFLATED))
     second.write_bytes(zipped(members[::-1], (2024, 5, 6, 7, 8, 10), zipfile.ZIP_STORED))
     out = [
-        sdist_wheel.repack(path, tmp_path / f"out-{path.name}").read_bytes()
+        sdist_wheel.repack_wheel(path, tmp_path / f"out-{path.name}").read_bytes()
         for path in (first, second)
     ]
     assert out[0] == out[1]
@@ -121,9 +121,9 @@ def test_repacked_wheel_depends_on_names_contents_and_executable_bits(tmp_path):
 
 
 def test_build_environment_does_not_depend_on_the_machine():
-    assert sdist_wheel.environment()["PYTHONHASHSEED"] == "0"
-    assert sdist_wheel.environment()["SOURCE_DATE_EPOCH"] == "315532800"
-    assert not set(sdist_wheel.environment()) & {"USER", "LOGNAME", "HOSTNAME"}
+    assert sdist_wheel.build_environment()["PYTHONHASHSEED"] == "0"
+    assert sdist_wheel.build_environment()["SOURCE_DATE_EPOCH"] == "315532800"
+    assert not set(sdist_wheel.build_environment()) & {"USER", "LOGNAME", "HOSTNAME"}
 
 
 def leaving(steps: str = "abcdefghijklmnop") -> bytes:
@@ -163,7 +163,7 @@ def test_sdist_is_unpacked_inside_its_folder(tmp_path):
     path = tmp_path / "demo-1.0.tar.gz"
     path.write_bytes(leaving())
     with pytest.raises(IntegrityError, match=r"demo 1\.0: its sdist: 'demo-1\.0/a' is a link"):
-        sdist_wheel.build(msgspec.structs.replace(job(folder), sdist=path))
+        sdist_wheel.build_wheel(msgspec.structs.replace(job(folder), sdist=path))
     assert {file.name: file.read_text() for file in host.iterdir()} == {"flag": "mine"}
 
 
@@ -176,7 +176,7 @@ def test_build_requirement_with_too_long_path_is_refused(tmp_path):
     (tmp_path / "job").mkdir()
     task = msgspec.structs.replace(job(tmp_path / "job"), sdist=path, requires=(wheel,))
     with pytest.raises(IntegrityError, match=r"helper-1\.0.*more than 3840 bytes"):
-        sdist_wheel.build(task)
+        sdist_wheel.build_wheel(task)
 
 
 @each_row(

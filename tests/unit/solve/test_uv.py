@@ -1,13 +1,13 @@
 """Tests parsing uv's output, and the default index from configuration files."""
 
-from imgbuild.solve.uv import DEFAULT_INDEX, PIP_INDEX, parse
+from imgbuild.solve.uv import DEFAULT_INDEX, PIP_INDEX, parse_output
 
 
 def test_requirements_are_listed_with_requesting_packages():
     text = (
         "torch==2.6.0+cu124   # via -r -, vllm\nZope.Interface==7.0\n# a comment\n--index-url x\n"
     )
-    parsed = parse(text)
+    parsed = parse_output(text)
     assert [(item.package, item.version, item.via) for item in parsed] == [
         ("torch", "2.6.0+cu124", ("vllm",)),
         ("zope-interface", "7.0", ()),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import imgbuild
-from imgbuild.pipeline.audit_lock import JUDGING
-from imgbuild.system.code_digest import closure, code_digest, digest_in
-from tests.support.source_code import imports, internal_imports, modules
+from imgbuild.pipeline.audit_lock import JUDGING_MODULES
+from imgbuild.system.code_digest import code_digest, digest_of_copy, source_closure
+from tests.support.source_code import internal_imports, module_imports, package_modules
 
 PACKAGE = Path(imgbuild.__file__).parent
 AUDIT = "imgbuild.pipeline.audit_lock"
@@ -28,12 +28,14 @@ def copy(tmp_path_factory):
 
 def key(root, python=HERE):
     """The code-dependent part of an audit's key, for the code at `root`."""
-    return digest_in(root, JUDGING, python, alone=AUDIT)
+    return digest_of_copy(root, JUDGING_MODULES, python, alone=AUDIT)
 
 
-@pytest.mark.parametrize("starts", [(AUDIT,), JUDGING], ids=["one module", "several modules"])
+@pytest.mark.parametrize(
+    "starts", [(AUDIT,), JUDGING_MODULES], ids=["one module", "several modules"]
+)
 def test_import_closure_matches_syntax_trees(starts):
-    syntax_trees = modules()
+    syntax_trees = package_modules()
     expected, waiting = set(), [start.partition(".")[2] for start in starts]
     while waiting:
         name = waiting.pop()
@@ -42,7 +44,7 @@ def test_import_closure_matches_syntax_trees(starts):
             waiting += internal_imports(name, syntax_trees)
     closure_files = {
         name
-        for name in closure(PACKAGE, starts)
+        for name in source_closure(PACKAGE, starts)
         if name.endswith(".py") and not name.startswith("data/")  # programs of images
     }
     named = {name.removesuffix(".py").removesuffix("__init__").strip("/") for name in closure_files}
@@ -74,43 +76,48 @@ def test_audit_key_depends_on_code_and_data(copy, name):
 
 
 def test_audit_key_is_independent_of_fetch_code():
-    folders = {name.partition("/")[0] for name in closure(PACKAGE, JUDGING)}
+    folders = {name.partition("/")[0] for name in source_closure(PACKAGE, JUDGING_MODULES)}
     assert not folders & {"registry", "http", "container", "assemble", "solve", "plan"}
 
 
 def test_audit_key_includes_code_of_all_checks():
-    used = internal_imports(AUDIT.partition(".")[2], modules())
+    used = internal_imports(AUDIT.partition(".")[2], package_modules())
     judging = {name for name in used if name.partition(".")[0] in ("audit", "learn")}
     judging -= {"audit.packages.pinned"}  # only for audits of pins, which are not kept
     closure_names = {
-        name.removesuffix(".py").replace("/", ".") for name in closure(PACKAGE, JUDGING)
+        name.removesuffix(".py").replace("/", ".")
+        for name in source_closure(PACKAGE, JUDGING_MODULES)
     }
     assert judging <= closure_names
 
 
 def test_changed_data_file_changes_the_digest(copy):
     file = copy / "data/debian/bookworm.yaml"
-    before = digest_in(copy, (TABLE,), HERE)
+    before = digest_of_copy(copy, (TABLE,), HERE)
     text = file.read_bytes()
     file.write_bytes(text + b"\n")
-    assert digest_in(copy, (TABLE,), HERE) != before
+    assert digest_of_copy(copy, (TABLE,), HERE) != before
     file.write_bytes(text)
-    assert digest_in(copy, (TABLE,), HERE) == before
+    assert digest_of_copy(copy, (TABLE,), HERE) == before
     (file.parent / "trixie.yaml").write_text("")
-    assert digest_in(copy, (TABLE,), HERE) != before
+    assert digest_of_copy(copy, (TABLE,), HERE) != before
 
 
 def test_data_folders_of_modules_are_found():
     """`code_digest` searches the text for calls of `files.data`; this test reads syntax trees."""
     seen = 0
-    for name, tree in modules().items():
-        assert not any(place == "imgbuild.system.files.data" for place, _ in imports(tree)), name
+    for name, tree in package_modules().items():
+        assert not any(
+            place == "imgbuild.system.files.data" for place, _ in module_imports(tree)
+        ), name
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         for node in (node for node in nodes if ast.unparse(node.func) == "files.data"):
             (argument,) = node.args
             assert isinstance(argument, ast.Constant), name
             folder = f"data/{ast.literal_eval(argument)}"
-            assert any(path.startswith(folder) for path in closure(PACKAGE, [f"imgbuild.{name}"]))
+            assert any(
+                path.startswith(folder) for path in source_closure(PACKAGE, [f"imgbuild.{name}"])
+            )
             seen += 1
     assert seen >= 3
 
@@ -129,7 +136,7 @@ def test_python_version_changes_the_key():
 
 def test_module_has_one_digest():
     digests = {code_digest(AUDIT), code_digest("imgbuild.audit.packages.reading")}
-    digests |= {code_digest(*JUDGING), code_digest(*JUDGING, alone=AUDIT)}
+    digests |= {code_digest(*JUDGING_MODULES), code_digest(*JUDGING_MODULES, alone=AUDIT)}
     assert len(digests) == 4
     assert code_digest(AUDIT) in digests
     assert {len(digest) for digest in digests} == {64}

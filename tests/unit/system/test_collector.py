@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from imgbuild.system import collector
-from imgbuild.system.collector import paused
+from imgbuild.system.collector import pause_collector
 
 
 @pytest.mark.parametrize("enabled", [False, True])
@@ -15,7 +15,7 @@ def test_garbage_collector_state_is_restored_after_a_pause(enabled: bool) -> Non
     before = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()
-        with pytest.raises(ValueError, match="in the block"), paused():
+        with pytest.raises(ValueError, match="in the block"), pause_collector():
             int("in the block" * (not gc.isenabled()))
         assert gc.isenabled() == enabled
     finally:
@@ -27,14 +27,16 @@ def test_objects_are_frozen_only_if_the_process_is_about_to_exit(
 ) -> None:
     frozen: list[bool] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
-    monkeypatch.setattr(collector._Process, "ends", False)  # a verb in this process may have set it
-    with paused(freeze=True):
+    monkeypatch.setattr(
+        collector._ProcessState, "ends", False
+    )  # a verb in this process may have set it
+    with pause_collector(freeze=True):
         pass
     assert frozen == []
     collector.process_ends()
-    with paused():
+    with pause_collector():
         pass
     assert frozen == []
-    with paused(freeze=True):
+    with pause_collector(freeze=True):
         pass
     assert frozen == [True]

@@ -8,8 +8,8 @@ import pytest
 from rich.progress import Progress
 
 from imgbuild.cli import _output
-from imgbuild.system.console import Console, amount_text, time_text, wrapped
-from imgbuild.system.control_characters import visible
+from imgbuild.system.console import Console, amount_text, time_text, wrap_text
+from imgbuild.system.control_characters import escape_control
 from tests.support import terminal
 from tests.support.rows import each_row
 
@@ -19,8 +19,8 @@ SHOWN = r"a\x1b[2J\x1b[32mb\x9b1K\x08\x0d\x7fc\u202ed"
 
 
 def test_control_characters_are_escaped() -> None:
-    assert visible(WICKED) == SHOWN
-    assert visible("one\ttwo\nthree - 四 🙂") == "one\ttwo\nthree - 四 🙂"
+    assert escape_control(WICKED) == SHOWN
+    assert escape_control("one\ttwo\nthree - 四 🙂") == "one\ttwo\nthree - 四 🙂"
 
 
 @each_row("way", ["info", "detail", "warn", "error"])
@@ -34,7 +34,7 @@ def test_messages_are_escaped(way: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_table_cells_are_escaped() -> None:
-    assert _output.aligned([["x\nrebuild  passed", WICKED], ["yy", "z"]]) == [
+    assert _output.align_columns([["x\nrebuild  passed", WICKED], ["yy", "z"]]) == [
         rf"x\nrebuild  passed  {SHOWN}",
         "yy                  z",
     ]
@@ -48,7 +48,7 @@ LONG = (
 
 
 def test_lines_wrap_between_words_and_commands_are_not_broken() -> None:
-    assert wrapped(f"two\n  {LONG}", 80).split("\n") == [
+    assert wrap_text(f"two\n  {LONG}", 80).split("\n") == [
         "two",
         "  images/cu124-vllm/lock.json: a reason of several words that does not fit:",
         "    `imgbuild lock TARGET` or",
@@ -58,10 +58,10 @@ def test_lines_wrap_between_words_and_commands_are_not_broken() -> None:
 
 
 def test_label_width_counts_and_short_lines_keep_spaces() -> None:
-    assert wrapped("  3 | a:    b", 14) == "  3 | a:    b"
-    assert wrapped("a  b   c", 6) == "a  b\n  c"
-    assert wrapped("one two", 10, taken=4) == "one\n  two"
-    assert wrapped("longerthanthat", 10, taken=7) == "longerthanthat"
+    assert wrap_text("  3 | a:    b", 14) == "  3 | a:    b"
+    assert wrap_text("a  b   c", 6) == "a  b\n  c"
+    assert wrap_text("one two", 10, taken=4) == "one\n  two"
+    assert wrap_text("longerthanthat", 10, taken=7) == "longerthanthat"
 
 
 @each_row("way", ["info", "detail", "warn", "error"])
@@ -69,7 +69,7 @@ def test_messages_wrap_only_on_terminal(
     way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = " ".join(["word"] * 25)
-    with terminal.stderr(monkeypatch) as drawn:
+    with terminal.terminal_stderr(monkeypatch) as drawn:
         monkeypatch.setenv("NO_COLOR", "1")
         console = Console()
         console.configure(verbosity=1, json=False)
@@ -91,7 +91,7 @@ def drawn_lines(drawn: terminal.Terminal) -> list[str]:
 
 
 def test_progress_bar_is_one_line_with_labelled_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    with terminal.stderr(monkeypatch) as drawn:
+    with terminal.terminal_stderr(monkeypatch) as drawn:
         monkeypatch.setenv("TERM", "xterm")
         console = Console()
         with console.progress("auditing", 80, unit="packages read") as outer:

@@ -10,7 +10,7 @@ import unicodedata
 import pytest
 
 from imgbuild.system.console import Console
-from imgbuild.system.control_characters import ascii_controls, visible
+from imgbuild.system.control_characters import ascii_controls, escape_control
 from tests.support.rows import each_row
 
 
@@ -25,7 +25,7 @@ def hidden() -> str:
 
 
 def test_all_control_and_format_characters_are_escaped() -> None:
-    shown = visible(hidden())
+    shown = escape_control(hidden())
     assert shown.isascii()
     assert shown.isprintable()
     assert shown.encode().decode("unicode_escape") == hidden()
@@ -43,7 +43,7 @@ def test_all_control_and_format_characters_are_escaped() -> None:
     ],
 )
 def test_texts_without_control_characters_are_unchanged(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert escape_control(text) == shown
 
 
 def test_json_uses_its_own_escapes() -> None:

@@ -12,10 +12,10 @@ from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system import files, known_hashes
 from imgbuild.system.folder import OpenFolder, make_private, regular_file, require_below
-from imgbuild.system.placing import place
-from imgbuild.system.reporter import SILENT
+from imgbuild.system.placing import place_file
+from imgbuild.system.reporter import SILENT_REPORTER
 from imgbuild.values import sha256
-from tests.support.links import OBSTACLES, outside, state
+from tests.support.links import OBSTACLES, folder_state, outside_folder
 from tests.support.rows import each_row
 
 NAME = "a/b/c.json"
@@ -35,7 +35,7 @@ def written(folder: OpenFolder) -> None:
 
 
 def replaced(folder: OpenFolder) -> None:
-    with folder.replacing(NAME) as file:
+    with folder.replace_file(NAME) as file:
         file.write(b"new")
 
 
@@ -53,11 +53,11 @@ CHANGES = [written, replaced, removed, read]
 @each_row("change", CHANGES, ids=lambda change: change.__name__)
 @each_row("part", ["a", "a/b", NAME])
 def test_link_at_any_depth_is_an_error(tmp_path, part, change):
-    folder, elsewhere = top(tmp_path), outside(tmp_path)
+    folder, elsewhere = top(tmp_path), outside_folder(tmp_path)
     (folder / part).rename(tmp_path / "moved")
     target = elsewhere / "c.json" if part == NAME else elsewhere
     (folder / part).symlink_to(target)
-    before = state(elsewhere)
+    before = folder_state(elsewhere)
     with (
         OpenFolder.open(folder) as opened,
         pytest.raises(InputError, match="symbolic link") as caught,
@@ -65,7 +65,7 @@ def test_link_at_any_depth_is_an_error(tmp_path, part, change):
         change(opened)
     assert str(folder / part) in caught.value.message
     assert "remove the link" in (caught.value.hint or "")
-    assert state(elsewhere) == before
+    assert folder_state(elsewhere) == before
     assert (folder / part).is_symlink()
 
 
@@ -96,13 +96,13 @@ def test_unexpected_file_type_is_an_error(tmp_path, part, kind, change):
 )
 def test_name_outside_folder_is_an_error(tmp_path, name, use):
     folder = top(tmp_path)
-    before = state(tmp_path)
+    before = folder_state(tmp_path)
     with (
         OpenFolder.open(folder) as opened,
         pytest.raises(InputError, match="is not a path inside this folder"),
     ):
         use(opened, name)
-    assert state(tmp_path) == before
+    assert folder_state(tmp_path) == before
 
 
 def test_folder_may_be_reached_through_links(tmp_path):
@@ -123,27 +123,27 @@ def test_hard_link_keeps_content(tmp_path):
 
 def test_moved_folder_is_still_written(tmp_path):
     """The open folder is used, so a link that replaces it later has no effect."""
-    folder, elsewhere = top(tmp_path), outside(tmp_path)
-    before = state(elsewhere)
+    folder, elsewhere = top(tmp_path), outside_folder(tmp_path)
+    before = folder_state(elsewhere)
     with OpenFolder.open(folder) as opened, opened.folder("a/b") as below:
         (folder / "a").rename(folder / "moved")
         (folder / "a").symlink_to(elsewhere)
         below.write("c.json", b"new")
         assert below.remove("c.json")
-    assert state(elsewhere) == before
+    assert folder_state(elsewhere) == before
 
 
 def test_link_in_tree_is_an_error(tmp_path):
     folder = top(tmp_path)
     with OpenFolder.open(folder) as opened:
-        assert list(opened.tree()) == [NAME]
-        (folder / "a/link").symlink_to(outside(tmp_path))
+        assert list(opened.file_paths()) == [NAME]
+        (folder / "a/link").symlink_to(outside_folder(tmp_path))
         with pytest.raises(InputError, match="a/link: it is a symbolic link"):
-            list(opened.tree())
+            list(opened.file_paths())
 
 
 def test_default_locations_do_not_follow_links(tmp_path):
-    folder, elsewhere = top(tmp_path), outside(tmp_path)
+    folder, elsewhere = top(tmp_path), outside_folder(tmp_path)
     assert require_below(folder, folder / "build/small") == folder / "build/small"
     (folder / "build").symlink_to(elsewhere)
     for name in ("build", "build/small"):
@@ -154,14 +154,14 @@ def test_default_locations_do_not_follow_links(tmp_path):
 @each_row("opener", [files.open_locked, lambda path: regular_file(path, os.O_RDWR)])
 @each_row("kind", ["link", *OBSTACLES])
 def test_lock_must_be_regular_file(tmp_path, opener, kind):
-    path, elsewhere = tmp_path / "lock", outside(tmp_path)
+    path, elsewhere = tmp_path / "lock", outside_folder(tmp_path)
     if kind == "link":
         path.symlink_to(elsewhere / "c.json")
     else:
         OBSTACLES[kind](path)
     with pytest.raises(InputError):
         opener(path)
-    assert state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
+    assert folder_state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
 def test_socket_is_an_error(tmp_path, monkeypatch):
@@ -200,7 +200,7 @@ def placed(source: Path, name: str = "blob") -> Path:
     """Place DATA from `source` in the folder `out`."""
     out = source.with_name("out")
     with OpenFolder.open(out) as folder:
-        place(folder, name, source, sha256(DATA), SILENT, prefix=".tmp-")
+        place_file(folder, name, source, sha256(DATA), SILENT_REPORTER, prefix=".tmp-")
     assert not list(out.glob(".tmp-*"))
     return out / name
 

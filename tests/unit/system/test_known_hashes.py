@@ -25,7 +25,7 @@ SAME_SIZE = b"evil bytes"
 
 @pytest.fixture(autouse=True)
 def _small_files_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_hashes, "SMALL", -1)
+    monkeypatch.setattr(known_hashes, "SMALL_FILE", -1)
 
 
 @pytest.fixture(name="state")
@@ -69,10 +69,10 @@ def test_unchanged_file_is_hashed_once_for_all_processes(state, path, reads):
 
 
 def test_small_file_is_hashed_each_time(state, path, monkeypatch, reads):
-    monkeypatch.setattr(known_hashes, "SMALL", len(GOOD))
+    monkeypatch.setattr(known_hashes, "SMALL_FILE", len(GOOD))
     settle(path)
     hashes = KnownHashes(state)
-    hashes.note(path, sha256(GOOD))
+    hashes.record_hash(path, sha256(GOOD))
     for number in (1, 2):
         assert hashes.matches(path, sha256(GOOD))
         assert reads() == 1, number
@@ -89,7 +89,7 @@ def test_later_record_of_other_process_is_used(state, path, reads):
     first = path.with_name("first")
     first.write_bytes(GOOD)
     ours.matches(first, sha256(GOOD))  # has read the records by now
-    other.note(path, sha256(GOOD))
+    other.record_hash(path, sha256(GOOD))
     reads()
     assert ours.matches(path, sha256(GOOD))
     assert reads() == 0
@@ -116,7 +116,7 @@ def back_in_time(path: Path) -> None:
 def test_changed_file_is_rehashed(state, path, change):
     settle(path)
     hashes = KnownHashes(state)
-    hashes.note(path, sha256(GOOD))
+    hashes.record_hash(path, sha256(GOOD))
     change(path)
     assert not hashes.matches(path, sha256(GOOD))
     assert not KnownHashes(state).matches(path, sha256(GOOD))
@@ -126,7 +126,7 @@ def test_change_right_after_record_is_detected(state, path):
     """The record waits for the next clock tick, so a later change has another time."""
     for number in range(20):
         path.write_bytes(GOOD)
-        KnownHashes(state).note(path, sha256(GOOD))
+        KnownHashes(state).record_hash(path, sha256(GOOD))
         path.write_bytes(SAME_SIZE)
         assert not KnownHashes(state).matches(path, sha256(GOOD)), number
 
@@ -164,7 +164,7 @@ def test_change_before_record_is_detected(state, path, monkeypatch):
     path.write_bytes(GOOD)
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(known_hashes, "TICK_NS", 100_000_000)
-    KnownHashes(state).note(path, sha256(GOOD))
+    KnownHashes(state).record_hash(path, sha256(GOOD))
     assert path.read_bytes() == SAME_SIZE
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
@@ -172,7 +172,7 @@ def test_change_before_record_is_detected(state, path, monkeypatch):
 def test_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
-    hashes.note(path, sha256(GOOD))
+    hashes.record_hash(path, sha256(GOOD))
     with sqlite3.connect(state / NAME) as database:
         database.execute("insert into known values (cast(x'ff' as text), x'00', null)")
     database.close()
@@ -184,18 +184,18 @@ def test_record_is_written_after_the_next_clock_tick(state, path, monkeypatch):
     monkeypatch.setattr(known_hashes, "TICK_NS", 300_000_000)
     path.write_bytes(GOOD)
     changed = path.stat().st_ctime_ns
-    KnownHashes(state).note(path, sha256(GOOD))
+    KnownHashes(state).record_hash(path, sha256(GOOD))
     assert time.time_ns() - changed >= known_hashes.TICK_NS
 
 
 def test_link_count_and_access_time_may_change(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
-    hashes.note(path, sha256(GOOD))
-    with hashes.relinked(path):
+    hashes.record_hash(path, sha256(GOOD))
+    with hashes.relinking(path):
         (tmp_path / "link").hardlink_to(path)
     hashes.touch(path)
-    with hashes.relinked(path):
+    with hashes.relinking(path):
         path.unlink()
     assert KnownHashes(state).matches(tmp_path / "link", sha256(GOOD))
     assert reads() == 0
@@ -204,8 +204,8 @@ def test_link_count_and_access_time_may_change(state, path, tmp_path, reads):
 def test_change_with_link_count_is_detected(state, path, tmp_path):
     settle(path)
     hashes = KnownHashes(state)
-    hashes.note(path, sha256(GOOD))
-    with hashes.relinked(path):
+    hashes.record_hash(path, sha256(GOOD))
+    with hashes.relinking(path):
         (tmp_path / "link").hardlink_to(path)
         path.write_bytes(SAME_SIZE)
     assert not hashes.matches(path, sha256(GOOD))
@@ -226,7 +226,7 @@ def test_file_writable_by_others_is_unknown_after_link_change(state, path, way, 
         assert hashes.matches(path, sha256(GOOD))
         assert reads() == 1
         return
-    with hashes.relinked(path):
+    with hashes.relinking(path):
         back_in_time(path)
     assert not hashes.matches(path, sha256(GOOD))
 
@@ -235,7 +235,7 @@ def test_replaced_file_is_not_recorded(state, path):
     seen = path.stat()
     swapped(path)
     hashes = KnownHashes(state)
-    hashes.note(path, sha256(GOOD), seen)
+    hashes.record_hash(path, sha256(GOOD), seen)
     assert not hashes.matches(path, sha256(GOOD))
 
 
@@ -249,7 +249,7 @@ def test_unreachable_records_folder_is_ignored(path, tmp_path, reads):
 def test_unknown_file_stays_unknown_after_link_or_touch(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
-    with hashes.relinked(path):
+    with hashes.relinking(path):
         (tmp_path / "link").hardlink_to(path)
     hashes.touch(path)
     assert hashes.matches(path, sha256(GOOD))
@@ -277,7 +277,7 @@ def test_file_of_another_user_is_not_recorded(state, path, reads):
 
 def test_write_during_touch_is_detected(state, path, monkeypatch):
     settle(path)
-    KnownHashes(state).note(path, sha256(GOOD))
+    KnownHashes(state).record_hash(path, sha256(GOOD))
     utime = os.utime
 
     def _then_write(*args: Any, **options: Any) -> None:
@@ -295,7 +295,7 @@ def test_files_are_hashed_without_records_folder(state, path, tmp_path, harm, re
     if harm == "none":
         state = None
     else:
-        KnownHashes(state).note(path, sha256(SAME_SIZE))  # as a user with write access could
+        KnownHashes(state).record_hash(path, sha256(SAME_SIZE))  # as a user with write access could
     if harm == "mode":
         state.chmod(0o711)  # permission to enter it is sufficient
     elif harm == "owner":
@@ -320,14 +320,14 @@ def test_root_creates_no_folder_in_home_of_user(state, path, tmp_path):
     settle(path)
     (tmp_path / "home").mkdir()
     os.chown(tmp_path / "home", 4242, 4242)
-    KnownHashes(tmp_path / "home/state/imgbuild").note(path, sha256(GOOD))
+    KnownHashes(tmp_path / "home/state/imgbuild").record_hash(path, sha256(GOOD))
     assert list((tmp_path / "home").iterdir()) == []
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"rubbish" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_damaged_database_is_recreated(state, path, rubbish, reads):
     settle(path)
-    KnownHashes(state).note(path, sha256(GOOD))
+    KnownHashes(state).record_hash(path, sha256(GOOD))
     (state / NAME).write_bytes(rubbish)
     for _ in range(3):
         assert KnownHashes(state).matches(path, sha256(GOOD))
@@ -338,7 +338,7 @@ def test_damaged_database_is_recreated(state, path, rubbish, reads):
 def test_locked_database_is_not_an_error(state, path, monkeypatch):
     settle(path)
     monkeypatch.setattr(known_hashes, "WAIT_SECONDS", 0.05)
-    KnownHashes(state).note(path, sha256(GOOD))
+    KnownHashes(state).record_hash(path, sha256(GOOD))
     with sqlite3.connect(state / NAME, isolation_level=None) as other:
         other.execute("begin exclusive")
         assert KnownHashes(state).matches(path, sha256(GOOD))
@@ -354,7 +354,7 @@ def test_concurrent_writers_lose_no_records(state, tmp_path, reads):
     def work(mine: list[Path]) -> None:
         hashes = KnownHashes(state)
         for path in mine:
-            hashes.note(path, sha256(path.name.encode()))
+            hashes.record_hash(path, sha256(path.name.encode()))
 
     threads = [threading.Thread(target=work, args=(paths[at::4],)) for at in range(4)]
     for thread in threads:
@@ -370,7 +370,7 @@ def test_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
     paths = [tmp_path / f"{number}" for number in range(5)]
     for path in paths:
         path.write_bytes(GOOD)
-        KnownHashes(state).note(path, sha256(GOOD))
+        KnownHashes(state).record_hash(path, sha256(GOOD))
     read_counts = []
     for path in reversed(paths):
         assert KnownHashes(state).matches(path, sha256(GOOD))

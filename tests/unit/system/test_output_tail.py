@@ -32,7 +32,7 @@ def _streams(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 def test_stderr_is_copied_and_its_end_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_tail, "MOST", 10)
+    monkeypatch.setattr(output_tail, "TAIL_BYTES", 10)
     with _streams(tmp_path) as streams, tail_of_stderr() as tail:
         os.write(1, b"answer")
         for _ in range(30_000):

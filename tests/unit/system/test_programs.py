@@ -30,19 +30,19 @@ def test_relative_path_entries_are_not_searched(
     here: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setenv("PATH", path)
-    assert programs.which("tool") is programs.which("other") is None
-    assert programs.which("tool", path=path) is None
+    assert programs.find_on_path("tool") is programs.find_on_path("other") is None
+    assert programs.find_on_path("tool", path=path) is None
     with pytest.raises(ToolMissing, match="tool is not installed"):
-        process.find("tool", remedy="")
+        process.find_program("tool", remedy="")
     with pytest.raises(ToolMissing, match="tool is not installed"):
-        process.run(["tool"])
+        process.run_command(["tool"])
 
 
 def test_absolute_path_entries_are_searched(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f":{here}/bin")
-    assert programs.which("other") == f"{here}/bin/other"
-    assert programs.which("bin/other") == "bin/other"
-    assert programs.which("tool", path=str(here)) == f"{here}/tool"
+    assert programs.find_on_path("other") == f"{here}/bin/other"
+    assert programs.find_on_path("bin/other") == "bin/other"
+    assert programs.find_on_path("tool", path=str(here)) == f"{here}/tool"
 
 
 @each_row(("name", "given", "left"), [
@@ -58,9 +58,9 @@ def test_folder_lists_exclude_current_folder(
     monkeypatch: pytest.MonkeyPatch, name: str, given: str, left: str
 ) -> None:
     monkeypatch.setenv(name, given)
-    assert programs.environment("uv")[name] == left
+    assert programs.program_environment("uv")[name] == left
     monkeypatch.delenv(name)
-    assert programs.environment("uv", {name: given})[name] == left
+    assert programs.program_environment("uv", {name: given})[name] == left
 
 
 def test_git_settings_follow_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,10 @@ def test_git_settings_follow_user_settings(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "*")
     for program in ("git", "/usr/bin/git", "docker"):
-        env = programs.environment(program)
+        env = programs.program_environment(program)
         count = int(env["GIT_CONFIG_COUNT"])
         settings = {env[f"GIT_CONFIG_KEY_{n}"]: env[f"GIT_CONFIG_VALUE_{n}"] for n in range(count)}
         assert settings == {"safe.directory": "*", **programs.GIT_SETTINGS}
-    assert programs.environment("sbatch")["GIT_CONFIG_COUNT"] == "1"  # for the jobs of the user
+    assert (
+        programs.program_environment("sbatch")["GIT_CONFIG_COUNT"] == "1"
+    )  # for the jobs of the user

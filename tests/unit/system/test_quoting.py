@@ -22,13 +22,13 @@ LINES = TEXTS.filter(lambda text: not re.search(f"[{CONTROLS}]", text))
 
 @given(LINES)
 def test_quoted_argument_is_one_shell_word(text: str) -> None:
-    assert shlex.split(quoting.word(text)) == [text]
-    assert not quoting.word(text).startswith("%")
+    assert shlex.split(quoting.quote_word(text)) == [text]
+    assert not quoting.quote_word(text).startswith("%")
 
 
 @given(st.lists(LINES, max_size=4))
 def test_quoted_arguments_are_split_unchanged_by_shell(texts: list[str]) -> None:
-    assert shlex.split(quoting.words(texts)) == texts
+    assert shlex.split(quoting.quote_words(texts)) == texts
 
 
 @given(LINES)
@@ -44,21 +44,21 @@ def test_dockerfile_value_survives_round_trip(text: str) -> None:
 
 @given(TEXTS)
 def test_string_survives_round_trip_as_json_and_python(text: str) -> None:
-    assert json.loads(quoting.string(text)) == text
-    assert quoting.string(text).isascii()
-    assert not re.search(f"[{CONTROLS}]", quoting.string(text))
+    assert json.loads(quoting.json_string(text)) == text
+    assert quoting.json_string(text).isascii()
+    assert not re.search(f"[{CONTROLS}]", quoting.json_string(text))
 
 
 @given(TEXTS)
 def test_multiline_comment_stays_a_comment(text: str) -> None:
-    comment = quoting.comment(text, "    ")
+    comment = quoting.comment_lines(text, "    ")
     assert not comment or all(line.startswith("    #") for line in comment.split("\n"))
     assert not re.search(rf"(?!\n)[{CONTROLS}]", comment)
-    assert "\n" not in quoting.line(text)
+    assert "\n" not in quoting.comment_line(text)
 
 
 def test_comment_respects_line_length() -> None:
-    comment = quoting.comment("a line\nRUN evil   " + "word " * 60, "    ")
+    comment = quoting.comment_lines("a line\nRUN evil   " + "word " * 60, "    ")
     assert all(re.match(r" {4}# \S", line) for line in comment.splitlines())
     assert max(map(len, comment.splitlines())) <= 100
 
@@ -66,7 +66,13 @@ def test_comment_respects_line_length() -> None:
 @each_row("sign", ["\n", "\0", "\r", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028"])
 @each_row(
     "quote",
-    [quoting.word, quoting.double, quoting.dockerfile_value, quoting.sbatch, quoting.plain],
+    [
+        quoting.quote_word,
+        quoting.for_double_quotes,
+        quoting.dockerfile_value,
+        quoting.sbatch_word,
+        quoting.require_plain_word,
+    ],
 )
 def test_control_characters_are_refused(quote, sign: str) -> None:
     with pytest.raises(InputError, match=r"cannot be quoted there|is not a plain word"):
@@ -74,9 +80,9 @@ def test_control_characters_are_refused(quote, sign: str) -> None:
 
 
 def test_script_arguments_may_contain_newlines() -> None:
-    assert shlex.split(quoting.word("a\n\tb", lines=True)) == ["a\n\tb"]
+    assert shlex.split(quoting.quote_word("a\n\tb", lines=True)) == ["a\n\tb"]
     with pytest.raises(InputError, match="cannot be quoted there"):
-        quoting.word("a\x1bb", lines=True)
+        quoting.quote_word("a\x1bb", lines=True)
 
 
 @each_row(
@@ -89,8 +95,8 @@ def test_script_arguments_may_contain_newlines() -> None:
 )  # fmt: skip
 def test_requirement_is_one_package_with_version(package, version, url) -> None:
     with pytest.raises(InputError):
-        quoting.requirement(package, version, ["0" * 64], url=url)
-    line = quoting.requirement("a", "1!2.0+cu124", ["0" * 64])
+        quoting.requirement_line(package, version, ["0" * 64], url=url)
+    line = quoting.requirement_line("a", "1!2.0+cu124", ["0" * 64])
     read = Requirement(line.partition(" --hash")[0])
     assert (read.name, str(read.specifier)) == ("a", "==1!2.0+cu124")
 
@@ -103,7 +109,7 @@ def test_requirement_is_one_package_with_version(package, version, url) -> None:
     ],
 )  # fmt: skip
 def test_markdown_text_is_escaped(text: str, shown: str) -> None:
-    assert quoting.markdown(text) == shown
+    assert quoting.markdown_cell(text) == shown
 
 
 def test_code_span_may_contain_backquotes() -> None:

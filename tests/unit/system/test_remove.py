@@ -53,7 +53,7 @@ def open_below(place: Path) -> list[Path]:
     return [path for path in opened if path.is_relative_to(place)]
 
 
-@pytest.mark.parametrize("remove", [files.remove_tree, tree.remove, folder.remove_all])
+@pytest.mark.parametrize("remove", [files.remove_tree, tree.remove_root, folder.remove_folder])
 def test_deep_tree_is_removed(remove, memory: Path) -> None:
     place = deep(memory / "deep")
     (place / "other").mkdir()
@@ -79,7 +79,7 @@ def test_link_targets_are_not_removed(tmp_path: Path) -> None:
     os.mkfifo(place / "pipe")
     files.remove_tree(tmp_path / "link")
     with pytest.raises(NotADirectoryError):
-        folder.remove_all(tmp_path / "link")
+        folder.remove_folder(tmp_path / "link")
     files.remove_tree(place)
     files.remove_tree(place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "outside"]
@@ -88,7 +88,7 @@ def test_link_targets_are_not_removed(tmp_path: Path) -> None:
 
 def test_removal_continues_after_failure(memory: Path) -> None:
     """An ordinary user can remove folders without permissions, but not those of other users."""
-    needs.root()
+    needs.require_root()
     memory.chmod(0o755)
     place = memory / "place"
     for name in ("a", "b/c", "z"):
@@ -100,7 +100,7 @@ def test_removal_continues_after_failure(memory: Path) -> None:
     for path in (place / "a", place / "z", place):
         path.chmod(0)
     with pytest.raises(PermissionError):
-        as_nobody(lambda: folder.remove_all(place))
+        as_nobody(lambda: folder.remove_folder(place))
     assert sorted(path.relative_to(place).as_posix() for path in place.rglob("*")) == [
         "b", "b/c", "b/c/file",
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def as_nobody(call: Callable[[], None]) -> None:
 def test_deep_checkout_folder_is_refused(memory: Path) -> None:
     deep(memory / "files")
     with OpenFolder.open(memory / "files") as opened, pytest.raises(InputError, match="deep"):
-        list(opened.tree())
+        list(opened.file_paths())
 
 
 def test_deep_template_folder_is_ignored(memory: Path) -> None:

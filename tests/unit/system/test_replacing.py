@@ -20,7 +20,7 @@ from tests.support import images
 def test_temporary_names_are_unique(tmp_path):
     names = set()
     for _ in range(3):
-        with files.replacing(tmp_path / "deep/out") as file:
+        with files.replace_file(tmp_path / "deep/out") as file:
             file.write(b"x")
             (left,) = (tmp_path / "deep").glob(".*")
             names.add(left.name)
@@ -34,7 +34,7 @@ def test_error_leaves_file_unchanged(tmp_path):
     out.write_bytes(b"old")
 
     def fail() -> None:
-        with files.replacing(out) as file:
+        with files.replace_file(out) as file:
             file.write(b"new")
             message = "half"
             raise ValueError(message)
@@ -53,10 +53,10 @@ def test_leftovers_of_killed_writer_are_removed(tmp_path):
     for path in others:
         path.write_bytes(b"mine")
     os.mkfifo(tmp_path / f".out.{'b' * 16}.tmp")
-    with files.replacing(out) as first:
+    with files.replace_file(out) as first:
         first.write(b"first")
         assert not left.exists()
-        with files.replacing(out) as second:
+        with files.replace_file(out) as second:
             second.write(b"second")
         assert out.read_bytes() == b"second"
     assert out.read_bytes() == b"first"
@@ -68,7 +68,7 @@ def test_link_instead_of_file_is_refused(tmp_path):
     (tmp_path / "out").symlink_to(tmp_path / "target")
     with (
         pytest.raises(InputError, match="out: it is a symbolic link"),
-        files.replacing(tmp_path / "out"),
+        files.replace_file(tmp_path / "out"),
     ):
         pass
     assert (tmp_path / "target").read_bytes() == b"mine"
@@ -77,8 +77,8 @@ def test_link_instead_of_file_is_refused(tmp_path):
 
 def built(folder: Path) -> Path:
     """A layout of one layer."""
-    layers = [images.layer(folder / "blobs", [images.text("word", "x" * 100_000)])]
-    layout.write(folder / "layout", {Arch.X86_64: images.summary(layers)}, "tiny")
+    layers = [images.make_layer(folder / "blobs", [images.text_member("word", "x" * 100_000)])]
+    layout.write_layout(folder / "layout", {Arch.X86_64: images.image_files(layers)}, "tiny")
     return folder / "layout"
 
 
@@ -89,23 +89,23 @@ def test_planted_links_are_not_followed(tmp_path):
     source, out = built(tmp_path), tmp_path / "out"
     out.mkdir()
     (out / ".image.tar.tmp").symlink_to(target)
-    digest = layout.read(source).image(Arch.X86_64).layers[0].digest.removeprefix("sha256:")
+    digest = layout.read_layout(source).image(Arch.X86_64).layers[0].digest.removeprefix("sha256:")
     (out / "again/blobs/sha256").mkdir(parents=True)
     (out / "again/oci-layout").write_bytes(layout.MARKER_TEXT)
     (out / f"again/blobs/sha256/.tmp-{digest}").symlink_to(target)
-    archive.write(source, out / "image.tar", "oci-archive", "tiny")
-    layout.write(out / "again", {Arch.X86_64: summary(source)}, "tiny")
+    archive.write_archive(source, out / "image.tar", "oci-archive", "tiny")
+    layout.write_layout(out / "again", {Arch.X86_64: summary(source)}, "tiny")
     codec.write_bytes(out / "lock.json", b"{}")
     assert target.read_bytes() == b"mine"
     for path in ("image.tar", "lock.json", f"again/blobs/sha256/{digest}"):
         assert not (out / path).is_symlink()
         assert (out / path).is_file()
-    assert images.verified(out / "again").digest == layout.read(source).digest
+    assert images.verify_layout(out / "again").digest == layout.read_layout(source).digest
 
 
 def summary(source: Path) -> layout.ImageFiles:
-    """The input of `layout.write`, from another layout."""
-    image_layout = layout.read(source)
+    """The input of `layout.write_layout`, from another layout."""
+    image_layout = layout.read_layout(source)
     stored = image_layout.image(Arch.X86_64)
     return layout.ImageFiles(
         config=image_layout.blob(stored.config.digest).read_bytes(),
@@ -118,13 +118,13 @@ def test_concurrent_writers_all_succeed(tmp_path):
     source = built(tmp_path)
     (tmp_path / "out").mkdir()
     out = tmp_path / "out/image.tar"
-    expected = b"".join(archive.chunks(layout.read(source), None, "oci-archive"))
+    expected = b"".join(archive.archive_chunks(layout.read_layout(source), None, "oci-archive"))
     failures: list[Exception] = []
 
     def work() -> None:
         try:
             for _ in range(20):
-                archive.write(source, out, "oci-archive", "tiny")
+                archive.write_archive(source, out, "oci-archive", "tiny")
                 assert out.read_bytes() == expected
         except (OSError, AssertionError, ImgbuildError) as failure:
             failures.append(failure)

@@ -21,8 +21,8 @@ def test_results_are_in_item_order():
             last.set()
         return item * item
 
-    assert threads.each(range(10), work, threads=3) == [number**2 for number in range(10)]
-    assert threads.each([], work) == []
+    assert threads.run_for_each(range(10), work, threads=3) == [number**2 for number in range(10)]
+    assert threads.run_for_each([], work) == []
 
 
 def test_number_of_threads_is_limited():
@@ -31,7 +31,7 @@ def test_number_of_threads_is_limited():
     def work(_, __):
         names.add(threading.current_thread().name)
 
-    threads.each(range(50), work, threads=2)
+    threads.run_for_each(range(50), work, threads=2)
     assert 1 <= len(names) <= 2
 
 
@@ -49,7 +49,7 @@ def test_first_failure_stops_others_and_is_raised():
             stop.check()
 
     with pytest.raises(FetchFailed, match="no route"):
-        threads.each(range(100), work, threads=2)
+        threads.run_for_each(range(100), work, threads=2)
     assert sorted(begun) == [0, 1]
 
 
@@ -65,5 +65,5 @@ def test_interrupt_stops_threads():
             ended.set()
 
     with pytest.raises(Interrupted, match="stopped; all is kept"):
-        threads.each([1], work, retained="all is kept")
+        threads.run_for_each([1], work, retained="all is kept")
     assert ended.wait(30)

@@ -16,7 +16,7 @@ def locks() -> list[Lock]:
 
 
 def test_committed_facts_have_every_wheel(locks: list[Lock]) -> None:
-    assert facts.check(facts_path(), locks) == []
+    assert facts.find_missing(facts_path(), locks) == []
     assert facts_path().stat().st_size <= facts.LIMIT
 
 
@@ -27,7 +27,7 @@ def test_committed_facts_have_every_debian_package(locks: list[Lock]) -> None:
         for lock in locks
         for resolution in lock.arch.values()
         for deb in resolution.debs
-        if published.deb(deb.sha256) is None
+        if published.deb_libraries(deb.sha256) is None
     }
     assert not lacking
 

@@ -9,18 +9,18 @@ import pytest
 
 import looked_up_names
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.audit.judge import Terms, audit
-from imgbuild.audit.main_path.additions import path_of_additions
+from imgbuild.audit.judge import AuditTerms, audit_package_set
+from imgbuild.audit.main_path.additions import main_path_of_additions
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.main_path.named import add_named_packages
 from imgbuild.audit.packages import queried
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.published import NAMES, PublishedFacts
-from imgbuild.audit.packages.queried import is_independent, key_of
+from imgbuild.audit.packages.queried import is_independent, package_set_key
 from imgbuild.cache.context import Context
 from imgbuild.cache.facts_file import FactsFile, installed_facts, replace_entry, write_facts
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from imgbuild.lock.lock_file import read_lock
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.report import Severity
@@ -64,9 +64,11 @@ READABLE = ("imports", "calls", "support", "metadata")
 def names(folder: Path) -> PublishedFacts:
     """The facts file of the published packages: the names that their audit looks up."""
     package_set = audited.package_set(folder, PUBLISHED, kind=looked_up_names.RecordingPackageSet)
-    looked_up = looked_up_names.of_audit(package_set, Terms(target="published"))
+    looked_up = looked_up_names.names_looked_up_by_audit(
+        package_set, AuditTerms(target="published")
+    )
     wheels = [library_wheel.wheel for library_wheel in package_set.wheels.values()]
-    key = key_of(wheels, "3.11", Arch.X86_64, "2.36")
+    key = package_set_key(wheels, "3.11", Arch.X86_64, "2.36")
     path = folder / "facts.zip"
     write_facts(path, {NAMES: msgspec.msgpack.encode({key: looked_up})})
     return PublishedFacts(FactsFile.open(path))
@@ -77,11 +79,13 @@ def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFact
     published = [name.partition("==")[0] for name in PUBLISHED]
     found = []
     for path in (
-        path_of_additions(package_set, named, (), published, known),
-        main_path(package_set, with_named(package_set, named)),
+        main_path_of_additions(package_set, named, (), published, known),
+        main_path(package_set, add_named_packages(package_set, named)),
     ):
-        terms = Terms(named=named)
-        report = audit(package_set, terms, path=path, checks=READABLE, published=published)
+        terms = AuditTerms(named=named)
+        report = audit_package_set(
+            package_set, terms, path=path, checks=READABLE, published=published
+        )
         found.append([each.message for each in report.findings if each.severity is Severity.ERROR])
     assert found[0] == found[1]
     return found[0]
@@ -122,9 +126,9 @@ def test_additions_alone_read_no_module_of_published_packages(tmp_path: Path) ->
     package_set = audited.package_set(tmp_path / "ours", {**PUBLISHED, "tabular==1.0": {
         "tabular.py": "import json\n"}})  # fmt: skip
     published = [each.partition("==")[0] for each in PUBLISHED]
-    path = path_of_additions(package_set, ("tabular",), (), published, known)
+    path = main_path_of_additions(package_set, ("tabular",), (), published, known)
     assert path.modules() == ["tabular"]
-    whole = main_path(package_set, with_named(package_set, ("tabular",)))
+    whole = main_path(package_set, add_named_packages(package_set, ("tabular",)))
     assert {"trl", "transformers"} < set(whole.modules())
 
 
@@ -147,14 +151,14 @@ def test_audit_with_errors_has_no_names(tmp_path: Path) -> None:
     }  # fmt: skip
     package_set = audited.package_set(tmp_path, packages, kind=looked_up_names.RecordingPackageSet)
     with pytest.raises(ValueError, match="imports not_installed, which no package"):
-        looked_up_names.of_audit(package_set, Terms(target="published"))
+        looked_up_names.names_looked_up_by_audit(package_set, AuditTerms(target="published"))
 
 
 def test_names_of_lock_are_added_to_facts_file(tmp_path: Path) -> None:
     matrix, lock, resolution = audited_folder(tmp_path)
-    inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), Http(attempts=1)))
-    key, looked_up = looked_up_names.of_lock(lock, Arch.X86_64, inputs)
-    assert key == key_of(resolution.wheels, lock.base.python, "x86_64", lock.base.glibc)
+    inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), HttpClient(attempts=1)))
+    key, looked_up = looked_up_names.names_looked_up(lock, Arch.X86_64, inputs)
+    assert key == package_set_key(resolution.wheels, lock.base.python, "x86_64", lock.base.glibc)
     assert {"trl", "vllm", "deepspeed"} <= set(looked_up)
     path = tmp_path / "facts.zip"
     write_facts(path, {"other": b"1", NAMES: msgspec.msgpack.encode({"0": ("a",)})})
@@ -170,7 +174,9 @@ def test_bundled_facts_have_the_names_of_a_locked_target() -> None:
     """If this test fails after a change of entry points, run `tools/facts.py --names`."""
     lock = read_lock(Path(__file__).parents[3] / "images", "cu124-vllm")
     known = PublishedFacts(installed_facts())
-    key = key_of(installed_wheels(lock.arch[Arch.X86_64]), "3.11.2", Arch.X86_64, lock.base.glibc)
+    key = package_set_key(
+        installed_wheels(lock.arch[Arch.X86_64]), "3.11.2", Arch.X86_64, lock.base.glibc
+    )
     assert known.names(key)
 
 

@@ -6,16 +6,16 @@ import datetime
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.http.client import Http
-from imgbuild.system.reporter import Silent
-from imgbuild.update.advisories import Advisories
+from imgbuild.http.client import HttpClient
+from imgbuild.system.reporter import SilentReporter
+from imgbuild.update.advisories import UpdateAdvisories
 from tests.support import advisories
 from tests.support.advisories import HEADERS, REGEX, TORCH
 
 NOW = datetime.datetime(2026, 11, 25, 12, tzinfo=datetime.UTC)
 
 
-class Warnings(Silent):
+class Warnings(SilentReporter):
     """A reporter that records warnings."""
 
     def __init__(self):
@@ -27,12 +27,12 @@ class Warnings(Silent):
 
 
 def asked(site, folder, reporter=None):
-    context = Context(Store.open(folder), Http(attempts=1), reporter or Silent())
-    return Advisories(site.url, context, NOW)
+    context = Context(Store.open(folder), HttpClient(attempts=1), reporter or SilentReporter())
+    return UpdateAdvisories(site.url, context, NOW)
 
 
 def test_a_version_without_the_advisory_fixes_it(tmp_path):
-    with advisories.serve(advisories.site_of()) as site:
+    with advisories.serve(advisories.advisory_site()) as site:
         found = asked(site, tmp_path)
         assert found.fixed("torch", "2.5.1", "2.6.0") == (TORCH,)
         assert found.fixed("torch", "2.5.1+cu124", "2.6.0") == (TORCH,)
@@ -41,14 +41,14 @@ def test_a_version_without_the_advisory_fixes_it(tmp_path):
 
 
 def test_a_version_with_the_same_advisory_fixes_nothing(tmp_path):
-    site = advisories.site_of()
+    site = advisories.advisory_site()
     site.about["PyPI", "torch", "2.5.2"] = [TORCH]
     with advisories.serve(site):
         assert asked(site, tmp_path).fixed("torch", "2.5.1", "2.5.2") == ()
 
 
 def test_unresponsive_server_causes_one_warning(tmp_path):
-    site, reporter = advisories.site_of(), Warnings()
+    site, reporter = advisories.advisory_site(), Warnings()
     site.refusals = [500] * 9
     with advisories.serve(site):
         found = asked(site, tmp_path, reporter)
@@ -59,7 +59,7 @@ def test_unresponsive_server_causes_one_warning(tmp_path):
 
 
 def test_no_fix_is_reported_if_the_newer_version_cannot_be_queried(tmp_path):
-    site = advisories.site_of()
+    site = advisories.advisory_site()
     with advisories.serve(site):
         found = asked(site, tmp_path)
         assert found.fixed("torch", "2.5.1", "2.6.0")

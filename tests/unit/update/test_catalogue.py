@@ -15,15 +15,15 @@ from imgbuild.errors import InputError
 from imgbuild.learn.loop import add_constraints
 from imgbuild.matrix import constraints, tried_updates
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.load import load
-from imgbuild.matrix.project_paths import Project, find
+from imgbuild.matrix.load import load_matrix
+from imgbuild.matrix.project_paths import Project, find_project
 from imgbuild.matrix.tried_updates import DerivedRow
 from imgbuild.system.folder import OpenFolder
 from imgbuild.update import catalogue, row_text
-from imgbuild.update.trial import Row, Tried
+from imgbuild.update.trial import MatrixRow, TriedRow
 from imgbuild.values import Arch
 from tests.support import inprocess_project
-from tests.support.inprocess_project import TARGET, json_of
+from tests.support.inprocess_project import TARGET, read_json
 
 NAME = "cu124-vllm-trl0.18.3"
 DAY = datetime.date(2026, 11, 28)
@@ -42,18 +42,21 @@ def scratch(sample, tmp_path):
 @pytest.fixture
 def tried(sample, scratch):
     """A copy of the locked row under another name, locked in the scratch folder."""
-    matrix = load(sample.matrix)
+    matrix = load_matrix(sample.matrix)
     target = matrix.targets[TARGET]
-    row = Row(name=NAME, target=row_text.renewed(target, TARGET, Row(name="", target=target), DAY))
-    lock, digests = inprocess_project.lock_target(
-        scratch.root, row.in_matrix(matrix), NAME, sample.wheels, (Arch.X86_64,)
+    row = MatrixRow(
+        name=NAME,
+        target=row_text.renew_texts(target, TARGET, MatrixRow(name="", target=target), DAY),
     )
-    return Tried(row=row, lock=lock, digests=digests)
+    lock, digests = inprocess_project.lock_target(
+        scratch.root, row.add_to_matrix(matrix), NAME, sample.wheels, (Arch.X86_64,)
+    )
+    return TriedRow(row=row, lock=lock, digests=digests)
 
 
 @pytest.fixture
 def inputs(sample):
-    return Inputs(load(sample.matrix), Context.open())
+    return Inputs(load_matrix(sample.matrix), Context.open())
 
 
 def snapshot(folder):
@@ -63,7 +66,7 @@ def snapshot(folder):
 
 def test_row_lock_and_digests_are_written(imgbuild, sample, scratch, tried, inputs):
     before = snapshot(sample.folder)
-    assert catalogue.place(find(sample.folder), scratch, tried, MADE, inputs) == ()
+    assert catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs) == ()
     after = snapshot(sample.folder)
     assert after.keys() - before.keys() >= {
         (sample.folder / "images" / NAME / file).relative_to(sample.folder)
@@ -73,14 +76,14 @@ def test_row_lock_and_digests_are_written(imgbuild, sample, scratch, tried, inpu
     assert changed <= {"matrix.yaml", "images/layers.json", "images/packages.json",
                        "docker-bake.json"}  # fmt: skip
     answer = imgbuild("lock", "--check", NAME, "--json")
-    assert json_of(answer)[0]["digest"] == tried.digests.digest
+    assert read_json(answer)[0]["digest"] == tried.digests.digest
     assert not list(sample.folder.glob("images/.*"))
-    assert tried_updates.read(sample.folder / "images").rows == {NAME: MADE}
+    assert tried_updates.read_updates(sample.folder / "images").rows == {NAME: MADE}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_interrupted_run_leaves_no_partial_row(sample, scratch, tried, inputs, monkeypatch, error):
-    project, write = find(sample.folder), OpenFolder.write
+    project, write = find_project(sample.folder), OpenFolder.write
     matrix = sample.matrix.read_bytes()
     calls, last, whole = 0, 0, False
 
@@ -98,14 +101,14 @@ def test_interrupted_run_leaves_no_partial_row(sample, scratch, tried, inputs, m
     for last in [*range(1, 40), *range(-1, -40, -1)]:
         calls = 0
         with contextlib.suppress(error):
-            catalogue.place(project, scratch, tried, MADE, inputs)
+            catalogue.place_row(project, scratch, tried, MADE, inputs)
         whole = sample.matrix.read_bytes() != matrix
         folder = project.images / NAME
         assert folder.exists() == whole, last
         assert not list(project.images.glob(".*.new-*")), last
         if whole:
             assert {"lock.json", "digests.json"} <= {path.name for path in folder.iterdir()}
-            load(sample.matrix)
+            load_matrix(sample.matrix)
             shutil.rmtree(folder)
             sample.matrix.write_bytes(matrix)
         if calls < abs(last):
@@ -118,7 +121,7 @@ def test_the_folder_of_a_killed_run_is_replaced(sample, scratch, tried, inputs):
     left = sample.folder / "images" / NAME
     left.mkdir()
     (left / "lock.json").write_text("half")
-    catalogue.place(find(sample.folder), scratch, tried, MADE, inputs)
+    catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs)
     assert (left / "lock.json").read_bytes() == (scratch.images / NAME / "lock.json").read_bytes()
 
 
@@ -129,7 +132,7 @@ def test_a_folder_that_is_a_link_is_refused(sample, scratch, tried, inputs, tmp_
     matrix = sample.matrix.read_bytes()
     (sample.folder / "images" / NAME).symlink_to(outside)
     with pytest.raises(InputError, match=NAME):
-        catalogue.place(find(sample.folder), scratch, tried, MADE, inputs)
+        catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs)
     assert [path.name for path in outside.iterdir()] == ["kept"]
     assert sample.matrix.read_bytes() == matrix
 
@@ -146,17 +149,17 @@ def test_links_are_refused_before_any_work(sample, tmp_path, name):
 
 
 def test_concurrently_added_row_is_not_replaced(sample, scratch, tried, inputs):
-    catalogue.place(find(sample.folder), scratch, tried, MADE, inputs)
+    catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs)
     before = snapshot(sample.folder)
     with pytest.raises(InputError, match=f"already has a row {NAME}"):
-        catalogue.place(find(sample.folder), scratch, tried, MADE, inputs)
+        catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs)
     assert snapshot(sample.folder) == before
 
 
 def test_concurrent_change_of_the_matrix_is_kept(sample, scratch, tried, inputs):
     sample.edit("an old image", "a very old image")
-    catalogue.place(find(sample.folder), scratch, tried, MADE, inputs)
-    matrix = load(sample.matrix)
+    catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs)
+    matrix = load_matrix(sample.matrix)
     assert matrix.targets[TARGET].summary == "a very old image"
     assert matrix.targets[NAME] == tried.row.target
 
@@ -168,6 +171,6 @@ def test_constraints_violated_by_a_lock_are_returned_but_not_written(
     broken = msgspec.structs.replace(fine, needs="torch>=9")
     unrelated = msgspec.structs.replace(fine, package="elsewhere", needs="torch<8")
     add_constraints(scratch.images, [fine, broken, unrelated], inputs.store)
-    left_out = catalogue.place(find(sample.folder), scratch, tried, MADE, inputs)
+    left_out = catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs)
     assert left_out == (broken,)
-    assert constraints.read(sample.folder / "images") == (fine,)
+    assert constraints.read_constraints(sample.folder / "images") == (fine,)

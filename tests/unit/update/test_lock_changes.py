@@ -6,7 +6,7 @@ import datetime
 import re
 
 from imgbuild.matrix.tried_updates import RefusedVersion
-from imgbuild.show.image_diff import ArchDiff, Change, Diff
+from imgbuild.show.image_diff import ArchDiff, ImageDiff, PackageChange
 from imgbuild.update import lock_changes
 from imgbuild.update.run import PinMove, RowUpdate
 from imgbuild.values import Arch
@@ -18,8 +18,8 @@ DAY = datetime.date(2026, 11, 28)
 def row_update(text="1.16.0", reason="trl 1.16.0 requires torch<2.15"):
     part = ArchDiff(
         changes=(
-            Change(kind="wheel", package="trl", before="1.9.2", after=text),
-            Change(kind="deb", package="curl", before="", after="7.88"),
+            PackageChange(kind="wheel", package="trl", before="1.9.2", after=text),
+            PackageChange(kind="deb", package="curl", before="", after="7.88"),
         ),
         layers=("trl",),
         pull=10_000_000,
@@ -31,12 +31,12 @@ def row_update(text="1.16.0", reason="trl 1.16.0 requires torch<2.15"):
         row="cu130-trl1.16.0",
         moves=(PinMove(package="trl", before="1.9.2", after=text, fixes=("GHSA-1",)),),
         refused=(refusal,),
-        diff=Diff(target="cu130-trl1.16.0", before="cu130-trl", arch={Arch.X86_64: part}),
+        diff=ImageDiff(target="cu130-trl1.16.0", before="cu130-trl", arch={Arch.X86_64: part}),
     )
 
 
 def test_text_has_versions_sizes_and_reasons():
-    text = lock_changes.markdown([row_update()])
+    text = lock_changes.changes_markdown([row_update()])
     assert "## `cu130-trl1.16.0`" in text
     assert "| `trl` | `1.9.2` | `1.16.0` | `GHSA-1` |" in text
     assert "x86_64: 2 packages changed, 10.0 MB of 3.0 GB to pull" in text
@@ -45,7 +45,7 @@ def test_text_has_versions_sizes_and_reasons():
 
 
 def test_untrusted_texts_are_code_spans():
-    text = lock_changes.markdown([row_update(HOSTILE, HOSTILE)])
+    text = lock_changes.changes_markdown([row_update(HOSTILE, HOSTILE)])
     outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
     for mark in ("@", "#1", "<script>", "https:", "[a]"):
         assert mark not in outside
@@ -59,14 +59,14 @@ def test_untrusted_texts_are_code_spans():
 
 def test_text_explains_a_missing_new_row():
     item = RowUpdate(source="a", refused=row_update().refused)
-    text = lock_changes.markdown([item])
-    assert text.startswith(lock_changes.NOTHING)
+    text = lock_changes.changes_markdown([item])
+    assert text.startswith(lock_changes.NO_UPDATE_TEXT)
     assert "### `a`" in text
 
 
 def test_a_long_text_is_cut_at_a_line():
     refusal = RefusedVersion(package="torch", version="2.15.0", reasons=("x" * 900,) * 8, tried=DAY)
-    text = lock_changes.markdown([RowUpdate(source="a", refused=(refusal,) * 20)])
+    text = lock_changes.changes_markdown([RowUpdate(source="a", refused=(refusal,) * 20)])
     assert len(text) <= 65_536
-    assert text.endswith(lock_changes.CUT)
-    assert text.removesuffix(lock_changes.CUT).endswith("`")
+    assert text.endswith(lock_changes.OMISSION_NOTE)
+    assert text.removesuffix(lock_changes.OMISSION_NOTE).endswith("`")

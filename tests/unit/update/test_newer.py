@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.index.pages import IndexAddress, IndexFile, IndexLookup
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.update import newer
 from imgbuild.update.newer import NewerVersion, RequiredVersion, VersionSet
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.local_index import LocalIndex, sdist_bytes
 from tests.support.rows import each_row
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
-X86 = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
-ARM = Tags(python="3.11.2", glibc="2.36", arch=Arch.ARM64)
+X86 = WheelTags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
+ARM = WheelTags(python="3.11.2", glibc="2.36", arch=Arch.ARM64)
 PINNED = {
     "torch": RequiredVersion(spec="==2.6.0", place="the target"),
     "engine": RequiredVersion(spec="==1.0", place="the target"),
@@ -27,7 +27,7 @@ PINNED = {
 
 
 @pytest.fixture(name="site")
-def _site() -> Iterator[Site]:
+def _site() -> Iterator[FileSite]:
     index = LocalIndex()
     index.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])
     index.wheel("torch", "2.7.0", ["nvidia-cuda-runtime-cu12==12.6.77"])
@@ -46,12 +46,12 @@ def _site() -> Iterator[Site]:
     files["simple/broken/"] = b"{not JSON"
     index.add("source", "source-2.0.tar.gz", sdist_bytes("source", "2.0", {}))
     files |= index.site_files(api=False)
-    with serve(Site(files=files)) as site:
+    with serve_site(FileSite(files=files)) as site:
         yield site
 
 
 def look(
-    site: Site,
+    site: FileSite,
     folder: Path,
     versions: Mapping[str, str],
     wanted: Mapping[str, RequiredVersion] = PINNED,
@@ -60,13 +60,13 @@ def look(
     """The newer versions for `versions`, in which engine requires torch and helper."""
     context = Context.open(root=folder / "cache")
     address = IndexAddress(name="pypi", address=site.url("simple"), timed=False)
-    indexes = Indexes({"pypi": address}, {}, "pypi", context.http)
+    indexes = IndexLookup({"pypi": address}, {}, "pypi", context.http)
     requires = dict.fromkeys(versions, ()) | {"engine": ("torch==2.6.0", "helper<2")}
     values = {"name": "set", "tags": (X86,), "versions": versions, "wanted": wanted,
               "requires": requires, **fields}  # fmt: skip
     advanced: list[int] = []
     compared = VersionSet(**values)  # type: ignore[arg-type]
-    rows = newer.look(compared, sorted(versions), indexes, context, advanced.append)
+    rows = newer.look_up_newer(compared, sorted(versions), indexes, context, advanced.append)
     assert len(advanced) == len(versions)
     return {row.package: row for row in rows}
 
@@ -74,7 +74,7 @@ def look(
 BASIC = {"torch": "2.6.0", "engine": "1.0", "helper": "1.0"}
 
 
-def test_only_pinned_packages_block_newer_versions(site: Site, tmp_path: Path) -> None:
+def test_only_pinned_packages_block_newer_versions(site: FileSite, tmp_path: Path) -> None:
     rows = look(site, tmp_path, BASIC)
     assert rows["engine"] == NewerVersion(
         package="engine",
@@ -99,26 +99,26 @@ def test_version_whose_extra_needs_a_newer_pinned_package_is_blocked(
     for version, range_of_extra in (("2.0", ">=0.5,<=0.9"), ("3.0", ">=1.1,<=1.9")):
         lines = [f'engine{range_of_extra}; extra == "engine"']
         index.wheel("trainer", version, lines)
-    with serve(Site(files=index.site_files(api=False))) as site:
+    with serve_site(FileSite(files=index.site_files(api=False))) as site:
         rows = look(site, tmp_path, {"engine": "1.0", "trainer": "1.0"})
     trainer = rows["trainer"]
     assert trainer.allowed == "2.0"  # of which the range ends before the engine's version
     assert trainer.reasons == ("3.0 supports engine<=1.9,>=1.1 (extra engine), not 1.0",)
 
 
-def test_a_local_version_counts_as_its_release(site: Site, tmp_path: Path) -> None:
+def test_a_local_version_counts_as_its_release(site: FileSite, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {**BASIC, "torch": "2.7.0+cu126"})
-    assert not rows["torch"].outdated
+    assert not rows["torch"].is_outdated
     assert "early" not in rows
 
 
-def test_pre_releases_are_not_newer_versions(site: Site, tmp_path: Path) -> None:
+def test_pre_releases_are_not_newer_versions(site: FileSite, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {"early": "0.1a1", "engine": "1.2", "torch": "2.7.0"})
-    assert not rows["early"].outdated
-    assert not rows["engine"].outdated
+    assert not rows["early"].is_outdated
+    assert not rows["engine"].is_outdated
 
 
-def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> None:
+def test_torch_of_another_cuda_release_is_named(site: FileSite, tmp_path: Path) -> None:
     wanted = {"torch": PINNED["torch"]}
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.4")
     assert rows[("torch")].reasons == (
@@ -128,7 +128,7 @@ def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> N
     assert rows["torch"].allowed == "2.7.0"
 
 
-def test_range_of_the_user_is_a_reason_but_a_pin_is_not(site: Site, tmp_path: Path) -> None:
+def test_range_of_the_user_is_a_reason_but_a_pin_is_not(site: FileSite, tmp_path: Path) -> None:
     wanted = {"helper": RequiredVersion(spec="<2", place="requirements.txt:3")}
     row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
     assert row.reasons == ("requirements.txt:3 requires helper<2",)
@@ -138,7 +138,7 @@ def test_range_of_the_user_is_a_reason_but_a_pin_is_not(site: Site, tmp_path: Pa
 
 
 def test_kept_packages_and_learned_constraints_block_newer_versions(
-    site: Site, tmp_path: Path
+    site: FileSite, tmp_path: Path
 ) -> None:
     learned = Constraint(package="engine", versions="==1.1", needs="torch>=2.7")
     other = {"torch": PINNED["torch"], "engine": RequiredVersion()}
@@ -149,16 +149,16 @@ def test_kept_packages_and_learned_constraints_block_newer_versions(
     assert (row.allowed, row.reasons) == ("", ("extends: small keeps 1.0",))
 
 
-def test_invalid_page_is_an_error_of_its_package_only(site: Site, tmp_path: Path) -> None:
+def test_invalid_page_is_an_error_of_its_package_only(site: FileSite, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {"broken": "1.0", "absent": "1.0", "helper": "1.0"}, {})
     assert rows["helper"].allowed == "2.0"
     assert rows["absent"].error == "the index has no such package"
     assert "simple/broken/" in rows["broken"].error
-    assert rows["broken"].outdated
+    assert rows["broken"].is_outdated
 
 
 def test_version_with_only_an_sdist_is_allowed_if_builds_are_allowed(
-    site: Site, tmp_path: Path
+    site: FileSite, tmp_path: Path
 ) -> None:
     row = look(site, tmp_path, {"source": "1.0"}, {})["source"]
     assert (row.allowed, row.reasons) == ("", ("only an sdist",))
@@ -186,6 +186,6 @@ def file(name: str, python: str | None = None) -> IndexFile:
     ],
 )  # fmt: skip
 def test_incompatible_files_have_reasons(
-    files: list[IndexFile], machines: tuple[Tags, ...], reasons: tuple[str, ...]
+    files: list[IndexFile], machines: tuple[WheelTags, ...], reasons: tuple[str, ...]
 ) -> None:
     assert newer.file_reasons(files, machines) == reasons

@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.published import load
+from imgbuild.lock.published import load_matrix
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
@@ -18,7 +18,7 @@ from tests.support.source_code import ROOT
 
 @pytest.fixture(name="project", scope="module")
 def _project() -> Project:
-    return project_paths.find(ROOT / "matrix.yaml")
+    return project_paths.find_project(ROOT / "matrix.yaml")
 
 
 @pytest.fixture(name="locks", scope="module")
@@ -30,13 +30,13 @@ def _locks(project: Project) -> dict[str, Lock]:
 def find(
     project: Project, matrix: Matrix, name: str, locks: dict[str, Lock], arch: Arch = Arch.X86_64
 ) -> list[NewerTarget]:
-    return [*newer_targets.find(project, matrix, locks[name], arch, locks.values())]
+    return [*newer_targets.find_newer_targets(project, matrix, locks[name], arch, locks.values())]
 
 
 def test_newer_targets_have_all_frameworks_in_no_older_version(
     project: Project, locks: dict[str, Lock]
 ) -> None:
-    matrix = load(project.matrix)
+    matrix = load_matrix(project.matrix)
     [first] = find(project, matrix, "cu124-vllm", locks)
     assert first.target == "cu130-vllm0.33.0"  # not one with other frameworks, nor a retired one
     assert (first.cuda, first.driver) == ("13.0", "580.65.06")
@@ -50,12 +50,14 @@ def test_newer_targets_have_all_frameworks_in_no_older_version(
 
 
 def test_best_target_is_named_for_each_driver(project: Project, locks: dict[str, Lock]) -> None:
-    matrix = load(project.matrix)
+    matrix = load_matrix(project.matrix)
     more = [
         *locks.values(),
         *(lock_file.read_lock(project.images, name) for name in ("cu126-vllm", "cu128-vllm")),
     ]
-    named = newer_targets.find(project, matrix, locks["cu124-vllm"], Arch.X86_64, more)
+    named = newer_targets.find_newer_targets(
+        project, matrix, locks["cu124-vllm"], Arch.X86_64, more
+    )
     assert [(each.target, each.driver) for each in named] == [
         ("cu128-vllm", "525.60.13"),
         ("cu130-vllm0.33.0", "580.65.06"),

@@ -53,8 +53,8 @@ def _folder(tmp_path: Path) -> Path:
     index.wheel("gadget", "1.0", ["numpy<2.3"])
     index.wheel("pinned", "1.0", ["numpy==2.2.6"])
     index.wheel("fine", "1.0", ["numpy>=2"])
-    url = folder_index.write(index, tmp_path / "index")
-    matrix = extended.repository(tmp_path / "ours", MATRIX.replace("INDEX", url))
+    url = folder_index.write_index(index, tmp_path / "index")
+    matrix = extended.create_repository(tmp_path / "ours", MATRIX.replace("INDEX", url))
     (matrix.parent / "requirements.txt").write_text("numpy\n")
     return matrix.parent
 
@@ -77,8 +77,8 @@ def renamed(name: str, numpy: str, as_of: str = "2026-01-01", cuda: str = "12.8"
 
 def target(folder: Path, lock: Lock) -> PublishedTarget:
     """A published target on disk."""
-    extended.publish(folder, lock)
-    return published.read(folder, lock.target)
+    extended.publish_target(folder, lock)
+    return published.read_published_target(folder, lock.target)
 
 
 def move(
@@ -86,7 +86,7 @@ def move(
 ) -> ProjectMove:
     """The move of `rows` to a target with another numpy."""
     new = target(folder / "staged" / name, renamed(name, numpy))
-    old = published.read(folder / "published/small", "small")
+    old = published.read_published_target(folder / "published/small", "small")
     lock = "published/small" if name == "small" else f"published/{name}"
     return ProjectMove(rows=tuple(rows), old=old, new=new, origin="catalogue", lock=lock)
 
@@ -95,7 +95,7 @@ def moved(folder: Path, planned: ProjectMove) -> str:
     """The text of the matrix after a move."""
     path = folder / "matrix.yaml"
     data = path.read_bytes()
-    value = published.extensions(path, data)
+    value = published.decode_extensions(path, data)
     return project_move.new_matrix(path, data, value, planned).decode()
 
 
@@ -119,7 +119,7 @@ def test_all_rows_are_updated_and_comments_are_kept(folder: Path) -> None:
 
 def test_a_target_used_by_other_rows_is_kept(folder: Path) -> None:
     text = moved(folder, move(folder, ("trainer",)))
-    value = published.extensions(folder / "matrix.yaml", text.encode())
+    value = published.decode_extensions(folder / "matrix.yaml", text.encode())
     assert set(value.published) == {"small", "large"}
     assert value.published["large"].lock == "published/large"
     assert value.published["small"].image == "registry.example.org/team/images"
@@ -145,9 +145,9 @@ def test_layer_location_is_kept_if_it_has_the_new_layers(
 
 
 def test_comments_of_init_name_the_new_target(folder: Path, tmp_path: Path) -> None:
-    old = published.read(folder / "published/small", "small")
+    old = published.read_published_target(folder / "published/small", "small")
     row = WantedExtension(name="trainer", requirements=("requirements.txt",))
-    text = first_matrix.text(row, old, "published/small", init.INSTALLED, "")
+    text = first_matrix.matrix_text(row, old, "published/small", init.CATALOGUE_PLACE, "")
     assert f"as_of: {old.lock.as_of}" in text
     (folder / "matrix.yaml").write_text(text)
     after = moved(folder, move(folder, ("trainer",)))
@@ -160,10 +160,10 @@ def test_comments_of_init_name_the_new_target(folder: Path, tmp_path: Path) -> N
 def conflicts(folder: Path, planned: ProjectMove, row: str = "trainer") -> list[str]:
     """The conflicts with a move of one row."""
     path = folder / "matrix.yaml"
-    value = published.extensions(path, path.read_bytes())
-    matrix = published.load(path)
+    value = published.decode_extensions(path, path.read_bytes())
+    matrix = published.load_matrix(path)
     context = Context.open(root=folder / "cache")
-    return project_move.conflicts(row, value.targets[row], planned, folder, matrix, context)
+    return project_move.move_conflicts(row, value.targets[row], planned, folder, matrix, context)
 
 
 def test_every_conflict_is_listed_with_its_location(folder: Path) -> None:
@@ -208,23 +208,23 @@ def test_row_with_like_is_solved_again(folder: Path) -> None:
 def test_architecture_missing_in_the_new_target_is_a_conflict(folder: Path) -> None:
     planned = move(folder, ("trainer",))
     matrix = folder / "matrix.yaml"
-    row = published.extensions(matrix, matrix.read_bytes()).targets["trainer"]
+    row = published.decode_extensions(matrix, matrix.read_bytes()).targets["trainer"]
     row = msgspec.structs.replace(row, arch=(Arch.ARM64,))
     context = Context.open(root=folder / "cache")
-    reasons = project_move.conflicts(
-        "trainer", row, planned, folder, published.load(matrix), context
+    reasons = project_move.move_conflicts(
+        "trainer", row, planned, folder, published.load_matrix(matrix), context
     )
     assert reasons == ["matrix.yaml: trainer is for arm64, but large is not"]
 
 
 def test_all_rows_or_only_named_rows_are_selected(folder: Path) -> None:
     path = folder / "matrix.yaml"
-    value = published.extensions(path, path.read_bytes())
-    assert project_move.rows_of(value, ()) == ("trainer", "other")
-    assert project_move.rows_of(value, ("other",)) == ("other",)
+    value = published.decode_extensions(path, path.read_bytes())
+    assert project_move.rows_to_move(value, ()) == ("trainer", "other")
+    assert project_move.rows_to_move(value, ("other",)) == ("other",)
     with pytest.raises(NothingSelected, match="no target nosuch in the project"):
-        project_move.rows_of(value, ("nosuch",))
+        project_move.rows_to_move(value, ("nosuch",))
     apart = msgspec.structs.replace(value.targets["other"], like="third")
     value = msgspec.structs.replace(value, targets={**value.targets, "other": apart})
     with pytest.raises(InputError, match="use different targets: small, third"):
-        project_move.rows_of(value, ())
+        project_move.rows_to_move(value, ())

@@ -12,16 +12,16 @@ import pytest
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError
-from imgbuild.matrix.load import loads
+from imgbuild.matrix.load import parse_matrix
 from imgbuild.matrix.model import Base, DebianBase, StandalonePython
 from imgbuild.update import other_updates, python_releases, row_text, snapshots
 from imgbuild.update.axes import CoolDown
 from imgbuild.update.other_updates import BaseUpdates
 from imgbuild.update.python_releases import PythonUpdate
-from imgbuild.update.trial import Row
+from imgbuild.update.trial import MatrixRow
 from imgbuild.values import Arch
 from tests.support import standalone_matrix
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 from tests.support.source_code import ROOT
 
 MIRROR = "https://mirror.example/pbs/20260101/"
@@ -75,13 +75,13 @@ NEWEST_FIRST = (
 
 
 @pytest.fixture(name="site")
-def _site() -> Iterator[Site]:
-    with serve(Site(files={LIST: NEWEST_FIRST})) as site:
+def _site() -> Iterator[FileSite]:
+    with serve_site(FileSite(files={LIST: NEWEST_FIRST})) as site:
         yield site
 
 
 def source(
-    site: Site, version: str = "3.12.11+20260101", folder: str = MIRROR, **changes: object
+    site: FileSite, version: str = "3.12.11+20260101", folder: str = MIRROR, **changes: object
 ) -> StandalonePython:
     """The Python of a base on both architectures, from the list that `site` serves."""
     archives = {arch: folder + name(version, arch) for arch in Arch}
@@ -96,11 +96,11 @@ def source(
 def newer(
     tmp_path: Path, base: StandalonePython, before: datetime.date | None = None
 ) -> PythonUpdate | None:
-    return python_releases.newer(base, Context.open(root=tmp_path / "cache"), before)
+    return python_releases.find_newer_release(base, Context.open(root=tmp_path / "cache"), before)
 
 
 def test_newest_release_for_all_architectures_is_found_on_the_same_server(
-    site: Site, tmp_path: Path
+    site: FileSite, tmp_path: Path
 ) -> None:
     update = newer(tmp_path, source(site))
     assert update is not None
@@ -113,7 +113,7 @@ def test_newest_release_for_all_architectures_is_found_on_the_same_server(
     assert update.sha256 == {Arch.X86_64: "a" * 64, Arch.ARM64: "b" * 64}
 
 
-def test_base_of_one_architecture_requires_only_its_builds(site: Site, tmp_path: Path) -> None:
+def test_base_of_one_architecture_requires_only_its_builds(site: FileSite, tmp_path: Path) -> None:
     kind = "install_only_stripped"
     archives = {Arch.X86_64: f"https://flat.example/{name('3.12.11+20260101', Arch.X86_64, kind)}"}
     update = newer(tmp_path, source(site, archives=archives))
@@ -124,14 +124,14 @@ def test_base_of_one_architecture_requires_only_its_builds(site: Site, tmp_path:
 
 
 def test_newer_build_of_the_same_version_is_delayed_by_the_cool_down(
-    site: Site, tmp_path: Path
+    site: FileSite, tmp_path: Path
 ) -> None:
     update = newer(tmp_path, source(site), datetime.date(2026, 10, 21))
     assert update is not None
     assert update.newest == "3.12.11+20260301"
 
 
-def test_list_of_releases_is_read_up_to_the_current_release(site: Site, tmp_path: Path) -> None:
+def test_list_of_releases_is_read_up_to_the_current_release(site: FileSite, tmp_path: Path) -> None:
     assert newer(tmp_path, source(site, "3.12.15+20261021")) is None
     assert newer(tmp_path, source(site, "3.12.11+20260101"), datetime.date(2026, 1, 1)) is None
     with pytest.raises(InputError, match=f"{LIST}, line 7 is not a valid list"):
@@ -150,7 +150,7 @@ def test_list_of_releases_is_read_up_to_the_current_release(site: Site, tmp_path
     ],
 )
 def test_unusable_list_is_an_error(
-    site: Site, tmp_path: Path, content: bytes, message: str
+    site: FileSite, tmp_path: Path, content: bytes, message: str
 ) -> None:
     site.files[LIST] = content
     with pytest.raises(ImgbuildError) as caught:
@@ -160,7 +160,7 @@ def test_unusable_list_is_an_error(
     assert message in " ".join((error.message, *map(str, problems)))
 
 
-def test_missing_list_and_missing_name_are_reported(site: Site, tmp_path: Path) -> None:
+def test_missing_list_and_missing_name_are_reported(site: FileSite, tmp_path: Path) -> None:
     site.files.clear()
     with pytest.raises(FetchFailed, match="404"):
         newer(tmp_path, source(site))
@@ -170,16 +170,16 @@ def test_missing_list_and_missing_name_are_reported(site: Site, tmp_path: Path) 
     assert len(site.requests) == 1
 
 
-def test_outdated_lists_release_or_reason(site: Site, tmp_path: Path) -> None:
+def test_outdated_lists_release_or_reason(site: FileSite, tmp_path: Path) -> None:
     base = standalone_matrix.matrix(source(site)).bases["debian-12"]
     assert isinstance(base, DebianBase)
     before = BaseUpdates(base="debian-12", arch=Arch.X86_64, packages=0)
     context = Context.open(root=tmp_path / "cache")
-    state = other_updates.with_python(before, base, context)
+    state = other_updates.add_python_update(before, base, context)
     assert state.python is not None
     assert state.python.newest == "3.12.15+20261021"
     site.files.clear()
-    state = other_updates.with_python(before, base, context)
+    state = other_updates.add_python_update(before, base, context)
     assert state.python is None
     assert "404" in state.python_error
 
@@ -189,39 +189,41 @@ def test_outdated_lists_release_or_reason(site: Site, tmp_path: Path) -> None:
     [(None, "3.12.15+20261021"), (7, "3.12.15+20261021"), (60, "3.12.11+20260301")],
 )
 def test_new_base_has_release_and_sha256(
-    site: Site, tmp_path: Path, days: int | None, newest: str
+    site: FileSite, tmp_path: Path, days: int | None, newest: str
 ) -> None:
     base = standalone_matrix.matrix(source(site)).bases["debian-12"]
     bases: Mapping[str, Base] = {"debian-12-py312": base}
     context, cool_down = Context.open(root=tmp_path / "cache"), CoolDown(days=days, today=TODAY)
-    snapshot = snapshots.newer(bases, "debian-12-py312", None, cool_down, context)
+    snapshot = snapshots.find_newer_base(bases, "debian-12-py312", None, cool_down, context)
     assert snapshot is not None
     assert (snapshot.name, snapshot.after) == ("debian-12-py312-20261128", "")
     assert snapshot.python is not None
     assert snapshot.python.newest == newest
-    assert snapshot.base.standalone is not None
-    assert snapshot.base.standalone.sha256 == {Arch.X86_64: "a" * 64, Arch.ARM64: "b" * 64}
-    assert snapshot.base.standalone.releases == site.url(LIST)
+    assert snapshot.base.standalone_python is not None
+    assert snapshot.base.standalone_python.sha256 == {Arch.X86_64: "a" * 64, Arch.ARM64: "b" * 64}
+    assert snapshot.base.standalone_python.releases == site.url(LIST)
 
 
 def test_the_new_base_is_written_into_the_matrix(tmp_path: Path) -> None:
     text = (ROOT / "matrix.yaml").read_bytes()
-    matrix = loads(text, "matrix.yaml")
+    matrix = parse_matrix(text, "matrix.yaml")
     row, base_name = "cu130-vllm0.33.0-py312", "debian-12-py312-20261128"
     base = matrix.bases["debian-12-py312"]
     assert isinstance(base, DebianBase)
-    assert base.standalone is not None
+    assert base.standalone_python is not None
     archives = {arch: f"{PUBLISHER}20261120/{name('3.12.17+20261120', arch)}" for arch in Arch}
-    present = base.standalone
+    present = base.standalone_python
     renewed = msgspec.structs.replace(
         present, archives=archives, sha256=dict.fromkeys(Arch, "c" * 64)
     )
     target = msgspec.structs.replace(matrix.targets[row], base=base_name)
-    target = row_text.renewed(matrix.targets[row], row, Row(name="new", target=target), TODAY)
+    target = row_text.renew_texts(
+        matrix.targets[row], row, MatrixRow(name="new", target=target), TODAY
+    )
     newer_base = msgspec.structs.replace(base, python_source=renewed)
-    added = Row(name="new", target=target, bases={base_name: newer_base})
-    written = row_text.with_row(text, "matrix.yaml", row, added, "debian-12-py312")
-    after = loads(written, "matrix.yaml")
+    added = MatrixRow(name="new", target=target, bases={base_name: newer_base})
+    written = row_text.insert_row(text, "matrix.yaml", row, added, "debian-12-py312")
+    after = parse_matrix(written, "matrix.yaml")
     assert after.bases[base_name] == newer_base
     assert after.targets["new"].base == base_name
     assert f"on the base {base_name}" in after.targets["new"].tested

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from imgbuild.errors import InputError
-from imgbuild.matrix.load import load, loads
+from imgbuild.matrix.load import load_matrix, parse_matrix
 from imgbuild.matrix.model import Flashinfer
 from imgbuild.update import row_text
-from imgbuild.update.trial import Row
-from tests.support.matrix_text import RIGHT
+from imgbuild.update.trial import MatrixRow
+from tests.support.matrix_text import VALID_MATRIX
 from tests.support.source_code import ROOT
 
 DAY = datetime.date(2026, 11, 28)
@@ -23,7 +23,7 @@ REAL = ROOT / "matrix.yaml"
 
 @pytest.fixture(scope="module")
 def real():
-    return loads(REAL.read_bytes(), "matrix.yaml")
+    return parse_matrix(REAL.read_bytes(), "matrix.yaml")
 
 
 def _keys(target):
@@ -36,8 +36,8 @@ def updated(matrix, source, pins, **changes):
     """The row `new` that results from updating the pins of `source`."""
     target = matrix.targets[source]
     moved = msgspec.structs.replace(target, pins={**target.pins, **pins}, as_of=DAY, **changes)
-    row = Row(name="new", target=moved)
-    return Row(name="new", target=row_text.renewed(target, source, row, DAY))
+    row = MatrixRow(name="new", target=moved)
+    return MatrixRow(name="new", target=row_text.renew_texts(target, source, row, DAY))
 
 
 def added_lines(before, after, blocks=1):
@@ -51,11 +51,11 @@ def added_lines(before, after, blocks=1):
 
 def test_new_row_is_added_below_its_source_without_other_changes(real):
     row = updated(real, "cu130-trl", TRL)
-    text = row_text.with_row(REAL.read_bytes(), "matrix.yaml", "cu130-trl", row, "debian-12")
+    text = row_text.insert_row(REAL.read_bytes(), "matrix.yaml", "cu130-trl", row, "debian-12")
     lines = added_lines(REAL.read_text(), text.decode())
     assert '      deepspeed: "0.19.8"' in lines
     assert max(map(len, lines)) <= 110
-    after = loads(text, "matrix.yaml")
+    after = parse_matrix(text, "matrix.yaml")
     names = list(after.targets)
     assert names.index("new") == names.index("cu130-trl") + 1
     assert after.targets["new"] == row.target
@@ -70,8 +70,8 @@ def test_rows_in_every_format_can_be_copied(real):
         target = real.targets[source]
         package = next(iter(target.pins))
         row = updated(real, source, {package: "999.0"})
-        text = row_text.with_row(data, "matrix.yaml", source, row, target.base)
-        assert loads(text, "matrix.yaml").targets["new"].pins[package] == "999.0"
+        text = row_text.insert_row(data, "matrix.yaml", source, row, target.base)
+        assert parse_matrix(text, "matrix.yaml").targets["new"].pins[package] == "999.0"
 
 
 def test_summary_of_a_new_row_lists_changes_and_missing_tests(real):
@@ -91,8 +91,8 @@ def test_new_row_is_neither_recommended_nor_retired(real):
     for source in ("cu130-deepspeed", "cu130-vllm0.20.2"):
         row = updated(real, source, {"trl": "1.16.0"})
         base = real.targets[source].base
-        text = row_text.with_row(REAL.read_bytes(), "matrix.yaml", source, row, base)
-        assert loads(text, "matrix.yaml").targets["new"] == row.target
+        text = row_text.insert_row(REAL.read_bytes(), "matrix.yaml", source, row, base)
+        assert parse_matrix(text, "matrix.yaml").targets["new"] == row.target
         assert (row.target.recommended, row.target.retired) == ("", "")
 
 
@@ -102,22 +102,22 @@ def test_new_base_follows_its_source(real):
     dated = msgspec.structs.replace(base, security=newer)
     row = updated(real, "cu130-vllm0.33.0", {"torch": "2.14.1"}, base="debian-13-20261128")
     row = msgspec.structs.replace(row, bases={"debian-13-20261128": dated})
-    text = row_text.with_row(
+    text = row_text.insert_row(
         REAL.read_bytes(), "matrix.yaml", "cu130-vllm0.33.0", row, "debian-13"
     ).decode()
     added_lines(REAL.read_text(), text, blocks=2)
-    after = loads(text.encode(), "matrix.yaml")
+    after = parse_matrix(text.encode(), "matrix.yaml")
     assert after.bases["debian-13-20261128"] == dated
     assert list(after.bases).index("debian-13-20261128") == list(after.bases).index("debian-13") + 1
     assert "# librdmacm1, with a 64-bit time_t" in text.split("debian-13-20261128:")[1]
 
 
 def test_last_row_without_a_line_break_is_kept():
-    matrix = loads(RIGHT.encode(), "m.yaml")
+    matrix = parse_matrix(VALID_MATRIX.encode(), "m.yaml")
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
-    data = RIGHT.rstrip("\n").encode()
-    text = row_text.with_row(data, "m.yaml", "cu124-vllm", row, "debian-12")
-    assert loads(text, "m.yaml").targets["new"] == row.target
+    data = VALID_MATRIX.rstrip("\n").encode()
+    text = row_text.insert_row(data, "m.yaml", "cu124-vllm", row, "debian-12")
+    assert parse_matrix(text, "m.yaml").targets["new"] == row.target
     assert text.startswith(data)
 
 
@@ -129,20 +129,22 @@ def test_last_row_without_a_line_break_is_kept():
     ],
 )
 def test_row_sharing_a_line_is_refused(old, new):
-    matrix = loads(RIGHT.encode(), "m.yaml")
+    matrix = parse_matrix(VALID_MATRIX.encode(), "m.yaml")
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
     with pytest.raises(InputError) as caught:
-        row_text.with_row(RIGHT.replace(old, new).encode(), "m.yaml", "cu124-vllm", row, "x")
+        row_text.insert_row(
+            VALID_MATRIX.replace(old, new).encode(), "m.yaml", "cu124-vllm", row, "x"
+        )
     assert caught.value.exit_code == 2
 
 
 def test_a_text_that_would_be_read_as_another_row_is_refused():
-    matrix = loads(RIGHT.encode(), "m.yaml")
+    matrix = parse_matrix(VALID_MATRIX.encode(), "m.yaml")
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
     changed = msgspec.structs.replace(row.target, flashinfer=Flashinfer(mode="jit", reason="R" * 9))
     row = msgspec.structs.replace(row, target=changed)
     with pytest.raises(InputError, match="without changing other values"):
-        row_text.with_row(RIGHT.encode(), "m.yaml", "cu124-vllm", row, "debian-12")
+        row_text.insert_row(VALID_MATRIX.encode(), "m.yaml", "cu124-vllm", row, "debian-12")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_new_names_follow_existing_names(real, origin, pins, taken, name):
     row = updated(real, origin, pins)
     former = real.targets[origin]
     taken = {*real.targets, *taken}
-    assert row_text.name_for(origin, former, former, row, taken) == name
+    assert row_text.new_row_name(origin, former, former, row, taken) == name
 
 
 def test_name_has_a_date_if_only_the_base_changed(real):
@@ -172,9 +174,9 @@ def test_name_has_a_date_if_only_the_base_changed(real):
     bases = {"debian-13-20261128": real.bases["debian-13"]}
     row = msgspec.structs.replace(row, bases=bases)
     former = real.targets[source]
-    name = row_text.name_for(source, former, former, row, real.targets)
+    name = row_text.new_row_name(source, former, former, row, real.targets)
     assert name == "cu130-vllm0.33.0-20261128"
 
 
 def test_matrix_of_this_repository_has_the_tested_form(real):
-    assert load(REAL).targets == real.targets
+    assert load_matrix(REAL).targets == real.targets

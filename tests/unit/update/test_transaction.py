@@ -13,7 +13,7 @@ from imgbuild.matrix.project_paths import JOURNAL, UPDATE, Project
 from imgbuild.system import files
 from imgbuild.system.folder import OpenFolder
 from imgbuild.update import transaction
-from imgbuild.update.transaction import FileChange, Journal
+from imgbuild.update.transaction import ChangeJournal, FileChange
 
 OLD = {
     "matrix.yaml": b"old\n",
@@ -82,19 +82,19 @@ def interrupted(project: Project, patch: pytest.MonkeyPatch, after: int) -> bool
             patched.setattr(OpenFolder, name, _counting(getattr(OpenFolder, name)))
         patched.setattr(transaction, "remove_tree", _counting(files.remove_tree))
         try:
-            transaction.commit(project, CHANGE, "row on b")
+            transaction.commit_files(project, CHANGE, "row on b")
         except Killed:
             return True
     return False
 
 
 def test_all_files_are_written_or_removed(project: Project) -> None:
-    wrote = transaction.commit(project, CHANGE, "row on b")
+    wrote = transaction.commit_files(project, CHANGE, "row on b")
     assert content(project) == NEW
     assert [path.relative_to(project.root).as_posix() for path in wrote] == [
         path for path, data in CHANGE if data is not None
     ]
-    assert transaction.recover(project) == ""
+    assert transaction.recover_change(project) == ""
 
 
 def test_interruption_is_undone_or_completed_by_next_run(
@@ -109,9 +109,9 @@ def test_interruption_is_undone_or_completed_by_next_run(
         (project.root / ".imgbuild/published/b/digests.json").unlink(missing_ok=True)
         if not interrupted(project, monkeypatch, step):
             break
-        outcome = transaction.recover(project)
+        outcome = transaction.recover_change(project)
         assert content(project) == (OLD if outcome == UNDONE else NEW), step
-        assert not transaction.folder_of(project).exists()
+        assert not transaction.transaction_folder(project).exists()
         outcomes.append(outcome)
     assert outcomes.count(UNDONE) == len([data for _, data in CHANGE if data]) + 1
     assert outcomes.count(FINISHED) == len(CHANGE)
@@ -126,8 +126,8 @@ def test_files_changed_meanwhile_are_kept(
     with pytest.raises(
         InputError, match=r"these files were changed after an interrupted update: matrix\.yaml"
     ) as caught:
-        transaction.recover(project)
-    assert str(transaction.folder_of(project)) in str(caught.value.hint)
+        transaction.recover_change(project)
+    assert str(transaction.transaction_folder(project)) in str(caught.value.hint)
     assert (project.root / "matrix.yaml").read_bytes() == b"edited\n"
 
 
@@ -138,24 +138,24 @@ def test_files_changed_meanwhile_are_kept(
 )  # fmt: skip
 def test_journal_from_a_checkout_cannot_name_files_outside_it(project: Project, path: str) -> None:
     change = FileChange(path=path, before="", after="0" * 64)
-    journal = Journal(summary="x", files=(change,))
-    codec.write(transaction.folder_of(project) / JOURNAL, journal)
+    journal = ChangeJournal(summary="x", files=(change,))
+    codec.write_document(transaction.transaction_folder(project) / JOURNAL, journal)
     with pytest.raises(InputError, match="contains files that no update writes"):
-        transaction.recover(project)
+        transaction.recover_change(project)
 
 
 def test_new_content_that_contradicts_the_journal_is_refused(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert interrupted(project, monkeypatch, 6)
-    (path,) = (transaction.folder_of(project) / "new").rglob("matrix.yaml")
+    (path,) = (transaction.transaction_folder(project) / "new").rglob("matrix.yaml")
     path.write_bytes(b"other\n")
     with pytest.raises(InputError, match="does not match the journal"):
-        transaction.recover(project)
+        transaction.recover_change(project)
 
 
 def test_a_link_instead_of_the_folder_is_refused(project: Project, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (project.folder / UPDATE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"\.imgbuild-update"):
-        transaction.recover(project)
+        transaction.recover_change(project)

@@ -10,8 +10,8 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import AuditFailed, FilesDisagree, NoSolution
-from imgbuild.http.client import Http
-from imgbuild.matrix.model import Wanted
+from imgbuild.http.client import HttpClient
+from imgbuild.matrix.model import RequiredPackage
 from imgbuild.update import snapshots, trial
 from imgbuild.update.axes import CoolDown
 from tests.support import samples
@@ -23,7 +23,7 @@ COOL_DOWN = CoolDown(days=7, today=TODAY)
 
 def test_reasons_are_the_lines_of_the_conflict():
     error = NoSolution("no set", reasons=("a 1\n  requires b<2", "b 2 is pinned"))
-    refused = trial.refused(error)
+    refused = trial.refusal_of_error(error)
     assert refused.reasons == ("a 1 requires b<2", "b 2 is pinned")
     assert not refused.audited
 
@@ -37,12 +37,12 @@ def test_reasons_are_the_lines_of_the_conflict():
     ],
 )
 def test_refusals_by_an_audit_are_marked(error):
-    assert trial.refused(error).audited
+    assert trial.refusal_of_error(error).audited
 
 
 def test_reasons_are_bounded_and_have_no_control_characters():
     error = NoSolution("x", reasons=tuple(f"\x1b[31m{'y' * 5000}" for _ in range(30)))
-    reasons = trial.refused(error).reasons
+    reasons = trial.refusal_of_error(error).reasons
     assert len(reasons) == trial.REASONS + 1
     assert reasons[-1] == "and 22 more"
     assert all(len(reason) <= trial.LINE and "\x1b" not in reason for reason in reasons)
@@ -60,7 +60,7 @@ def test_reasons_are_bounded_and_have_no_control_characters():
 )
 def test_packages_named_in_reasons_are_found(reason, named):
     known = {"trl", "torch", "accelerate", "cuda-toolkit", "flash-attn"}
-    assert trial.mentioned((reason,), known) == named
+    assert trial.mentioned_packages((reason,), known) == named
 
 
 def test_row_hash_depends_only_on_settings():
@@ -70,7 +70,7 @@ def test_row_hash_depends_only_on_settings():
     pins = dict.fromkeys(target.pins, "9.9")
     texts = msgspec.structs.replace(target, pins=pins, as_of=TODAY, tested="it ran", summary="b")
     assert trial.settings_hash(matrix, texts) == before
-    more = {**target.requires, "peft": Wanted(reason="adapters of TRL")}
+    more = {**target.requires, "peft": RequiredPackage(reason="adapters of TRL")}
     for change in ({"requires": more}, {"cuda": "13.0"}, {"pins": {**pins, "peft": "1"}}):
         other = msgspec.structs.replace(target, **change)
         assert trial.settings_hash(matrix, other) != before
@@ -79,13 +79,13 @@ def test_row_hash_depends_only_on_settings():
 def test_a_base_without_a_snapshot_of_security_updates_is_kept(tmp_path):
     matrix = samples.matrix()
     lock = samples.lock()
-    context = Context(Store.open(tmp_path), Http(offline=True))
+    context = Context(Store.open(tmp_path), HttpClient(offline=True))
     (name,) = matrix.bases
-    assert snapshots.newer(matrix.bases, name, lock, COOL_DOWN, context) is None
+    assert snapshots.find_newer_base(matrix.bases, name, lock, COOL_DOWN, context) is None
     for security in ((), ("http://archive.example/debian-security",),
                      ("http://archive.example/debian-security/20261128T000000Z",)):  # fmt: skip
         dated = msgspec.structs.replace(matrix.bases[name], security=security)
-        assert snapshots.newer({name: dated}, name, lock, COOL_DOWN, context) is None
+        assert snapshots.find_newer_base({name: dated}, name, lock, COOL_DOWN, context) is None
     old = ("http://archive.example/debian-security/20200101T000000Z",)
     dated = msgspec.structs.replace(matrix.bases[name], security=old)
-    assert snapshots.newer({name: dated}, name, None, COOL_DOWN, context) is None
+    assert snapshots.find_newer_base({name: dated}, name, None, COOL_DOWN, context) is None

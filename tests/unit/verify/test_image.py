@@ -15,14 +15,14 @@ import pytest
 from imgbuild.assemble import image_layout
 from imgbuild.oci import layout as layouts
 from imgbuild.oci.documents import INDEX, MANIFEST
-from imgbuild.registry.client import Client
-from imgbuild.registry.image import InRegistry
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image import RegistrySource
 from imgbuild.values import Arch
 from imgbuild.verify import image
 from imgbuild.verify.checks import Checklist, CheckOutcome
-from imgbuild.verify.image import Expected
+from imgbuild.verify.image import ExpectedImage
 from tests.support import registry_project
-from tests.support.memory_registry import named
+from tests.support.memory_registry import sha256_digest
 from tests.support.registry_project import BOTH, NAME, Place
 from tests.support.signed_image import Sample
 
@@ -35,16 +35,16 @@ def _place(sample: Sample) -> Place:
 
 
 @pytest.fixture(name="expected")
-def _expected(sample: Sample) -> Expected:
-    return image.expected(sample.lock, sample.target_digests)
+def _expected(sample: Sample) -> ExpectedImage:
+    return image.expected_image(sample.lock, sample.target_digests)
 
 
-def check(place: Place, expected: Expected, *, whole: bool = False, tag: str = BOTH):
+def check(place: Place, expected: ExpectedImage, *, whole: bool = False, tag: str = BOTH):
     """The outcome and detail of each check that did not pass, by name and architecture."""
     checklist = Checklist()
-    client = Client(first_wait=0.001, attempts=2)
-    source = InRegistry(client, place.reference(tag))
-    image.check(source, expected, checklist, whole=whole)
+    client = RegistryClient(first_wait=0.001, attempts=2)
+    source = RegistrySource(client, place.reference(tag))
+    image.check_image(source, expected, checklist, whole=whole)
     return {
         (entry.name, entry.arch): (entry.outcome, entry.detail)
         for entry in checklist.checks
@@ -64,8 +64,8 @@ def rewrite(place: Place, digest: str, change: Callable[[Any], None]) -> tuple[s
     document = json.loads(data)
     change(document)
     rewritten = json.dumps(document).encode()
-    place.registry.manifests[NAME, named(rewritten)] = (rewritten, kind)
-    return named(rewritten), len(rewritten)
+    place.registry.manifests[NAME, sha256_digest(rewritten)] = (rewritten, kind)
+    return sha256_digest(rewritten), len(rewritten)
 
 
 def rewrite_one(place: Place, change: Callable[[Any], None]) -> None:
@@ -120,8 +120,8 @@ def test_replaced_configuration_is_detected(place, expected):
         config = json.loads(place.registry.blobs[key])
         config["config"]["Entrypoint"] = ["/bin/sh"]
         data = json.dumps(config).encode()
-        place.registry.blobs[NAME, named(data)] = data
-        document["config"] |= {"digest": named(data), "size": len(data)}
+        place.registry.blobs[NAME, sha256_digest(data)] = data
+        document["config"] |= {"digest": sha256_digest(data), "size": len(data)}
 
     rewrite_one(place, _other)
     failures = failed(check(place, expected))
@@ -156,12 +156,12 @@ def test_missing_or_truncated_layer_is_detected(place, expected):
 
 def test_invalid_document_is_detected(place, expected):
     data = b'{"manifests": 7}'
-    place.registry.manifests[NAME, named(data)] = (data, INDEX)
-    place.registry.tags[NAME, BOTH] = named(data)
+    place.registry.manifests[NAME, sha256_digest(data)] = (data, INDEX)
+    place.registry.tags[NAME, BOTH] = sha256_digest(data)
     assert "manifests" in failed(check(place, expected))["index", None]
     data = b'{"layers": []}'
-    place.registry.manifests[NAME, named(data)] = (data, MANIFEST)
-    place.registry.tags[NAME, BOTH] = named(data)
+    place.registry.manifests[NAME, sha256_digest(data)] = (data, MANIFEST)
+    place.registry.tags[NAME, BOTH] = sha256_digest(data)
     assert "config" in failed(check(place, expected))["manifest", None]
 
 
@@ -169,13 +169,13 @@ def test_layout_is_checked_as_a_registry_image(sample, place, expected, tmp_path
     plan = sample.plan
     out = tmp_path / "layout"
     inputs = place.work().inputs
-    image_layout.build(
+    image_layout.build_layout(
         plan.lock, plan.target_digests, tuple(Arch), out, inputs, processes=1, verify=False
     )
 
     def _failed_names(*, whole):
         checklist = Checklist()
-        image.check(layouts.source(out), expected, checklist, whole=whole)
+        image.check_image(layouts.layout_source(out), expected, checklist, whole=whole)
         return [entry.name for entry in checklist.checks if entry.outcome is CheckOutcome.FAILED]
 
     assert _failed_names(whole=True) == []
@@ -197,8 +197,8 @@ def test_duplicate_platform_in_index_fails_without_lock(place):
     top = place.registry.tags[NAME, BOTH]
     place.registry.tags[NAME, BOTH] = rewrite(place, top, _repeat)[0]
     checklist = Checklist()
-    client = Client(first_wait=0.001, attempts=2)
-    image.check_alone(InRegistry(client, place.reference(BOTH)), checklist)
+    client = RegistryClient(first_wait=0.001, attempts=2)
+    image.check_alone(RegistrySource(client, place.reference(BOTH)), checklist)
     (problem,) = [check for check in checklist.checks if check.name == "index"]
     assert problem.outcome is CheckOutcome.FAILED
     assert "has two images for" in problem.detail

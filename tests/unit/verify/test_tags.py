@@ -10,8 +10,8 @@ import pytest
 from imgbuild.plan import tags
 from imgbuild.values import Arch
 from imgbuild.verify import claims, image
-from imgbuild.verify.checks import Failed, Unchecked
-from imgbuild.verify.image import Expected
+from imgbuild.verify.checks import CheckFailed, CheckImpossible
+from imgbuild.verify.image import ExpectedImage
 from tests.support import registry_project
 from tests.support.rows import each_row
 
@@ -20,14 +20,14 @@ DIGEST = {arch: f"sha256:{number * 64}" for arch, number in zip(Arch, "12", stri
 BOTH_DIGEST = f"sha256:{'3' * 64}"
 
 
-class WithoutDocuments(Expected, frozen=True, kw_only=True):
+class WithoutDocuments(ExpectedImage, frozen=True, kw_only=True):
     """The expected contents of a lock's image, with digests that need no documents."""
 
     def manifest(self, arch: Arch) -> str:
         return DIGEST[arch]
 
 
-def expected(*arches: Arch) -> Expected:
+def expected(*arches: Arch) -> ExpectedImage:
     """The lock of the target "small" on `arches`."""
     documents: Any = dict.fromkeys(arches)
     digest = BOTH_DIGEST if len(arches) > 1 else DIGEST[arches[0]]
@@ -37,7 +37,7 @@ def expected(*arches: Arch) -> Expected:
 
 
 def name(tag: str, digest: str = DIGEST[Arch.X86_64], *arches: Arch) -> str:
-    return claims.name(tag, digest, expected(*(arches or (Arch.X86_64,))), TODAY)
+    return claims.check_tag(tag, digest, expected(*(arches or (Arch.X86_64,))), TODAY)
 
 
 @each_row("tag", ["small", "small-20250620", "small-20261126", "small-20261127", "small-20260228"])
@@ -51,14 +51,14 @@ def test_single_architecture_tag_contains_the_architecture(arch):
         assert str(arch) in name(tag, DIGEST[arch], *Arch)
     other = next(each for each in Arch if each is not arch)
     for tag in ("small", "small-20261126", f"small-{other}", f"small-{other}-20261126"):
-        with pytest.raises(Failed, match=f"expected small-{arch}"):
+        with pytest.raises(CheckFailed, match=f"expected small-{arch}"):
             name(tag, DIGEST[arch], *Arch)
 
 
 def test_full_image_tag_has_no_architecture():
     assert "x86_64, arm64" in name("small-20261126", BOTH_DIGEST, *Arch)
     for tag in ("small-x86_64", "small-arm64-20261126", "small-x86_64-arm64"):
-        with pytest.raises(Failed, match="another image"):
+        with pytest.raises(CheckFailed, match="another image"):
             name(tag, BOTH_DIGEST, *Arch)
 
 
@@ -70,7 +70,7 @@ def test_full_image_tag_has_no_architecture():
     ],
 )  # fmt: skip
 def test_impossible_tag_date_is_detected(tag):
-    with pytest.raises(Failed, match="date"):
+    with pytest.raises(CheckFailed, match="date"):
         name(tag)
 
 
@@ -79,7 +79,7 @@ def test_impossible_tag_date_is_detected(tag):
     ["small-arm64", "small-x86_64", "small-base", "small-base-20261126", "small-arm64-20261126"],
 )
 def test_tag_of_another_image_is_detected(tag):
-    with pytest.raises(Failed, match="another image"):
+    with pytest.raises(CheckFailed, match="another image"):
         name(tag)
 
 
@@ -92,12 +92,12 @@ def test_tag_of_another_image_is_detected(tag):
     ],
 )  # fmt: skip
 def test_other_tag_names_are_not_checked(tag):
-    with pytest.raises(Unchecked, match="not a tag that imgbuild pushes"):
+    with pytest.raises(CheckImpossible, match="not a tag that imgbuild pushes"):
         name(tag)
 
 
 def test_image_of_another_lock_has_no_tags():
-    with pytest.raises(Unchecked, match="does not match the lock"):
+    with pytest.raises(CheckImpossible, match="does not match the lock"):
         name("small", f"sha256:{'9' * 64}")
 
 
@@ -106,17 +106,17 @@ def test_verify_accepts_only_tags_that_push_sets(tmp_path, monkeypatch):
     for place in registry_project.place(tmp_path, monkeypatch):
         plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]
         for plan in plans:
-            lock = image.expected(plan.lock, plan.target_digests)
+            lock = image.expected_image(plan.lock, plan.target_digests)
             for tag in plan.tags:
-                assert claims.name(tag, plan.top.digest, lock, TODAY).startswith(f"{tag} is")
+                assert claims.check_tag(tag, plan.top.digest, lock, TODAY).startswith(f"{tag} is")
                 for other in plans:
                     if other is not plan and other.target == plan.target:
-                        with pytest.raises(Failed):
-                            claims.name(tag, other.top.digest, lock, TODAY)
+                        with pytest.raises(CheckFailed):
+                            claims.check_tag(tag, other.top.digest, lock, TODAY)
 
 
 def test_tag_has_target_part_architecture_and_date():
-    assert tags.stable("t", list(Arch), list(Arch), base=True) == "t-base"
-    assert tags.stable("t", (Arch.ARM64,), list(Arch), base=True) == "t-base-arm64"
-    assert tags.dated("t", TODAY) == "t-20261126"
-    assert tags.day_of("t-20261126", "t") == TODAY
+    assert tags.stable_tag("t", list(Arch), list(Arch), base=True) == "t-base"
+    assert tags.stable_tag("t", (Arch.ARM64,), list(Arch), base=True) == "t-base-arm64"
+    assert tags.dated_tag("t", TODAY) == "t-20261126"
+    assert tags.day_of_tag("t-20261126", "t") == TODAY

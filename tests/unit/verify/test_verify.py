@@ -22,13 +22,13 @@ from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
-from imgbuild.registry.client import Client
-from imgbuild.registry.image import InRegistry
+from imgbuild.registry.client import RegistryClient
+from imgbuild.registry.image import RegistrySource
 from imgbuild.values import Arch, sha256
 from imgbuild.verify.checks import CheckOutcome
-from imgbuild.verify.verify import VerifyOptions, verify
+from imgbuild.verify.verify import VerifyOptions, verify_image
 from tests.support.registry_project import BOTH, NAME
-from tests.support.signed_image import OF_A_LOCK, Sample, project_lock
+from tests.support.signed_image import LOCK_CHECKS, Sample, project_lock
 
 ARM = Arch.ARM64
 
@@ -78,7 +78,7 @@ def test_image_without_attachments_is_compared_with_given_lock(sample):
     checks = sample.verify(key=None, own=project_lock(sample))
     assert set(checks) == {"signature", "provenance"}
     nothing = sample.checks(key=None)
-    assert set(nothing) == {"signature", "lock", "image", "rebuild", *OF_A_LOCK}
+    assert set(nothing) == {"signature", "lock", "image", "rebuild", *LOCK_CHECKS}
     assert {how for how, _ in nothing.values()} == {CheckOutcome.UNCHECKED}
 
 
@@ -88,9 +88,11 @@ def test_image_without_attachments_is_compared_with_given_lock(sample):
 def test_flipped_byte_in_layer_is_detected(sample):
     layer = sample.target_digests.arch[ARM].layers[1].digest
     sample.flip_blob(sample.place.registry.blobs[NAME, layer])
-    place = InRegistry(Client(first_wait=0.001, attempts=2), sample.place.reference(BOTH))
+    place = RegistrySource(
+        RegistryClient(first_wait=0.001, attempts=2), sample.place.reference(BOTH)
+    )
     assert sample.failed() == {}  # no layer is read
-    report = verify(place, VerifyOptions(key=sample.key.public, whole=True))
+    report = verify_image(place, VerifyOptions(key=sample.key.public, whole=True))
     [failed] = [check for check in report.checks if check.outcome is CheckOutcome.FAILED]
     assert failed.name == "layer bytes"
     assert layer in failed.detail
@@ -135,7 +137,7 @@ def test_flipped_byte_in_provenance_is_detected(sample):
 @pytest.mark.parametrize("name", ["lock.json", "digests.json", "packages.json", "sources.json"])
 def test_flipped_byte_in_lock_is_detected(sample, name):
     sample.flip(sample.top, bundle.ARTIFACT_TYPE, name)
-    assert set(sample.failed()) == {"lock", *OF_A_LOCK}
+    assert set(sample.failed()) == {"lock", *LOCK_CHECKS}
     assert set(sample.failed(key=None)) == {"lock"}
 
 
@@ -149,7 +151,7 @@ def test_flipped_byte_in_signature_is_detected(sample):
 def _about(data: bytes) -> tuple[str, ...]:
     bundle = codec.decode(data, forms.Bundle, file="bundle")
     assert bundle.dsse_envelope is not None
-    return bundle.dsse_envelope.statement("bundle").digests
+    return bundle.dsse_envelope.parse_statement("bundle").digests
 
 
 # -- rewritten, with digests that fit
@@ -162,13 +164,13 @@ def test_rewritten_signature_matches_no_key(sample):
         if referrer.annotations["dev.sigstore.bundle.predicateType"] != in_toto.SIGNATURE:
             continue
         sample.client.delete(sample.repository, referrer.digest)
-        envelope = statements.sign(forms.about_image(sample.top.digest), sample.key)
+        envelope = statements.sign_statement(forms.about_image(sample.top.digest), sample.key)
         sig = bytearray(envelope.signatures[0].sig)
         sig[-1] ^= 1
         forged = msgspec.structs.replace(
             envelope, signatures=(statements.EnvelopeSignature(sig=bytes(sig)),)
         )
-        data = forms.bundle(forged, sample.key.public.hint)
+        data = forms.create_bundle(forged, sample.key.public.hint)
         stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
     assert "refers to the key" in sample.failed()["signature"]
 
@@ -217,8 +219,12 @@ def test_sbom_of_another_imgbuild_version_is_trusted_by_signature(sample):
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
     data = b'{"bomFormat": "CycloneDX", "specVersion": "1.4"}'
     sample.replace(sample.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": data})
-    statement = statements.of([sample.arm.digest], in_toto.CYCLONEDX, json.loads(data))
-    bundle = forms.bundle(statements.sign(statement, sample.key), sample.key.public.hint)
+    statement = statements.create_statement(
+        [sample.arm.digest], in_toto.CYCLONEDX, json.loads(data)
+    )
+    bundle = forms.create_bundle(
+        statements.sign_statement(statement, sample.key), sample.key.public.hint
+    )
     stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, in_toto.CYCLONEDX)
     checks = sample.verify()
     assert checks["SBOM CycloneDX arm64"][0] is CheckOutcome.UNCHECKED
@@ -234,13 +240,13 @@ def test_payload_signed_with_another_type_is_not_a_statement(sample):
     target_digests = statements.EnvelopeSignature(sig=sample.key.sign(bare.signed))
     envelope = msgspec.structs.replace(bare, signatures=(target_digests,))
     assert envelope.by(sample.key.public)
-    data = forms.bundle(envelope, sample.key.public.hint)
+    data = forms.create_bundle(envelope, sample.key.public.hint)
     stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
     assert sample.failed()["signature"] == "the image is not signed"
 
 
 def test_sbom_of_another_architecture_is_detected(sample):
-    other = attachments.subjects(sample.lock, sample.target_digests, tuple(Arch))[2]
+    other = attachments.list_subjects(sample.lock, sample.target_digests, tuple(Arch))[2]
     (artifact,) = sample.artifacts(other, spdx.MEDIA_TYPE)
     sample.replace(
         sample.arm, spdx.MEDIA_TYPE, {"sbom.spdx.json": artifact.files["sbom.spdx.json"].data}
@@ -249,8 +255,8 @@ def test_sbom_of_another_architecture_is_detected(sample):
 
 
 def _statement(sample: Sample, **changed: Any) -> bytes:
-    circumstances = provenance.circumstances(sample.place.work().project, BOTH)
-    statement = provenance.statement(
+    circumstances = provenance.build_details(sample.place.work().project, BOTH)
+    statement = provenance.create_statement(
         sample.lock,
         sample.target_digests,
         tuple(Arch),
@@ -271,10 +277,10 @@ def test_signed_provenance_of_another_image_is_refused(sample):
     place = sample.place
     place.push()
     lock, target_digests = place.sample.lock, place.sample.target_digests
-    details = provenance.circumstances(place.work().project, lock.target)
-    other = provenance.statement(lock, target_digests, tuple(lock.arch), details)
+    details = provenance.build_details(place.work().project, lock.target)
+    other = provenance.create_statement(lock, target_digests, tuple(lock.arch), details)
     sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
-    data = forms.bundle(statements.sign(other, sample.key), sample.key.public.hint)
+    data = forms.create_bundle(statements.sign_statement(other, sample.key), sample.key.public.hint)
     stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.PROVENANCE)
     details = sample.failed()
     assert set(details) == {"lock", "provenance"}
@@ -308,7 +314,7 @@ def test_older_lock_of_target_is_refused(sample):
     labels = {**sample.lock.settings.labels, "version": "older"}
     settings = msgspec.structs.replace(sample.lock.settings, labels=labels)
     older = msgspec.structs.replace(sample.lock, settings=settings)
-    target_digests = image_digests.digests_of(
+    target_digests = image_digests.compute_digests(
         older, image_digests.layer_records(sample.target_digests)
     )
     assert target_digests.digest != sample.target_digests.digest
@@ -317,15 +323,15 @@ def test_older_lock_of_target_is_refused(sample):
         sample.restore(sample.signed)
         sample.replace(sample.top, bundle.ARTIFACT_TYPE, files)
         failures = sample.failed(key=key)
-        assert set(failures) == {"lock", *(OF_A_LOCK if key else ())}
+        assert set(failures) == {"lock", *(LOCK_CHECKS if key else ())}
         assert f"belongs to another image: {BOTH} {target_digests.digest}" in failures["lock"]
-    assert set(sample.failed(own=project_lock(sample))) == {"lock", *OF_A_LOCK}
+    assert set(sample.failed(own=project_lock(sample))) == {"lock", *LOCK_CHECKS}
 
 
 def test_unsigned_other_lock_of_image_is_refused(sample):
     """The signed provenance covers contents outside of the image's digest."""
     other = msgspec.structs.replace(sample.lock, requirements={"torch": "==9"})
-    target_digests = image_digests.digests_of(
+    target_digests = image_digests.compute_digests(
         other, image_digests.layer_records(sample.target_digests)
     )
     assert target_digests.digest == sample.target_digests.digest
@@ -341,7 +347,7 @@ def test_wrong_lock_does_not_hide_correct_one(sample):
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
         lock = msgspec.structs.replace(sample.lock, **changed)
-        target_digests = image_digests.digests_of(
+        target_digests = image_digests.compute_digests(
             lock, image_digests.layer_records(sample.target_digests)
         )
         files = _files(sample.lock, sample.target_digests, sample) | {
@@ -350,7 +356,7 @@ def test_wrong_lock_does_not_hide_correct_one(sample):
         kind = bundle.ARTIFACT_TYPE
         parts = {name: ArtifactFile(data=data, media_type=kind) for name, data in files.items()}
         saved_state = sample.state()
-        artifact_store.attach(sample.client, sample.repository, sample.top, kind, parts)
+        artifact_store.attach_artifact(sample.client, sample.repository, sample.top, kind, parts)
         assert sample.verify() == {}
         sample.restore(saved_state)
 
@@ -360,7 +366,7 @@ def test_digests_inconsistent_with_lock_are_refused(sample):
         sample.lock, msgspec.structs.replace(sample.target_digests, target="other"), sample
     )
     sample.replace(sample.top, bundle.ARTIFACT_TYPE, files)
-    assert set(sample.failed()) == {"lock", *OF_A_LOCK}
+    assert set(sample.failed()) == {"lock", *LOCK_CHECKS}
 
 
 # -- signatures
@@ -379,8 +385,8 @@ def test_signature_of_another_image_is_refused(sample):
     place = sample.place
     place.push()
     other = place.plan().top
-    envelope = statements.sign(forms.about_image(other.digest), sample.key)
-    data = forms.bundle(envelope, sample.key.public.hint)
+    envelope = statements.sign_statement(forms.about_image(other.digest), sample.key)
+    data = forms.create_bundle(envelope, sample.key.public.hint)
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
     failures = sample.failed()

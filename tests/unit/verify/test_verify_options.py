@@ -21,9 +21,9 @@ from imgbuild.oci.documents import INDEX
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
 from imgbuild.verify.checks import CheckOutcome
-from tests.support.memory_registry import named
+from tests.support.memory_registry import sha256_digest
 from tests.support.registry_project import BOTH, NAME
-from tests.support.signed_image import OF_A_LOCK, project_lock
+from tests.support.signed_image import LOCK_CHECKS, project_lock
 
 ARM = Arch.ARM64
 
@@ -34,7 +34,7 @@ ARM = Arch.ARM64
 def test_checks_requiring_key_fail_without_lock(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     failures = sample.failed()
-    assert set(failures) == {"lock", *OF_A_LOCK}
+    assert set(failures) == {"lock", *LOCK_CHECKS}
     assert failures["lock"] == (
         "no lock is attached; specify a lock with --target or --lock; --key requires this check"
     )
@@ -65,8 +65,8 @@ def test_blobs_are_checked_without_lock(sample):
 
 def test_image_without_blobs_does_not_pass(sample):
     data = b'{"schemaVersion":2,"mediaType":"%s","manifests":[]}' % INDEX.encode()
-    sample.place.registry.manifests[NAME, named(data)] = (data, INDEX)
-    sample.place.registry.tags[NAME, BOTH] = named(data)
+    sample.place.registry.manifests[NAME, sha256_digest(data)] = (data, INDEX)
+    sample.place.registry.tags[NAME, BOTH] = sha256_digest(data)
     assert set(sample.failed(key=None, whole=True)) == {"layer sizes", "layer bytes"}
 
 
@@ -108,8 +108,12 @@ def test_unverified_statement_is_read_without_attachment(sample):
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
-    statement = statements.of([sample.arm.digest], in_toto.CYCLONEDX, {"bomFormat": "CycloneDX"})
-    bundle = forms.bundle(statements.sign(statement, sample.key), sample.key.public.hint)
+    statement = statements.create_statement(
+        [sample.arm.digest], in_toto.CYCLONEDX, {"bomFormat": "CycloneDX"}
+    )
+    bundle = forms.create_bundle(
+        statements.sign_statement(statement, sample.key), sample.key.public.hint
+    )
     stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, in_toto.CYCLONEDX)
     failures = sample.failed(key=None)
     assert "does not match the lock" in failures["SBOM CycloneDX arm64"]
@@ -170,7 +174,7 @@ def test_failed_rebuild_is_a_separate_check(sample):
 def test_given_lock_of_another_image_is_not_built(sample):
     place = sample.place
     place.push()
-    locked = expected_lock.of_project(place.work().project, place.sample.lock.target)
+    locked = expected_lock.lock_of_project(place.work().project, place.sample.lock.target)
     built = Builds()
     failures = sample.failed(key=None, own=locked, rebuild=built)
     assert "the image does not match this lock" in failures["rebuild"]

@@ -19,11 +19,11 @@ from tests.support.wheels import (
     LINK,
     PROGRAM,
     Entry,
-    deflated,
-    entries,
-    forge,
-    make,
-    metadata,
+    deflate_bytes,
+    minimal_metadata,
+    valid_entries,
+    write_forged_zip,
+    write_wheel,
 )
 
 TEXT = b"one line of text, and again one line of text\n" * 20
@@ -32,7 +32,7 @@ TEXT = b"one line of text, and again one line of text\n" * 20
 def refused(path: Path, *words: str) -> None:
     """Check that reading `path` fails with a message that contains `words`, name and remedy."""
     with pytest.raises(IntegrityError) as caught:
-        archive.verify(archive.read(path))
+        archive.verify_contents(archive.read_wheel(path))
     assert path.name in caught.value.message
     assert caught.value.hint
     for word in words:
@@ -41,9 +41,9 @@ def refused(path: Path, *words: str) -> None:
 
 def test_valid_wheel_is_read(tmp_path: Path) -> None:
     files = {"demo/__init__.py": b"", "demo/data.txt": TEXT, "demo/raw": os.urandom(5000)}
-    path = make(tmp_path, files, modes={"demo/raw": PROGRAM})
-    wheel = archive.read(path)
-    archive.verify(wheel)
+    path = write_wheel(tmp_path, files, modes={"demo/raw": PROGRAM})
+    wheel = archive.read_wheel(path)
+    archive.verify_contents(wheel)
     assert (wheel.name, wheel.version, wheel.label) == ("demo", "1.0", path.name)
     assert wheel.headers("METADATA")["Version"] == "1.0"
     assert wheel.text("no such file") is None
@@ -59,48 +59,48 @@ def test_valid_wheel_is_read(tmp_path: Path) -> None:
 
 
 def test_stored_members_folders_and_modes_are_read(tmp_path: Path) -> None:
-    path = forge(
+    path = write_forged_zip(
         tmp_path,
-        entries(
+        valid_entries(
             Entry(name=b"demo/", method=0, mode=0o40755),
             Entry(name=b"./demo//a.txt", data=TEXT, method=0),
             Entry(name=b"demo/dos", data=b"x", mode=PROGRAM, system=0),
         ),
     )
-    wheel = archive.read(path)
-    archive.verify(wheel)
+    wheel = archive.read_wheel(path)
+    archive.verify_contents(wheel)
     assert wheel.content("demo/a.txt") == TEXT
     assert wheel.members["demo/dos"].mode == 0
     assert "demo" not in wheel.members
 
 
 def test_stored_wheel_errors_use_file_name(tmp_path: Path) -> None:
-    path = make(tmp_path, {})
+    path = write_wheel(tmp_path, {})
     stored = path.rename(tmp_path / ("0" * 64))
-    assert archive.read(stored).label == "0" * 64
-    assert archive.read(stored, label=path.name).label == path.name
+    assert archive.read_wheel(stored).label == "0" * 64
+    assert archive.read_wheel(stored, label=path.name).label == path.name
     with pytest.raises(IntegrityError, match=r"other-1\.0-py3-none-any\.whl.*demo 1\.0"):
-        archive.read(stored, label="other-1.0-py3-none-any.whl")
+        archive.read_wheel(stored, label="other-1.0-py3-none-any.whl")
 
 
 @each_row("signature", [b"", b"PK\7\x08"])
 @each_row("layout", ["<LLL", "<LQQ"])
 def test_data_descriptors_are_read(tmp_path: Path, signature: bytes, layout: str) -> None:
-    stream = deflated(TEXT)
+    stream = deflate_bytes(TEXT)
     descriptor = signature + struct.pack(layout, zlib.crc32(TEXT), len(stream), len(TEXT))
     entry = Entry(name=b"a", data=TEXT, flags=8, local_sizes=(0, 0, 0), descriptor=descriptor)
-    wheel = archive.read(forge(tmp_path, entries(entry)))
-    archive.verify(wheel)
+    wheel = archive.read_wheel(write_forged_zip(tmp_path, valid_entries(entry)))
+    archive.verify_contents(wheel)
     assert wheel.content("a") == TEXT
     entry.descriptor = signature + struct.pack(layout, 1, len(stream), len(TEXT))
-    refused(forge(tmp_path, entries(entry)), "'a'", "descriptor")
+    refused(write_forged_zip(tmp_path, valid_entries(entry)), "'a'", "descriptor")
     entry.descriptor = b""
-    refused(forge(tmp_path, entries(entry)), "'a'", "descriptor")
+    refused(write_forged_zip(tmp_path, valid_entries(entry)), "'a'", "descriptor")
 
 
 def test_zip64_is_read(tmp_path: Path) -> None:
     full = 0xFFFFFFFF
-    stream = deflated(TEXT)
+    stream = deflate_bytes(TEXT)
     wide = struct.pack("<HHQQ", 1, 16, len(TEXT), len(stream))
     entry = Entry(
         name=b"a",
@@ -110,18 +110,18 @@ def test_zip64_is_read(tmp_path: Path) -> None:
         local_extra=wide,
         central_extra=wide,
     )
-    wheel = archive.read(forge(tmp_path, entries(entry), zip64=True))
-    archive.verify(wheel)
+    wheel = archive.read_wheel(write_forged_zip(tmp_path, valid_entries(entry), zip64=True))
+    archive.verify_contents(wheel)
     assert wheel.content("a") == TEXT
     entry.local_extra = struct.pack("<HHQQ", 1, 16, len(TEXT) + 1, len(stream))
-    refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "not match")
+    refused(write_forged_zip(tmp_path, valid_entries(entry), zip64=True), "'a'", "not match")
     entry.local_extra = b""
-    refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "zip64 field")
+    refused(write_forged_zip(tmp_path, valid_entries(entry), zip64=True), "'a'", "zip64 field")
 
 
 def test_zip64_with_many_members_is_read(tmp_path: Path) -> None:
     files = {f"demo/{number}": b"" for number in range(66_000)}
-    wheel = archive.read(make(tmp_path, files))
+    wheel = archive.read_wheel(write_wheel(tmp_path, files))
     assert len(wheel.members) == 66_003
 
 
@@ -141,13 +141,13 @@ def test_streamed_zip64_is_read(tmp_path: Path) -> None:
 
     sink = Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as wheel:  # type: ignore[call-overload]
-        for entry in entries(Entry(name=b"demo/a", data=TEXT)):
+        for entry in valid_entries(Entry(name=b"demo/a", data=TEXT)):
             with wheel.open(entry.name.decode(), "w", force_zip64=True) as file:
                 file.write(entry.data)
     path = tmp_path / "demo-1.0-py3-none-any.whl"
     path.write_bytes(sink.data)
-    parsed = archive.read(path)
-    archive.verify(parsed)
+    parsed = archive.read_wheel(path)
+    archive.verify_contents(parsed)
     assert parsed.content("demo/a") == TEXT
 
 
@@ -171,29 +171,39 @@ def test_streamed_zip64_is_read(tmp_path: Path) -> None:
 )
 def test_unsafe_paths_are_refused(tmp_path: Path, name: bytes, word: str) -> None:
     flags = 1 << 11 if b"\xc2" in name else 0
-    path = forge(tmp_path, entries(Entry(name=name, data=b"x", flags=flags)))
+    path = write_forged_zip(tmp_path, valid_entries(Entry(name=name, data=b"x", flags=flags)))
     refused(path, word, repr(name.decode(errors="backslashreplace")).strip("'\"")[:6])
 
 
 @pytest.mark.parametrize("target", [b"/etc/passwd", b"../../evil", b"x/../../../evil"])
 def test_links_outside_wheel_are_refused(tmp_path: Path, target: bytes) -> None:
-    path = forge(tmp_path, entries(Entry(name=b"demo/link", data=target, mode=LINK)))
+    path = write_forged_zip(
+        tmp_path, valid_entries(Entry(name=b"demo/link", data=target, mode=LINK))
+    )
     refused(path, "'demo/link'", target.decode(), "link")
 
 
 def test_links_inside_wheel_become_files(tmp_path: Path) -> None:
-    path = forge(tmp_path, entries(Entry(name=b"demo/link", data=b"../x", mode=LINK)))
-    assert archive.read(path).content("demo/link") == b"../x"
+    path = write_forged_zip(
+        tmp_path, valid_entries(Entry(name=b"demo/link", data=b"../x", mode=LINK))
+    )
+    assert archive.read_wheel(path).content("demo/link") == b"../x"
 
 
 @each_row("mode", [0o020644, 0o010644, 0o140755, 0o060644, 0o040755])
 def test_special_files_are_refused(tmp_path: Path, mode: int) -> None:
-    refused(forge(tmp_path, entries(Entry(name=b"dev", mode=mode))), "'dev'", f"{mode:o}")
+    refused(
+        write_forged_zip(tmp_path, valid_entries(Entry(name=b"dev", mode=mode))),
+        "'dev'",
+        f"{mode:o}",
+    )
 
 
 @pytest.mark.parametrize("second", [b"a", b"./a", b".//a"])
 def test_duplicate_members_are_refused(tmp_path: Path, second: bytes) -> None:
-    path = forge(tmp_path, entries(Entry(name=b"a", data=b"1"), Entry(name=second, data=b"2")))
+    path = write_forged_zip(
+        tmp_path, valid_entries(Entry(name=b"a", data=b"1"), Entry(name=second, data=b"2"))
+    )
     refused(path, "twice", repr(second.decode()))
 
 
@@ -201,11 +211,15 @@ def test_duplicate_members_are_refused(tmp_path: Path, second: bytes) -> None:
 def test_file_instead_of_folder_is_refused(tmp_path: Path, other: bytes) -> None:
     folder = other.endswith(b"/")
     second = Entry(name=other, method=0 if folder else 8, mode=0o40755 if folder else FILE)
-    refused(forge(tmp_path, entries(Entry(name=b"a", data=b"1"), second)), "'a'", "folder")
+    refused(
+        write_forged_zip(tmp_path, valid_entries(Entry(name=b"a", data=b"1"), second)),
+        "'a'",
+        "folder",
+    )
 
 
 def test_folder_with_content_is_refused(tmp_path: Path) -> None:
-    path = forge(tmp_path, entries(Entry(name=b"a/", data=b"1", mode=0o40755)))
+    path = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a/", data=b"1", mode=0o40755)))
     refused(path, "'a/'", "folder")
 
 
@@ -219,8 +233,8 @@ def test_folder_with_content_is_refused(tmp_path: Path) -> None:
         (Entry(name=b"a", data=TEXT, size=0), "more than the expected"),
         (Entry(name=b"a", data=b"", size=1), "expected"),
         (Entry(name=b"a", data=TEXT, method=0, size=len(TEXT) - 1), "sizes differ"),
-        (Entry(name=b"a", data=TEXT, stream=deflated(TEXT) + b"more"), "ends before"),
-        (Entry(name=b"a", data=TEXT, stream=deflated(TEXT)[:-1]), "continues after"),
+        (Entry(name=b"a", data=TEXT, stream=deflate_bytes(TEXT) + b"more"), "ends before"),
+        (Entry(name=b"a", data=TEXT, stream=deflate_bytes(TEXT)[:-1]), "continues after"),
         (Entry(name=b"a", data=TEXT, stream=b"\xff" * 50), "not a valid deflate"),
         (Entry(name=b"a", data=b"", stream=b""), "cannot inflate"),
         (Entry(name=b"a", data=TEXT, flags=1), "encrypted"),
@@ -244,29 +258,35 @@ def test_folder_with_content_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_inconsistent_headers_are_refused(tmp_path: Path, entry: Entry, word: str) -> None:
-    refused(forge(tmp_path, entries(entry)), "'a'", word)
+    refused(write_forged_zip(tmp_path, valid_entries(entry)), "'a'", word)
 
 
 def test_overlapping_members_are_refused(tmp_path: Path) -> None:
     """Two entries share one local header, as zip bombs do to reuse data."""
     again = Entry(name=b"b", data=TEXT, start=0, absent=True)
-    refused(forge(tmp_path, entries(Entry(name=b"a", data=TEXT), again)), "'b'", "overlaps")
+    refused(
+        write_forged_zip(tmp_path, valid_entries(Entry(name=b"a", data=TEXT), again)),
+        "'b'",
+        "overlaps",
+    )
     inner = Entry(name=b"b", data=b"y", method=0)
-    donor = forge(tmp_path, [inner]).read_bytes()
+    donor = write_forged_zip(tmp_path, [inner]).read_bytes()
     local = donor[: donor.index(b"PK\1\2")]
     outer = Entry(name=b"a", data=local, method=0)
     inside = Entry(name=b"b", data=b"y", method=0, start=31, absent=True)
-    refused(forge(tmp_path, entries(outer, inside)), "'a'", "overlap")
+    refused(write_forged_zip(tmp_path, valid_entries(outer, inside)), "'a'", "overlap")
 
 
 def test_zip_bombs_are_refused(tmp_path: Path) -> None:
     zeros = bytes(64 << 20)
-    refused(make(tmp_path, {"zeros": zeros}), "bomb")
+    refused(write_wheel(tmp_path, {"zeros": zeros}), "bomb")
     # A too small size in the directory is detected as soon as it is exceeded.
-    stream = deflated(zeros)
+    stream = deflate_bytes(zeros)
     entry = Entry(name=b"a", data=b"", stream=stream, size=1000, crc=0)
     with pytest.raises(IntegrityError, match=r"more than the expected 1000 bytes"):
-        archive.verify(archive.read(forge(tmp_path, entries(entry))))
+        archive.verify_contents(
+            archive.read_wheel(write_forged_zip(tmp_path, valid_entries(entry)))
+        )
 
 
 @each_row(
@@ -282,28 +302,31 @@ def test_zip_bombs_are_refused(tmp_path: Path) -> None:
 def test_bytes_between_members_are_refused(
     tmp_path: Path, forged: dict[str, Any], word: str
 ) -> None:
-    refused(forge(tmp_path, entries(Entry(name=b"a")), **forged), word)
+    refused(write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")), **forged), word)
 
 
 def test_prefix_without_adjusted_offsets_is_refused(tmp_path: Path) -> None:
-    path = forge(tmp_path, entries(Entry(name=b"a")))
+    path = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")))
     path.write_bytes(b"#!/bin/sh\n" + path.read_bytes())
     refused(path, "its directory ends at byte")
 
 
 def test_two_end_records_are_refused(tmp_path: Path) -> None:
-    other = forge(tmp_path, entries(Entry(name=b"other"))).read_bytes()
-    path = forge(tmp_path, entries(Entry(name=b"a")), comment=other)
+    other = write_forged_zip(tmp_path, valid_entries(Entry(name=b"other"))).read_bytes()
+    path = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")), comment=other)
     refused(path, "more than one end record")
     empty = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0, 0, 0, 0, 0)
-    refused(forge(tmp_path, entries(Entry(name=b"a")), comment=empty), "more than one end record")
+    refused(
+        write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")), comment=empty),
+        "more than one end record",
+    )
     # A signature alone is enough to make readers differ.
-    path = forge(tmp_path, entries(Entry(name=b"a")), comment=b"..PK\5\6..")
+    path = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")), comment=b"..PK\5\6..")
     refused(path, "more than one end record")
 
 
 def test_inconsistent_zip64_end_record_is_refused(tmp_path: Path) -> None:
-    path = forge(tmp_path, entries(Entry(name=b"a")), zip64=True)
+    path = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")), zip64=True)
     data = bytearray(path.read_bytes())
     at = data.rindex(b"PK\5\6")
     data[at + 8 : at + 12] = struct.pack("<HH", 2, 2)
@@ -328,27 +351,29 @@ def test_missing_wheel_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
-    whole = forge(tmp_path, entries(Entry(name=b"a", data=TEXT))).read_bytes()
+    whole = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a", data=TEXT))).read_bytes()
     path = tmp_path / "demo-1.0-py3-none-any.whl"
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         with pytest.raises(IntegrityError):
-            archive.verify(archive.read(path))
+            archive.verify_contents(archive.read_wheel(path))
 
 
 def test_wheel_must_have_one_dist_info_folder(tmp_path: Path) -> None:
-    refused(forge(tmp_path, [Entry(name=b"a")]), ".dist-info", "none")
-    second = Entry(name=b"other-1.0.dist-info/METADATA", data=metadata("other", "1.0"))
-    refused(forge(tmp_path, entries(second)), "demo-1.0.dist-info, other-1.0.dist-info")
-    odd = [Entry(name=b"demo.dist-info/METADATA", data=metadata("demo", "1.0"))]
-    refused(forge(tmp_path, odd), "NAME-VERSION")
+    refused(write_forged_zip(tmp_path, [Entry(name=b"a")]), ".dist-info", "none")
+    second = Entry(name=b"other-1.0.dist-info/METADATA", data=minimal_metadata("other", "1.0"))
+    refused(
+        write_forged_zip(tmp_path, valid_entries(second)), "demo-1.0.dist-info, other-1.0.dist-info"
+    )
+    odd = [Entry(name=b"demo.dist-info/METADATA", data=minimal_metadata("demo", "1.0"))]
+    refused(write_forged_zip(tmp_path, odd), "NAME-VERSION")
 
 
 @each_row(
     ("file", "data", "word"),
     [
-        ("METADATA", metadata("other", "1.0"), "other 1.0"),
-        ("METADATA", metadata("demo", "1.1"), "demo 1.1"),
+        ("METADATA", minimal_metadata("other", "1.0"), "other 1.0"),
+        ("METADATA", minimal_metadata("demo", "1.1"), "demo 1.1"),
         ("METADATA", b"\xff\xfe", "UTF-8"),
         ("WHEEL", b"Wheel-Version: 2.0\n", "'2.0'"),
         ("WHEEL", b"Generator: x\n", "Wheel-Version"),
@@ -357,20 +382,20 @@ def test_wheel_must_have_one_dist_info_folder(tmp_path: Path) -> None:
 def test_contradicting_metadata_is_refused(
     tmp_path: Path, file: str, data: bytes, word: str
 ) -> None:
-    refused(make(tmp_path, {f"demo-1.0.dist-info/{file}": data}), word)
+    refused(write_wheel(tmp_path, {f"demo-1.0.dist-info/{file}": data}), word)
 
 
 @pytest.mark.parametrize("missing", [b"METADATA", b"WHEEL"])
 def test_missing_metadata_is_refused(tmp_path: Path, missing: bytes) -> None:
-    remaining = [entry for entry in entries() if not entry.name.endswith(missing)]
-    refused(forge(tmp_path, remaining), missing.decode())
+    remaining = [entry for entry in valid_entries() if not entry.name.endswith(missing)]
+    refused(write_forged_zip(tmp_path, remaining), missing.decode())
 
 
 def test_package_names_are_normalized_for_comparison(tmp_path: Path) -> None:
-    data = {"My_Demo-1.0.dist-info/METADATA": metadata("my.demo", "1.0.0")}
-    wheel = archive.read(make(tmp_path, data, name="My_Demo"))
+    data = {"My_Demo-1.0.dist-info/METADATA": minimal_metadata("my.demo", "1.0.0")}
+    wheel = archive.read_wheel(write_wheel(tmp_path, data, name="My_Demo"))
     assert wheel.name == "My_Demo"
 
 
 def test_invalid_wheel_file_name_is_refused(tmp_path: Path) -> None:
-    refused(make(tmp_path, {}).rename(tmp_path / "demo.whl"), "file name")
+    refused(write_wheel(tmp_path, {}).rename(tmp_path / "demo.whl"), "file name")

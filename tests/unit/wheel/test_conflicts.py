@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imgbuild.oci.tar import Member, Slice
-from imgbuild.wheel.conflicts import InstalledFile, PathConflict, find, table
+from imgbuild.oci.tar import FileSlice, LayerMember
+from imgbuild.wheel.conflicts import InstalledFile, PathConflict, find_conflicts, installed_files
 
 
 def test_equal_contents_are_not_a_conflict() -> None:
@@ -13,7 +13,7 @@ def test_equal_contents_are_not_a_conflict() -> None:
         "a": [InstalledFile("bin/x", 1, 2), InstalledFile("bin/y", 1, 2)],
         "b": [InstalledFile("bin/x", 1, 2), InstalledFile("bin-z", 1, 2)],
     }
-    assert find(tables) == ()
+    assert find_conflicts(tables) == ()
 
 
 def test_different_contents_are_a_conflict() -> None:
@@ -22,7 +22,7 @@ def test_different_contents_are_a_conflict() -> None:
         "a": [InstalledFile("bin/x", 1, 3), InstalledFile("bin/y", 1, 1)],
         "b": [InstalledFile("bin/x", 1, 2), InstalledFile("bin/y", 2, 1)],
     }
-    conflicts = find(tables)
+    conflicts = find_conflicts(tables)
     assert conflicts == (
         PathConflict(path="bin/x", owners=("a", "b", "c")),
         PathConflict(path="bin/y", owners=("a", "b")),
@@ -32,18 +32,18 @@ def test_different_contents_are_a_conflict() -> None:
 
 def test_file_instead_of_folder_is_a_conflict() -> None:
     tables = {"a": [InstalledFile("lib/x", 1, 2)], "b": [InstalledFile("lib/x/y/z", 1, 2)]}
-    (conflict,) = find(tables)
+    (conflict,) = find_conflicts(tables)
     assert conflict == PathConflict(path="lib/x", owners=("a", "b"), folder=True)
     assert "folder" in str(conflict)
 
 
 def test_conflicts_are_found(tmp_path: Path) -> None:
-    part = Slice(path=tmp_path, offset=0, length=5, deflated=True, crc=77)
+    part = FileSlice(path=tmp_path, offset=0, length=5, deflated=True, crc=77)
     members = [
-        Member(path="opt/venv/lib/site/a", content=part, size=9),
-        Member(path="opt/venv/b", content=b"abc", size=3),
+        LayerMember(path="opt/venv/lib/site/a", content=part, size=9),
+        LayerMember(path="opt/venv/b", content=b"abc", size=3),
     ]
-    assert table(members, "opt/venv/lib/site") == (
+    assert installed_files(members, "opt/venv/lib/site") == (
         InstalledFile("a", 77, 9),
         InstalledFile("../../b", 0x352441C2, 3),
     )

@@ -12,31 +12,33 @@ from pathlib import Path
 import pytest
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.content import Files, pieces
+from imgbuild.oci.content import FileReader, content_pieces
 from imgbuild.oci.layer import write_layer
-from imgbuild.oci.tar import Member, MemberKind, Slice
+from imgbuild.oci.tar import FileSlice, LayerMember, MemberKind
 from imgbuild.wheel import install
 from tests.support.rows import each_row
-from tests.support.wheels import LINK, PROGRAM, make
+from tests.support.wheels import LINK, PROGRAM, write_wheel
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 INFO = f"{SITE}/demo-1.0.dist-info"
 
 
-def content(member: Member) -> bytes:
-    with Files() as files:
-        return b"".join(pieces(member.content or b"", member.size, member.path, files))
+def content(member: LayerMember) -> bytes:
+    with FileReader() as files:
+        return b"".join(content_pieces(member.content or b"", member.size, member.path, files))
 
 
-def installed(path: Path, *omit: str) -> dict[str, Member]:
+def installed(path: Path, *omit: str) -> dict[str, LayerMember]:
     """The installed members by path, for Python 3.11 in /opt/venv."""
-    members = install.installed(path, prefix="/opt/venv", python="3.11", omit=frozenset(omit))
+    members = install.installed_members(
+        path, prefix="/opt/venv", python="3.11", omit=frozenset(omit)
+    )
     assert [item.path for item in members] == sorted((m.path for m in members), key=str.encode)
     assert all(item.kind is MemberKind.FILE for item in members)
     return {item.path: item for item in members}
 
 
-def rows(members: dict[str, Member]) -> dict[str, tuple[str, str]]:
+def rows(members: dict[str, LayerMember]) -> dict[str, tuple[str, str]]:
     lines = list(csv.reader(io.StringIO(content(members[f"{INFO}/RECORD"]).decode())))
     assert lines == sorted(lines, key=lambda line: line[0].encode())
     return {path: (digest, size) for path, digest, size in lines}
@@ -59,7 +61,7 @@ def test_each_file_type_has_its_folder(tmp_path: Path) -> None:
         f"{data}/scripts/tool": b"#!python\nprint(1)\n",
         f"{data}/scripts/shell": b"#!/bin/sh\necho 1\n",
     }
-    members = installed(make(tmp_path, files, modes={"demo/run.sh": PROGRAM}))
+    members = installed(write_wheel(tmp_path, files, modes={"demo/run.sh": PROGRAM}))
     expected = {
         f"{SITE}/demo/__init__.py": (b"", 0o644),
         f"{SITE}/demo/run.sh": (b"#!/bin/sh\n", 0o755),
@@ -77,8 +79,8 @@ def test_each_file_type_has_its_folder(tmp_path: Path) -> None:
     others = {f"{INFO}/{name}" for name in ("METADATA", "WHEEL", "RECORD")}
     assert members.keys() == expected.keys() | others
     # Files that installation does not change remain slices of the wheel.
-    assert isinstance(members[f"{SITE}/demo/run.sh"].content, Slice)
-    assert isinstance(members["opt/venv/bin/shell"].content, Slice)
+    assert isinstance(members[f"{SITE}/demo/run.sh"].content, FileSlice)
+    assert isinstance(members["opt/venv/bin/shell"].content, FileSlice)
 
 
 def test_record_lists_every_file_with_hash(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_record_lists_every_file_with_hash(tmp_path: Path) -> None:
         "demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\ncall = demo:main\n",
     }
     wheel_record = claimed + weak + "demo-1.0.data/scripts/tool,sha256=x,9\n"
-    members = installed(make(tmp_path, files, record=wheel_record))
+    members = installed(write_wheel(tmp_path, files, record=wheel_record))
     record_rows = rows(members)
     base = f"{SITE}/"
     depth = "../../../"
@@ -119,7 +121,7 @@ def test_installer_files_of_wheel_are_ignored(tmp_path: Path) -> None:
         "demo-1.0.dist-info/direct_url.json": b"{}",
         "demo/vendored-1.0.dist-info/REQUESTED": b"",
     }
-    members = installed(make(tmp_path, files))
+    members = installed(write_wheel(tmp_path, files))
     assert content(members[f"{INFO}/INSTALLER"]) == b"imgbuild\n"
     assert f"{SITE}/demo/sourceless.pyc" in members
     assert f"{SITE}/demo/vendored-1.0.dist-info/REQUESTED" in members
@@ -143,7 +145,7 @@ any thing = not a reference at all
         "demo-1.0.dist-info/entry_points.txt": points,
         "demo-1.0.data/scripts/shadow": b"#!/bin/sh\n# gives way to the launcher\n",
     }
-    members = installed(make(tmp_path, files))
+    members = installed(write_wheel(tmp_path, files))
     scripts = {path for path in members if path.startswith("opt/venv/bin/")}
     names = ("plain", "With.Extra-s", "shadow", "window")
     assert scripts == {f"opt/venv/bin/{name}" for name in names}
@@ -161,7 +163,7 @@ def test_omitted_files_are_not_listed_in_record(tmp_path: Path) -> None:
         "demo/b.py": b"b",
         "demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\ncall = demo:main\n",
     }
-    path = make(tmp_path, files)
+    path = write_wheel(tmp_path, files)
     members = installed(path, "opt/venv/bin/call", f"{SITE}/demo/a.py")
     assert set(installed(path)) - set(members) == {"opt/venv/bin/call", f"{SITE}/demo/a.py"}
     assert "demo/a.py" not in rows(members)
@@ -183,7 +185,7 @@ def test_omitted_files_are_not_listed_in_record(tmp_path: Path) -> None:
 def test_inconsistent_wheels_are_refused(
     tmp_path: Path, files: dict[str, bytes], word: str
 ) -> None:
-    path = make(tmp_path, files)
+    path = write_wheel(tmp_path, files)
     with pytest.raises(IntegrityError) as caught:
         installed(path)
     assert word in caught.value.message
@@ -193,25 +195,25 @@ def test_inconsistent_wheels_are_refused(
 
 def test_equal_sources_become_one_file(tmp_path: Path) -> None:
     files = {"demo/x": b"1", "demo-1.0.data/purelib/demo/x": b"1"}
-    assert content(installed(make(tmp_path, files))[f"{SITE}/demo/x"]) == b"1"
+    assert content(installed(write_wheel(tmp_path, files))[f"{SITE}/demo/x"]) == b"1"
 
 
 def test_link_member_becomes_file_with_target(tmp_path: Path) -> None:
-    path = make(tmp_path, {"demo/link": b"a.txt"}, modes={"demo/link": LINK})
+    path = write_wheel(tmp_path, {"demo/link": b"a.txt"}, modes={"demo/link": LINK})
     member = installed(path)[f"{SITE}/demo/link"]
     assert (member.kind, content(member)) == (MemberKind.FILE, b"a.txt")
 
 
 def test_paths_depend_on_prefix_and_python(tmp_path: Path) -> None:
-    path = make(tmp_path, {"demo-1.0.data/scripts/tool": b"#!python3 -E\nx\n"})
-    members = install.installed(path, prefix="/srv/env/", python="3.13")
+    path = write_wheel(tmp_path, {"demo-1.0.data/scripts/tool": b"#!python3 -E\nx\n"})
+    members = install.installed_members(path, prefix="/srv/env/", python="3.13")
     paths = {member.path: member for member in members}
     assert content(paths["srv/env/bin/tool"]) == b"#!/srv/env/bin/python\nx\n"
     assert "srv/env/lib/python3.13/site-packages/demo-1.0.dist-info/METADATA" in paths
 
 
 def test_wheel_layer_has_golden_digest(tmp_path: Path) -> None:
-    path = make(tmp_path, {"demo/__init__.py": b"x = 1\n" * 1000})
+    path = write_wheel(tmp_path, {"demo/__init__.py": b"x = 1\n" * 1000})
     sink = io.BytesIO()
     write_layer(installed(path).values(), sink)
     sink.seek(0)
@@ -221,21 +223,23 @@ def test_wheel_layer_has_golden_digest(tmp_path: Path) -> None:
         assert file.read() == b"x = 1\n" * 1000
 
 
-def shared(folder: Path, name: str, files: dict[str, bytes], **more: int) -> tuple[Member, ...]:
+def shared(
+    folder: Path, name: str, files: dict[str, bytes], **more: int
+) -> tuple[LayerMember, ...]:
     folder.mkdir(exist_ok=True)
-    path = make(folder, files, name=name, modes=more)
-    return install.installed(path, prefix="/opt/venv", python="3.11")
+    path = write_wheel(folder, files, name=name, modes=more)
+    return install.installed_members(path, prefix="/opt/venv", python="3.11")
 
 
 def test_joined_wheels_share_files(tmp_path: Path) -> None:
     first_members = shared(tmp_path, "one", {"space/__init__.py": b"same", "space/one.py": b"1"})
     two = shared(tmp_path, "two", {"space/__init__.py": b"same", "space/two.py": b"2"})
-    members = install.joined([("b" * 64, first_members), ("a" * 64, two)])
-    assert members == install.joined([("a" * 64, two), ("b" * 64, first_members)])
+    members = install.join_wheels([("b" * 64, first_members), ("a" * 64, two)])
+    assert members == install.join_wheels([("a" * 64, two), ("b" * 64, first_members)])
     paths = [member.path for member in members]
     assert paths == sorted({member.path for member in (*first_members, *two)})
     (shared_member,) = [member for member in members if member.path == f"{SITE}/space/__init__.py"]
-    assert isinstance(shared_member.content, Slice)
+    assert isinstance(shared_member.content, FileSlice)
     assert shared_member.content.path.name.startswith("two")  # the lower sha256
 
 
@@ -245,7 +249,7 @@ def test_joined_wheels_with_conflicting_contents_are_refused(tmp_path: Path) -> 
     wheels = [("b" * 64, first_members), ("a" * 64, two)]
     labels = {"a" * 64: "two-1.0.whl", "b" * 64: "one-1.0.whl"}
     with pytest.raises(IntegrityError) as caught:
-        install.joined(wheels, labels=labels)
+        install.join_wheels(wheels, labels=labels)
     assert "two-1.0.whl and one-1.0.whl install" in caught.value.message
     assert f"/{SITE}/space/__init__.py" in caught.value.message
     assert "drop" in (caught.value.hint or "")

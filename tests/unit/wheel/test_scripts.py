@@ -7,7 +7,13 @@ import ast
 import pytest
 
 from imgbuild.errors import IntegrityError
-from imgbuild.wheel.scripts import EntryPoint, entry_points, launcher, rewritten, shebang
+from imgbuild.wheel.scripts import (
+    EntryPoint,
+    entry_points,
+    launcher_script,
+    rewrite_shebang,
+    shebang_lines,
+)
 from tests.support.rows import each_row
 
 
@@ -52,7 +58,7 @@ def test_invalid_entry_points_are_refused(text: str) -> None:
 
 def test_created_launcher_runs_its_function() -> None:
     entry = EntryPoint(name="x", module="pkg.mod", attribute="Class.method")
-    text = launcher(entry, "/opt/venv/bin/python")
+    text = launcher_script(entry, "/opt/venv/bin/python")
     assert text.startswith(b"#!/opt/venv/bin/python\n")
     tree = ast.parse(text)
     (imported,) = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
@@ -61,10 +67,10 @@ def test_created_launcher_runs_its_function() -> None:
 
 @pytest.mark.parametrize("interpreter", ["/with space/bin/python", "/" + "l" * 130 + "/python"])
 def test_long_interpreter_path_uses_shell_launcher(interpreter: str) -> None:
-    lines = shebang(interpreter)
+    lines = shebang_lines(interpreter)
     assert lines.startswith(b"#!/bin/sh\n'''exec' ")
     assert f'"{interpreter}"'.encode() in lines
-    ast.parse(launcher(EntryPoint(name="x", module="m", attribute="f"), interpreter))
+    ast.parse(launcher_script(EntryPoint(name="x", module="m", attribute="f"), interpreter))
 
 
 @each_row(
@@ -78,4 +84,4 @@ def test_long_interpreter_path_uses_shell_launcher(interpreter: str) -> None:
     ],
 )
 def test_script_first_lines_are_rewritten(script: bytes, expected: bytes) -> None:
-    assert rewritten(script, "/p") == expected
+    assert rewrite_shebang(script, "/p") == expected

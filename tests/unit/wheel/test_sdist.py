@@ -55,7 +55,7 @@ def read(folder: Path, data: bytes) -> list[tuple[SdistMember, bytes]]:
     path.write_bytes(data)
     return [
         (member, b"".join(content()) if member.kind == "file" else b"")
-        for member, content in sdist.members(path, "demo 1.0")
+        for member, content in sdist.read_members(path, "demo 1.0")
     ]
 
 

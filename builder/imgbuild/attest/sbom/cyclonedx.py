@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 from imgbuild import codec
-from imgbuild.attest.sbom.document import OUTSIDE, Component, ComponentKind, Sbom
+from imgbuild.attest.sbom.document import OUTSIDE_KINDS, Component, ComponentKind, Sbom
 from imgbuild.values import sha256
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
@@ -26,7 +26,7 @@ TYPES = {
 NAMESPACE = uuid.UUID("0b8a5f0e-61c3-5e0c-9b57-3f2f0e1d7a46")  # a fixed UUID for imgbuild's SBOMs
 
 
-def document(sbom: Sbom) -> bytes:
+def cyclonedx_document(sbom: Sbom) -> bytes:
     """The CycloneDX document of `sbom`."""
     body: dict[str, Any] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -37,7 +37,8 @@ def document(sbom: Sbom) -> bytes:
             "timestamp": sbom.created,
             "lifecycles": [{"phase": "build"}],
             "tools": {"components": [{"type": "application", "name": "imgbuild"}]},
-            "component": _component(sbom.image) | {"properties": _properties(_about(sbom))},
+            "component": _component(sbom.image)
+            | {"properties": _properties(_image_properties(sbom))},
         },
         "components": [_component(part) for part in sbom.components],
         "dependencies": _dependencies(sbom),
@@ -46,8 +47,8 @@ def document(sbom: Sbom) -> bytes:
         body["compositions"] = [{"aggregate": "unknown", "assemblies": opaque}]
     if sbom.build_inputs:
         body["formulation"] = _formulation(sbom)
-    serial = uuid.uuid5(NAMESPACE, sha256(codec.compact(body)))
-    return codec.compact({**body, "serialNumber": f"urn:uuid:{serial}"}) + b"\n"
+    serial = uuid.uuid5(NAMESPACE, sha256(codec.encode_compact(body)))
+    return codec.encode_compact({**body, "serialNumber": f"urn:uuid:{serial}"}) + b"\n"
 
 
 def _component(part: Component) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def _component(part: Component) -> dict[str, Any]:
     }
     if part.version:
         component["version"] = part.version
-    if part.kind in OUTSIDE:
+    if part.kind in OUTSIDE_KINDS:
         component["scope"] = "excluded"
     if part.sha256:
         component["hashes"] = [{"alg": "SHA-256", "content": part.sha256}]
@@ -82,7 +83,7 @@ def _component(part: Component) -> dict[str, Any]:
     return component
 
 
-def _about(sbom: Sbom) -> dict[str, str]:
+def _image_properties(sbom: Sbom) -> dict[str, str]:
     """The image with its layers, which components refer to."""
     layers = {
         f"layer.{layer.name}.{what}": value

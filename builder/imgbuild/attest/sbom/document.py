@@ -16,7 +16,7 @@ from imgbuild.attest.sbom import needs, purl
 from imgbuild.attest.sbom.licences import Licence
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.locked_matrix import default_index_of
+from imgbuild.lock.locked_matrix import default_index_name
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel, installed_wheels
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import (
@@ -24,16 +24,16 @@ from imgbuild.plan.plan import (
     FilesRecipe,
     Layer,
     VenvRecipe,
-    plan,
+    create_plan,
 )
 from imgbuild.values import Arch, Digest, Sha256
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 RELEASE_PACKAGE = "base-files"  # its version begins with Debian's release: 12.4+deb12u11
 CPYTHON = "cpython"
 CPYTHON_LICENCE = "PSF-2.0"  # as the SBOMs of CPython's releases state it, Misc/sbom.spdx.json
 CPYTHON_CPE = "cpe:2.3:a:python:python:{}:{}:*:*:*:*:*:*"  # version, update; as NVD names it
-SEES = 4  # copyright files that refer to another, one after the other
+REQUIREMENT_DEPTH = 4  # copyright files that refer to another, one after the other
 
 
 class ComponentKind(enum.StrEnum):
@@ -52,7 +52,7 @@ class ComponentKind(enum.StrEnum):
 
 
 # Sources and build tools of wheels, which are not in the image.
-OUTSIDE = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
+OUTSIDE_KINDS = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,26 +95,26 @@ class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     build_inputs: dict[str, tuple[str, ...]] = {}
 
 
-def sbom(
+def create_sbom(
     lock: Lock, target_digests: TargetDigests, arch: Arch, sbom_packages: SbomPackages
 ) -> Sbom:
     """The SBOM of the image of `lock` on `arch`."""
-    planned = plan(lock, arch)
+    planned = create_plan(lock, arch)
     layers = {layer.id: layer for layer in target_digests.arch[arch].layers}
-    maker = _Maker(lock, arch, sbom_packages, _places(planned.layers, layers))
+    maker = _ComponentFactory(lock, arch, sbom_packages, _places(planned.layers, layers))
     parts = (
-        *maker.system(),
+        *maker.system_components(),
         *maker.base(),
-        *maker.interpreter(),
-        *maker.debs(),
+        *maker.interpreter_components(),
+        *maker.deb_components(),
         *maker.wheels(),
         *maker.build_inputs(),
         *_added_components(lock, planned.layers, layers),
     )
     digest = target_digests.arch[arch].manifest
-    edges = maker.edges()
-    inside = [part.id for part in parts if part.kind not in OUTSIDE]
-    edges["image"] = maker.roots(inside, edges)
+    edges = maker.dependency_edges()
+    inside = [part.id for part in parts if part.kind not in OUTSIDE_KINDS]
+    edges["image"] = maker.root_components(inside, edges)
     return Sbom(
         target=lock.target,
         arch=arch,
@@ -127,11 +127,11 @@ def sbom(
             name=lock.target,
             version=digest,
             sha256=digest.removeprefix("sha256:"),
-            purl=purl.oci(lock.target, digest, arch=arch.oci),
+            purl=purl.oci_purl(lock.target, digest, arch=arch.oci),
         ),
         components=tuple(sorted(parts, key=lambda part: part.id)),
         needs=dict(sorted(edges.items())),
-        build_inputs=maker.origins(),
+        build_inputs=maker.sdists_and_tools(),
     )
 
 
@@ -171,13 +171,13 @@ def _added_components(
                 )
 
 
-def _cpe_of_cpython(version: str) -> str:
+def _cpython_cpe(version: str) -> str:
     """The CPE of CPython `version`. Pre-releases such as rc1 are the update component."""
     release = Version(version).base_version
     return CPYTHON_CPE.format(release, version.removeprefix(release) or "*")
 
 
-class _Maker:
+class _ComponentFactory:
     """Creates the components of an image from the lock and `sbom_packages`."""
 
     def __init__(
@@ -193,7 +193,7 @@ class _Maker:
         self._places = places
         self._resolution: Resolution = lock.arch[arch]
         self._installed = installed_wheels(self._resolution)
-        self._default = default_index_of(lock)
+        self._default = default_index_name(lock)
         self._addresses = lock.project.sources if lock.project is not None else {}
         self._debs = {deb.package: deb for deb in self._resolution.debs}
 
@@ -202,7 +202,7 @@ class _Maker:
         release_package = self._debs.get(RELEASE_PACKAGE)
         return release_package.version.split("+")[0].split(".")[0] if release_package else ""
 
-    def system(self) -> Iterator[Component]:
+    def system_components(self) -> Iterator[Component]:
         """The Debian release, which scanners need to match packages."""
         if self._debs:
             yield Component(
@@ -223,12 +223,12 @@ class _Maker:
             name=f"{head}{slash}{name}",
             version=manifest,
             sha256=manifest.removeprefix("sha256:"),
-            purl=purl.oci(
+            purl=purl.oci_purl(
                 name, manifest, arch=self._arch.oci, place=f"{head}{slash}{name}" if head else ""
             ),
         )
 
-    def interpreter(self) -> Iterator[Component]:
+    def interpreter_components(self) -> Iterator[Component]:
         """The standalone build of Python, if the base has one."""
         archive = self._resolution.python
         if archive:
@@ -240,13 +240,13 @@ class _Maker:
                 version=archive.version,
                 file=archive.file,
                 sha256=archive.sha256,
-                purl=purl.generic(CPYTHON, archive.version, url=url, sha256=archive.sha256),
-                cpe=_cpe_of_cpython(archive.version),
+                purl=purl.generic_purl(CPYTHON, archive.version, url=url, sha256=archive.sha256),
+                cpe=_cpython_cpe(archive.version),
                 licence=Licence(CPYTHON_LICENCE),
                 layer=self._places.get(archive.sha256),
             )
 
-    def debs(self) -> Iterator[Component]:
+    def deb_components(self) -> Iterator[Component]:
         """The components for Debian packages."""
         for deb in self._resolution.debs:
             record = self._record(deb)
@@ -259,7 +259,7 @@ class _Maker:
                 version=deb.version,
                 file=deb.file.rpartition("/")[2],
                 sha256=deb.sha256,
-                purl=purl.deb(
+                purl=purl.deb_purl(
                     deb.package,
                     deb.version,
                     deb.arch,
@@ -287,7 +287,7 @@ class _Maker:
                 version=built.version,
                 file=built.sdist.file,
                 sha256=built.sdist.sha256,
-                purl=purl.pypi(built.package, built.version, built.sdist.file),
+                purl=purl.pypi_purl(built.package, built.version, built.sdist.file),
                 index=built.index if built.index != self._default else "",
                 source=self._addresses.get(built.package, ""),
             )
@@ -297,21 +297,24 @@ class _Maker:
                 )
         yield from components.values()
 
-    def origins(self) -> dict[str, tuple[str, ...]]:
+    def sdists_and_tools(self) -> dict[str, tuple[str, ...]]:
         """The sdist and build tools by wheel that was built from source."""
         return {
             f"wheel/{built.package}": (f"sdist/{built.package}", *_tools(built))
             for built in self._resolution.built
         }
 
-    def edges(self) -> dict[str, tuple[str, ...]]:
+    def dependency_edges(self) -> dict[str, tuple[str, ...]]:
         """The dependencies of each component, which can be empty."""
         base = self._lock.base
-        tags = Tags(python=base.python, glibc=base.glibc, arch=self._arch)
-        wheels = needs.of_wheels(
-            {wheel.package: self._record(wheel) for wheel in self._installed}, tags.markers
+        tags = WheelTags(python=base.python, glibc=base.glibc, arch=self._arch)
+        wheels = needs.wheel_dependencies(
+            {wheel.package: self._record(wheel) for wheel in self._installed},
+            tags.environment_markers,
         )
-        debs = needs.of_debs({deb.package: self._record(deb) for deb in self._resolution.debs})
+        debs = needs.deb_dependencies(
+            {deb.package: self._record(deb) for deb in self._resolution.debs}
+        )
         wheel_edges = {
             f"wheel/{package}": _ids("wheel", others) for package, others in wheels.items()
         }
@@ -319,7 +322,9 @@ class _Maker:
             f"deb/{package}": _ids("deb", others) for package, others in debs.items()
         }
 
-    def roots(self, inside: list[str], edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    def root_components(
+        self, inside: list[str], edges: Mapping[str, tuple[str, ...]]
+    ) -> tuple[str, ...]:
         """The image's direct dependencies: packages that are requested or not required by any."""
         lock = self._lock
         added = lock.extends.packages if lock.extends else ()
@@ -336,7 +341,7 @@ class _Maker:
             version=wheel.version,
             file=wheel.file,
             sha256=wheel.sha256,
-            purl=purl.pypi(wheel.package, wheel.version, wheel.file),
+            purl=purl.pypi_purl(wheel.package, wheel.version, wheel.file),
             licence=self._licence(wheel),
             index=wheel.index if wheel.index != self._default else "",
             source=self._addresses.get(wheel.package, "") if kind is ComponentKind.WHEEL else "",
@@ -348,7 +353,7 @@ class _Maker:
 
     def _licence(self, item: Wheel | Deb) -> Licence:
         record = self._record(item)
-        for _ in range(SEES):
+        for _ in range(REQUIREMENT_DEPTH):
             other = self._debs.get(record.copyright_package)
             if other is None:
                 break

@@ -14,9 +14,9 @@ from email.parser import HeaderParser
 import msgspec
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
-from imgbuild.deb.control import paragraphs
+from imgbuild.deb.control import parse_paragraphs
 
-LONGEST = 80  # maximum length of a licence's name; longer values are its text
+LONGEST_NAME = 80  # maximum length of a licence's name; longer values are its text
 DEBIAN = "LicenseRef-Debian-"
 FORMAT = re.compile(r"^Format: *https?://\S*copyright-format", re.MULTILINE)
 # `License:` had no defined values before PEP 639: common spellings that identify one licence.
@@ -75,24 +75,26 @@ class Licence(msgspec.Struct, frozen=True):
     license_text: str = ""
 
 
-def headers(text: str) -> Message:
+def parse_headers(text: str) -> Message:
     """The header fields of METADATA: all lines before the first empty line."""
     return HeaderParser().parsestr(text)
 
 
-def of_metadata(text: str) -> Licence:
+def metadata_licence(text: str) -> Licence:
     """The licence declared in METADATA: License-Expression, then License, then classifiers."""
-    fields = headers(text)
+    fields = parse_headers(text)
     stated = fields.get("License-Expression", "").strip()
     if stated:
         return (
-            Licence(expression) if (expression := _valid(stated)) else Licence(license_text=stated)
+            Licence(expression)
+            if (expression := _normalize_expression(stated))
+            else Licence(license_text=stated)
         )
     lines = [line.strip() for line in fields.get("License", "").splitlines() if line.strip()]
     lines = [] if lines[:1] == ["UNKNOWN"] else lines
     # also titles of complete licence texts
     for stated in (" ".join(lines[:1]), " ".join(lines[:2])):
-        if expression := SPELLINGS.get(stated.lower(), "") or _valid(stated):
+        if expression := SPELLINGS.get(stated.lower(), "") or _normalize_expression(stated):
             return Licence(expression)
     classified = [
         line.rpartition(" :: ")[2]
@@ -101,11 +103,11 @@ def of_metadata(text: str) -> Licence:
     ]
     if len(classified) == 1 and (expression := CLASSIFIERS.get(classified[0], "")):
         return Licence(expression)
-    title = lines[0] if len(lines) == 1 and len(lines[0]) <= LONGEST else ""
+    title = lines[0] if len(lines) == 1 and len(lines[0]) <= LONGEST_NAME else ""
     return Licence(license_text=title or "; ".join(classified))
 
 
-def of_copyright(text: str) -> Licence:
+def copyright_licence(text: str) -> Licence:
     """All licences in a copyright file in Debian's machine-readable format, joined with AND.
 
     The licences are those of the source package, even if the binary package contains only a part of
@@ -117,7 +119,7 @@ def of_copyright(text: str) -> Licence:
         # A paragraph without files contains the text of a licence that others refer to.
         named = [
             " ".join(paragraph["License"].split("\n", 1)[0].split())
-            for paragraph in paragraphs(text)
+            for paragraph in parse_paragraphs(text)
             if "License" in paragraph and ("Files" in paragraph or "Format" in paragraph)
         ]
     except ValueError:  # does not follow the format
@@ -125,15 +127,15 @@ def of_copyright(text: str) -> Licence:
     conjuncts = sorted({part for name in named for part in _conjuncts(name)})
     if len(conjuncts) > 1:
         conjuncts = [f"({part})" if " OR " in part else part for part in conjuncts]
-    return Licence(_valid(" AND ".join(conjuncts)))
+    return Licence(_normalize_expression(" AND ".join(conjuncts)))
 
 
-def references(expression: str) -> Iterator[str]:
+def licence_references(expression: str) -> Iterator[str]:
     """The names in an expression that are not in the list of SPDX."""
     yield from sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression)))
 
 
-def _valid(text: str) -> str:
+def _normalize_expression(text: str) -> str:
     """Normalize `text` as an SPDX expression. Empty if it is not an SPDX expression."""
     try:
         return str(canonicalize_license_expression(text)) if text else ""
@@ -169,12 +171,16 @@ def _short_name(text: str) -> str:
         version = version if "." in version else f"{version}.0"
         family = "GFDL" if family == "GFDL-NIV" else family
         middle = "-no-invariants" if gnu[1].upper() == "GFDL-NIV" else ""
-        expression = _valid(f"{family}-{version}{middle}-{'or-later' if later else 'only'}")
+        expression = _normalize_expression(
+            f"{family}-{version}{middle}-{'or-later' if later else 'only'}"
+        )
     # A name must not contain an operator: "and/or" and the like are kept as text.
-    expression = expression or (_valid(name) if re.fullmatch(r"[A-Za-z0-9.-]+", name) else "")
+    expression = expression or (
+        _normalize_expression(name) if re.fullmatch(r"[A-Za-z0-9.-]+", name) else ""
+    )
     if exception and expression:
         clause = EXCEPTIONS.get(exception.lower(), "")
-        expression = _valid(f"{expression} WITH {clause}") if clause else ""
+        expression = _normalize_expression(f"{expression} WITH {clause}") if clause else ""
     if expression:
         return expression
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("+", "-plus")).strip("-.")

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 import msgspec
 from packaging.requirements import Requirement
 
-from imgbuild.attest.sbom.packages import Package, named
-from imgbuild.system.syntax import applies, parse_requirement, valid_requirement
-from imgbuild.values import normalize
+from imgbuild.attest.sbom.packages import Package, named_packages
+from imgbuild.system.syntax import marker_applies, parse_requirement, valid_requirement
+from imgbuild.values import normalize_package
 
 
 class AppliedRequirement(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class AppliedRequirement(msgspec.Struct, frozen=True):
     requirement: Requirement
 
 
-def of_wheels(
+def wheel_dependencies(
     packages: Mapping[str, Package], markers: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
     """The required packages by package, including requested extras."""
@@ -35,57 +35,59 @@ def of_wheels(
         for package, record in packages.items()
     }
     edges: dict[str, set[str]] = {package: set() for package in packages}
-    for need in applied(lines, markers):
-        edges[need.package].add(normalize(need.requirement.name))
+    for need in applied_requirements(lines, markers):
+        edges[need.package].add(normalize_package(need.requirement.name))
     return {
         package: tuple(sorted(required - {package})) for package, required in sorted(edges.items())
     }
 
 
-def applied(
+def applied_requirements(
     requires: Mapping[str, Iterable[str]], markers: Mapping[str, str]
 ) -> list[AppliedRequirement]:
     """The requirements between packages of `requires`, including requested extras.
 
     `requires` maps normalized package names to requirements.
     """
-    requirements = {package: _among(requires.keys(), lines) for package, lines in requires.items()}
+    requirements = {
+        package: _requirements_among(requires.keys(), lines) for package, lines in requires.items()
+    }
     extras: dict[str, set[str]] = {package: {""} for package in requires}
     by_package: dict[str, list[AppliedRequirement]] = {}
     pending = set(requires)
     while pending:
         package = pending.pop()
         by_package[package] = list(
-            _applied(package, requirements[package], extras[package], markers)
+            _applied_requirements(package, requirements[package], extras[package], markers)
         )
         for need in by_package[package]:
-            other = normalize(need.requirement.name)
-            requested = {normalize(extra) for extra in need.requirement.extras}
+            other = normalize_package(need.requirement.name)
+            requested = {normalize_package(extra) for extra in need.requirement.extras}
             if not requested <= extras[other]:
                 extras[other] |= requested
                 pending.add(other)
     return [need for package in sorted(by_package) for need in by_package[package]]
 
 
-def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
+def deb_dependencies(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
     """The required packages by package. For alternatives, the first installed one."""
     giving = {
         given: package for package, record in sorted(packages.items()) for given in record.provides
     }
     giving |= {package: package for package in packages}
     return {
-        package: tuple(sorted(set(_chosen(record.needs, giving)) - {package}))
+        package: tuple(sorted(set(_chosen_alternatives(record.needs, giving)) - {package}))
         for package, record in sorted(packages.items())
     }
 
 
-def _among(packages: KeysView[str], lines: Iterable[str]) -> list[Requirement]:
+def _requirements_among(packages: KeysView[str], lines: Iterable[str]) -> list[Requirement]:
     """The `lines` that require one of `packages`. Raises InvalidRequirement on failure."""
-    chosen = [line for line in lines if not packages.isdisjoint(named(line))]
+    chosen = [line for line in lines if not packages.isdisjoint(named_packages(line))]
     return [valid_requirement(line) or parse_requirement(line) for line in chosen]
 
 
-def _applied(
+def _applied_requirements(
     package: str,
     requirements: Iterable[Requirement],
     extras: Iterable[str],
@@ -93,12 +95,12 @@ def _applied(
 ) -> Iterator[AppliedRequirement]:
     for requirement in requirements:
         for extra in sorted(extras):
-            if applies(requirement.marker, markers, [extra]):
+            if marker_applies(requirement.marker, markers, [extra]):
                 yield AppliedRequirement(package, extra, requirement)
                 break
 
 
-def _chosen(clauses: Sequence[str], giving: Mapping[str, str]) -> Iterable[str]:
+def _chosen_alternatives(clauses: Sequence[str], giving: Mapping[str, str]) -> Iterable[str]:
     for clause in clauses:
         providers = (giving[name] for name in clause.split(" | ") if name in giving)
         yield from list(providers)[:1]

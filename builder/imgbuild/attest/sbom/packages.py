@@ -19,14 +19,14 @@ from imgbuild import codec
 from imgbuild.attest.sbom import licences
 from imgbuild.cache.store import Store
 from imgbuild.deb import archive
-from imgbuild.deb.control import Clause, clauses
+from imgbuild.deb.control import Clause, parse_clauses
 from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.index.remote_wheel import FACT as METADATA
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel, installed_wheels
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.system.threads import each
-from imgbuild.values import Sha256, normalize, sha256
+from imgbuild.system.threads import run_for_each
+from imgbuild.values import Sha256, normalize_package, sha256
 from imgbuild.wheel.metadata import read_metadata
 
 PACKAGES_FORMAT = 1
@@ -82,10 +82,10 @@ def packages_path(images: Path) -> Path:
 def read_packages(images: Path) -> SbomPackages:
     """Read the packages of the folder `images`. Empty if nothing was recorded."""
     path = packages_path(images)
-    return read(path.read_bytes(), str(path)) if path.is_file() else SbomPackages()
+    return parse_sbom_packages(path.read_bytes(), str(path)) if path.is_file() else SbomPackages()
 
 
-def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
+def recorded_packages(folders: Iterable[Path]) -> dict[Sha256, Package]:
     """The current records of all `folders`, which can lack `packages.json`."""
     return {
         key: package
@@ -95,7 +95,7 @@ def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
     }
 
 
-def read(data: bytes, file: str) -> SbomPackages:
+def parse_sbom_packages(data: bytes, file: str) -> SbomPackages:
     """Decode the packages in `data`, the content of `file`.
 
     Raises InputError or LockStale if it is unreadable.
@@ -111,33 +111,35 @@ def read(data: bytes, file: str) -> SbomPackages:
     return packages
 
 
-def of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
+def packages_of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
     """Restrict `sbom_packages` to files of `lock`, and to requirements that the lock satisfies."""
     files = {
         key: sbom_packages.packages[key]
-        for key, _ in _sorted(lock)
+        for key, _ in _sorted_files(lock)
         if key in sbom_packages.packages
     }
-    there = {normalize(item.package) for _, item in _files(lock)}
-    there |= {normalize(given) for package in files.values() for given in package.provides}
+    there = {normalize_package(item.package) for _, item in _files(lock)}
+    there |= {normalize_package(given) for package in files.values() for given in package.provides}
     return SbomPackages(
         packages={
             key: msgspec.structs.replace(
                 package,
-                requires=package.requires and _among(there, package.requires),
-                needs=_among(there, package.needs),
+                requires=package.requires and _lines_among(there, package.requires),
+                needs=_lines_among(there, package.needs),
             )
             for key, package in files.items()
         }
     )
 
 
-def _among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
+def _lines_among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
     """The `lines` that require one of the packages `there`."""
-    return tuple(line for line in lines if there & named(line))
+    return tuple(line for line in lines if there & named_packages(line))
 
 
-def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -> SbomPackages:
+def merge_sbom_packages(
+    sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]
+) -> SbomPackages:
     """Merge records. Raises IntegrityError if they conflict for a file."""
     packages = dict(sbom_packages.packages)
     for key, package in new_packages.items():
@@ -150,25 +152,31 @@ def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -
     return SbomPackages(packages=dict(sorted(packages.items())))
 
 
-def keep(images: Path, lock: Lock, store: Store) -> None:
+def record_packages(images: Path, lock: Lock, store: Store) -> None:
     """Record the metadata of the files of `lock` that are in the cache."""
-    with store.exclusive(f"records-{sha256(str(images).encode())}"):
+    with store.hold_lock(f"records-{sha256(str(images).encode())}"):
         sbom_packages = read_packages(images)
         pending = [
             (key, item)
             for key, item in _files(lock)
             if key not in sbom_packages.packages or not sbom_packages.packages[key].is_current
         ]
-        if new_packages := look(pending, store):
-            codec.write(
-                packages_path(images), merge(sbom_packages, new_packages), below=images.parent
+        if new_packages := look_up_packages(pending, store):
+            codec.write_document(
+                packages_path(images),
+                merge_sbom_packages(sbom_packages, new_packages),
+                below=images.parent,
             )
 
 
-def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:
+def look_up_packages(
+    files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store
+) -> dict[Sha256, Package]:
     """Read the metadata of `files` that are in the cache, and cache the results."""
     items = dict(files)
-    packages = each(list(items.values()), lambda item, _: _remembered(item, store), threads=READERS)
+    packages = run_for_each(
+        list(items.values()), lambda item, _: _cached_package(item, store), threads=READERS
+    )
     return {
         key: package for key, package in zip(items, packages, strict=True) if package is not None
     }
@@ -181,11 +189,11 @@ def _files(lock: Lock) -> Iterable[tuple[Sha256, Wheel | Deb]]:
         yield from ((item.sha256, item) for item in items)
 
 
-def _sorted(lock: Lock) -> list[tuple[Sha256, Wheel | Deb]]:
+def _sorted_files(lock: Lock) -> list[tuple[Sha256, Wheel | Deb]]:
     return sorted(dict(_files(lock)).items(), key=lambda item: item[0])
 
 
-def _remembered(item: Wheel | Deb, store: Store) -> Package | None:
+def _cached_package(item: Wheel | Deb, store: Store) -> Package | None:
     cached = store.fact(FACT, item.sha256)
     if cached is not None:
         return msgspec.json.decode(cached, type=Package)
@@ -203,12 +211,12 @@ def _wheel_package(wheel: Wheel, store: Store) -> Package | None:
             return None
         with path.open("rb") as file:
             data = read_metadata(file, wheel.file)
-    return of_metadata(wheel.file, data.decode(errors="replace"))
+    return package_from_metadata(wheel.file, data.decode(errors="replace"))
 
 
-def of_metadata(file: str, text: str) -> Package:
+def package_from_metadata(file: str, text: str) -> Package:
     """Read the metadata of the wheel `file` from METADATA."""
-    stated = licences.of_metadata(text)
+    stated = licences.metadata_licence(text)
     return Package(
         file=file,
         licence=stated.expression,
@@ -218,15 +226,15 @@ def of_metadata(file: str, text: str) -> Package:
 
 
 def _requirements(text: str) -> Iterable[str]:
-    for line in licences.headers(text).get_all("Requires-Dist", []):
+    for line in licences.parse_headers(text).get_all("Requires-Dist", []):
         with contextlib.suppress(InvalidRequirement):  # uv accepts these, or has rejected the wheel
             yield str(parse_requirement(" ".join(line.split())))
 
 
-def named(line: str) -> set[str]:
+def named_packages(line: str) -> set[str]:
     """The packages in a line of `requires` or `needs`."""
     return {
-        normalize(match[0])
+        normalize_package(match[0])
         for alternative in line.split(" | ")
         if (match := NAME.match(alternative))
     }
@@ -236,19 +244,19 @@ def _deb_package(deb: Deb, store: Store) -> Package | None:
     path = store.file(deb.sha256)
     if path is None:
         return None
-    control, notice = archive.control(path), archive.notice(path, deb.package)
+    control, notice = archive.read_control(path), archive.read_notice(path, deb.package)
     source, _, version = control.get("Source", "").partition(" ")
     relations = (control.get(field, "") for field in ("Pre-Depends", "Depends"))
     return Package(
         file=deb.file,
-        licence=licences.of_copyright(notice.text).expression,
+        licence=licences.copyright_licence(notice.text).expression,
         copyright_package=notice.package,
         source=source,
         source_version=version.strip("()"),
         needs=tuple(
-            dict.fromkeys(_names(clause) for text in relations for clause in clauses(text))
+            dict.fromkeys(_names(clause) for text in relations for clause in parse_clauses(text))
         ),
-        provides=tuple(_names(clause) for clause in clauses(control.get("Provides", ""))),
+        provides=tuple(_names(clause) for clause in parse_clauses(control.get("Provides", ""))),
     )
 
 

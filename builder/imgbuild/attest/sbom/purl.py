@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from imgbuild.values import Digest, Sha256, normalize
+from imgbuild.values import Digest, Sha256, normalize_package
 
 
-def pypi(package: str, version: str, file: str) -> str:
+def pypi_purl(package: str, version: str, file: str) -> str:
     """The package URL of a wheel or an sdist."""
-    return _purl("pypi", normalize(package), version, {"file_name": file})
+    return _purl("pypi", normalize_package(package), version, {"file_name": file})
 
 
-def deb(package: str, version: str, arch: str, *, release: str, source: str) -> str:
+def deb_purl(package: str, version: str, arch: str, *, release: str, source: str) -> str:
     """The package URL of a Debian package. `source` is NAME@VERSION."""
     distro = f"debian-{release}" if release else ""
     return _purl(
@@ -25,13 +25,13 @@ def deb(package: str, version: str, arch: str, *, release: str, source: str) -> 
     )
 
 
-def generic(name: str, version: str, *, url: str, sha256: Sha256) -> str:
+def generic_purl(name: str, version: str, *, url: str, sha256: Sha256) -> str:
     """The package URL of a file without a package type, downloaded from `url`."""
     place = {"checksum": f"sha256:{sha256}", "download_url": url}
     return _purl("generic", name, version, place)
 
 
-def oci(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
+def oci_purl(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
     """The package URL of an image. `place` is the repository with host, if known."""
     return _purl("oci", name.lower(), digest, {"arch": arch, "repository_url": place})
 

@@ -14,12 +14,12 @@ from typing import Any
 from imgbuild import codec
 from imgbuild.attest.sbom import licences
 from imgbuild.attest.sbom.cyclonedx import NAMESPACE
-from imgbuild.attest.sbom.document import OUTSIDE, Component, ComponentKind, Sbom
+from imgbuild.attest.sbom.document import OUTSIDE_KINDS, Component, ComponentKind, Sbom
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.values import sha256
 
 MEDIA_TYPE = "application/spdx+json"
-UNKNOWN = "NOASSERTION"
+NO_ASSERTION = "NOASSERTION"
 DOCUMENT = "SPDXRef-DOCUMENT"
 OWN_WORDS = "LicenseRef-imgbuild-"
 PURPOSES = {
@@ -33,7 +33,7 @@ PURPOSES = {
 }
 
 
-def document(sbom: Sbom) -> bytes:
+def spdx_document(sbom: Sbom) -> bytes:
     """The SPDX document of `sbom`."""
     body: dict[str, Any] = {
         "spdxVersion": "SPDX-2.3",
@@ -46,19 +46,19 @@ def document(sbom: Sbom) -> bytes:
     }
     if texts := _texts(sbom):
         body["hasExtractedLicensingInfos"] = texts
-    serial = uuid.uuid5(NAMESPACE, sha256(codec.compact(body)))
+    serial = uuid.uuid5(NAMESPACE, sha256(codec.encode_compact(body)))
     # The namespace form of the specification for creators without a website.
     space = f"https://spdx.org/spdxdocs/imgbuild-{sbom.target}-{sbom.arch}-{serial}"
-    return codec.compact({**body, "documentNamespace": space}) + b"\n"
+    return codec.encode_compact({**body, "documentNamespace": space}) + b"\n"
 
 
 def _package(part: Component, layers: Sequence[LayerDigests]) -> dict[str, Any]:
     package: dict[str, Any] = {
         "SPDXID": _id(part.id),
         "name": part.name,
-        "downloadLocation": UNKNOWN,
+        "downloadLocation": NO_ASSERTION,
         "filesAnalyzed": False,
-        "licenseDeclared": _declared(part),
+        "licenseDeclared": _declared_licence(part),
         "primaryPackagePurpose": PURPOSES.get(part.kind, "LIBRARY"),
     }
     if part.version:
@@ -90,7 +90,7 @@ def _package(part: Component, layers: Sequence[LayerDigests]) -> dict[str, Any]:
 def _relationships(sbom: Sbom) -> Iterator[dict[str, str]]:
     yield _relation(DOCUMENT, "DESCRIBES", _id("image"))
     for part in sbom.components:
-        if part.kind not in OUTSIDE:
+        if part.kind not in OUTSIDE_KINDS:
             yield _relation(_id("image"), "CONTAINS", _id(part.id))
     for name, others in sbom.needs.items():
         for other in others:
@@ -108,10 +108,10 @@ def _relation(element: str, kind: str, other: str) -> dict[str, str]:
     return {"spdxElementId": element, "relationshipType": kind, "relatedSpdxElement": other}
 
 
-def _declared(part: Component) -> str:
+def _declared_licence(part: Component) -> str:
     if part.licence.license_text:
         return _licence_reference(part.licence.license_text)
-    return part.licence.expression or UNKNOWN
+    return part.licence.expression or NO_ASSERTION
 
 
 def _licence_reference(words: str) -> str:
@@ -124,7 +124,7 @@ def _texts(sbom: Sbom) -> list[dict[str, str]]:
              for part in sbom.components if part.licence.license_text}  # fmt: skip
     named: dict[str, list[str]] = {}
     for part in sbom.components:
-        for reference in licences.references(part.licence.expression):
+        for reference in licences.licence_references(part.licence.expression):
             place = (
                 f"/usr/share/doc/{part.name}/copyright"
                 if part.kind is ComponentKind.DEB

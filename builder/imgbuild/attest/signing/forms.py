@@ -14,12 +14,18 @@ from imgbuild import codec
 from imgbuild.attest import in_toto
 from imgbuild.attest.signing import statements
 from imgbuild.attest.signing.statements import Envelope
-from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, Descriptor, descriptor, manifest_of
+from imgbuild.oci.documents import (
+    EMPTY_CONFIG,
+    EMPTY_TYPE,
+    Descriptor,
+    create_descriptor,
+    create_manifest,
+)
 from imgbuild.values import Digest
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 BUNDLES = "application/vnd.dev.sigstore.bundle"  # prefix of the media type of every version
-SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
+SIMPLE_SIGNING_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
 SIGNATURES, ATTESTATIONS = "sig", "att"
 SIGNATURE_NOTE = "dev.cosignproject.cosign/signature"
@@ -68,14 +74,14 @@ class ImageClaim(msgspec.Struct, frozen=True):
         return self.critical.image.docker_manifest_digest
 
 
-def tag(digest: Digest, kind: str) -> str:
+def collection_tag(digest: Digest, kind: str) -> str:
     """The tag of the collection of type `kind` for an image."""
     return f"{digest.replace(':', '-')}.{kind}"
 
 
-def bundle(envelope: Envelope, hint: str) -> bytes:
+def create_bundle(envelope: Envelope, hint: str) -> bytes:
     """The bundle of a statement that is signed with the key of `hint`."""
-    return codec.compact(
+    return codec.encode_compact(
         {
             "mediaType": BUNDLE,
             "verificationMaterial": {"publicKey": {"hint": hint}},
@@ -86,9 +92,9 @@ def bundle(envelope: Envelope, hint: str) -> bytes:
 
 def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> bytes:
     """The manifest to attach the bundle `data` to the image `subject`."""
-    return manifest_of(
-        descriptor(EMPTY_TYPE, EMPTY),
-        [descriptor(BUNDLE, data)],
+    return create_manifest(
+        create_descriptor(EMPTY_TYPE, EMPTY_CONFIG),
+        [create_descriptor(BUNDLE, data)],
         artifact_type=BUNDLE,
         subject=subject,
         annotations={
@@ -100,4 +106,4 @@ def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> by
 
 def about_image(digest: Digest) -> bytes:
     """The statement that cosign 3 signs for the image `digest`."""
-    return statements.of([digest], in_toto.SIGNATURE, {})
+    return statements.create_statement([digest], in_toto.SIGNATURE, {})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from imgbuild import codec
 from imgbuild.attest import in_toto
-from imgbuild.attest.signing.signer import Signed
+from imgbuild.attest.signing.signer import SignedSubject
 from imgbuild.attest.signing.statements import Statement
 from imgbuild.registry.image_reference import Repository
 from imgbuild.system import process
@@ -28,23 +28,25 @@ FORM = "--new-bundle-format"  # the default of cosign 3
 REMEDY = "install cosign 2.6 or newer, or sign with --sign-key FILE"
 
 
-def sign(repository: Repository, digest: Digest, payloads: Sequence[bytes] = ()) -> Signed:
+def sign_with_cosign(
+    repository: Repository, digest: Digest, payloads: Sequence[bytes] = ()
+) -> SignedSubject:
     """Sign the image `digest` and the statements `payloads` about it with cosign.
 
     Raises ToolMissing if cosign is not installed, and WorkFailed if signing fails, for example
     without an identity.
     """
     kinds = []
-    program = process.find("cosign", remedy=REMEDY)
+    program = process.find_program("cosign", remedy=REMEDY)
     name = f"{repository}@{digest}"
-    process.run([program, "sign", "--yes", FORM, name])
+    process.run_command([program, "sign", "--yes", FORM, name])
     with tempfile.TemporaryDirectory(prefix="imgbuild-sign-") as folder:
         for number, each in enumerate(payloads):
             statement = codec.decode(each, Statement, file="a statement to sign")
             predicate = Path(folder) / f"{number}.json"
-            predicate.write_bytes(codec.compact(statement.predicate))
+            predicate.write_bytes(codec.encode_compact(statement.predicate))
             kinds.append(statement.predicate_type)
             kind = TYPES.get(statement.predicate_type, statement.predicate_type)
             options = ["--type", kind, "--predicate", str(predicate)]
-            process.run([program, "attest", "--yes", FORM, *options, name])
-    return Signed(digest=digest, statements=tuple(kinds), bundles=())
+            process.run_command([program, "attest", "--yes", FORM, *options, name])
+    return SignedSubject(digest=digest, statements=tuple(kinds), bundles=())

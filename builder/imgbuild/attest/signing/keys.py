@@ -24,13 +24,13 @@ from imgbuild.errors import InputError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-    Private = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-    Public = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+    PrivateKeyTypes = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+    PublicKeyTypes = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
 PASSWORD = "COSIGN_PASSWORD"  # noqa: S105 - the name of a variable
 LIMIT = 1 << 16  # bytes; a key file has a few hundred
 KINDS = "ECDSA on P-256 and Ed25519"
-MAKE = "to create a key pair, run: cosign generate-key-pair"
+CREATION_REMEDY = "to create a key pair, run: cosign generate-key-pair"
 # cosign's encrypted format: the PEM labels since and before version 2.0.
 _COSIGN = re.compile(
     rb"-----BEGIN ENCRYPTED (SIGSTORE|COSIGN) PRIVATE KEY-----(.+?)-----END", re.DOTALL
@@ -44,7 +44,7 @@ class PublicKey:
     `hint` identifies the key in a bundle. It is the SHA-256 of the DER in base64.
     """
 
-    def __init__(self, key: Public) -> None:
+    def __init__(self, key: PublicKeyTypes) -> None:
         from cryptography.hazmat.primitives import serialization as forms
 
         self._key = key
@@ -72,7 +72,7 @@ class PublicKey:
 class PrivateKey:
     """A private key. Signatures are deterministic (RFC 6979 and 8032)."""
 
-    def __init__(self, key: Private) -> None:
+    def __init__(self, key: PrivateKeyTypes) -> None:
         self._key = key
         self.public = PublicKey(key.public_key())
 
@@ -92,7 +92,7 @@ def load_public(path: Path) -> PublicKey:
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-    data = _read(path)
+    data = _read_key_file(path)
     if b"PRIVATE KEY-----" in data:
         message = f"{path} is a private key, but signatures are verified with a public key"
         hint = (
@@ -104,7 +104,7 @@ def load_public(path: Path) -> PublicKey:
         key = forms.load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
         message = f"{path} is not a public key in PEM"
-        raise InputError(message, hint=MAKE) from error
+        raise InputError(message, hint=CREATION_REMEDY) from error
     if isinstance(key, ed25519.Ed25519PublicKey) or (
         isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
     ):
@@ -124,22 +124,22 @@ def load_private(path: Path, password: Callable[[Path], bytes] | None = None) ->
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-    data, ask = _read(path), password or key_password
+    data, ask = _read_key_file(path), password or key_password
     try:
         if encrypted_key := _COSIGN.search(data):
-            key = forms.load_der_private_key(_opened(encrypted_key[2], ask(path), path), None)
+            key = forms.load_der_private_key(_decrypt_key(encrypted_key[2], ask(path), path), None)
         else:
             encrypted = b"BEGIN ENCRYPTED PRIVATE" in data or b"Proc-Type: 4,ENCRYPTED" in data
             key = forms.load_pem_private_key(data, ask(path) if encrypted else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         message = f"{path} is not a private key in PEM, or the password is wrong"
-        raise InputError(message, hint=f"set {PASSWORD}, or {MAKE}") from error
+        raise InputError(message, hint=f"set {PASSWORD}, or {CREATION_REMEDY}") from error
     if isinstance(key, ed25519.Ed25519PrivateKey) or (
         isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
     ):
         return PrivateKey(key)
     message = f"{path} has an unsupported key type for signing"
-    raise InputError(message, hint=f"use one of: {KINDS}; {MAKE}")
+    raise InputError(message, hint=f"use one of: {KINDS}; {CREATION_REMEDY}")
 
 
 def key_password(path: Path) -> bytes:
@@ -171,7 +171,7 @@ class _EncryptedKey(msgspec.Struct, frozen=True):
     ciphertext: bytes
 
 
-def _opened(body: bytes, password: bytes, path: Path) -> bytes:
+def _decrypt_key(body: bytes, password: bytes, path: Path) -> bytes:
     """Decrypt the DER in cosign's format.
 
     Raises ValueError if the data or the password is wrong.
@@ -211,10 +211,10 @@ def _opened(body: bytes, password: bytes, path: Path) -> bytes:
         raise ValueError(str(path)) from error
 
 
-def _read(path: Path) -> bytes:
+def _read_key_file(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(LIMIT)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message, hint=MAKE) from error
+        raise InputError(message, hint=CREATION_REMEDY) from error

@@ -16,28 +16,28 @@ from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import signer, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
-from imgbuild.attest.signing.signer import Signed
+from imgbuild.attest.signing.signer import SignedSubject
 from imgbuild.matrix.project_paths import Project
 from imgbuild.oci.documents import Descriptor
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Arch, Digest
 
-Sign = Callable[[Descriptor, Sequence[bytes]], Signed]
+SignFunction = Callable[[Descriptor, Sequence[bytes]], SignedSubject]
 PREDICATES = {cyclonedx.MEDIA_TYPE: in_toto.CYCLONEDX, spdx.MEDIA_TYPE: in_toto.SPDX}
 
 
 def sign_pushed(
-    client: Client,
+    client: RegistryClient,
     repository: Repository,
     lock_bundle: LockBundle,
     project: Project,
     arches: Collection[Arch],
     key: PrivateKey,
-) -> tuple[Signed, ...]:
+) -> tuple[SignedSubject, ...]:
     """Sign the image of `lock_bundle`, a lock of `project`, pushed for `arches`."""
-    circumstances = provenance.circumstances(project, lock_bundle.lock.target)
-    statement = provenance.statement(
+    circumstances = provenance.build_details(project, lock_bundle.lock.target)
+    statement = provenance.create_statement(
         lock_bundle.lock, lock_bundle.target_digests, sorted(arches), circumstances
     )
     with client.reporter.step(f"signing {lock_bundle.lock.target}"):
@@ -45,31 +45,34 @@ def sign_pushed(
 
 
 def sign_image(
-    client: Client,
+    client: RegistryClient,
     repository: Repository,
     lock_bundle: LockBundle,
     arches: Collection[Arch],
     statement: bytes,
     key: PrivateKey,
-) -> tuple[Signed, ...]:
+) -> tuple[SignedSubject, ...]:
     """Sign the image of `lock_bundle` on `arches`, its SBOMs, and the provenance `statement`.
 
     If the key has already signed a provenance with the same content, it replaces `statement`.
     """
-    sign = partial(signer.sign, client, repository, key=key)
+    sign = partial(signer.sign_subject, client, repository, key=key)
 
-    def _sign(subject: Descriptor, payloads: Sequence[bytes]) -> Signed:
+    def _sign_subject(subject: Descriptor, payloads: Sequence[bytes]) -> SignedSubject:
         signed_statement = _signed_provenance(client, repository, subject.digest, statement, key)
         return sign(subject, payloads=[signed_statement or statement, *payloads])
 
-    return sign_all(lock_bundle, arches, (), _sign)
+    return sign_manifests(lock_bundle, arches, (), _sign_subject)
 
 
-def sign_all(
-    lock_bundle: LockBundle, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
-) -> tuple[Signed, ...]:
+def sign_manifests(
+    lock_bundle: LockBundle,
+    arches: Collection[Arch],
+    provenances: Sequence[bytes],
+    sign: SignFunction,
+) -> tuple[SignedSubject, ...]:
     """Call `sign` for the index and each manifest, with statements."""
-    subjects = attachments.subjects(lock_bundle.lock, lock_bundle.target_digests, arches)
+    subjects = attachments.list_subjects(lock_bundle.lock, lock_bundle.target_digests, arches)
     manifests = dict(
         zip(
             (descriptor.digest for descriptor in subjects[-len(arches) :]),
@@ -83,7 +86,7 @@ def sign_all(
             [
                 *provenances,
                 *(
-                    sboms(lock_bundle, manifests[subject.digest])
+                    sbom_statements(lock_bundle, manifests[subject.digest])
                     if subject.digest in manifests
                     else ()
                 ),
@@ -93,23 +96,31 @@ def sign_all(
     )
 
 
-def sboms(lock_bundle: LockBundle, arch: Arch) -> tuple[bytes, ...]:
+def sbom_statements(lock_bundle: LockBundle, arch: Arch) -> tuple[bytes, ...]:
     """Statements about the manifest for `arch` with the SBOMs of `lock_bundle`."""
     digest = lock_bundle.target_digests.arch[arch].manifest
     return tuple(
-        statements.of([digest], PREDICATES[media_type], msgspec.json.decode(part.data))
-        for media_type, files in attachments.sboms(lock_bundle, arch).items()
+        statements.create_statement(
+            [digest], PREDICATES[media_type], msgspec.json.decode(part.data)
+        )
+        for media_type, files in attachments.sbom_files(lock_bundle, arch).items()
         for part in files.values()
     )
 
 
 def _signed_provenance(
-    client: Client, repository: Repository, digest: Digest, statement: bytes, key: PrivateKey
+    client: RegistryClient,
+    repository: Repository,
+    digest: Digest,
+    statement: bytes,
+    key: PrivateKey,
 ) -> bytes | None:
     """A provenance of the image with equal comparable fields that is signed by the key."""
-    for each in stored.read(client, repository, digest).signatures:
+    for each in stored.read_signatures(client, repository, digest).signatures:
         about = each.kind == in_toto.PROVENANCE and digest in each.digests
-        same = about and provenance.basis(each.payload) == provenance.basis(statement)
+        same = about and provenance.comparable_fields(each.payload) == provenance.comparable_fields(
+            statement
+        )
         if same and each.by(key.public):
             return each.payload
     return None

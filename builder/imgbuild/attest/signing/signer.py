@@ -12,12 +12,12 @@ import msgspec
 from imgbuild.attest.signing import forms, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.oci.documents import Descriptor
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest
 
 
-class Signed(msgspec.Struct, frozen=True, kw_only=True):
+class SignedSubject(msgspec.Struct, frozen=True, kw_only=True):
     """A signed image, with the types of signed statements and the manifests of bundles."""
 
     digest: Digest
@@ -25,39 +25,39 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True):
     bundles: tuple[Digest, ...]
 
 
-def sign(
-    client: Client,
+def sign_subject(
+    client: RegistryClient,
     repository: Repository,
     subject: Descriptor,
     key: PrivateKey,
     payloads: Sequence[bytes] = (),
-) -> Signed:
+) -> SignedSubject:
     """Sign the image `subject`, and the statements `payloads` about this image.
 
     Callers must check the statements first.
     """
-    attested = attest(client, repository, subject, key, payloads)
+    attested = sign_statements(client, repository, subject, key, payloads)
     about = forms.about_image(subject.digest)
-    signature = attest(client, repository, subject, key, [about])
+    signature = sign_statements(client, repository, subject, key, [about])
     return msgspec.structs.replace(attested, bundles=(*attested.bundles, *signature.bundles))
 
 
-def attest(
-    client: Client,
+def sign_statements(
+    client: RegistryClient,
     repository: Repository,
     subject: Descriptor,
     key: PrivateKey,
     payloads: Sequence[bytes],
-) -> Signed:
+) -> SignedSubject:
     """Sign the statements `payloads` about the image `subject`, but not the image.
 
     Callers must check the statements first.
     """
     kinds, bundles = [], []
     for payload in payloads:
-        envelope = statements.sign(payload, key)
-        kind = envelope.statement("a statement to sign").predicate_type
-        data = forms.bundle(envelope, key.public.hint)
+        envelope = statements.sign_statement(payload, key)
+        kind = envelope.parse_statement("a statement to sign").predicate_type
+        data = forms.create_bundle(envelope, key.public.hint)
         kinds.append(kind)
         bundles.append(stored.put_bundle(client, repository, subject, data, kind))
-    return Signed(digest=subject.digest, statements=tuple(kinds), bundles=tuple(bundles))
+    return SignedSubject(digest=subject.digest, statements=tuple(kinds), bundles=tuple(bundles))

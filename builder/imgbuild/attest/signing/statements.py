@@ -63,15 +63,15 @@ class Envelope(msgspec.Struct, frozen=True, rename="camel"):
         """Whether one of the signatures is by `key`."""
         return any(key.verify(self.signed, each.sig) for each in self.signatures)
 
-    def statement(self, label: str) -> Statement:
+    def parse_statement(self, label: str) -> Statement:
         """Decode the statement in the envelope. Raises InputError with `label` if it is invalid."""
         return codec.decode(self.payload, Statement, file=label, what="in-toto statement")
 
 
-def of(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
+def create_statement(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
     """Encode a statement of type `kind` with `predicate` about the images `digests`."""
     subjects = [{"digest": {"sha256": digest.removeprefix("sha256:")}} for digest in digests]
-    return codec.compact(
+    return codec.encode_compact(
         {
             "_type": in_toto.STATEMENT,
             "subject": subjects,
@@ -81,7 +81,7 @@ def of(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
     )
 
 
-def sign(payload: bytes, key: PrivateKey) -> Envelope:
+def sign_statement(payload: bytes, key: PrivateKey) -> Envelope:
     """Sign a statement with `key`, and return the envelope."""
     bare = Envelope(payload=payload, payload_type=in_toto.PAYLOAD_TYPE, signatures=())
     return msgspec.structs.replace(bare, signatures=(EnvelopeSignature(sig=key.sign(bare.signed)),))

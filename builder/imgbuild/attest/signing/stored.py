@@ -19,10 +19,10 @@ from imgbuild.attest.signing.forms import Bundle, ImageClaim
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, Descriptor, Manifest
+from imgbuild.oci.documents import EMPTY_CONFIG, EMPTY_TYPE, Descriptor, Manifest
 from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import BlobReader
-from imgbuild.registry.client import Client, NotFound
+from imgbuild.registry.client import NotFound, RegistryClient
 from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest
 
@@ -54,35 +54,37 @@ class AttachedSignatures(msgspec.Struct, frozen=True, kw_only=True):
     damaged: tuple[str, ...]
 
 
-class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
+class _ArtifactManifest(msgspec.Struct, frozen=True, rename="camel"):
     layers: tuple[Descriptor, ...] = ()
     artifact_type: str = ""
 
 
-def read(client: Client, repository: Repository, digest: Digest) -> AttachedSignatures:
+def read_signatures(
+    client: RegistryClient, repository: Repository, digest: Digest
+) -> AttachedSignatures:
     """Read all signatures of the image `digest` in `repository`."""
     signatures: list[StoredSignature] = []
     damaged: list[str] = []
     beside: tuple[Descriptor, ...] = ()
     blobs = BlobReader(client, repository)
-    with _noted(damaged):
+    with _record_errors(damaged):
         beside = client.referrers(repository, digest)
     for descriptor in beside:
-        with _noted(damaged):
-            signatures += _bundled(blobs, descriptor)
+        with _record_errors(damaged):
+            signatures += _bundle_signatures(blobs, descriptor)
     for kind in (forms.SIGNATURES, forms.ATTESTATIONS):
         layers: tuple[Descriptor, ...] = ()
-        with _noted(damaged):
+        with _record_errors(damaged):
             layers = _layers(client, repository, digest, kind)
         for number, layer in enumerate(layers, start=1):
-            with _noted(damaged):
-                place = f"layer {number} of {forms.tag(digest, kind)}"
-                signatures.append(_collected(blobs.read(layer), layer, place))
+            with _record_errors(damaged):
+                place = f"layer {number} of {forms.collection_tag(digest, kind)}"
+                signatures.append(_collected_signature(blobs.read(layer), layer, place))
     return AttachedSignatures(signatures=tuple(signatures), damaged=tuple(damaged))
 
 
 @contextlib.contextmanager
-def _noted(damaged: list[str]) -> Iterator[None]:
+def _record_errors(damaged: list[str]) -> Iterator[None]:
     """Record an absent or invalid signature, and continue."""
     try:
         yield
@@ -92,7 +94,7 @@ def _noted(damaged: list[str]) -> Iterator[None]:
         damaged.append(error.message)
 
 
-def _bundled(blobs: BlobReader, descriptor: Descriptor) -> Iterator[StoredSignature]:
+def _bundle_signatures(blobs: BlobReader, descriptor: Descriptor) -> Iterator[StoredSignature]:
     # cosign's bundles have the artifact type of an empty configuration: the manifest has the real
     # type.
     listed = descriptor.artifact_type
@@ -104,7 +106,7 @@ def _bundled(blobs: BlobReader, descriptor: Descriptor) -> Iterator[StoredSignat
     except NotFound:
         return  # removed since: referrer lists may contain deleted manifests
     try:
-        artifact = codec.decode(fetched.data, _Artifact, file=label, what="artifact")
+        artifact = codec.decode(fetched.data, _ArtifactManifest, file=label, what="artifact")
     except InputError:
         if listed.startswith(forms.BUNDLES):
             raise
@@ -119,7 +121,7 @@ def _bundled(blobs: BlobReader, descriptor: Descriptor) -> Iterator[StoredSignat
             yield _envelope_signature(bundle.dsse_envelope, label, bundle.hint)
 
 
-def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
+def _collected_signature(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
     if layer.media_type == forms.DSSE:
         return _envelope_signature(codec.decode(data, Envelope, file=place, what="envelope"), place)
     claim = codec.decode(data, ImageClaim, file=place, what="signature")
@@ -140,7 +142,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
 def _envelope_signature(envelope: Envelope, place: str, hint: str = "") -> StoredSignature:
     # The envelope has the type of its payload; not every payload is a statement.
     stated = envelope.payload_type == in_toto.PAYLOAD_TYPE
-    statement = envelope.statement(place) if stated else None
+    statement = envelope.parse_statement(place) if stated else None
     return StoredSignature(
         place=place,
         kind=statement.predicate_type if statement else envelope.payload_type,
@@ -153,20 +155,20 @@ def _envelope_signature(envelope: Envelope, place: str, hint: str = "") -> Store
 
 
 def put_bundle(
-    client: Client, repository: Repository, subject: Descriptor, data: bytes, kind: str
+    client: RegistryClient, repository: Repository, subject: Descriptor, data: bytes, kind: str
 ) -> Digest:
     """Attach the bundle `data` of a statement of `kind` to `subject` unless it exists."""
     manifest = forms.bundle_manifest(subject, data, kind)
-    return artifact_store.put(
-        client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY, data)
+    return artifact_store.put_artifact(
+        client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY_CONFIG, data)
     )
 
 
 def _layers(
-    client: Client, repository: Repository, digest: Digest, kind: str
+    client: RegistryClient, repository: Repository, digest: Digest, kind: str
 ) -> tuple[Descriptor, ...]:
     """The layers of an image's collection. Empty if the tag does not exist."""
-    tag = forms.tag(digest, kind)
+    tag = forms.collection_tag(digest, kind)
     try:
         fetched = client.manifest(repository.tagged(tag))
     except NotFound:

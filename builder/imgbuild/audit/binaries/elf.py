@@ -29,13 +29,13 @@ from imgbuild.audit.source.facts import ElfFacts, GpuCode
 OLD_NUMPY, NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
 _ARCH = re.compile(rb"sm_\d{2,3}[af]?(?=\0)")
 
-KEPT = 24 << 20  # bytes kept of each end of a file
+KEPT_BYTES = 24 << 20  # bytes kept of each end of a file
 MAGIC = b"\x7fELF"
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION = struct.Struct("<IIQQQQIIQQ")
 SYMBOL = struct.Struct("<IBBHQQ")
 DYNAMIC = struct.Struct("<qQ")
-VERNEED = struct.Struct("<HHIII")
+VERNEED_STRUCT = struct.Struct("<HHIII")
 VERNAUX = struct.Struct("<IHHII")
 VERDEF = struct.Struct("<HHHHIII")
 LITTLE_64 = b"\x02\x01"
@@ -75,12 +75,12 @@ class Symbols(msgspec.Struct, frozen=True):
     uses_python: bool = False
 
 
-class Malformed(Exception):
+class MalformedElfError(Exception):
     """The file has the magic number of ELF, but is damaged."""
 
 
 def read_elf(
-    opened: Callable[[], Iterator[bytes]], file: str, *, end_size: int = KEPT
+    opened: Callable[[], Iterator[bytes]], file: str, *, end_size: int = KEPT_BYTES
 ) -> ElfFacts | None:
     """The facts of one file; `opened` opens its stream, for large files possibly twice.
 
@@ -94,10 +94,10 @@ def read_elf(
     head = _head(first, file)
     if head is None or head.gpu:
         return head
-    ends, gpu = _pass(first, stream, end_size)
+    ends, gpu = _scan_stream(first, stream, end_size)
     try:
-        return _facts(Tables(ends, opened), file, head.machine, gpu)
-    except (Malformed, struct.error):
+        return _facts(SectionTables(ends, opened), file, head.machine, gpu)
+    except (MalformedElfError, struct.error):
         return None
 
 
@@ -111,8 +111,10 @@ def read_elf_file(path: Path, file: str) -> ElfFacts | None:
         if head is None or head.gpu:
             return head
         try:
-            return _facts(Tables(FileRanges(opened), lambda: iter(())), file, head.machine, ())
-        except (Malformed, struct.error):
+            return _facts(
+                SectionTables(FileRanges(opened), lambda: iter(())), file, head.machine, ()
+            )
+        except (MalformedElfError, struct.error):
             return None
 
 
@@ -138,7 +140,7 @@ class FileRanges:
     def read(self, offset: int, size: int) -> bytes:
         """The bytes of a range; Malformed if it exceeds the file."""
         if offset + size > self._size:
-            raise Malformed
+            raise MalformedElfError
         self._file.seek(offset)
         return self._file.read(size)
 
@@ -171,7 +173,7 @@ class StreamEnds:
     def read(self, offset: int, size: int) -> bytes | None:
         """The bytes of a range; None if they were not buffered."""
         if offset + size > self.size:
-            raise Malformed
+            raise MalformedElfError
         if offset + size <= len(self.head):
             return bytes(memoryview(self.head)[offset : offset + size])
         start = self.size - self._held
@@ -183,7 +185,7 @@ class StreamEnds:
         return None
 
 
-def _pass(
+def _scan_stream(
     first: bytes, stream: Iterable[bytes], end_size: int
 ) -> tuple[StreamEnds, tuple[GpuCode, ...]]:
     ends, scanner = StreamEnds(end_size), FatbinScanner()
@@ -193,10 +195,10 @@ def _pass(
         ends.feed(piece)
         scanner.feed(piece)
     ends.join()
-    return ends, scanner.found()
+    return ends, scanner.gpu_codes()
 
 
-class Tables:
+class SectionTables:
     """The sections of a file; their content is read on demand."""
 
     def __init__(
@@ -207,7 +209,7 @@ class Tables:
         header = HEADER.unpack_from(ends.head)
         offset, size, count, names = header[6], header[11], header[12], header[13]
         if count and size != SECTION.size:
-            raise Malformed
+            raise MalformedElfError
         place = (offset, size * count)
         table = self.content([place])[place] if count else b""
         self.sections = [
@@ -216,11 +218,11 @@ class Tables:
         ]
         self._names = names
 
-    def first(self, kind: int) -> Section | None:
+    def first_of_type(self, kind: int) -> Section | None:
         """The first section of a type."""
         return next((section for section in self.sections if section.kind == kind), None)
 
-    def named(self, name: bytes) -> Section | None:
+    def section_named(self, name: bytes) -> Section | None:
         """The section with this name."""
         if self._names >= len(self.sections):
             return None
@@ -235,9 +237,9 @@ class Tables:
         """The content of one section."""
         return self.content([section.place])[section.place]
 
-    def constants(self) -> bytes:
+    def read_constants(self) -> bytes:
         """The content of .rodata; empty if there is none or it is too large."""
-        section = self.named(b".rodata")
+        section = self.section_named(b".rodata")
         return self.read(section) if section is not None and section.size <= LARGEST_TEXT else b""
 
     def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
@@ -265,19 +267,19 @@ class Tables:
         return contents | {place: bytes(parts) for place, parts in missing.items()}
 
 
-def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) -> ElfFacts:
-    dynamic, symbols = tables.first(DYNAMIC_TABLE), tables.first(SYMBOLS)
+def _facts(tables: SectionTables, file: str, machine: str, gpu: tuple[GpuCode, ...]) -> ElfFacts:
+    dynamic, symbols = tables.first_of_type(DYNAMIC_TABLE), tables.first_of_type(SYMBOLS)
     # Constants are read of few files: those of a large one may take a second pass over it.
-    assembles = assembled(tables.constants()) if is_assembler(file) else ()
+    assembles = assembler_architectures(tables.read_constants()) if is_assembler(file) else ()
     if dynamic is None or dynamic.link >= len(tables.sections):
         return ElfFacts(file=file, machine=machine, gpu=gpu, ptxas_architectures=assembles)
     strings = tables.sections[dynamic.link]
     kinds = (VERSION_NUMBERS, NEEDED_VERSIONS, DEFINED_VERSIONS)
-    numbers, needs, defines = (tables.first(kind) for kind in kinds)
+    numbers, needs, defines = (tables.first_of_type(kind) for kind in kinds)
     sections = (dynamic, symbols, strings, numbers, needs, defines)
     content = tables.content([section.place for section in sections if section is not None])
     text = content[strings.place]
-    entries = _dynamic(content[dynamic.place], text)
+    entries = _dynamic_entries(content[dynamic.place], text)
     by_library = _needed_versions(content[needs.place], needs.info, text) if needs else {}
     offers = _defined_versions(content[defines.place], defines.info, text) if defines else ()
     symbol_facts = Symbols()
@@ -305,7 +307,7 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
         defined=symbol_facts.defined,
         gpu=gpu,
         ptxas_architectures=assembles,
-        numpy=numpy_api(tables.constants()) if symbol_facts.uses_python else 0,
+        numpy=numpy_api(tables.read_constants()) if symbol_facts.uses_python else 0,
         python=symbol_facts.python,
     )
 
@@ -314,7 +316,7 @@ def _bytes(text: bytes, offset: int) -> bytes:
     """The string at an offset of a string table."""
     end = text.find(b"\0", offset)
     if end < 0:
-        raise Malformed
+        raise MalformedElfError
     return text[offset:end]
 
 
@@ -322,7 +324,7 @@ def _string(text: bytes, offset: int) -> str:
     return _bytes(text, offset).decode("utf-8", "replace")
 
 
-def _dynamic(data: bytes, text: bytes) -> dict[int, list[str]]:
+def _dynamic_entries(data: bytes, text: bytes) -> dict[int, list[str]]:
     """Tag of the dynamic section → the strings of its entries."""
     strings: dict[int, list[str]] = {NEEDED: [], SONAME: [], RPATH: [], RUNPATH: []}
     for tag, value in DYNAMIC.iter_unpack(data):
@@ -339,11 +341,11 @@ def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int
     at = 0
     left = len(data) // VERNAUX.size  # the number of entries that fit into the section
     for _ in range(count):
-        _, needs, library, first, step = VERNEED.unpack_from(data, at)
+        _, needs, library, first, step = VERNEED_STRUCT.unpack_from(data, at)
         place = at + first
         left -= needs + 1
         if left < 0:
-            raise Malformed
+            raise MalformedElfError
         versions = by_library.setdefault(_string(text, library), {})
         for _ in range(needs):
             _, _, number, name, after = VERNAUX.unpack_from(data, place)
@@ -357,7 +359,7 @@ def _defined_versions(data: bytes, count: int, text: bytes) -> tuple[str, ...]:
     versions = []
     at = 0
     if count > len(data) // VERDEF.size:
-        raise Malformed
+        raise MalformedElfError
     for _ in range(count):
         _, flags, _, _, _, first, step = VERDEF.unpack_from(data, at)
         if not flags & 1:  # the base version is the file's own name
@@ -386,7 +388,7 @@ def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str])
             undefined.add(name + b"@" + version.encode() if version else name)
     return Symbols(
         undefined=tuple(name.decode("utf-8", "replace") for name in sorted(undefined)),
-        defined=_packed(hashes),
+        defined=_pack_hashes(hashes),
         python=python,
         uses_python=any(name.startswith((b"Py", b"_Py")) for name in undefined),
     )
@@ -397,7 +399,7 @@ def symbol_hash(name: bytes) -> bytes:
     return blake2b(name, digest_size=8).digest()
 
 
-def _packed(hashes: Iterable[bytes]) -> bytes:
+def _pack_hashes(hashes: Iterable[bytes]) -> bytes:
     numbers = array("Q", sorted(int.from_bytes(digest, "little") for digest in hashes))
     return numbers.tobytes()
 
@@ -414,7 +416,7 @@ def is_assembler(file: str) -> bool:
     return posixpath.basename(file).startswith("ptxas")
 
 
-def assembled(constants: bytes) -> tuple[str, ...]:
+def assembler_architectures(constants: bytes) -> tuple[str, ...]:
     """The architectures that an assembler supports, such as "sm_90a".
 
     ptxas contains each value of its option --gpu-name at the end of a string, because equal

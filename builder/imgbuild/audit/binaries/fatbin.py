@@ -11,7 +11,7 @@ START = struct.pack("<IHH", 0xBA55ED50, 1, 16)  # magic, version, bytes of the h
 HEADER = struct.Struct("<IHHQ")  # and bytes of the entries
 ENTRY = struct.Struct("<HHIQIIHHI")  # kind, _, header, payload, compressed, _, minor, major, arch
 PTX, MACHINE_CODE = 1, 2
-FLAGS_AT = 40
+FLAGS_OFFSET = 40
 ENTRY_NEEDS = 48
 # Determined by compiling for sm_90, sm_90a, sm_100f and others with nvcc 13.0 and 12.4.
 ONE_ARCH, ONE_FAMILY = 1 << 20, 1 << 21
@@ -63,7 +63,7 @@ class FatbinScanner:
         if kind not in (PTX, MACHINE_CODE) or header < 32 or not 20 <= arch <= 999:
             self._end = self._entry  # no entry: this is padding, or not a fat binary
             return
-        (flags,) = struct.unpack_from("<Q", data, offset + FLAGS_AT)
+        (flags,) = struct.unpack_from("<Q", data, offset + FLAGS_OFFSET)
         # Only this architecture, its family, or also later ones.
         suffix = "a" if flags & ONE_ARCH else "f" if flags & ONE_FAMILY else ""
         if kind == PTX:
@@ -72,7 +72,7 @@ class FatbinScanner:
             self._codes[f"sm_{arch}{suffix}", ""] += 1
         self._entry += header + payload
 
-    def found(self) -> tuple[GpuCode, ...]:
+    def gpu_codes(self) -> tuple[GpuCode, ...]:
         """All GPU code found so far, sorted."""
         return tuple(
             GpuCode(arch, ptx, units) for (arch, ptx), units in sorted(self._codes.items())

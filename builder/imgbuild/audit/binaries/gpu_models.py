@@ -16,7 +16,7 @@ from imgbuild.system import files, yaml_data
 from imgbuild.values import Arch
 
 CAPABILITY = re.compile(r"(?:sm_?)?([0-9]{1,2})\.?([0-9])a?", re.ASCII)
-LONGEST = 80  # characters of a name
+LONGEST_NAME = 80  # characters of a name
 # Words for the manufacturer or the place of a GPU, not for its model.
 BRANDS = frozenset(
     {"nvidia", "tesla", "geforce", "jetson", "dgx", "hgx", "egx", "graphics", "gpu", "corporation"}
@@ -45,23 +45,23 @@ class _Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[GpuModel, ...]:
+def load_gpu_models() -> tuple[GpuModel, ...]:
     """The bundled table."""
-    return yaml_data.load(files.data("audit/gpu_models.yaml"), _Models).models
+    return yaml_data.load_yaml_data(files.data("audit/gpu_models.yaml"), _Models).models
 
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
     """Patterns that match whole names without spaces, the longest names first."""
-    names = [(name, model) for model in load() for name in model.names]
+    names = [(name, model) for model in load_gpu_models() for name in model.names]
     names.sort(key=lambda pair: -len(pair[0]))
     return tuple(
-        (re.compile(plain(name).replace("#", r"\d") + VARIANT.pattern, re.ASCII), model)
+        (re.compile(simplify_name(name).replace("#", r"\d") + VARIANT.pattern, re.ASCII), model)
         for name, model in names
     )
 
 
-def find(text: str) -> GpuModel | None:
+def find_gpu_model(text: str) -> GpuModel | None:
     """The GPU named `text`; None if it is not in the table.
 
     For "9.0", "sm_90" and "90", the model has the capability and no name.
@@ -69,24 +69,29 @@ def find(text: str) -> GpuModel | None:
     match = CAPABILITY.fullmatch(text.strip())
     if match is not None:
         capability = f"{match[1]}.{match[2]}"
-        tegra = any(model.tegra for model in load() if model.capability == capability)
+        tegra = any(model.tegra for model in load_gpu_models() if model.capability == capability)
         return GpuModel(
             capability=capability, names=(), arch=Arch.ARM64 if tegra else None, tegra=tegra
         )
-    name = plain(text)
-    if not name or len(text) > LONGEST:
+    name = simplify_name(text)
+    if not name or len(text) > LONGEST_NAME:
         return None
     return next((model for pattern, model in _patterns() if pattern.fullmatch(name)), None)
 
 
-def similar(text: str) -> str:
+def most_similar_name(text: str) -> str:
     """The most similar name in the table; "" if there is none."""
-    names = {plain(name): name for model in load() for name in model.names if "#" not in name}
-    close = difflib.get_close_matches(plain(text[:LONGEST]), names, 1, 0.75)
+    names = {
+        simplify_name(name): name
+        for model in load_gpu_models()
+        for name in model.names
+        if "#" not in name
+    }
+    close = difflib.get_close_matches(simplify_name(text[:LONGEST_NAME]), names, 1, 0.75)
     return names[close[0]] if close else ""
 
 
-def plain(text: str) -> str:
+def simplify_name(text: str) -> str:
     """A name in lower case, without the words in `BRANDS`, spaces and hyphens."""
     words = re.split(r"[\s_/()-]+", text.lower().replace("max-q", "maxq"))
     return "".join(word for word in words if word not in BRANDS)

@@ -52,29 +52,34 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     gpus: tuple[GpuModels, ...]
     kernels: tuple[KernelLibraries, ...]
 
-    def oldest(self, cuda: str) -> str:
+    def oldest_driver(self, cuda: str) -> str:
         """The minimum driver for programs of a release ("12.4"); "" if unknown."""
         return self.majors.get(cuda.partition(".")[0], "")
 
-    def own(self, cuda: str) -> str:
+    def release_driver(self, cuda: str) -> str:
         """The driver with which a release was published; "" if unknown."""
         return next(
-            (release.driver for release in self.releases if release.cuda == minor(cuda)), ""
+            (release.driver for release in self.releases if release.cuda == minor_release(cuda)), ""
         )
 
-    def for_ptx(self, ptx: str) -> str:
+    def driver_for_ptx(self, ptx: str) -> str:
         """The minimum driver that compiles PTX of a version; "" if unknown."""
-        required = numbers(ptx)
+        required = version_numbers(ptx)
         return next(
-            (release.driver for release in self.releases if numbers(release.ptx) >= required), ""
+            (
+                release.driver
+                for release in self.releases
+                if version_numbers(release.ptx) >= required
+            ),
+            "",
         )
 
-    def newest(self, driver: str) -> str:
+    def newest_release(self, driver: str) -> str:
         """The newest release supported by a driver; "" if there is none."""
         releases = [
             release.cuda
             for release in self.releases
-            if not older(driver, self.oldest(release.cuda))
+            if not is_older(driver, self.oldest_driver(release.cuda))
         ]
         return releases[-1] if releases else ""
 
@@ -93,31 +98,31 @@ class GpuArch(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def load() -> Drivers:
+def load_drivers() -> Drivers:
     """The bundled data."""
-    return yaml_data.load(files.data("audit/drivers.yaml"), Drivers)
+    return yaml_data.load_yaml_data(files.data("audit/drivers.yaml"), Drivers)
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """A dotted version as integers, for comparison."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-def older(release: str, other: str) -> bool:
+def is_older(release: str, other: str) -> bool:
     """Whether a driver or release is older than another; False if one is unknown ("").
 
     A driver without a minor version ("580") counts as the newest of its branch.
     """
-    given = numbers(release)
-    return bool(release and other) and given < numbers(other)[: len(given)]
+    given = version_numbers(release)
+    return bool(release and other) and given < version_numbers(other)[: len(given)]
 
 
-def minor(cuda: str) -> str:
+def minor_release(cuda: str) -> str:
     """A release without its patch number: "12.4" for "12.4.1"."""
     return ".".join(cuda.split(".")[:2])
 
 
-def parse(arch: str) -> GpuArch | None:
+def parse_arch(arch: str) -> GpuArch | None:
     """The parts of "sm_90a" or "compute_120f"; None for other text."""
     match = _ARCH.fullmatch(arch)
     if match is None:
@@ -125,12 +130,12 @@ def parse(arch: str) -> GpuArch | None:
     return GpuArch(match[1] == "compute", int(match[2]), int(match[3]), match[4])
 
 
-def runs(code: GpuCode, capability: str) -> bool:
+def can_run(code: GpuCode, capability: str) -> bool:
     """Whether a GPU can run the code, as machine code or compiled by its driver."""
-    arch = parse(code.arch)
+    arch = parse_arch(code.arch)
     if arch is None:
         return False
-    required = numbers(capability)
+    required = version_numbers(capability)
     target = (arch.major, arch.minor)
     if arch.suffix == "a":
         return target == required
@@ -139,7 +144,7 @@ def runs(code: GpuCode, capability: str) -> bool:
     return arch.major == required[0] and target <= required
 
 
-def general(codes: Sequence[GpuCode]) -> list[GpuCode]:
+def general_architectures(codes: Sequence[GpuCode]) -> list[GpuCode]:
     """The architectures with at least half as many units as the most frequent one.
 
     This excludes architectures for which a library has only a few kernels.
@@ -150,9 +155,9 @@ def general(codes: Sequence[GpuCode]) -> list[GpuCode]:
 
 def machine_code(codes: Sequence[GpuCode], capability: str) -> bool:
     """Whether a library has machine code for a GPU."""
-    return any(not code.ptx and runs(code, capability) for code in general(codes))
+    return any(not code.ptx and can_run(code, capability) for code in general_architectures(codes))
 
 
-def covers(codes: Sequence[GpuCode], capability: str) -> bool:
+def covers_gpu(codes: Sequence[GpuCode], capability: str) -> bool:
     """Whether a library has machine code for a GPU, or PTX that its driver compiles."""
-    return any(runs(code, capability) for code in general(codes))
+    return any(can_run(code, capability) for code in general_architectures(codes))

@@ -81,6 +81,6 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 @lru_cache(maxsize=1)
-def load() -> Libraries:
+def load_libraries() -> Libraries:
     """The bundled data."""
-    return yaml_data.load(files.data("audit/libraries.yaml"), Libraries)
+    return yaml_data.load_yaml_data(files.data("audit/libraries.yaml"), Libraries)

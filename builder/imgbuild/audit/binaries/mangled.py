@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-OLD = "Ss"  # the abbreviation of std::string, in the layout of GCC before 5
-NEW = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+OLD_STRING = "Ss"  # the abbreviation of std::string, in the layout of GCC before 5
+NEW_STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
 
-def counterparts(symbol: str) -> Iterator[tuple[str, str]]:
+def other_abi_names(symbol: str) -> Iterator[tuple[str, str]]:
     """Alternative names of the same function, each with a description of the difference.
 
     Only names with one such string have alternatives: in others, later occurrences are
     back-references, which would require a full parser.
     """
-    if symbol.count(OLD) == 1 and NEW not in symbol:
-        yield symbol.replace(OLD, NEW), "with std::string of the C++11 ABI"
-    if symbol.count(NEW) == 1:
-        yield symbol.replace(NEW, OLD), "with std::string of the old ABI"
+    if symbol.count(OLD_STRING) == 1 and NEW_STRING not in symbol:
+        yield symbol.replace(OLD_STRING, NEW_STRING), "with std::string of the C++11 ABI"
+    if symbol.count(NEW_STRING) == 1:
+        yield symbol.replace(NEW_STRING, OLD_STRING), "with std::string of the old ABI"
     # An integer that became signed or unsigned, as torch's line numbers did.
     if symbol.endswith("jb"):
         yield symbol[:-2] + "ib", "with int instead of unsigned int"

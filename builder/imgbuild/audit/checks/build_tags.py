@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 from imgbuild.values import Arch
 from imgbuild.wheel.local_version import local_version_label, torch_cxx11
 
@@ -19,7 +19,7 @@ TORCH = "torch"
 ABIS = {True: "the C++11 ABI (cxx11abiTRUE)", False: "the pre-C++11 ABI (cxx11abiFALSE)"}
 
 
-def check(package_set: PackageSet, cuda: str) -> list[Finding]:
+def check_build_tags(package_set: PackageSet, cuda: str) -> list[Finding]:
     """One error per contradiction; `cuda` is the CUDA release of the set, "" if unknown."""
     torch = package_set.version(TORCH)
     cuda = local_version_label(torch or "").cuda or cuda
@@ -37,7 +37,7 @@ def _package_findings(
     tag = local_version_label(package_set.version(package) or "")
     if tag.cuda and cuda and tag.cuda.partition(".")[0] != cuda.partition(".")[0]:
         yield _finding(
-            package_set, package, Relation.CUDA, f"cu{tag.cuda.replace('.', '')}",
+            package_set, package, ConflictRelation.CUDA, f"cu{tag.cuda.replace('.', '')}",
             f"is compiled for CUDA {tag.cuda}, but this package set is for CUDA {cuda}",
             f"cu{cuda.partition('.')[0]}",
         )  # fmt: skip
@@ -46,7 +46,7 @@ def _package_findings(
     if not torch.startswith((f"{tag.torch}.", f"{tag.torch}+")) and torch != tag.torch:
         minor = ".".join(torch.split(".")[:2])
         yield _finding(
-            package_set, package, Relation.ABI, f"torch{tag.torch}",
+            package_set, package, ConflictRelation.ABI, f"torch{tag.torch}",
             f"is compiled for torch {tag.torch}, but torch is {torch}",
             f"torch{minor}", spec=f"=={tag.torch}.*",
         )  # fmt: skip
@@ -54,7 +54,7 @@ def _package_findings(
     abi = torch_cxx11(torch) if package_set.arch == Arch.X86_64 else None
     if tag.cxx11 is not None and abi is not None and tag.cxx11 != abi:
         yield _finding(
-            package_set, package, Relation.ABI, f"cxx11abi{str(tag.cxx11).upper()}",
+            package_set, package, ConflictRelation.ABI, f"cxx11abi{str(tag.cxx11).upper()}",
             f"uses {ABIS[tag.cxx11]}, but torch {torch} uses {ABIS[abi]}",
             f"cxx11abi{str(abi).upper()}",
         )  # fmt: skip
@@ -63,7 +63,7 @@ def _package_findings(
 def _finding(
     package_set: PackageSet,
     package: str,
-    relation: Relation,
+    relation: ConflictRelation,
     subject: str,
     what: str,
     fitting: str,

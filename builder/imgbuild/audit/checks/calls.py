@@ -11,45 +11,60 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from imgbuild.audit.checks import standard
-from imgbuild.audit.checks.findings import finding, ordered, place_of
+from imgbuild.audit.checks.findings import create_finding, finding_place, sort_findings
 from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
-from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALUE, Course, judge
-from imgbuild.audit.main_path.policy import MainPathPolicy, load
+from imgbuild.audit.main_path.guards import (
+    ATTRIBUTE,
+    OTHER_DEVICES,
+    TYPE,
+    VALUE,
+    Course,
+    judge_guards,
+)
+from imgbuild.audit.main_path.policy import MainPathPolicy, load_policy
 from imgbuild.audit.names import classes, signatures
 from imgbuild.audit.names.model import CallSignature
-from imgbuild.audit.names.scopes import Meaning, alternatives, import_path, meaning, scopes
+from imgbuild.audit.names.scopes import (
+    Meaning,
+    find_alternatives,
+    find_meaning,
+    import_path,
+    module_scopes,
+)
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, ModuleFacts
 from imgbuild.audit.source.stdlib import SUBSCRIPT
-from imgbuild.report import Finding, Relation
-from imgbuild.values import normalize
+from imgbuild.report import ConflictRelation, Finding
+from imgbuild.values import normalize_package
 
 CHECK = "calls"
-Problem = tuple[Relation, str, str]  # relation, subject of the evidence, text
-_SKIPPED = Course(runs=False)
+Problem = tuple[ConflictRelation, str, str]  # relation, subject of the evidence, text
+_SKIPPED_COURSE = Course(runs=False)
 # Problems that a test with hasattr avoids.
-_TESTED = frozenset((Relation.NAME, Relation.ATTRIBUTE, Relation.SUBSCRIPT))
-_CATCHERS = {
-    Relation.KEYWORD: TYPE,
-    Relation.ARGUMENT: TYPE,
-    Relation.SUBSCRIPT: TYPE,
-    Relation.REGISTERED: VALUE,
-    Relation.NAME: ATTRIBUTE,
-    Relation.ATTRIBUTE: ATTRIBUTE,
+_TESTED_RELATIONS = frozenset(
+    (ConflictRelation.NAME, ConflictRelation.ATTRIBUTE, ConflictRelation.SUBSCRIPT)
+)
+_CATCHING_ERRORS = {
+    ConflictRelation.KEYWORD: TYPE,
+    ConflictRelation.ARGUMENT: TYPE,
+    ConflictRelation.SUBSCRIPT: TYPE,
+    ConflictRelation.REGISTERED: VALUE,
+    ConflictRelation.NAME: ATTRIBUTE,
+    ConflictRelation.ATTRIBUTE: ATTRIBUTE,
 }
 
 
-def check(
+def check_calls(
     package_set: ImportablePackages, path: MainPath, rules: MainPathPolicy | None = None
 ) -> list[Finding]:
     """All calls and reads across packages that fail in this package set."""
-    rules = rules or load()
+    rules = rules or load_policy()
     package_set = path.view(package_set)
     findings: list[Finding] = []
-    for facts in path.facts(package_set):
+    for facts in path.module_facts(package_set):
         findings.extend(_ModuleCalls(package_set, path, rules, facts).findings())
-    return ordered(findings)
+    return sort_findings(findings)
 
 
 class _ModuleCalls:
@@ -69,22 +84,22 @@ class _ModuleCalls:
         self.package = package_set.owner(facts.module)
 
     def findings(self) -> Iterator[Finding]:
-        here = scopes(self.facts)
-        noted = normalize(self.package or "") in self.rules.walk
+        here = module_scopes(self.facts)
+        noted = normalize_package(self.package or "") in self.rules.walk
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
         for fact in facts:
-            how = self.path.reached(self.facts.module, here.runner(fact.scope))
+            how = self.path.reached(self.facts.module, here.scope_runner(fact.scope))
             if (how is None and not noted) or _is_for_other_device(fact):
                 continue
             # Most have no problem, and conditions are slow to evaluate.
-            problems = (*self._in_python(fact), *self._problems(fact))
-            course = judge(self.package_set, fact.guards) if problems else _SKIPPED
+            problems = (*self._python_problems(fact), *self._problems(fact))
+            course = judge_guards(self.package_set, fact.guards) if problems else _SKIPPED_COURSE
             if not course.runs or any(
                 self._is_absent(fact.scope, expression) for expression in course.asked
             ):
                 continue
             for other, problem in problems:
-                if problem[0] in _TESTED and _is_tested(fact, course):
+                if problem[0] in _TESTED_RELATIONS and _is_tested(fact, course):
                     continue
                 finding = self._finding(fact, other, problem, how, course)
                 if finding is not None:
@@ -100,11 +115,11 @@ class _ModuleCalls:
     def _is_absent(self, scope: str, expression: str) -> bool:
         """Whether hasattr of the expression is false, according to Python or the function."""
         attribute = Attribute(0, expression, scope=scope)
-        if standard.missing(self.package_set, self.facts, attribute) is not None:
+        if standard.missing_stdlib_name(self.package_set, self.facts, attribute) is not None:
             return True
         read = self._reads.get((scope, expression))
         return read is not None and (
-            meaning(self.package_set, self.facts, read).found.state == "absent"
+            find_meaning(self.package_set, self.facts, read).found.state == "absent"
         )
 
     def _other_package(self, what: Meaning) -> str | None:
@@ -119,12 +134,14 @@ class _ModuleCalls:
         if owner is None or owner == self.package:
             return None
         return (
-            owner if normalize(owner) in self.rules.walk or _is_missing_from_module(what) else None
+            owner
+            if normalize_package(owner) in self.rules.walk or _is_missing_from_module(what)
+            else None
         )
 
-    def _in_python(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
+    def _python_problems(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
         """The problem of a name missing in Python, unless this package may assign it."""
-        missing = standard.missing(self.package_set, self.facts, fact)
+        missing = standard.missing_stdlib_name(self.package_set, self.facts, fact)
         if missing is None:
             return
         module, name = missing
@@ -132,56 +149,60 @@ class _ModuleCalls:
         if path.endswith(SUBSCRIPT):
             path = path.removesuffix(SUBSCRIPT)
             text = f"subscripts {path}, which is not subscriptable in {python}"
-            yield "", (Relation.SUBSCRIPT, path, text)
+            yield "", (ConflictRelation.SUBSCRIPT, path, text)
         elif not standard.is_assigned(self.package_set, self.facts, module, name):
             text = f"uses {path}, which {python} does not have"
-            yield "", (Relation.NAME, f"{module}:{name}", text)
+            yield "", (ConflictRelation.NAME, f"{module}:{name}", text)
 
     def _problems(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
         """The problem of a name or argument missing in another package; that package's name."""
-        what = meaning(self.package_set, self.facts, fact)
+        what = find_meaning(self.package_set, self.facts, fact)
         other = self._other_package(what)
         if other is not None:
             for problem in self._package_problems(fact, what, other):
                 yield other, problem
         elif isinstance(fact, Call) and what.found.state == "defined" and fact.keywords:
-            yield from self._passed_on(fact, what)
+            yield from self._passed_keyword_problems(fact, what)
         elif isinstance(fact, Call) and what.found.state == "unknown" and self._is_user(fact):
-            yield from self._of_each(fact)
+            yield from self._problems_in_all_classes(fact)
 
     def _is_user(self, fact: Call) -> bool:
         """Whether a call is in a user's code."""
-        how = self.path.reached(self.facts.module, scopes(self.facts).runner(fact.scope))
+        how = self.path.reached(
+            self.facts.module, module_scopes(self.facts).scope_runner(fact.scope)
+        )
         return how is not None and how.user
 
-    def _of_each(self, fact: Call) -> Iterator[tuple[str, Problem]]:
+    def _problems_in_all_classes(self, fact: Call) -> Iterator[tuple[str, Problem]]:
         """The keywords that none of the receiver's possible classes accepts in this method."""
         each_has: list[list[tuple[str, Problem]]] = []
-        for what in alternatives(self.package_set, self.facts, fact):
+        for what in find_alternatives(self.package_set, self.facts, fact):
             other = self._other_package(what)
             if other is None or what.found.state != "defined":
                 return
             problems = self._package_problems(fact, what, other)
-            each_has.append([(other, each) for each in problems if each[0] is Relation.KEYWORD])
+            each_has.append(
+                [(other, each) for each in problems if each[0] is ConflictRelation.KEYWORD]
+            )
         for other, problem in each_has[0] if each_has else ():
             keyword = problem[1].rpartition("(")[2]
             if all(any(f"({keyword}" in each[1] for _, each in more) for more in each_has):
                 yield other, problem
 
-    def _passed_on(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
+    def _passed_keyword_problems(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
         """The keywords that a user's class or function forwards to a callable that lacks them."""
         if not self._is_user(fact):
             return
-        received = signatures.receiver(self.package_set, what.found, self.package_set.owner)
+        received = signatures.keyword_receiver(self.package_set, what.found, self.package_set.owner)
         home = received.home if received is not None else None
         other = self.package_set.owner(home.module) if home is not None else None
-        signature = signatures.signature(self.package_set, what.found, bound=True)
+        signature = signatures.find_signature(self.package_set, what.found, bound=True)
         if received is None or other is None or signature is None:
             return
         called = Meaning(found=received, path=import_path(received))
         version = f"{other} {self.package_set.version(other)}"
         for problem in _arguments(fact, called, signature, version):
-            if problem[0] is Relation.KEYWORD:
+            if problem[0] is ConflictRelation.KEYWORD:
                 yield other, problem
 
     def _package_problems(
@@ -189,17 +210,17 @@ class _ModuleCalls:
     ) -> Iterator[Problem]:
         version = f"{other} {self.package_set.version(other)}"
         if what.found.state == "absent":
-            yield _absent(what, version)
+            yield _absence_problem(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
-            bound = _bound(self.package_set, fact, what)
-            signature = signatures.signature(self.package_set, what.found, bound=bound)
+            bound = _is_bound(self.package_set, fact, what)
+            signature = signatures.find_signature(self.package_set, what.found, bound=bound)
             problems = [] if signature is None else list(_arguments(fact, what, signature, version))
             if problems and not _is_overridden(self.package_set, what):
                 yield from problems
             taken = registries.registered_name(self.package_set, self.rules, fact, what)
             if taken is not None:
                 text = f"registers {taken!r} with {what.path}, which {version} already registers"
-                yield Relation.REGISTERED, f"{what.path}({taken})", text
+                yield ConflictRelation.REGISTERED, f"{what.path}({taken})", text
 
     def _finding(
         self,
@@ -210,16 +231,16 @@ class _ModuleCalls:
         course: Course,
     ) -> Finding | None:
         relation, subject, text = problem
-        place = place_of(self.package_set, self.facts, fact.line, how.entry if how else "")
+        place = finding_place(self.package_set, self.facts, fact.line, how.entry if how else "")
         if place is None:
             return None
         error = (
             how is not None
             and how.level < Level.REMOTE
-            and course.understood(scopes(self.facts).runner(fact.scope))
-            and not course.catches(*_CATCHERS[relation])
+            and course.is_understood(module_scopes(self.facts).scope_runner(fact.scope))
+            and not course.catches_error(*_CATCHING_ERRORS[relation])
         )
-        return finding(
+        return create_finding(
             self.package_set,
             CHECK,
             place,
@@ -251,24 +272,28 @@ def _is_tested(fact: Call | Attribute, course: Course) -> bool:
     )
 
 
-def _absent(what: Meaning, version: str) -> Problem:
+def _absence_problem(what: Meaning, version: str) -> Problem:
     """The problem of a name missing in a module, or an attribute missing in a class."""
     holder = what.holder.definition if what.holder is not None else None
     if isinstance(holder, ModuleFacts):
         text = f"uses {holder.module}.{what.name}, which {version} does not have"
-        return Relation.NAME, f"{holder.module}:{what.name}", text
+        return ConflictRelation.NAME, f"{holder.module}:{what.name}", text
     if isinstance(holder, Class):
         text = f"uses {what.path}, an attribute that its class in {version} does not have"
-        return Relation.ATTRIBUTE, what.path, text
+        return ConflictRelation.ATTRIBUTE, what.path, text
     module, _, name = what.path.rpartition(".")
-    return Relation.NAME, f"{module}:{name}", f"uses {what.path}, which {version} does not have"
+    return (
+        ConflictRelation.NAME,
+        f"{module}:{name}",
+        f"uses {what.path}, which {version} does not have",
+    )
 
 
-def _bound(package_set: ImportablePackages, fact: Call, what: Meaning) -> bool:
+def _is_bound(package_set: ImportablePackages, fact: Call, what: Meaning) -> bool:
     """Whether self is passed implicitly; it is not in `Class.method(…)`."""
     if what.holder is None or fact.receiver or fact.callee.startswith(("super().", "self.")):
         return True
-    return not isinstance(classes.follow(package_set, what.holder).definition, Class)
+    return not isinstance(classes.follow_assignment(package_set, what.holder).definition, Class)
 
 
 def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
@@ -294,19 +319,19 @@ def _arguments(
 ) -> Iterator[Problem]:
     """The problem of keywords that are not accepted, and of too few or too many positionals."""
     for keyword in call.keywords:
-        if not signature.accepts(keyword):
+        if not signature.accepts_keyword(keyword):
             text = f"passes {keyword}= to {what.path}, which {version} does not accept"
-            yield Relation.KEYWORD, f"{what.path}({keyword})", text
+            yield ConflictRelation.KEYWORD, f"{what.path}({keyword})", text
     places = [parameter for parameter in signature.parameters if parameter.kind != "keyword"]
     if call.star:
         return
     if call.positional > len(places) and not signature.varargs:
         text = f"passes {call.positional} arguments to {what.path}; {version} accepts {len(places)}"
-        yield Relation.ARGUMENT, f"{what.path}({len(places)})", text
+        yield ConflictRelation.ARGUMENT, f"{what.path}({len(places)})", text
     if call.double_star:
         return
     given = {parameter.name for parameter in places[: call.positional]} | set(call.keywords)
     for parameter in signature.parameters:
         if not parameter.default and parameter.name not in given:
             text = f"calls {what.path} without {parameter.name}, which {version} requires"
-            yield Relation.ARGUMENT, f"{what.path}({parameter.name})", text
+            yield ConflictRelation.ARGUMENT, f"{what.path}({parameter.name})", text

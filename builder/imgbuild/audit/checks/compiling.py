@@ -9,28 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from imgbuild.audit.checks.findings import finding_at, place_of
+from imgbuild.audit.checks.findings import finding_at, finding_place
 from imgbuild.audit.main_path.closure import Level, MainPath
-from imgbuild.audit.main_path.guards import judge
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.main_path.guards import judge_guards
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import Call, ModuleFacts
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 
 CHECK = "support"
 # Functions that compile, and arguments that make them compile CUDA code.
 COMPILERS = frozenset(("torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline"))
-OF_CUDA = frozenset(("with_cuda", "cuda_sources", "extra_cuda_cflags"))
+CUDA_ARGUMENTS = frozenset(("with_cuda", "cuda_sources", "extra_cuda_cflags"))
 
 
-def check(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Finding]:
+def check_compiling(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Finding]:
     """The findings for code on the main path. With `image`, nothing else will be installed."""
     compilers = [name for name in package_set.packages if "nvcc" in name]
     if any(file.endswith("/bin/nvcc") for name in compilers for file in package_set.files(name)):
         return []
     view = path.view(package_set)
     findings: list[Finding] = []
-    for facts in path.facts(view):
+    for facts in path.module_facts(view):
         findings += _module_findings(package_set, path, facts, image=image)
     return findings
 
@@ -38,18 +38,23 @@ def check(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Findi
 def _module_findings(
     package_set: PackageSet, path: MainPath, facts: ModuleFacts, *, image: bool
 ) -> Iterator[Finding]:
-    here = scopes(facts)
+    here = module_scopes(facts)
     for call in facts.calls:
-        if not OF_CUDA & set(call.keywords) or not _compiles(facts, call):
+        if not CUDA_ARGUMENTS & set(call.keywords) or not _is_compiler_call(facts, call):
             continue
-        runner = here.runner(call.scope)
+        runner = here.scope_runner(call.scope)
         starts = [top_call for top_call in here.calls.get("", ()) if top_call.callee == runner]
         how = path.reached(facts.module, "")
         if how is None or how.level > Level.REMOTE or (runner and not starts):
             continue
-        place = place_of(package_set, facts, call.line, how.entry)
-        course = judge(package_set, [*call.guards, *(starts[0].guards if starts else ())])
-        if place is None or not course.runs or not course.certain or course.catches("OSError"):
+        place = finding_place(package_set, facts, call.line, how.entry)
+        course = judge_guards(package_set, [*call.guards, *(starts[0].guards if starts else ())])
+        if (
+            place is None
+            or not course.runs
+            or not course.certain
+            or course.catches_error("OSError")
+        ):
             continue
         fails = image and how.level is Level.CERTAIN
         yield finding_at(
@@ -58,13 +63,13 @@ def _module_findings(
             Severity.ERROR if fails else Severity.WARNING,
             f"{place.package} {place.version} compiles CUDA code at import, which requires"
             f" nvcc, but no package in this set provides it (used by {place.entry})",
-            relation=Relation.CUDA,
+            relation=ConflictRelation.CUDA,
             remedy=f"add a package with nvcc, or choose another version of {place.package}",
             subject="nvcc",
         )
 
 
-def _compiles(facts: ModuleFacts, call: Call) -> bool:
+def _is_compiler_call(facts: ModuleFacts, call: Call) -> bool:
     """Whether the callee is one of torch's compilers, according to the module's imports."""
     first, _, rest = call.callee.partition(".")
     for line in facts.imports:

@@ -9,20 +9,22 @@ from collections.abc import Iterator
 
 from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.main_path.configuration import HydraProgram, program, targets
+from imgbuild.audit.main_path.configuration import HydraProgram, class_targets, find_hydra_program
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 
 CHECK = "imports"
 
 
-def check(package_set: ImportablePackages, path: MainPath) -> Iterator[Finding]:
+def check_configured_targets(package_set: ImportablePackages, path: MainPath) -> Iterator[Finding]:
     """A warning for each `_target_` that does not exist; a run may not use it."""
     modules = {name.rpartition(".")[0] for name, _ in path.starts}
     for module in sorted(filter(None, modules)):
-        main = program(package_set, module)
-        named = set(targets(main.composed(main.name))) if main is not None else ()
+        main = find_hydra_program(package_set, module)
+        named = (
+            set(class_targets(main.compose_configuration(main.name))) if main is not None else ()
+        )
         for target in sorted(named):
             if main is not None and _is_absent(package_set, target):
                 yield _finding(package_set, main, target)
@@ -44,14 +46,14 @@ def _finding(package_set: ImportablePackages, main: HydraProgram, target: str) -
     other = package_set.owner(target.partition(".")[0]) or ""
     version = package_set.version(main.package) or ""
     other_version = package_set.version(other) or ""
-    file, line = main.place_of(target)
+    file, line = main.find_text(target)
     return finding_at(
         FindingPlace(main.package, version, file, line),
         CHECK,
         Severity.WARNING,
         f"{main.package} {version} refers to {target} in the configuration {main.name},"
         f" but {other} {other_version} does not have it",
-        relation=Relation.NAME,
+        relation=ConflictRelation.NAME,
         remedy=f"set another class, or choose another version of {other}",
         subject=target,
         other=other,

@@ -20,12 +20,12 @@ from imgbuild.audit.packages.library_map import is_private
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.index.cuda_releases import METAPACKAGE
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 from imgbuild.system.syntax import valid_requirement
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 CHECK = "cuda"
-_OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
+_MAJOR_PACKAGE = re.compile(r"nvidia-.+-cu(\d\d)")
 # Its versions are those of the CUDA releases since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
 # A newer one serves older libraries: cuSPARSE 12.1.0.106 loads with nvJitLink 12.9.86, which pip
@@ -38,18 +38,18 @@ _COMPILER = "nvidia-cuda-nvcc"
 # They read GPU code only: CUTLASS 4.6 requires the disassembler of CUDA 13 for CUDA 12, too.
 _CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
 # CUTLASS' compilers link to no CUDA library: both are installed and chosen by name.
-_SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
+_COEXISTING_PACKAGES = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 
 
-def check(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
+def check_cuda(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
     """All findings. `cuda` is the CUDA release ("12.4", "" for none), `gpu` the capabilities."""
     elf_facts = list(package_set.elf_facts())
     findings = list(_families(package_set, elf_facts))
     if cuda:
         findings += _torch(package_set, elf_facts, cuda)
         findings += _components(package_set, cuda)
-        findings += _uncovered(package_set, elf_facts, gpu)
-        findings += _unassembled(package_set, elf_facts, gpu)
+        findings += _uncovered_gpu_findings(package_set, elf_facts, gpu)
+        findings += _assembler_findings(package_set, elf_facts, gpu)
     return findings
 
 
@@ -57,16 +57,16 @@ def _families(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]]
 ) -> Iterator[Finding]:
     """Files linked to the runtimes of two major versions and loaded by the same program."""
-    choices = libraries.load()
-    elsewhere = variants.skipped_variants(elf_facts)
+    choices = libraries.load_libraries()
+    elsewhere = variants.find_skipped_variants(elf_facts)
     users: dict[str, list[tuple[str, ElfFacts]]] = {}
     for package, facts in elf_facts:
         if is_private(facts.file) or choices.is_choice(facts.file):
             continue
         if (package, facts.file) not in elsewhere:
-            for runtime in variants.runtimes(facts):
+            for runtime in variants.linked_runtimes(facts):
                 users.setdefault(runtime, []).append((package, facts))
-    major = variants.family(elf_facts)
+    major = variants.cuda_family(elf_facts)
     if len(users) < 2 or not major:
         return
     reference = next(facts for owner, facts in users[major] if owner == "torch")
@@ -116,22 +116,22 @@ def _torch(
 
 def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
     """NVIDIA packages that do not belong to the CUDA release."""
-    declared = _declared(package_set, cuda)
+    declared = _declared_components(package_set, cuda)
     major, _, _ = cuda.partition(".")
     for package in package_set.packages:
         if package.removeprefix("nvidia-cuda-").partition("-")[0] in _CODE_READERS:
             continue
-        if _SIDE_BY_SIDE.fullmatch(package):
+        if _COEXISTING_PACKAGES.fullmatch(package):
             continue
         version = package_set.version(package) or ""
-        of_major = _OF_MAJOR.fullmatch(package)
+        of_major = _MAJOR_PACKAGE.fullmatch(package)
         spec = declared.get(package)
         if spec is not None:
             if not SpecifierSet(spec).contains(version, prereleases=True):
                 finding = _component(
                     package, version, cuda, f"the release has {package}{spec}", spec
                 )
-                unused = package in _HEADERS and not _compiles(package_set)
+                unused = package in _HEADERS and not _has_compiler(package_set)
                 severity = Severity.WARNING if unused else finding.severity
                 yield msgspec.structs.replace(finding, severity=severity)
         elif of_major is not None and of_major[1] != major:
@@ -142,21 +142,21 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
                 version,
                 cuda,
                 "its version belongs to a different release",
-                f"=={gpus.minor(cuda)}.*",
+                f"=={gpus.minor_release(cuda)}.*",
             )
 
 
-def _declared(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
+def _declared_components(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
     """Component → version, from the metapackage in the package set, for this release."""
     metadata = package_set.metadata(METAPACKAGE)
-    if metadata is None or gpus.minor(metadata.version) != gpus.minor(cuda):
+    if metadata is None or gpus.minor_release(metadata.version) != gpus.minor_release(cuda):
         return {}
     versions = {}
     for line in metadata.requires:
         requirement = valid_requirement(line)
         if requirement is None:
             continue
-        name = normalize(requirement.name)
+        name = normalize_package(requirement.name)
         if name.startswith("nvidia-") and requirement.specifier:
             versions[name] = str(requirement.specifier)
     return versions
@@ -164,11 +164,11 @@ def _declared(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
 
 def _is_other(package: str, version: str, cuda: str) -> bool:
     """Whether a component is of another major version, or newer than the release allows."""
-    mine, release = gpus.numbers(version)[:2], gpus.numbers(cuda)[:2]
+    mine, release = gpus.version_numbers(version)[:2], gpus.version_numbers(cuda)[:2]
     return mine[:1] != release[:1] or (mine > release and package not in _NEWER_FITS)
 
 
-def _compiles(package_set: PackageSet) -> bool:
+def _has_compiler(package_set: PackageSet) -> bool:
     """Whether the package set has a compiler, which uses the headers of the CUDA release."""
     return any(package.startswith(_COMPILER) for package in package_set.packages)
 
@@ -186,20 +186,20 @@ def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Fi
     )
 
 
-def _uncovered(
+def _uncovered_gpu_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
     """Libraries that are always required and have no code for a GPU of the package set."""
-    drivers = gpus.load()
+    drivers = gpus.load_drivers()
     for package, facts in elf_facts:
         if not drivers.is_kernels(facts.file) or not facts.gpu:
             continue
-        there = ", ".join(sorted({code.arch for code in gpus.general(facts.gpu)}))
-        yield from _for_gpus(
+        there = ", ".join(sorted({code.arch for code in gpus.general_architectures(facts.gpu)}))
+        yield from _gpu_finding(
             package_set,
             package,
             facts.file,
-            [capability for capability in gpu if not gpus.covers(facts.gpu, capability)],
+            [capability for capability in gpu if not gpus.covers_gpu(facts.gpu, capability)],
             "has no code for",
             f", or almost none; it is built for {there} (CUDA error: no kernel image is available"
             " for execution on the device)",
@@ -207,7 +207,7 @@ def _uncovered(
         )
 
 
-def _unassembled(
+def _assembler_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
     """Assemblers of packages that compile at run time and do not support a GPU.
@@ -223,7 +223,7 @@ def _unassembled(
             files.setdefault(package, facts.file)
     for package, archs in package_archs.items():
         plain = {arch.rstrip("af") for arch in archs}
-        yield from _for_gpus(
+        yield from _gpu_finding(
             package_set,
             package,
             files[package],
@@ -234,7 +234,7 @@ def _unassembled(
         )
 
 
-def _for_gpus(
+def _gpu_finding(
     package_set: PackageSet,
     package: str,
     file: str,
@@ -268,4 +268,4 @@ def _arch(capability: str) -> str:
 
 def _finding(message: str, *, package: str, version: str, file: str = "", **more: Any) -> Finding:
     place = FindingPlace(package, version, file)
-    return finding_at(place, CHECK, Severity.ERROR, message, relation=Relation.CUDA, **more)
+    return finding_at(place, CHECK, Severity.ERROR, message, relation=ConflictRelation.CUDA, **more)

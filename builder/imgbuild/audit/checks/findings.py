@@ -11,7 +11,7 @@ from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.matrix.fields import Check
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 
 _CHECKS: tuple[str, ...] = get_args(Check)
 SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
@@ -31,7 +31,7 @@ class FindingPlace(msgspec.Struct, frozen=True):
         return f"{self.package} {self.version} {self.file}{line}".strip()
 
 
-def place_of(
+def finding_place(
     package_set: ImportablePackages, facts: ModuleFacts, line: int, entry: str = ""
 ) -> FindingPlace | None:
     """The location of a line in a module; None if the module belongs to no package."""
@@ -48,7 +48,7 @@ def finding_at(
     severity: Severity,
     message: str,
     *,
-    relation: Relation,
+    relation: ConflictRelation,
     remedy: str,
     subject: str,
     **more: Any,
@@ -72,12 +72,12 @@ def finding_at(
     )
 
 
-def finding(
+def create_finding(
     package_set: ImportablePackages,
     check: str,
     place: FindingPlace,
     *,
-    relation: Relation,
+    relation: ConflictRelation,
     other: str,
     subject: str,
     text: str,
@@ -107,22 +107,22 @@ def finding(
     )
 
 
-def _remedy(relation: Relation, place: FindingPlace, other: str, subject: str) -> str:
-    if relation is Relation.PACKAGE:
-        return f"{missing_package(subject)} to the target's requirements"
+def _remedy(relation: ConflictRelation, place: FindingPlace, other: str, subject: str) -> str:
+    if relation is ConflictRelation.PACKAGE:
+        return f"{missing_package_remedy(subject)} to the target's requirements"
     if not other:
         return f"choose another version of {place.package}, or a base with another Python"
     return f"choose versions of {place.package} and {other} released at about the same time"
 
 
-def missing_package(module: str) -> str:
+def missing_package_remedy(module: str) -> str:
     """The remedy for a top-level module that nothing provides."""
     add = f"add the package that provides {module}"
-    having = stdlib.having(module)
+    having = stdlib.pythons_with_module(module)
     return f"use {having}, whose standard library has {module}, or {add}" if having else add
 
 
-def ordered(findings: Iterable[Finding]) -> list[Finding]:
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Findings by severity, check, place and message, without duplicates."""
     unique = {
         (finding.check, finding.severity, finding.where, finding.message): finding

@@ -12,9 +12,9 @@ from imgbuild.report import Floors
 GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
-def floors(elf_facts: Iterable[ElfFacts], cuda: str) -> Floors:
+def compute_floors(elf_facts: Iterable[ElfFacts], cuda: str) -> Floors:
     """The minimum versions for an image with the files `elf_facts`, for CUDA `cuda` ("12.4")."""
-    drivers = gpus.load()
+    drivers = gpus.load_drivers()
     glibc = ""
     kernels: list[tuple[GpuCode, ...]] = []
     for facts in elf_facts:
@@ -23,12 +23,14 @@ def floors(elf_facts: Iterable[ElfFacts], cuda: str) -> Floors:
         for versions in facts.required_versions.values():
             for version in versions:
                 match = GLIBC.fullmatch(version)
-                if match is not None and gpus.numbers(match[1]) > gpus.numbers(glibc):
+                if match is not None and gpus.version_numbers(match[1]) > gpus.version_numbers(
+                    glibc
+                ):
                     glibc = match[1]
     covered = [
         gpu.capability
         for gpu in drivers.gpus
-        if kernels and all(gpus.covers(codes, gpu.capability) for codes in kernels)
+        if kernels and all(gpus.covers_gpu(codes, gpu.capability) for codes in kernels)
     ]
     compiled = [
         capability
@@ -39,14 +41,17 @@ def floors(elf_facts: Iterable[ElfFacts], cuda: str) -> Floors:
         code.ptx
         for codes in kernels
         for code in codes
-        if code.ptx and any(gpus.runs(code, capability) for capability in compiled)
+        if code.ptx and any(gpus.can_run(code, capability) for capability in compiled)
     ]
-    needed = [drivers.own(cuda), *(drivers.for_ptx(ptx_version) for ptx_version in ptx)]
+    needed = [
+        drivers.release_driver(cuda),
+        *(drivers.driver_for_ptx(ptx_version) for ptx_version in ptx),
+    ]
     return Floors(
         cuda=cuda,
-        driver=drivers.oldest(cuda),
+        driver=drivers.oldest_driver(cuda),
         # If one of the drivers is unknown, the newest is unknown.
-        driver_full=max(needed, key=gpus.numbers) if all(needed) else "",
+        driver_full=max(needed, key=gpus.version_numbers) if all(needed) else "",
         gpu=tuple(capability for capability in covered if capability not in compiled),
         gpu_ptx=tuple(compiled),
         glibc=glibc,

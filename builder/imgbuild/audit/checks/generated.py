@@ -10,16 +10,16 @@ import ast
 from collections.abc import Iterator, Mapping
 
 from imgbuild.audit.checks.findings import FindingPlace, finding_at
-from imgbuild.audit.main_path.answers import evaluator
+from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.evaluation import Evaluation
-from imgbuild.audit.main_path.guards import judge
+from imgbuild.audit.main_path.guards import judge_guards
 from imgbuild.audit.main_path.values import CallFrame, FunctionValue
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.generated import GeneratedCode, generated_files
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import module_name
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 
 CHECK = "support"
 RUNTIME = "protobuf"
@@ -29,7 +29,7 @@ FUNCTION = "ValidateProtobufRuntimeVersion"
 _NAMES = {"DOMAIN": "", "_warning_count": 0}
 
 
-def check(package_set: PackageSet, path: MainPath) -> Iterator[Finding]:
+def check_generated_code(package_set: PackageSet, path: MainPath) -> Iterator[Finding]:
     """Modules that protobuf rejects: errors on the main path, warnings elsewhere.
 
     If a package has a module in several folders, one per protobuf version, nothing is reported
@@ -62,7 +62,7 @@ def _modules(package_set: PackageSet, package: str) -> Mapping[str, GeneratedCod
 
 def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
     """Whether importing the module raises; False if that cannot be determined."""
-    source = evaluator(package_set).source(MODULE)
+    source = package_set_evaluator(package_set).source(MODULE)
     if source is None:
         return package_set.exists(MODULE) is False
     definition = source.bindings.get(FUNCTION, [None])[-1]
@@ -76,9 +76,12 @@ def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
     arguments = (_NAMES["DOMAIN"], *code.version, code.suffix, code.file)
 
     def _validate(run: Evaluation) -> object:
-        return run.apply(FunctionValue(function, frame), arguments, {})
+        return run.apply_call(FunctionValue(function, frame), arguments, {})
 
-    return any(end.raised and end.certain for end in evaluator(package_set).outcomes(_validate))
+    return any(
+        end.raised and end.certain
+        for end in package_set_evaluator(package_set).all_outcomes(_validate)
+    )
 
 
 def _users(
@@ -89,18 +92,18 @@ def _users(
     The exception is not an ImportError, which the code around such imports often catches.
     """
     users: dict[str, FindingPlace] = {}
-    for facts in path.facts(package_set):
+    for facts in path.module_facts(package_set):
         name = facts.module
-        here = scopes(facts)
+        here = module_scopes(facts)
         for line in facts.imports:
             module = next(
                 (each for each in (f"{line.module}.{line.name}", line.module) if each in modules),
                 None,
             )
-            course = judge(package_set, line.guards) if module is not None else None
-            if module is None or course is None or not course.runs or course.catches():
+            course = judge_guards(package_set, line.guards) if module is not None else None
+            if module is None or course is None or not course.runs or course.catches_error():
                 continue
-            how = path.reached(name, here.runner(line.scope))
+            how = path.reached(name, here.scope_runner(line.scope))
             if how is None and course.certain:  # functions in a table are not followed
                 how = path.reached(name, "")
             entry = how.entry if how is not None and how.level < Level.DOUBTFUL else ""
@@ -129,7 +132,7 @@ def _finding(
         CHECK,
         Severity.ERROR if user is not None and user.entry else Severity.WARNING,
         f"{package} {version} {module_name(code.file)} {text}",
-        relation=Relation.WINDOW,
+        relation=ConflictRelation.WINDOW,
         remedy=f"choose {RUNTIME}{spec}, or another version of {package}"
         if spec
         else f"choose another version of {RUNTIME} or of {package}",

@@ -13,33 +13,40 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from imgbuild.audit.checks import standard
-from imgbuild.audit.checks.findings import FindingPlace, finding, ordered, place_of
+from imgbuild.audit.checks.findings import (
+    FindingPlace,
+    create_finding,
+    finding_place,
+    sort_findings,
+)
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
-from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
+from imgbuild.audit.main_path.guards import IMPORT, MISSING_ERRORS, Course, judge_guards
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import stdlib_module
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.extensions import other_builds
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Attribute, Guard, Import, ModuleFacts, Opaque
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.audit.source.facts import Attribute, Guard, Import, ModuleFacts, OpaqueModule
+from imgbuild.report import ConflictRelation, Finding, Severity
 
 CHECK = "imports"
 # Package set → whether a package has a module of another name in a separate folder.
-_vendored: WeakKeyDictionary[ImportablePackages, dict[tuple[str, str], bool]] = WeakKeyDictionary()
+_vendored_modules: WeakKeyDictionary[ImportablePackages, dict[tuple[str, str], bool]] = (
+    WeakKeyDictionary()
+)
 
 
-def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
+def check_imports(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
     """All imports across packages that fail in this package set."""
     package_set = path.view(package_set)
     findings: list[Finding] = []
-    users = _Users(package_set, path)
-    for facts in path.facts(package_set):
+    users = _ModuleUsers(package_set, path)
+    for facts in path.module_facts(package_set):
         findings.extend(_module_findings(package_set, path, facts, users))
-    return ordered(findings)
+    return sort_findings(findings)
 
 
-class _Users:
+class _ModuleUsers:
     """Finds where packages refer to modules of other packages, including lazy imports."""
 
     def __init__(self, package_set: ImportablePackages, path: MainPath) -> None:
@@ -53,19 +60,19 @@ class _Users:
     @cached_property
     def _places(self) -> dict[str, FindingPlace]:
         places: dict[str, FindingPlace] = {}
-        for facts in self._path.facts(self._package_set):
+        for facts in self._path.module_facts(self._package_set):
             root = facts.module.partition(".")[0]
-            for module, line, guards in _named(facts):
+            for module, line, guards in _named_modules(facts):
                 if "." not in module or module.partition(".")[0] == root or module in places:
                     continue
-                place = place_of(self._package_set, facts, line)
+                place = finding_place(self._package_set, facts, line)
                 real = (guard for guard in guards if guard.kind != "typing")
-                if place is not None and judge(self._package_set, real).runs:
+                if place is not None and judge_guards(self._package_set, real).runs:
                     places[module] = place
         return places
 
 
-def _named(facts: ModuleFacts) -> Iterator[tuple[str, int, tuple[Guard, ...]]]:
+def _named_modules(facts: ModuleFacts) -> Iterator[tuple[str, int, tuple[Guard, ...]]]:
     """The modules in import statements or strings (`LazyLoader`), with line and guards."""
     for line in facts.imports:
         yield line.module, line.line, line.guards
@@ -76,15 +83,15 @@ def _named(facts: ModuleFacts) -> Iterator[tuple[str, int, tuple[Guard, ...]]]:
 
 
 def _module_findings(
-    package_set: ImportablePackages, path: MainPath, facts: ModuleFacts, users: _Users
+    package_set: ImportablePackages, path: MainPath, facts: ModuleFacts, users: _ModuleUsers
 ) -> list[Finding]:
     findings = []
-    here = scopes(facts)
+    here = module_scopes(facts)
     root = facts.module.partition(".")[0]
     for line in facts.imports:
         if line.module.partition(".")[0] == root:
             continue
-        how = path.reached(facts.module, here.runner(line.scope))
+        how = path.reached(facts.module, here.scope_runner(line.scope))
         default = (facts.module, line.line) in path.default
         finding = _import_finding(package_set, facts, line, how, default=default, users=users)
         if finding is not None:
@@ -99,7 +106,7 @@ def _import_finding(
     how: Reached | None,
     *,
     default: bool,
-    users: _Users,
+    users: _ModuleUsers,
 ) -> Finding | None:
     """The finding for one import, if any.
 
@@ -107,22 +114,22 @@ def _import_finding(
     that tests for it, or imports it in a function, is meant for installations with this
     package, unless it runs with the `default` configuration of an entry point.
     """
-    course = judge(package_set, line.guards)
+    course = judge_guards(package_set, line.guards)
     attributes = (Attribute(0, expression, scope=line.scope) for expression in course.asked)
     if not course.runs or any(
-        standard.missing(package_set, facts, attribute) for attribute in attributes
+        standard.missing_stdlib_name(package_set, facts, attribute) for attribute in attributes
     ):
         return None
     root = line.module.partition(".")[0]
     # The content of a package is not needed to exclude the standard library.
     if package_set.owner(root) is None and stdlib_module(package_set, root):
-        problem = _in_python(package_set, facts, line)
+        problem = _stdlib_problem(package_set, facts, line)
     else:
         problem = _problem(package_set, facts, line)
     if problem is None:
         return None
     relation, other, subject, text = problem
-    place = place_of(package_set, facts, line.line, how.entry if how else "")
+    place = finding_place(package_set, facts, line.line, how.entry if how else "")
     if place is None or other == place.package:
         return None
     builds = other_builds(package_set.files(other), package_set.modules_of(other))
@@ -130,18 +137,26 @@ def _import_finding(
         # Without `other` nothing is learned: the other package is correct for another Python.
         other, subject = "", module
         text = other_build(package_set, module, builds[module])
-    top = not scopes(facts).runner(line.scope)
-    caught = course.catches(*(IMPORT if relation is Relation.NAME else MISSING))
+    top = not module_scopes(facts).scope_runner(line.scope)
+    caught = course.catches_error(
+        *(IMPORT if relation is ConflictRelation.NAME else MISSING_ERRORS)
+    )
     user = how is not None and how.user
     shown = default or ((user or top) and course.certain)
-    if relation is Relation.PACKAGE and (caught or not shown):
+    if relation is ConflictRelation.PACKAGE and (caught or not shown):
         return None
-    error = not caught and (default or fails(how, course, relation, top=top))
+    error = not caught and (default or import_fails(how, course, relation, top=top))
     using = None
-    if not error and not caught and top and course.certain and relation is not Relation.PACKAGE:
+    if (
+        not error
+        and not caught
+        and top
+        and course.certain
+        and relation is not ConflictRelation.PACKAGE
+    ):
         using = users.of(facts.module)
         text += f"; {using.package} uses this module ({using.file}:{using.line})" if using else ""
-    result = finding(
+    result = create_finding(
         package_set,
         CHECK,
         place,
@@ -150,14 +165,14 @@ def _import_finding(
         subject=subject,
         text=text,
         error=error,
-        preferred=_preferred(package_set, line, other),
+        preferred=_preferred_imports(package_set, line, other),
     )
     if using is not None:
         result = msgspec.structs.replace(result, severity=Severity.WARNING)
     return result
 
 
-def _preferred(
+def _preferred_imports(
     package_set: ImportablePackages, line: Import, other: str
 ) -> tuple[tuple[str, ...], ...]:
     """The imports from `other` that the code tries before it falls back to `line`."""
@@ -181,36 +196,38 @@ def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[
     )
 
 
-def fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
+def import_fails(
+    how: Reached | None, course: Course, relation: ConflictRelation, *, top: bool
+) -> bool:
     """Whether the main path fails at this import.
 
     It does if the import certainly runs and is not in an optional part. A function that runs only
     in some cases and imports a package itself avoids the import in other cases.
     """
-    if how is None or not course.understood("" if top else "function"):
+    if how is None or not course.is_understood("" if top else "function"):
         return False
-    if relation is Relation.PACKAGE:
+    if relation is ConflictRelation.PACKAGE:
         return how.level is Level.CERTAIN and not how.optional
     return how.level <= (Level.REMOTE if top else Level.LIKELY)
 
 
 def _problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
-) -> tuple[Relation, str, str, str] | None:
+) -> tuple[ConflictRelation, str, str, str] | None:
     """The problem of an import (relation, other package, subject, text), or None."""
     root = line.module.partition(".")[0]
     if package_set.exists(line.module) is False:
         other = package_set.owner(line.module) or ""
-        if not other or _in_namespace(package_set, line.module):
+        if not other or _is_in_namespace(package_set, line.module):
             if root == "__main__" or _is_vendored(package_set, facts, root):
                 return None
             missing = line.module if package_set.exists(root) else root
             text = f"imports {line.module}, which no package in this package set provides"
-            return Relation.PACKAGE, "", missing, text
+            return ConflictRelation.PACKAGE, "", missing, text
         if package_set.module(line.module) is not None:
             return None
         text = f"imports {line.module}, which {other} {package_set.version(other)} does not have"
-        return Relation.MODULE, other, line.module, text
+        return ConflictRelation.MODULE, other, line.module, text
     if not line.name or line.name == "*":
         return None
     lookup_result = look_up(package_set, line.module, line.name)
@@ -221,26 +238,26 @@ def _problem(
     if version is None:
         return None
     text = f"imports {line.name} from {line.module}, but {other} {version} does not define it"
-    return Relation.NAME, other, f"{line.module}:{line.name}", text
+    return ConflictRelation.NAME, other, f"{line.module}:{line.name}", text
 
 
-def _in_python(
+def _stdlib_problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
-) -> tuple[Relation, str, str, str] | None:
+) -> tuple[ConflictRelation, str, str, str] | None:
     """The problem of an import from the standard library."""
     python = f"Python {package_set.python}"
     if package_set.exists(line.module) is False:
         text = f"imports {line.module}, which {python} does not have"
-        return Relation.MODULE, "", line.module, text
+        return ConflictRelation.MODULE, "", line.module, text
     if look_up(package_set, line.module, line.name).state != "absent":
         return None
     if standard.is_assigned(package_set, facts, line.module, line.name):
         return None
     text = f"imports {line.name} from {line.module}, but {python} does not define it"
-    return Relation.NAME, "", f"{line.module}:{line.name}", text
+    return ConflictRelation.NAME, "", f"{line.module}:{line.name}", text
 
 
-def _in_namespace(package_set: ImportablePackages, module: str) -> bool:
+def _is_in_namespace(package_set: ImportablePackages, module: str) -> bool:
     """Whether `module` would be in a namespace shared by several packages: google.cloud.x.
 
     If so, it may belong to a package that is not installed.
@@ -250,7 +267,7 @@ def _in_namespace(package_set: ImportablePackages, module: str) -> bool:
         parent = parent.rpartition(".")[0]
     ancestors = [package_set.module(name) for name in (parent, module.partition(".")[0]) if parent]
     return bool(ancestors) and all(
-        isinstance(entry, Opaque) and entry.why == "namespace" for entry in ancestors
+        isinstance(entry, OpaqueModule) and entry.why == "namespace" for entry in ancestors
     )
 
 
@@ -264,7 +281,7 @@ def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str)
     package = package_set.owner(facts.module)
     if package is None:
         return False
-    memory = _vendored.setdefault(package_set, {})
+    memory = _vendored_modules.setdefault(package_set, {})
     if (package, root) not in memory:
         modules, files = package_set.modules_of(package), package_set.files(package)
         memory[package, root] = any(f".{root}." in f"{module}." for module in modules) or any(

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.binaries import libraries
 from imgbuild.audit.binaries.libraries import Libraries
-from imgbuild.audit.binaries.mangled import counterparts
+from imgbuild.audit.binaries.mangled import other_abi_names
 from imgbuild.audit.checks import loaded
 from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.checks.floors import GLIBC
@@ -27,21 +27,21 @@ from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import LibraryMap, is_private
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.protocols import ModuleSource
-from imgbuild.audit.packages.reading import required
+from imgbuild.audit.packages.reading import required_packages
 from imgbuild.audit.source.facts import ElfFacts, Guard, Import, ModuleFacts
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 
-HIDING = frozenset(("handled", "absent", "typing", "unknown", "platform", "result"))
+HIDING_GUARDS = frozenset(("handled", "absent", "typing", "unknown", "platform", "result"))
 
 CHECK = "elf"
-MANY = 3  # modules of one package that were compiled against numpy 1
-SHOWN = 3  # symbols of one file with a finding each
+MANY_SYMBOLS = 3  # modules of one package that were compiled against numpy 1
+SHOWN_SYMBOLS = 3  # symbols of one file with a finding each
 _TAG = re.compile(r"\.cpython-(\d)(\d+)\w*-")
 _RUNTIME = re.compile(r"@(?:GLIBC|GCC|GLIBCXX|CXXABI|GOMP|OMP|OACC|ZLIB|LIBATOMIC)")
 _PYTHON = ("Py", "_Py")
 
 
-def check(package_set: PackageSet, base: Sequence[ElfFacts] = ()) -> list[Finding]:
+def check_linking(package_set: PackageSet, base: Sequence[ElfFacts] = ()) -> list[Finding]:
     """All findings; `base` are the base's libraries, empty if unknown."""
     return list(_Linker(package_set, base).run())
 
@@ -49,17 +49,20 @@ def check(package_set: PackageSet, base: Sequence[ElfFacts] = ()) -> list[Findin
 class _Linker:
     def __init__(self, package_set: PackageSet, base: Sequence[ElfFacts]) -> None:
         self._package_set = package_set
-        self._known: Libraries = libraries.load()
+        self._known: Libraries = libraries.load_libraries()
         self._map = LibraryMap(
-            package_set.elf_facts(), base, package_set.arch.value, _requires(package_set)
+            package_set.elf_facts(),
+            base,
+            package_set.arch.value,
+            _transitive_requirements(package_set),
         )
-        self._loading = Loading(package_set, self._map, self._known)
+        self._loading = LoadedFiles(package_set, self._map, self._known)
         self._complete = (
             bool(base) and not package_set.partial
         )  # whether anything not found is missing
         self._read = {package for package, _ in self._map.files}
-        self._variants = variants.skipped_variants(self._map.files)
-        self._for_numpy_1 = _for_numpy_1(self._map.files)
+        self._variants = variants.find_skipped_variants(self._map.files)
+        self._for_numpy_1 = _numpy_1_packages(self._map.files)
 
     def run(self) -> Iterator[Finding]:
         for package, facts in self._map.files:
@@ -76,9 +79,9 @@ class _Linker:
             else:
                 yield from self._symbols(package, facts)
             yield from self._versions(package, facts)
-            yield from self._numpy(package, facts)
+            yield from self._numpy_findings(package, facts)
         if self._complete:
-            yield from loaded.check(self._package_set, self._map, self._known)
+            yield from loaded.check_loaded_libraries(self._package_set, self._map, self._known)
 
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
         """Whether the file name has the tag of another Python."""
@@ -91,14 +94,14 @@ class _Linker:
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
         return (
-            self._map.in_base(library) is not None
+            self._map.base_library(library) is not None
             or self._known.is_driver(library)
             or bool(self._map.providers(package, facts, library))
-            or library in self._unread
+            or library in self._unread_libraries
         )
 
     @cached_property
-    def _unread(self) -> frozenset[str]:
+    def _unread_libraries(self) -> frozenset[str]:
         """Names of libraries in wheels that were not read."""
         read_files = {facts.file for _, facts in self._map.files}
         return frozenset(
@@ -116,11 +119,14 @@ class _Linker:
         """One finding for all missing libraries of a file; it names the best-known one."""
         library, *more = sorted(
             missing,
-            key=lambda name: (not self._map.relatives(name), not self._known.provider(name)),
+            key=lambda name: (
+                not self._map.similar_libraries(name),
+                not self._known.provider(name),
+            ),
         )
         owner = self._known.provider(library)
         version = self._package_set.version(owner) if owner else None
-        near = self._map.relatives(library)
+        near = self._map.similar_libraries(library)
         text = f"{facts.file} is linked to {library}, which nothing in the image provides"
         if version is not None:
             text += f": {owner} {version} does not have it"
@@ -135,14 +141,14 @@ class _Linker:
         if owner and version is None:
             remedy = f"add {owner}, or choose a {package} built for the installed libraries"
         elif not other:
-            remedy = f"if this part of {package} is used, {add_to_base(library)}"
-        yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
+            remedy = f"if this part of {package} is used, {base_library_remedy(library)}"
+        yield self._finding(package, facts, ConflictRelation.LIBRARY, other, library, text, remedy)
 
     def _is_certainly_missing(self, library: str) -> bool:
         """Whether a library is certainly missing, even in a partial package set."""
         owner = self._known.provider(library)
         there = bool(owner) and self._package_set.version(owner) is not None
-        return there or bool(self._map.relatives(library))
+        return there or bool(self._map.similar_libraries(library))
 
     # -- symbols
 
@@ -151,7 +157,7 @@ class _Linker:
         # Symbols that a known package should provide are first: they are most specific.
         absent.sort(key=lambda symbol: (not self._owner(symbol), symbol))
         every = tuple(sorted({symbol.partition("@")[0] for symbol in absent}))
-        for place, symbol in enumerate(absent[:SHOWN], start=1):
+        for place, symbol in enumerate(absent[:SHOWN_SYMBOLS], start=1):
             name = symbol.partition("@")[0]
             other = self._owner(symbol)
             text = f"{facts.file} needs symbol {name}, which nothing in the image defines"
@@ -166,7 +172,7 @@ class _Linker:
             yield self._finding(
                 package,
                 facts,
-                Relation.SYMBOL,
+                ConflictRelation.SYMBOL,
                 other,
                 name,
                 text,
@@ -176,7 +182,7 @@ class _Linker:
 
     def _is_absent(self, package: str, symbol: str) -> bool:
         name = symbol.partition("@")[0]
-        if self._known.is_driver_symbol(name) or self._map.defines(package, name):
+        if self._known.is_driver_symbol(name) or self._map.defines_symbol(package, name):
             return False
         if self._complete:
             return True
@@ -192,8 +198,8 @@ class _Linker:
         return owner if owner and self._package_set.version(owner) is not None else ""
 
     def _hint(self, package: str, name: str, other: str) -> str:
-        for spelt, what in counterparts(name):
-            if self._map.defines(package, spelt):
+        for spelt, what in other_abi_names(name):
+            if self._map.defines_symbol(package, spelt):
                 whose = f"{other} {self._package_set.version(other)}" if other else "the image"
                 return f": {whose} defines it {what} ({spelt})"
         return ""
@@ -203,7 +209,9 @@ class _Linker:
     def _versions(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
         for library, versions in facts.required_versions.items():
             lacking = [
-                version for version in versions if self._lacks(package, facts, library, version)
+                version
+                for version in versions
+                if self._lacks_symbol_version(package, facts, library, version)
             ]
             if not lacking:
                 continue
@@ -221,26 +229,30 @@ class _Linker:
                 else f"choose a base with a newer {library}, or an older {package}"
             )
             subject = f"{library}:{newest}"
-            yield self._finding(package, facts, Relation.ABI, other, subject, text, remedy)
+            yield self._finding(package, facts, ConflictRelation.ABI, other, subject, text, remedy)
 
-    def _lacks(self, package: str, facts: ElfFacts, library: str, version: str) -> bool:
+    def _lacks_symbol_version(
+        self, package: str, facts: ElfFacts, library: str, version: str
+    ) -> bool:
         providers = [provider for _, provider in self._map.providers(package, facts, library)]
-        base_library = self._map.in_base(library)
+        base_library = self._map.base_library(library)
         candidates = providers or ([base_library] if base_library is not None else [])
         return lacks_version(candidates, version, self._package_set.glibc)
 
     # -- numpy
 
-    def _numpy(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
+    def _numpy_findings(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
         version = self._package_set.version("numpy")
-        if facts.numpy != 1 or version is None or package == "numpy" or _major(version) < 2:
+        if facts.numpy != 1 or version is None or package == "numpy" or _major_version(version) < 2:
             return
         text = (
             f"{facts.file} was compiled against numpy 1 and fails with numpy {version}:"
             " it imports numpy.core._multiarray_umath instead of numpy._core"
         )
         remedy = f"choose a release of {package} compiled against numpy 2, or numpy<2"
-        finding = self._finding(package, facts, Relation.ABI, "numpy", "numpy<2", text, remedy)
+        finding = self._finding(
+            package, facts, ConflictRelation.ABI, "numpy", "numpy<2", text, remedy
+        )
         if package in self._for_numpy_1:
             finding = msgspec.structs.replace(finding, severity=Severity.ERROR)
         yield finding
@@ -249,7 +261,7 @@ class _Linker:
         self,
         package: str,
         facts: ElfFacts,
-        relation: Relation,
+        relation: ConflictRelation,
         other: str,
         subject: str,
         text: str,
@@ -258,9 +270,9 @@ class _Linker:
     ) -> Finding:
         version = self._package_set.version(package) or ""
         severity = Severity.NOTE
-        if self._loading.on_main_path(package, facts):
+        if self._loading.is_on_main_path(package, facts):
             severity = Severity.ERROR
-        elif relation is Relation.SYMBOL and other:
+        elif relation is ConflictRelation.SYMBOL and other:
             # Built for another version of `other`: it works without this code, and more slowly.
             severity = Severity.WARNING
         return finding_at(
@@ -293,15 +305,15 @@ def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> b
     )
 
 
-def add_to_base(library: str) -> str:
+def base_library_remedy(library: str) -> str:
     """The remedy for a library that the base lacks, with its Debian package if known."""
-    package = releases.table().system_libraries.get(library)
+    package = releases.load_name_table().system_libraries.get(library)
     if package is None:
         return f"add {library} to the base"
     return f"add the Debian package {package}, which has {library}, to the base"
 
 
-def _for_numpy_1(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
+def _numpy_1_packages(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
     """Packages whose numpy extension modules were all compiled against numpy 1.
 
     With at least MANY such modules a package cannot work without them, however they are
@@ -313,7 +325,7 @@ def _for_numpy_1(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
     return frozenset(
         name
         for name, module_counts in counts.items()
-        if module_counts[1] >= MANY and not module_counts[2]
+        if module_counts[1] >= MANY_SYMBOLS and not module_counts[2]
     )
 
 
@@ -321,9 +333,12 @@ def _choose_matching(package: str, other: str) -> str:
     return f"choose versions of {package} and {other} built for each other"
 
 
-def _requires(package_set: PackageSet) -> dict[str, frozenset[str]]:
+def _transitive_requirements(package_set: PackageSet) -> dict[str, frozenset[str]]:
     """Package → all packages that it requires, directly or indirectly; markers are ignored."""
-    direct = {package: required(package_set.metadata(package)) for package in package_set.packages}
+    direct = {
+        package: required_packages(package_set.metadata(package))
+        for package in package_set.packages
+    }
     requirements = {}
     for package, names in direct.items():
         seen: set[str] = set()
@@ -337,7 +352,7 @@ def _requires(package_set: PackageSet) -> dict[str, frozenset[str]]:
     return requirements
 
 
-def _major(version: str) -> int:
+def _major_version(version: str) -> int:
     try:
         return Version(version).major
     except InvalidVersion:
@@ -348,7 +363,7 @@ def _order(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
-class Loading:
+class LoadedFiles:
     """The files on the main path of a package set; packages are followed on demand."""
 
     def __init__(self, code: ModuleSource, placed: LibraryMap, libraries: Libraries) -> None:
@@ -358,7 +373,7 @@ class Loading:
         self._imported: dict[str, frozenset[str]] = {}
         self._users: dict[tuple[str, str], list[tuple[str, ElfFacts]]] | None = None
 
-    def on_main_path(self, package: str, facts: ElfFacts) -> bool:
+    def is_on_main_path(self, package: str, facts: ElfFacts) -> bool:
         """Whether using `package` loads the file."""
         seen: set[tuple[str, str]] = set()
         todo = [(package, facts)]
@@ -367,15 +382,15 @@ class Loading:
             if (owner, current.file) in seen:
                 continue
             seen.add((owner, current.file))
-            if self._starts(owner, current):
+            if self._is_loaded_at_import(owner, current):
                 return True
-            todo += self._used_by(owner, current)
+            todo += self._linking_files(owner, current)
         return False
 
-    def _starts(self, package: str, facts: ElfFacts) -> bool:
+    def _is_loaded_at_import(self, package: str, facts: ElfFacts) -> bool:
         return self._known.is_loaded(facts.file) or facts.file in self._extensions(package)
 
-    def _used_by(self, package: str, facts: ElfFacts) -> list[tuple[str, ElfFacts]]:
+    def _linking_files(self, package: str, facts: ElfFacts) -> list[tuple[str, ElfFacts]]:
         if self._users is None:
             self._users = {}
             for owner, user in self._placed.files:
@@ -387,10 +402,10 @@ class Loading:
     def _extensions(self, package: str) -> frozenset[str]:
         """The files of extension modules that importing `package` loads."""
         if package not in self._imported:
-            self._imported[package] = frozenset(self._follow(package))
+            self._imported[package] = frozenset(self._loaded_modules(package))
         return self._imported[package]
 
-    def _follow(self, package: str) -> Iterable[str]:
+    def _loaded_modules(self, package: str) -> Iterable[str]:
         modules = self._code.modules_of(package)
         todo = [name for name in modules if "." not in name and not name.startswith("_")]
         # The package's own extension module, which it may load by other means: cv2/cv2.abi3.so.
@@ -413,13 +428,13 @@ class Loading:
         facts = self._code.module(name)
         if isinstance(facts, ModuleFacts):
             for statement in facts.imports:
-                if not statement.scope and not hidden(statement.guards):
+                if not statement.scope and not is_hidden(statement.guards):
                     yield from _targets(statement)
 
 
-def hidden(guards: Iterable[Guard]) -> bool:
+def is_hidden(guards: Iterable[Guard]) -> bool:
     """Whether a statement may not run, or its exceptions are caught."""
-    return any(guard.kind in HIDING for guard in guards)
+    return any(guard.kind in HIDING_GUARDS for guard in guards)
 
 
 def _targets(statement: Import) -> Iterable[str]:

@@ -14,25 +14,27 @@ from imgbuild.audit.binaries.libraries import Libraries
 from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.packages.library_map import LibraryMap, is_private
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 
 CHECK = "elf"
 TOOLKIT = "nvidia-"
 
 
-def check(package_set: PackageSet, libraries: LibraryMap, known: Libraries) -> Iterator[Finding]:
+def check_loaded_libraries(
+    package_set: PackageSet, libraries: LibraryMap, known: Libraries
+) -> Iterator[Finding]:
     """Warnings, not errors, for all packages: the code that loads a library may be optional."""
     for package, facts in libraries.files:
         names = package_set.loaded(package).get(facts.file, ()) if facts.undefined else ()
         for name in names:
             if not name.endswith(".so") or any(other.startswith(f"{name}.") for other in names):
                 continue
-            near = libraries.relatives(name)
+            near = libraries.similar_libraries(name)
             if (
                 near
                 and not any(_is_same(package, owner) for owner, _ in near)
                 and not is_private(facts.file)
-                and libraries.in_base(name) is None
+                and libraries.base_library(name) is None
                 and not known.is_driver(f"{name}.1")
                 and not libraries.providers(package, facts, name)
             ):
@@ -57,7 +59,7 @@ def _finding(
         Severity.WARNING,
         f"{package} {version}: {file} loads {name}, which is not in a folder of the dynamic linker;"
         f" {owner} {other_version} has {there}",
-        relation=Relation.LIBRARY,
+        relation=ConflictRelation.LIBRARY,
         remedy=f"if this part of {package} is used, add a link /usr/lib/{name} to {near}",
         subject=name,
         other=owner,

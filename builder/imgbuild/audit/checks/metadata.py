@@ -20,11 +20,11 @@ from packaging.version import Version
 from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import module_name
-from imgbuild.matrix.constraints import Constraint, violations
-from imgbuild.report import Finding, Relation, Severity
-from imgbuild.system.syntax import applies, valid_requirement, within
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.matrix.constraints import Constraint, violated_constraints
+from imgbuild.report import ConflictRelation, Finding, Severity
+from imgbuild.system.syntax import is_within, marker_applies, valid_requirement
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 CHECK = "metadata"
 NO_EXTRAS: Mapping[str, Collection[str]] = {}
@@ -46,7 +46,7 @@ class Need(msgspec.Struct, frozen=True):
     requested: bool = False
 
 
-def check(
+def check_metadata(
     package_set: PackageSet,
     constraints: Sequence[Constraint] = (),
     extras: Mapping[str, Collection[str]] = NO_EXTRAS,
@@ -57,7 +57,7 @@ def check(
     installed.
     """
     tags = package_set.tags
-    applied = needs(package_set, extras)
+    applied = applicable_needs(package_set, extras)
     findings: list[Finding] = []
     for need in applied:
         findings += _need_findings(package_set, need)
@@ -70,16 +70,16 @@ def check(
     versions = {package: package_set.version(package) or "" for package in package_set.packages}
     findings += [
         _constraint_finding(package_set, constraint)
-        for constraint in violations(constraints, versions)
+        for constraint in violated_constraints(constraints, versions)
     ]
     return findings
 
 
-def needs(
+def applicable_needs(
     package_set: PackageSet, requested_extras: Mapping[str, Collection[str]] = NO_EXTRAS
 ) -> list[Need]:
     """Every applicable requirement, with the extras requested by the user and other packages."""
-    markers = package_set.tags.markers
+    markers = package_set.tags.environment_markers
     extras = {package: {"", *requested_extras.get(package, ())} for package in package_set.packages}
     requested = {package: set(each) for package, each in requested_extras.items()}
     counted: dict[tuple[str, str], Need] = {}
@@ -90,10 +90,10 @@ def needs(
             # A line holds without an extra, else by one that the user requests, else by another.
             first = requested.get(package, set())
             order = ["", *sorted(first), *sorted(extras[package] - first - {""})]
-            for need in _needs_of(package_set, package, order, markers):
+            for need in _package_needs(package_set, package, order, markers):
                 counted[package, need.line] = need
-                other = normalize(need.requirement.name)
-                more = {normalize(extra) for extra in need.requirement.extras}
+                other = normalize_package(need.requirement.name)
+                more = {normalize_package(extra) for extra in need.requirement.extras}
                 if other in extras and not more <= extras[other]:
                     extras[other] |= more
                     grown = True
@@ -106,7 +106,7 @@ def needs(
     ]
 
 
-def _needs_of(
+def _package_needs(
     package_set: PackageSet, package: str, extras: Iterable[str], markers: dict[str, str]
 ) -> Iterator[Need]:
     metadata = package_set.metadata(package)
@@ -118,13 +118,13 @@ def _needs_of(
         if requirement is None:
             continue  # uv reads these, or has refused the wheel
         for extra in extras:
-            if applies(requirement.marker, markers, [extra]):
+            if marker_applies(requirement.marker, markers, [extra]):
                 yield Need(package, requirement, line, extra, number)
                 break
 
 
 def _need_findings(package_set: PackageSet, need: Need) -> Iterator[Finding]:
-    other = normalize(need.requirement.name)
+    other = normalize_package(need.requirement.name)
     version = package_set.version(other)
     if version is None:
         if need.requested or not package_set.partial:
@@ -138,7 +138,7 @@ def _need_findings(package_set: PackageSet, need: Need) -> Iterator[Finding]:
                 spec=str(need.requirement.specifier),
                 line=need.number,
             )
-    elif not need.requirement.url and not within(version, need.requirement.specifier):
+    elif not need.requirement.url and not is_within(version, need.requirement.specifier):
         yield _finding(
             package_set,
             need.package,
@@ -159,7 +159,7 @@ def _unknown_extras(
     metadata = package_set.metadata(package)
     if metadata is None:
         return
-    provided = {normalize(extra) for extra in metadata.extras}
+    provided = {normalize_package(extra) for extra in metadata.extras}
     for extra in sorted(set(requested) - provided):
         finding = _finding(
             package_set,
@@ -180,12 +180,12 @@ def _extra_ranges(
     supports.
     """
     ranges: dict[str, list[Need]] = {}
-    for need in _optional(package_set, package):
+    for need in _optional_needs(package_set, package):
         if need.line not in applied and package_set.version(need.requirement.name) is not None:
-            ranges.setdefault(normalize(need.requirement.name), []).append(need)
+            ranges.setdefault(normalize_package(need.requirement.name), []).append(need)
     for other, optional_needs in ranges.items():
         version = package_set.version(other) or ""
-        if not any(within(version, need.requirement.specifier) for need in optional_needs):
+        if not any(is_within(version, need.requirement.specifier) for need in optional_needs):
             need = optional_needs[0]
             finding = _finding(
                 package_set,
@@ -202,7 +202,7 @@ def _extra_ranges(
             yield msgspec.structs.replace(finding, severity=Severity.WARNING)
 
 
-def advised(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
+def advised_extras(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
     """Warnings for parts of the packages `named` with an incomplete extra: `ray.serve`.
 
     The package recommends the extra in the message of the failing import.
@@ -211,11 +211,11 @@ def advised(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
         for advice in package_set.advised_extras(package):
             if advice.modules and all(map(package_set.exists, advice.modules)):
                 continue
-            extra = {normalize(package): (advice.extra,)}
+            extra = {normalize_package(package): (advice.extra,)}
             missing = [
-                normalize(need.requirement.name)
-                for need in needs(package_set, extra)
-                if need.package == normalize(package)
+                normalize_package(need.requirement.name)
+                for need in applicable_needs(package_set, extra)
+                if need.package == normalize_package(package)
                 and need.extra == advice.extra
                 and package_set.version(need.requirement.name) is None
             ]
@@ -234,7 +234,7 @@ def advised(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
                 yield msgspec.structs.replace(finding, severity=Severity.WARNING)
 
 
-def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
+def _optional_needs(package_set: PackageSet, package: str) -> Iterator[Need]:
     """Requirements with a range, from an extra named after the required package: `trl[vllm]`.
 
     Other extras are for tools: their ranges are unrelated to the package's own code.
@@ -255,15 +255,15 @@ def bounded_extra(requirement: Requirement) -> str:
     extra = _EXTRA.search(str(requirement.marker)) if requirement.marker is not None else None
     if extra is None or not requirement.specifier:
         return ""
-    return extra[1] if normalize(requirement.name) == normalize(extra[1]) else ""
+    return extra[1] if normalize_package(requirement.name) == normalize_package(extra[1]) else ""
 
 
-def _python_findings(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
+def _python_findings(package_set: PackageSet, package: str, tags: WheelTags) -> Iterator[Finding]:
     metadata = package_set.metadata(package)
     specifier = metadata.requires_python if metadata is not None else ""
     try:
         fits = SpecifierSet(specifier).contains(
-            Version(tags.markers["python_full_version"]), prereleases=True
+            Version(tags.environment_markers["python_full_version"]), prereleases=True
         )
     except InvalidSpecifier:  # some old files have one; pip ignores it too
         return
@@ -278,9 +278,9 @@ def _python_findings(package_set: PackageSet, package: str, tags: Tags) -> Itera
         )
 
 
-def _tag_findings(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
+def _tag_findings(package_set: PackageSet, package: str, tags: WheelTags) -> Iterator[Finding]:
     name = package_set.wheels[package].wheel.file
-    if name.endswith(".whl") and not tags.fits(name):
+    if name.endswith(".whl") and not tags.is_compatible(name):
         yield _finding(
             package_set,
             package,
@@ -327,7 +327,7 @@ def _finding(
         CHECK,
         Severity.ERROR,
         f"{package} {version} {what}",
-        relation=Relation.REQUIREMENT,
+        relation=ConflictRelation.REQUIREMENT,
         other=other if package_set.version(other) is not None else "",
         other_version=package_set.version(other) or "",
         **more,

@@ -12,21 +12,21 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from imgbuild.audit.checks.findings import finding, ordered, place_of
-from imgbuild.audit.checks.imports import CHECK, fails, other_build
+from imgbuild.audit.checks.findings import create_finding, finding_place, sort_findings
+from imgbuild.audit.checks.imports import CHECK, import_fails, other_build
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.main_path.guards import IMPORT, MISSING, judge
-from imgbuild.audit.main_path.view import View
+from imgbuild.audit.main_path.guards import IMPORT, MISSING_ERRORS, judge_guards
+from imgbuild.audit.main_path.view import PackageSetView
 from imgbuild.audit.names.lookup import look_up
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.extensions import other_builds
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.audit.packages.reading import ASIDE
+from imgbuild.audit.packages.reading import EXCLUDED_FOLDERS
 from imgbuild.audit.source.facts import Import, ModuleFacts
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 
 
-def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
+def check_other_python(package_set: PackageSet, path: MainPath) -> list[Finding]:
     """The most severe finding for each module that only other Pythons can load."""
     view = path.view(package_set)
     findings: list[Finding] = []
@@ -34,19 +34,19 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
         for module, pythons in sorted(builds.items()):
             if package_set.exists(module) is False:
                 text = other_build(view, module, pythons)
-                findings += ordered(
+                findings += sort_findings(
                     finding
                     for name in _importers(package_set, package, module)
                     for finding in _module_findings(view, path, name, module, text)
                 )[:1]
-    return ordered(findings)
+    return sort_findings(findings)
 
 
 def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
     """Packages with such modules, without incompatible wheels, which another check reports."""
     for package in package_set.packages:
         wheel = package_set.wheels[package].wheel.file
-        if not wheel.endswith(".whl") or package_set.tags.fits(wheel):
+        if not wheel.endswith(".whl") or package_set.tags.is_compatible(wheel):
             builds = other_builds(package_set.files(package), package_set.modules_of(package))
             if builds:
                 yield package, builds
@@ -68,7 +68,7 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
 
 
 def _module_findings(
-    view: View, path: MainPath, name: str, missing: str, text: str
+    view: PackageSetView, path: MainPath, name: str, missing: str, text: str
 ) -> Iterator[Finding]:
     """The findings `text` for module `name` if it imports `missing`."""
     facts = view.module(name)
@@ -83,24 +83,24 @@ def _module_findings(
 
 
 def _import_finding(
-    view: View, path: MainPath, facts: ModuleFacts, line: Import, missing: str, text: str
+    view: PackageSetView, path: MainPath, facts: ModuleFacts, line: Import, missing: str, text: str
 ) -> Finding | None:
     """The finding for one import, if it runs in this package set."""
-    course = judge(view, line.guards)
-    runner = scopes(facts).runner(line.scope)
+    course = judge_guards(view, line.guards)
+    runner = module_scopes(facts).scope_runner(line.scope)
     how = path.reached(facts.module, runner)
-    place = place_of(view, facts, line.line, how.entry if how else "")
+    place = finding_place(view, facts, line.line, how.entry if how else "")
     if not course.runs or place is None:
         return None
-    caught = course.catches(*(MISSING if _is_below(line.module, missing) else IMPORT))
-    error = not caught and fails(how, course, Relation.MODULE, top=not runner)
-    if not error and not ASIDE.isdisjoint(facts.module.split(".")):
+    caught = course.catches_error(*(MISSING_ERRORS if _is_below(line.module, missing) else IMPORT))
+    error = not caught and import_fails(how, course, ConflictRelation.MODULE, top=not runner)
+    if not error and not EXCLUDED_FOLDERS.isdisjoint(facts.module.split(".")):
         return None
-    import_finding = finding(
+    import_finding = create_finding(
         view,
         CHECK,
         place,
-        relation=Relation.MODULE,
+        relation=ConflictRelation.MODULE,
         other="",
         subject=missing,
         text=text,
@@ -114,7 +114,7 @@ def _is_below(module: str, parent: str) -> bool:
     return f"{module}.".startswith(f"{parent}.")
 
 
-def _is_bound(view: View, facts: ModuleFacts, line: Import) -> bool:
+def _is_bound(view: PackageSetView, facts: ModuleFacts, line: Import) -> bool:
     """Whether `from x import _C` may find a name that x binds in another statement."""
     if facts.module == line.module:
         assigned = (

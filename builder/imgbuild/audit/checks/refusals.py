@@ -11,24 +11,24 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
-from imgbuild.audit.checks.findings import FindingPlace, place_of
-from imgbuild.audit.main_path.answers import evaluator
+from imgbuild.audit.checks.findings import FindingPlace, finding_place
+from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.main_path.evaluation import PART, Evaluation, Evaluator
-from imgbuild.audit.main_path.guards import MISSING, judge
+from imgbuild.audit.main_path.guards import MISSING_ERRORS, judge_guards
 from imgbuild.audit.main_path.imported import CertainImports, is_caught
 from imgbuild.audit.main_path.sources import ModuleTree
 from imgbuild.audit.main_path.values import UNKNOWN, CallFrame, ClassValue, FunctionValue
-from imgbuild.audit.main_path.view import View
+from imgbuild.audit.main_path.view import PackageSetView
 from imgbuild.audit.names import classes
 from imgbuild.audit.names.model import LookupResult
-from imgbuild.audit.names.scopes import MAKERS, meaning, scopes
+from imgbuild.audit.names.scopes import MAKERS, find_meaning, module_scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, Guard, ModuleFacts
-from imgbuild.audit.source.text import dotted
-from imgbuild.values import normalize
+from imgbuild.audit.source.text import dotted_name
+from imgbuild.values import normalize_package
 
-_DEEPEST = 3  # calls within calls, of those that may raise
+_MAXIMUM_DEPTH = 3  # calls within calls, of those that may raise
 _Run = Callable[[Evaluation], object]
 
 
@@ -44,7 +44,7 @@ class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
 
 
-def refusals(
+def import_refusals(
     package_set: ImportablePackages, path: MainPath, published: Collection[str] = ()
 ) -> Iterator[ImportRefusal]:
     """The refusals of modules that importing an entry point certainly imports.
@@ -53,14 +53,14 @@ def refusals(
     checked when those packages were locked.
     """
     view = path.view(package_set)
-    raising = _Raising(view)
+    raising = _RaisingDefinitions(view)
     imports = CertainImports(view, path.starts, path.packages)
     for module, entry in sorted(imports.entries.items()):
         facts = view.module(module)
         known = package_set.owner(module) in published
         if isinstance(facts, ModuleFacts) and not (known and _imports_only(facts, view, published)):
             for refusal in _module_refusals(view, facts, entry, raising):
-                if imports.passes(refusal.raised, module):
+                if imports.passes_exception(refusal.raised, module):
                     yield refusal
 
 
@@ -79,34 +79,34 @@ def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -
     """Whether the module imports `module` at its top level and fails without it."""
     for line in facts.imports:
         if not line.scope and f"{line.module}.".startswith(f"{module}."):
-            course = judge(package_set, line.guards)
-            if course.runs and not course.catches(*MISSING):
+            course = judge_guards(package_set, line.guards)
+            if course.runs and not course.catches_error(*MISSING_ERRORS):
                 return True
     return False
 
 
 def _module_refusals(
-    package_set: View, facts: ModuleFacts, entry: str, raising: _Raising
+    package_set: PackageSetView, facts: ModuleFacts, entry: str, raising: _RaisingDefinitions
 ) -> Iterator[ImportRefusal]:
-    interpreter = evaluator(package_set)
+    interpreter = package_set_evaluator(package_set)
     steps = (
-        *_raises(facts),
+        *_raising_statements(facts),
         *_calls(package_set, facts, raising),
         *_decorators(package_set, facts, raising),
     )
     seen: set[str] = set()  # places of `raise`: the first of several calls ends the import
     for line, guards, run in sorted(steps, key=lambda step: step[0]):
-        course = judge(package_set, guards)
+        course = judge_guards(package_set, guards)
         source = interpreter.source(facts.module)
         if not course.runs or not course.certain or source is None:
             continue
-        refusal = _refused(package_set, interpreter, source, run)
-        place = place_of(package_set, facts, line, entry)
+        refusal = _certain_refusal(package_set, interpreter, source, run)
+        place = finding_place(package_set, facts, line, entry)
         if refusal is None or place is None or refusal.at in seen:
             continue
-        if is_caught(refusal.raised, course.caught | source.caught_at(line)):
+        if is_caught(refusal.raised, course.caught | source.exceptions_caught_at(line)):
             continue
-        if package_set.version(normalize(refusal.cause)) or not _imports(
+        if package_set.version(normalize_package(refusal.cause)) or not _imports(
             package_set, facts, refusal.cause
         ):
             seen.add(refusal.at)
@@ -116,36 +116,44 @@ def _module_refusals(
 _Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], list[_Run]]]
 
 
-def _raises(facts: ModuleFacts) -> Iterator[_Step]:
+def _raising_statements(facts: ModuleFacts) -> Iterator[_Step]:
     """The top-level statements that contain a `raise` outside of definitions."""
     for refusal in facts.refusals:
         yield refusal.line, (), _Statement(facts.module, refusal.line)
 
 
-def _calls(package_set: View, facts: ModuleFacts, raising: _Raising) -> Iterator[_Step]:
+def _calls(
+    package_set: PackageSetView, facts: ModuleFacts, raising: _RaisingDefinitions
+) -> Iterator[_Step]:
     """The calls of callables that may raise, at the top level and in class bodies."""
-    here = scopes(facts)
-    for scope in here.run_by(""):
+    here = module_scopes(facts)
+    for scope in here.scopes_run_by(""):
         for call in here.calls.get(scope, ()):
-            lookup = classes.follow(package_set, meaning(package_set, facts, call).found)
+            lookup = classes.follow_assignment(
+                package_set, find_meaning(package_set, facts, call).found
+            )
             if raising.may_raise(lookup):
                 called: object = UNKNOWN
                 if lookup.owner is None and not lookup.ambiguous:
-                    called = evaluator(package_set).value_of(lookup)
+                    called = package_set_evaluator(package_set).value_of(lookup)
                 yield call.line, call.guards, _Call(facts.module, call.line, call.callee, called)
 
 
-def _decorators(package_set: View, facts: ModuleFacts, raising: _Raising) -> Iterator[_Step]:
+def _decorators(
+    package_set: PackageSetView, facts: ModuleFacts, raising: _RaisingDefinitions
+) -> Iterator[_Step]:
     """The decorators that may raise and are applied at import."""
-    here = scopes(facts)
+    here = module_scopes(facts)
     definitions: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
     for definition in definitions:
         outer = definition.name.rpartition(".")[0]
-        for text in definition.decorators if not here.runner(outer) else ():
+        for text in definition.decorators if not here.scope_runner(outer) else ():
             name = text.partition("(")[0]
             if not name.replace(".", "").isidentifier():
                 continue
-            lookup = classes.follow(package_set, classes.resolve(package_set, facts, name))
+            lookup = classes.follow_assignment(
+                package_set, classes.resolve_expression(package_set, facts, name)
+            )
             if raising.may_raise(lookup):
                 yield (
                     definition.line,
@@ -169,7 +177,7 @@ class _Statement(msgspec.Struct, frozen=True):
         ]
         if len(statements) != 1 or not source.has_single_values(statements[0]):
             return []
-        return [lambda run: run.block(statements, CallFrame(self.module))]
+        return [lambda run: run.run_block(statements, CallFrame(self.module))]
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -185,25 +193,25 @@ class _Call(msgspec.Struct, frozen=True):
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
         """The evaluations of the calls, or of the loops that contain them."""
-        plain = len(source.binding(self.callee.partition(".")[0])) <= 1
+        plain = len(source.binding_statements(self.callee.partition(".")[0])) <= 1
         plain = plain and isinstance(self.called, (ClassValue, FunctionValue))
         return [
-            self._run(node, whole, names, is_plain=plain)
-            for node, whole, names in source.at_import()
+            self._call_evaluation(node, whole, names, is_plain=plain)
+            for node, whole, names in source.import_time_nodes()
             if isinstance(node, ast.Call)
             and node.lineno == self.line
-            and dotted(node.func) == self.callee
+            and dotted_name(node.func) == self.callee
             and source.has_single_values(whole)
         ]
 
-    def _run(
+    def _call_evaluation(
         self, node: ast.Call, whole: ast.AST, names: frozenset[str], *, is_plain: bool
     ) -> _Run:
         def _evaluate(run: Evaluation) -> object:
             frame = CallFrame(self.module)
             frame.names.update(dict.fromkeys(names, UNKNOWN))
             if isinstance(whole, ast.stmt):
-                run.block([whole], frame)
+                run.run_block([whole], frame)
                 return None
             if whole is not node or not is_plain:
                 return run.value(whole, frame) if isinstance(whole, ast.expr) else UNKNOWN
@@ -224,12 +232,13 @@ class _Decorator(msgspec.Struct, frozen=True):
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
         """The evaluation of the decorator; none if the definition is not found."""
-        function = source.function(self.decorated, self.line)
-        node = function or source.class_(self.line)
+        function = source.find_function(self.decorated, self.line)
+        node = function or source.find_class(self.line)
         used = [
             decorator
             for decorator in (node.decorator_list if node is not None else ())
-            if dotted(decorator.func if isinstance(decorator, ast.Call) else decorator) == self.name
+            if dotted_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            == self.name
         ]
         if len(used) != 1 or not source.has_single_values(used[0]):
             return []
@@ -237,10 +246,10 @@ class _Decorator(msgspec.Struct, frozen=True):
         value: object = ClassValue(self.decorated, self.module, self.line)
         if function is not None:
             value = FunctionValue(function, frame)
-        return [lambda run: run.apply(run.value(used[0], frame), [value], {})]
+        return [lambda run: run.apply_call(run.value(used[0], frame), [value], {})]
 
 
-def _refused(
+def _certain_refusal(
     package_set: ImportablePackages,
     interpreter: Evaluator,
     source: ModuleTree,
@@ -248,7 +257,7 @@ def _refused(
 ) -> ImportRefusal | None:
     """The exception that every path through the code raises, if any."""
     for run in step(source):
-        ended = interpreter.outcomes(run, strict=True)
+        ended = interpreter.all_outcomes(run, strict=True)
         if not ended or not all(end.raised and end.certain and end.line for end in ended):
             continue
         package = package_set.owner(source.name) or ""
@@ -261,7 +270,9 @@ def _refused(
         causes = causes or sorted({package_set.owner(ended[0].module) or ""} - {package, ""})
         if not causes or not isinstance(home, ModuleFacts):
             continue
-        absent = [cause for cause in causes if package_set.version(normalize(cause)) is None]
+        absent = [
+            cause for cause in causes if package_set.version(normalize_package(cause)) is None
+        ]
         return ImportRefusal(
             place=FindingPlace("", "", "", 0),
             raised=ended[0].raised,
@@ -271,47 +282,48 @@ def _refused(
     return None
 
 
-class _Raising:
+class _RaisingDefinitions:
     """Determines which definitions of a package set may raise; caches the results."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: PackageSetView) -> None:
         self._view = view
         self._known: dict[tuple[str, int, int], bool] = {}
 
     def may_raise(self, lookup: LookupResult, depth: int = 0) -> bool:
         """Whether a definition, or a function that it calls, has a `raise` or an `assert`."""
         definition, home = lookup.definition, lookup.home
-        if home is None or not isinstance(definition, (Class, Function)) or depth > _DEEPEST:
+        if home is None or not isinstance(definition, (Class, Function)) or depth > _MAXIMUM_DEPTH:
             return False
         key = (home.module, definition.line, depth)
         if key not in self._known:
             self._known[key] = False  # of what calls itself
             self._known[key] = any(
-                function.raises or self._calls_what_raises(facts, function, depth)
-                for facts, function in self._run_by(lookup)
+                function.raises or self._calls_raising_function(facts, function, depth)
+                for facts, function in self._called_functions(lookup)
             )
         return self._known[key]
 
-    def _run_by(self, lookup: LookupResult) -> Iterator[tuple[ModuleFacts, Function]]:
+    def _called_functions(self, lookup: LookupResult) -> Iterator[tuple[ModuleFacts, Function]]:
         """The functions that a call of a definition runs."""
         definition, home = lookup.definition, lookup.home
         if isinstance(definition, Function) and home is not None:
             yield home, definition
             if lookup.owner is not None and "classmethod" in definition.decorators:
                 owner = LookupResult(state="defined", definition=lookup.owner, home=home)
-                yield from self._run_by(owner)
+                yield from self._called_functions(owner)
         elif isinstance(definition, Class):
-            for ancestor in classes.ancestors(self._view, lookup):
+            for ancestor in classes.class_ancestors(self._view, lookup):
                 if isinstance(ancestor.definition, Class) and ancestor.home is not None:
-                    table = scopes(ancestor.home).functions
+                    table = module_scopes(ancestor.home).functions
                     for name in (*MAKERS, "__call__"):
                         for function in table.get(f"{ancestor.definition.name}.{name}", ()):
                             yield ancestor.home, function
 
-    def _calls_what_raises(self, facts: ModuleFacts, function: Function, depth: int) -> bool:
+    def _calls_raising_function(self, facts: ModuleFacts, function: Function, depth: int) -> bool:
         return any(
             self.may_raise(
-                classes.follow(self._view, meaning(self._view, facts, call).found), depth + 1
+                classes.follow_assignment(self._view, find_meaning(self._view, facts, call).found),
+                depth + 1,
             )
-            for call in scopes(facts).calls.get(function.name, ())
+            for call in module_scopes(facts).calls.get(function.name, ())
         )

@@ -15,10 +15,10 @@ import msgspec
 
 from imgbuild.audit.checks.findings import SEVERITY_ORDER
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 from imgbuild.system import files, yaml_data
-from imgbuild.system.syntax import within
-from imgbuild.values import Arch, normalize
+from imgbuild.system.syntax import is_within
+from imgbuild.values import Arch, normalize_package
 
 CHECK = "rules"
 
@@ -73,28 +73,30 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[Rule, ...]:
+def load_rules() -> tuple[Rule, ...]:
     """The bundled rules; their ids are unique."""
-    return yaml_data.load(files.data("audit/rules.yaml"), tuple[Rule, ...])
+    return yaml_data.load_yaml_data(files.data("audit/rules.yaml"), tuple[Rule, ...])
 
 
-def check(
+def check_rules(
     package_set: PackageSet, rules: Sequence[Rule] | None = None, *, gpu: Sequence[str] = ()
 ) -> list[Finding]:
     """The findings of `rules` (by default the bundled ones) in this package set.
 
     `gpu` are the compute capabilities of the target, empty for other package sets.
     """
-    findings = (_judge(package_set, rule, gpu) for rule in (load() if rules is None else rules))
+    findings = (
+        _apply_rule(package_set, rule, gpu) for rule in (load_rules() if rules is None else rules)
+    )
     return [finding for finding in findings if finding is not None]
 
 
-def without_explained(findings: Sequence[Finding]) -> list[Finding]:
+def drop_explained_findings(findings: Sequence[Finding]) -> list[Finding]:
     """`findings` without those about a module that causes a finding of a rule.
 
     A finding more severe than the rule's is kept.
     """
-    modules = {rule.id: rule.lacks for rule in load() if rule.lacks}
+    modules = {rule.id: rule.lacks for rule in load_rules() if rule.lacks}
     explained = {
         (evidence.package, modules[evidence.subject]): SEVERITY_ORDER[finding.severity]
         for finding in findings
@@ -109,35 +111,35 @@ def without_explained(findings: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in findings if not _is_explained(finding)]
 
 
-def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding | None:
+def _apply_rule(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding | None:
     version, other = package_set.version(rule.package), package_set.version(rule.other)
     if version is None or (rule.arch and package_set.arch not in rule.arch):
         return None
-    if not within(package_set.python, rule.python):
+    if not is_within(package_set.python, rule.python):
         return None
     if rule.gpu and gpu and set(rule.gpu).isdisjoint(gpu):
         return None
-    if not within(version, rule.versions) or not _applies(package_set, rule, other):
+    if not is_within(version, rule.versions) or not _rule_applies(package_set, rule, other):
         return None
-    line = shown_at(package_set, rule)
+    line = evidence_line(package_set, rule)
     if not line:
         return None
-    holder = normalize(rule.shown.of or rule.package)
+    holder = normalize_package(rule.shown.of or rule.package)
     place = f"{holder} {package_set.version(holder)} {rule.shown.file}:{line}"
     unsure = rule.gpu and not gpu and rule.severity is Severity.ERROR
     return Finding(
         check=CHECK,
         severity=Severity.WARNING if unsure else rule.severity,
-        message=f"{rule.package} {version} {_circumstances(package_set, rule)}: {rule.why}",
+        message=f"{rule.package} {version} {_failure_condition(package_set, rule)}: {rule.why}",
         where=place,
         remedy=rule.cure,
         evidence=Evidence(
-            relation=Relation.RULE,
-            package=normalize(rule.package),
+            relation=ConflictRelation.RULE,
+            package=normalize_package(rule.package),
             version=version,
             file=rule.shown.file,
             line=line,
-            other=normalize(rule.other),
+            other=normalize_package(rule.other),
             other_version=other or "",
             subject=rule.id,
             spec=rule.spec,
@@ -145,7 +147,7 @@ def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding |
     )
 
 
-def _circumstances(package_set: PackageSet, rule: Rule) -> str:
+def _failure_condition(package_set: PackageSet, rule: Rule) -> str:
     """The circumstances of the failure: "with numpy 1.26.4", "on Python 3.11"."""
     circumstances = [f"without {rule.missing}"] if rule.missing else []
     circumstances += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
@@ -153,7 +155,7 @@ def _circumstances(package_set: PackageSet, rule: Rule) -> str:
     return " ".join(circumstances)
 
 
-def _applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
+def _rule_applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
     """Whether the version `other` and the modules match the rule.
 
     Packages missing from a partial package set may be installed.
@@ -164,10 +166,10 @@ def _applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
         return False
     if rule.missing:
         return not package_set.partial and package_set.version(rule.missing) is None
-    return not rule.other or (other is not None and within(other, rule.clash))
+    return not rule.other or (other is not None and is_within(other, rule.clash))
 
 
-def shown_at(package_set: PackageSet, rule: Rule) -> int:
+def evidence_line(package_set: PackageSet, rule: Rule) -> int:
     """The line of the wheel's file that matches the rule; 0 if there is none."""
     source = package_set.read(rule.shown.of or rule.package, rule.shown.file)
     pattern = re.compile(rule.shown.text.encode())

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from imgbuild.audit.checks.linking import CHECK, add_to_base, lacks_version
+from imgbuild.audit.checks.linking import CHECK, base_library_remedy, lacks_version
 from imgbuild.audit.packages.library_map import LibraryMap
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 
 PACKAGE = "cpython"  # in evidence and waivers
 
 
-def check(
+def check_standalone_python(
     package_set: PackageSet, base: Sequence[ElfFacts], interpreter: Sequence[ElfFacts]
 ) -> list[Finding]:
     """An error for each library or symbol version that is missing for files of `interpreter`.
@@ -32,24 +32,35 @@ def _findings(package_set: PackageSet, libraries: LibraryMap) -> Iterator[Findin
     old: dict[tuple[str, str], list[str]] = {}
     for _, facts in libraries.files:
         for library in facts.needed:
-            if not _found(libraries, facts, library):
+            if not _loaded_library(libraries, facts, library):
                 missing.setdefault(library, []).append(facts.file)
         for library, versions in facts.required_versions.items():
             for version in versions:
-                if lacks_version(_found(libraries, facts, library), version, package_set.glibc):
+                if lacks_version(
+                    _loaded_library(libraries, facts, library), version, package_set.glibc
+                ):
                     old.setdefault((library, version), []).append(facts.file)
     for library, users in sorted(missing.items()):
         text = f"linked to {library}, which neither its archive nor the base has"
-        yield _finding(package_set, users, Relation.LIBRARY, library, text, add_to_base(library))
+        yield _finding(
+            package_set,
+            users,
+            ConflictRelation.LIBRARY,
+            library,
+            text,
+            base_library_remedy(library),
+        )
     for (library, version), users in sorted(old.items()):
         text = f"linked to version {version} of {library}, which the base does not have"
         remedy = f"choose an archive for an older glibc, or a base with a newer {library}"
-        yield _finding(package_set, users, Relation.ABI, f"{library}:{version}", text, remedy)
+        yield _finding(
+            package_set, users, ConflictRelation.ABI, f"{library}:{version}", text, remedy
+        )
 
 
-def _found(libraries: LibraryMap, facts: ElfFacts, library: str) -> list[ElfFacts]:
+def _loaded_library(libraries: LibraryMap, facts: ElfFacts, library: str) -> list[ElfFacts]:
     """The file that the dynamic linker loads as `library` for `facts`, if any."""
-    own, of_base = libraries.by_runpath(facts, library), libraries.in_base(library)
+    own, of_base = libraries.find_by_runpath(facts, library), libraries.base_library(library)
     if own is not None:
         return [own[1]]
     return [of_base] if of_base is not None else []
@@ -58,7 +69,7 @@ def _found(libraries: LibraryMap, facts: ElfFacts, library: str) -> list[ElfFact
 def _finding(
     package_set: PackageSet,
     users: Sequence[str],
-    relation: Relation,
+    relation: ConflictRelation,
     subject: str,
     text: str,
     remedy: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from imgbuild.audit.names.lookup import Entry, index, only_typing
+from imgbuild.audit.names.lookup import Entry, is_typing_only, module_index
 from imgbuild.audit.names.model import Modules, stdlib_module
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import (
@@ -17,7 +17,9 @@ from imgbuild.audit.source.facts import (
 )
 
 
-def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tuple[str, str] | None:
+def missing_stdlib_name(
+    modules: Modules, facts: ModuleFacts, fact: Call | Attribute
+) -> tuple[str, str] | None:
     """The module and name used by a call or read that this Python does not have.
 
     None if Python has the name, if that is unknown, or if the check `imports` reports it.
@@ -48,7 +50,7 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
 
 def _origin(facts: ModuleFacts, name: str, scope: str) -> tuple[str, str] | None:
     """The module, and the name in it, that a name in a scope imports; None if it is unclear."""
-    known = index(facts).origins
+    known = module_index(facts).origins
     if (name, scope) not in known:
         origins = {
             import_target(entry) if isinstance(entry, Import) else None
@@ -60,19 +62,21 @@ def _origin(facts: ModuleFacts, name: str, scope: str) -> tuple[str, str] | None
 
 def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
     """The binding of a name used in a scope, in the innermost scope that imports it."""
-    table = index(facts)
+    table = module_index(facts)
     around = table.members.get(scope, ())
-    if any(isinstance(definition, Class) and _binds(definition, name) for definition in around):
+    if any(
+        isinstance(definition, Class) and _binds_name(definition, name) for definition in around
+    ):
         return []  # a class body sees its own names first
     while scope:
         scoped = [line for line in table.scoped.get(scope, ()) if line.bound == name]
         if scoped:
             return [*scoped]
         scope = scope.rpartition(".")[0]
-    return [entry for entry in table.top.get(name, ()) if not only_typing(entry.guards)]
+    return [entry for entry in table.top.get(name, ()) if not is_typing_only(entry.guards)]
 
 
-def _binds(owner: Class, name: str) -> bool:
+def _binds_name(owner: Class, name: str) -> bool:
     """Whether the body of a class binds a name."""
     return name in owner.methods or any(
         field.name == name and field.default for field in owner.fields

@@ -14,33 +14,33 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.audit.checks import support_files
-from imgbuild.audit.checks.findings import FindingPlace, finding_at, ordered, place_of
-from imgbuild.audit.checks.refusals import ImportRefusal, refusals
+from imgbuild.audit.checks.findings import FindingPlace, finding_at, finding_place, sort_findings
+from imgbuild.audit.checks.refusals import ImportRefusal, import_refusals
 from imgbuild.audit.main_path.closure import Level, MainPath
-from imgbuild.audit.main_path.guards import GuardState, evaluate
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.main_path.guards import GuardState, evaluate_guard
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.audit.source.comparisons import OPPOSITE
-from imgbuild.audit.source.facts import Guard, ModuleFacts, Window
-from imgbuild.report import Finding, Relation, Severity
-from imgbuild.system.syntax import within
+from imgbuild.audit.source.comparisons import OPPOSITE_OPERATORS
+from imgbuild.audit.source.facts import Guard, ModuleFacts, VersionWindow
+from imgbuild.report import ConflictRelation, Finding, Severity
+from imgbuild.system.syntax import is_within
 
 CHECK = "support"
-_COMPARED = re.compile(r"(==|!=|\^=|!\^=)@(\w+)")
+_COMPARISON = re.compile(r"(==|!=|\^=|!\^=)@(\w+)")
 _PREDICATE = re.compile(r"_?(?:has|is|have)_(\w+?)(?:_available|_installed)?")
 _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 
 
-def check(
+def check_support(
     package_set: PackageSet, path: MainPath, published: Collection[str] = ()
 ) -> list[Finding]:
     """All windows that exclude a version in this package set, and refusals of imports.
 
-    `published` packages were checked together before (see `refusals`).
+    `published` packages were checked together before (see `import_refusals`).
     """
     findings = [
         finding
-        for facts in path.facts(package_set)
+        for facts in path.module_facts(package_set)
         for window in facts.windows
         for finding in _window_findings(package_set, path, facts, window)
     ]
@@ -49,10 +49,10 @@ def check(
     }
     findings += [
         _refusal(package_set, refusal)
-        for refusal in refusals(package_set, path, published)
+        for refusal in import_refusals(package_set, path, published)
         if refusal.at not in locations
     ]
-    for declared in support_files.declared(package_set):
+    for declared in support_files.violated_declarations(package_set):
         place = FindingPlace(
             declared.package,
             package_set.version(declared.package) or "",
@@ -63,7 +63,7 @@ def check(
         findings.append(
             _finding(package_set, place, declared.other, declared.text, declared.spec, severity)
         )
-    return ordered(findings)
+    return sort_findings(findings)
 
 
 def _refusal(package_set: PackageSet, refusal: ImportRefusal) -> Finding:
@@ -80,17 +80,17 @@ def _refusal(package_set: PackageSet, refusal: ImportRefusal) -> Finding:
 
 
 def _window_findings(
-    package_set: PackageSet, path: MainPath, facts: ModuleFacts, window: Window
+    package_set: PackageSet, path: MainPath, facts: ModuleFacts, window: VersionWindow
 ) -> Iterator[Finding]:
     about = window.guards[-1]
-    other, version = package_of(package_set, about.subject)
+    other, version = subject_package(package_set, about.subject)
     if version is None:
         return
-    states = [state(package_set, guard) for guard in window.guards]
-    if GuardState.SKIPPED in states or states[-1] is not GuardState.RUNS or _caught(window):
+    states = [guard_state(package_set, guard) for guard in window.guards]
+    if GuardState.SKIPPED in states or states[-1] is not GuardState.RUNS or _is_caught(window):
         return
-    here = scopes(facts)
-    runner = here.runner(window.scope)
+    here = module_scopes(facts)
+    runner = here.scope_runner(window.scope)
     how = path.reached(facts.module, runner)
     sure = not {GuardState.UNKNOWN, GuardState.DATA} & set(states)
     sure = sure and how is not None and how.level < Level.REMOTE
@@ -98,13 +98,13 @@ def _window_findings(
         return
     if here.is_method(runner) and window.outcome == "raise":
         sure = sure and path.calls(facts.module, runner)
-    place = place_of(package_set, facts, window.line, how.entry if how else "")
+    place = finding_place(package_set, facts, window.line, how.entry if how else "")
     if place is None or place.package == other:
         return
     severity = Severity.NOTE
     if sure:
         severity = Severity.ERROR if window.outcome == "raise" else Severity.WARNING
-    spec = allowed(package_set, about)
+    spec = allowed_versions(package_set, about)
     where = f"in {window.scope}" if window.scope else "when it is imported"
     verb = f"raises {window.name}" if window.outcome == "raise" else "warns"
     text = f"{verb} {where} with {other} {version}"
@@ -114,7 +114,7 @@ def _window_findings(
     yield _finding(package_set, place, other, text, spec, severity)
 
 
-def _caught(window: Window) -> bool:
+def _is_caught(window: VersionWindow) -> bool:
     if window.outcome == "warn":
         return False
     names = {window.name, "Exception", "BaseException", ""}
@@ -129,7 +129,7 @@ def _caught(window: Window) -> bool:
     return not names.isdisjoint(caught)
 
 
-def package_of(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
+def subject_package(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
     """The package that a guard's subject names, directly or by a module, and its version."""
     version = package_set.version(subject)
     if version is not None:
@@ -138,22 +138,22 @@ def package_of(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
     return (owner or subject), (package_set.version(owner) if owner is not None else None)
 
 
-def state(package_set: PackageSet, guard: Guard) -> GuardState:
+def guard_state(package_set: PackageSet, guard: Guard) -> GuardState:
     """The state of a window's guard in `package_set`."""
     if guard.kind == "version":
-        version = package_of(package_set, guard.subject)[1]
-        compared = _COMPARED.fullmatch(guard.spec)
+        version = subject_package(package_set, guard.subject)[1]
+        compared = _COMPARISON.fullmatch(guard.spec)
         if compared is not None:
             return _comparison_state(package_set, version, compared[1], compared[2])
         if guard.spec.startswith("!") and not guard.spec.startswith("!="):
             if version is None:
                 return GuardState.UNKNOWN
-            return GuardState.SKIPPED if within(version, guard.spec[1:]) else GuardState.RUNS
-    guard_state = evaluate(package_set, guard)
+            return GuardState.SKIPPED if is_within(version, guard.spec[1:]) else GuardState.RUNS
+    guard_state = evaluate_guard(package_set, guard)
     if guard_state in (GuardState.UNKNOWN, GuardState.DATA) and not guard.spec:
         # A predicate of the module itself, about an installed package.
         predicate = _PREDICATE.fullmatch(guard.subject.split(":", 2)[-1].partition("(")[0])
-        if predicate is not None and package_of(package_set, predicate[1])[1] is not None:
+        if predicate is not None and subject_package(package_set, predicate[1])[1] is not None:
             return GuardState.RUNS
     return guard_state
 
@@ -161,7 +161,7 @@ def state(package_set: PackageSet, guard: Guard) -> GuardState:
 def _comparison_state(
     package_set: PackageSet, version: str | None, sign: str, subject: str
 ) -> GuardState:
-    other = package_of(package_set, subject)[1]
+    other = subject_package(package_set, subject)[1]
     if version is None or other is None:
         return GuardState.UNKNOWN
     if sign.endswith("^="):
@@ -171,16 +171,16 @@ def _comparison_state(
     return GuardState.RUNS if same != sign.startswith("!") else GuardState.SKIPPED
 
 
-def allowed(package_set: PackageSet, guard: Guard) -> str:
+def allowed_versions(package_set: PackageSet, guard: Guard) -> str:
     """The versions that a refusal's guard allows, as a specifier; "" if there is none."""
-    compared = _COMPARED.fullmatch(guard.spec)
+    compared = _COMPARISON.fullmatch(guard.spec)
     if compared is not None:
-        version = package_of(package_set, compared[2])[1]
+        version = subject_package(package_set, compared[2])[1]
         return f"=={version}" if version is not None and compared[1].startswith("!") else ""
     if guard.spec.startswith("!") and not guard.spec.startswith("!="):
         return str(SpecifierSet(guard.spec[1:]))
     clause = _CLAUSE.fullmatch(guard.spec)
-    return OPPOSITE[clause[1]] + clause[2] if clause is not None else ""
+    return OPPOSITE_OPERATORS[clause[1]] + clause[2] if clause is not None else ""
 
 
 def _finding(
@@ -201,7 +201,7 @@ def _finding(
         CHECK,
         severity,
         message,
-        relation=Relation.WINDOW,
+        relation=ConflictRelation.WINDOW,
         remedy=f"choose {alternative}, or another version of {place.package}",
         subject=f"{other} {version}",
         other=other,

@@ -17,21 +17,21 @@ from packaging.version import Version
 
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.system.syntax import (
+    is_within,
     parse_source,
     parse_version,
     valid_requirement,
-    within,
 )
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 CHECKER, TABLE = "dependency_versions_check.py", "dependency_versions_table.py"
 QUOTE = '"'
 PREDICATES = "utils/import_utils.py"
-OPTIONAL = ("tokenizers", "accelerate")  # checked only where `is_NAME_available()`
+OPTIONAL_PACKAGES = ("tokenizers", "accelerate")  # checked only where `is_NAME_available()`
 _PREDICATE = re.compile(
     r"^def is_(\w+)_available\(min_version(?:: *str)? *= *(\w+|\"[\d.]+\")\)", re.MULTILINE
 )
-_BUILT = re.compile(r"(?:^|[^a-z])torch(\d+\.\d+)")
+_BUILT_FOR_TORCH = re.compile(r"(?:^|[^a-z])torch(\d+\.\d+)")
 _LIBRARY = re.compile(r"(?:^|/)libbitsandbytes_cuda(\d+)\.so")
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 
@@ -48,7 +48,7 @@ class SupportDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     raises: bool = False
 
 
-def declared(package_set: PackageSet) -> Iterator[SupportDeclaration]:
+def violated_declarations(package_set: PackageSet) -> Iterator[SupportDeclaration]:
     """The declarations in files that this package set violates."""
     for package in package_set.packages:
         for file in package_set.files(package):
@@ -75,12 +75,20 @@ def _table_declarations(
         requirement = valid_requirement(str(dependencies.get(name)))
         if requirement is None or name not in dependencies:
             continue
-        other = normalize(requirement.name)
+        other = normalize_package(requirement.name)
         version = package_set.version(other)
-        if name in OPTIONAL and version is not None and not within(version, least.get(name, "")):
+        if (
+            name in OPTIONAL_PACKAGES
+            and version is not None
+            and not is_within(version, least.get(name, ""))
+        ):
             continue
-        missing = version is None and not package_set.partial and name not in (*OPTIONAL, "python")
-        if missing or (version is not None and not within(version, str(requirement.specifier))):
+        missing = (
+            version is None
+            and not package_set.partial
+            and name not in (*OPTIONAL_PACKAGES, "python")
+        )
+        if missing or (version is not None and not is_within(version, str(requirement.specifier))):
             have = f"{other} is {version}" if version else f"{other} is not installed"
             yield SupportDeclaration(
                 package=package,
@@ -152,8 +160,8 @@ def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
     metadata = package_set.metadata(package)
     for line in metadata.requires if metadata is not None else ():
         requirement = valid_requirement(line)
-        if requirement is not None and normalize(requirement.name) == "torch":
-            return within(version, str(requirement.specifier))
+        if requirement is not None and normalize_package(requirement.name) == "torch":
+            return is_within(version, str(requirement.specifier))
     return False
 
 
@@ -161,8 +169,8 @@ def _name_declarations(package_set: PackageSet, package: str) -> Iterator[Suppor
     """The torch release in a local version: `flashinfer_python-0.2.5+cu124torch2.6`."""
     version = package_set.version("torch")
     own = parse_version(package_set.version(package))
-    built = _BUILT.search(own.local or "") if own is not None else None
-    if built is None or version is None or within(version, f"=={built[1]}.*"):
+    built = _BUILT_FOR_TORCH.search(own.local or "") if own is not None else None
+    if built is None or version is None or is_within(version, f"=={built[1]}.*"):
         return
     yield SupportDeclaration(
         package=package,

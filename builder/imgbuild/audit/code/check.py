@@ -25,7 +25,7 @@ from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.cache.store import Store
-from imgbuild.system.collector import paused
+from imgbuild.system.collector import pause_collector
 
 _NOQA = re.compile(rb"#\s*noqa:\s*(.+)", re.IGNORECASE)
 _CODE = re.compile(rb"[A-Z]+\d+")
@@ -38,7 +38,7 @@ class CheckedCode(msgspec.Struct, frozen=True, kw_only=True):
     absent: tuple[str, ...]
 
 
-def check(
+def check_code(
     package_set: PackageSet,
     texts: Sequence[CodeText],
     store: Store,
@@ -53,11 +53,11 @@ def check(
     from the package set, and are checked too. With `key`, which stands for everything but `texts`,
     the findings in each Python file are cached.
     """
-    with paused():
-        return _check(package_set, texts, store, others, unread, forks, key)
+    with pause_collector():
+        return _run_all_checks(package_set, texts, store, others, unread, forks, key)
 
 
-def _check(
+def _run_all_checks(
     package_set: PackageSet,
     texts: Sequence[CodeText],
     store: Store,
@@ -72,12 +72,14 @@ def _check(
     of_forks: list[CodeFinding] = []
     for fork in forks:
         fork_facts = CodeFacts(fork.texts, store, place=f"fork of {fork.package}")
-        of_forks += python_code.check(base, packages, fork.texts, fork_facts, others, unread)
+        of_forks += python_code.check_python_code(
+            base, packages, fork.texts, fork_facts, others, unread
+        )
         base = CodeSet(base, fork.texts, fork_facts, package=fork.package, version=fork.version)
     sources = PackageSources(package_set, [*unread, *(fork.package for fork in forks)])
     findings = [
         *of_forks,
-        *python_code.check(
+        *python_code.check_python_code(
             base,
             packages,
             texts,
@@ -85,13 +87,13 @@ def _check(
             others,
             unread,
             (lambda code: FindingCache(store, key, code, facts)) if key else None,
-            package_set.copied,
+            package_set.use_in_copied_process,
         ),
-        *variables.check(sources, texts, facts.variables()),
-        *command_lines.check(sources, texts),
-        *configurations.check(sources, texts),
-        *hydra_files.check(sources, texts),
-        *launches.check(sources, texts),
+        *variables.check_variables(sources, texts, facts.variables()),
+        *command_lines.check_command_lines(sources, texts),
+        *configurations.check_configurations(sources, texts),
+        *hydra_files.check_hydra_files(sources, texts),
+        *launches.check_launches(sources, texts),
     ]
     lines = {text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))}
     shown = [each for each in findings if not _is_accepted(each, lines[each.file])]
@@ -110,14 +112,14 @@ def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
 
 def compared_packages() -> frozenset[str]:
     """The packages with which command lines and variables are compared."""
-    programs = command_lines.load()
+    programs = command_lines.load_programs()
     names = {name for program in programs for name in (program.package, *program.more)}
-    prefixes = variable_settings.load().prefixes.values()
+    prefixes = variable_settings.load_variable_table().prefixes.values()
     names |= {name for prefix in prefixes for name in prefix.packages}
     return frozenset({*names, "verl"})  # whose overrides are compared
 
 
-def imported(texts: Sequence[CodeText], store: Store) -> frozenset[str]:
+def imported_modules(texts: Sequence[CodeText], store: Store) -> frozenset[str]:
     """The top-level modules that the Python files among `texts` import."""
     summaries = CodeFacts(texts, store).summaries.values()
     return frozenset(name for each in summaries for name in each.imports)

@@ -14,7 +14,7 @@ from imgbuild.audit.code.model import CodeText
 from imgbuild.errors import InputError
 
 # Folders of tools, of environments and of results; and any whose name begins with a dot.
-_SKIPPED = frozenset(
+_SKIPPED_FOLDERS = frozenset(
     ("__pycache__", "node_modules", "build", "dist", "venv", "env", "site-packages", "wandb")
 )
 _KINDS = {
@@ -28,7 +28,7 @@ _KINDS = {
     ".yml": "yaml",
     ".json": "json",
 }
-LARGEST = 4 << 20  # bytes of a file that is read; larger ones are data
+LARGEST_FILE = 4 << 20  # bytes of a file that is read; larger ones are data
 LARGEST_JSON = 64 << 10
 _SHELL = re.compile(rb"#!.*\b(?:ba|z|da|k)?sh\b")
 _PYTHON = re.compile(rb"#!.*\bpython")
@@ -55,7 +55,7 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
                 continue
             resolved = file.resolve()
             if resolved not in texts:
-                text = _read(file, named=path.is_file())
+                text = _read_code_file(file, named=path.is_file())
                 if text is not None:
                     texts[resolved] = text
     return tuple(texts.values())
@@ -67,7 +67,7 @@ def files_below(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(
             name
             for name in folders
-            if name not in _SKIPPED
+            if name not in _SKIPPED_FOLDERS
             and not name.startswith(".")
             and not name.endswith(".egg-info")
             and not Path(current, name, "pyvenv.cfg").exists()
@@ -87,10 +87,10 @@ def _kind(path: Path, start: bytes) -> str:
     return "python" if _PYTHON.match(start) else ""
 
 
-def _read(path: Path, *, named: bool) -> CodeText | None:
+def _read_code_file(path: Path, *, named: bool) -> CodeText | None:
     """The text of a file; None if it is not code. InputError for a path that the user passed."""
     try:
-        largest = LARGEST_JSON if path.suffix == ".json" else LARGEST
+        largest = LARGEST_JSON if path.suffix == ".json" else LARGEST_FILE
         if path.stat().st_size > largest:
             if named:
                 message = f"{path}: larger than {largest >> 10} KiB, the limit for a code file"
@@ -113,7 +113,7 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
     cells: tuple[int, ...] = ()
     commands = b""
     if path.suffix == ".ipynb":
-        source, commands, cells = notebooks.module_of(source)
+        source, commands, cells = notebooks.notebook_module(source)
     if kind != "python":
         return CodeText(file=str(path), kind=kind, source=source)
     root, module = _module(path)

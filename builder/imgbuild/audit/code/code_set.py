@@ -10,17 +10,17 @@ import msgspec
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.wheel_sources import WheelSources
 from imgbuild.audit.main_path.closure import Level, MainPath, Place, Reached
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Attribute, Call, Guard, Import, ModuleFacts, Opaque
+from imgbuild.audit.source.facts import Attribute, Call, Guard, Import, ModuleFacts, OpaqueModule
 
 T = TypeVar("T", Import, Call, Attribute)
 CODE = "(code)"  # the name of the user's code as a package: no package can have it
-_OF_DATA = "data"
-_HOW = Reached(Level.CERTAIN, "", user=True)
+_DATA_SUBJECT = "data"
+_CERTAINLY_REACHED = Reached(Level.CERTAIN, "", user=True)
 
 
-def roots_of(package: str) -> frozenset[str]:
+def possible_roots(package: str) -> frozenset[str]:
     """The possible names of the modules of a package that was not read."""
     return frozenset((package.replace("-", "_"), package.partition("-")[0]))
 
@@ -51,7 +51,7 @@ class CodeSet:
         self._base = base
         self._package = package
         self._version = version
-        self._unread = frozenset(root for name in unread for root in roots_of(name))
+        self._unread = frozenset(root for name in unread for root in possible_roots(name))
         self.python = base.python
         self.arch = base.arch
         self.partial = base.partial
@@ -61,36 +61,36 @@ class CodeSet:
         self._sizes: dict[str, int] = {}
         self._by_file = {text.file: text for text in files}
         self._facts = facts
-        self._modules: dict[str, ModuleFacts | Opaque | None] = {}  # None: not needed yet
+        self._modules: dict[str, ModuleFacts | OpaqueModule | None] = {}  # None: not needed yet
         for text in files:
             if text.file in facts:
-                self._add(text)
+                self._add_file(text)
 
-    def _add(self, text: CodeText) -> None:
+    def _add_file(self, text: CodeText) -> None:
         root = text.module.partition(".")[0]
         hidden = "." not in text.module and not text.package and self._base.exists(root)
         name = text.module
         if hidden or name in self._modules or not name:
             if not hidden and name:
                 if name in self._texts:  # the first file of this name is read, too
-                    self._put(f"{name}#0", self._texts.pop(name))
+                    self._put_module(f"{name}#0", self._texts.pop(name))
                     del self._files[name]
-                self._modules[name] = Opaque(name, "unknown")
+                self._modules[name] = OpaqueModule(name, "unknown")
             name = f"{name}#{len(self._texts) + 1}"
-        self._put(name, text)
+        self._put_module(name, text)
 
-    def _put(self, name: str, text: CodeText) -> None:
+    def _put_module(self, name: str, text: CodeText) -> None:
         self._texts[name] = text
         self._files[name] = text.file
         self._sizes[text.file] = len(text.source)
         self._modules[name] = None
 
-    def _of_user(self, name: str) -> ModuleFacts | Opaque:
+    def _user_module(self, name: str) -> ModuleFacts | OpaqueModule:
         """The facts of a module of the user."""
         module = self._modules[name]
         if module is None:
             facts = self._facts[self._files[name]]
-            module = _without_data(msgspec.structs.replace(facts, module=name))
+            module = _without_data_conditions(msgspec.structs.replace(facts, module=name))
             self._modules[name] = module
         return module
 
@@ -99,7 +99,7 @@ class CodeSet:
         return frozenset(self._modules)
 
     @property
-    def code(self) -> Mapping[str, CodeText]:
+    def code_by_module(self) -> Mapping[str, CodeText]:
         """Module → file of the user's code."""
         return self._texts
 
@@ -111,19 +111,24 @@ class CodeSet:
         """The user's code, or some of its modules, as code that runs."""
         places: dict[Place, Reached] = {}
         for name in self._texts if modules is None else modules:
-            facts = self._of_user(name)
+            facts = self._user_module(name)
             if isinstance(facts, ModuleFacts):
-                here = scopes(facts)
-                places.update({(name, here.runner(use.scope)): _HOW for use in _uses(facts)})
-                places[(name, "")] = _HOW
+                here = module_scopes(facts)
+                places.update(
+                    {
+                        (name, here.scope_runner(use.scope)): _CERTAINLY_REACHED
+                        for use in _uses(facts)
+                    }
+                )
+                places[(name, "")] = _CERTAINLY_REACHED
         return MainPath(places)
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         """The facts of a module of the user or of a package, in that order."""
         if name in self._modules:
-            return self._of_user(name)
+            return self._user_module(name)
         if name.partition(".")[0] in self._unread:
-            return Opaque(name, "unknown")
+            return OpaqueModule(name, "unknown")
         return self._base.module(name)
 
     def exists(self, module: str) -> bool | None:
@@ -186,21 +191,23 @@ def _uses(facts: ModuleFacts) -> tuple[Import | Call | Attribute, ...]:
     return (*facts.imports, *facts.calls, *facts.attributes)
 
 
-def _without_data(facts: ModuleFacts) -> ModuleFacts:
+def _without_data_conditions(facts: ModuleFacts) -> ModuleFacts:
     """`facts` without conditions on data: at the top level of a user's program they may be true."""
 
-    def _kept(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-        return tuple(guard for guard in guards if guard.kind != _OF_DATA)
+    def _retained_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        return tuple(guard for guard in guards if guard.kind != _DATA_SUBJECT)
 
-    def _each(uses: tuple[T, ...]) -> tuple[T, ...]:
+    def _convert_uses(uses: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(
-            msgspec.structs.replace(fact, guards=_kept(fact.guards)) if fact.guards else fact
+            msgspec.structs.replace(fact, guards=_retained_guards(fact.guards))
+            if fact.guards
+            else fact
             for fact in uses
         )
 
     return msgspec.structs.replace(
         facts,
-        imports=_each(facts.imports),
-        calls=_each(facts.calls),
-        attributes=_each(facts.attributes),
+        imports=_convert_uses(facts.imports),
+        calls=_convert_uses(facts.calls),
+        attributes=_convert_uses(facts.attributes),
     )

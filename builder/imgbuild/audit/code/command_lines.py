@@ -11,14 +11,14 @@ from functools import lru_cache
 import msgspec
 
 from imgbuild.audit.code import overrides
-from imgbuild.audit.code.commands import commands_of, names_in
+from imgbuild.audit.code.commands import find_commands, names_pattern
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.names import releases
-from imgbuild.audit.source.text import dotted, string, string_list
-from imgbuild.audit.source.tree import walk
-from imgbuild.matrix.notes import nearest
+from imgbuild.audit.source.text import dotted_name, string_list, string_value
+from imgbuild.audit.source.tree import walk_tree
+from imgbuild.matrix.notes import nearest_choice
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import valid_source
@@ -26,7 +26,7 @@ from imgbuild.system.syntax import valid_source
 FLAG, SUBCOMMAND, CHOICE, MODULE, ABSENT = "IMG301", "IMG302", "IMG303", "IMG304", "IMG305"
 _ARGUMENTS = r"(?:Args|Arguments|Config|Params)$"
 _ALIKE, _SAME = 0.75, 0.85  # similarity of options; _SAME of one that another release had
-_COMPUTED = ()  # choices of an option with `**keywords`
+_COMPUTED_CHOICES = ()  # choices of an option with `**keywords`
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNMENT = re.compile(r"\w+=")
 # Programs that run their remaining arguments as a command, or pass them to a container.
@@ -69,18 +69,22 @@ Problem = tuple[Word, str, str, str, Severity]  # word, code, message, instead
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[PackageProgram, ...]:
+def load_programs() -> tuple[PackageProgram, ...]:
     """The bundled table of programs."""
-    return yaml_data.load(files.data("audit/code_commands.yaml"), tuple[PackageProgram, ...])
+    return yaml_data.load_yaml_data(
+        files.data("audit/code_commands.yaml"), tuple[PackageProgram, ...]
+    )
 
 
-def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
+def check_command_lines(
+    sources: PackageSources, texts: Sequence[CodeText]
+) -> Iterator[CodeFinding]:
     """Options, subcommands and values in commands that programs do not accept."""
     lines = _CommandLines(sources, texts)
-    names = names_in([*_by_name(), "verl"])
+    names = names_pattern([*_programs_by_name(), "verl"])
     for text in texts:
-        for command in commands_of(text, names):
-            for word, code, message, instead, severity in lines.problems(command):
+        for command in find_commands(text, names):
+            for word, code, message, instead, severity in lines.find_problems(command):
                 yield text.finding(
                     word.line,
                     word.column,
@@ -100,7 +104,7 @@ class _CommandLines:
         self._set = sources.package_set
         self._parsers: dict[tuple[str, ...], Parser | None] = {}
 
-    def problems(self, command: Command) -> Iterator[Problem]:
+    def find_problems(self, command: Command) -> Iterator[Problem]:
         """The findings for the words of a command."""
         start = next(
             (at for at, word in enumerate(command) if not _ASSIGNMENT.match(word.text)),
@@ -110,7 +114,7 @@ class _CommandLines:
         for at in range(start, len(command)):
             word = command[at]
             program = _program(word.text.rpartition("/")[2]) if word.literal else None
-            if program is not None and at == start and self._sources.lacks(program.package):
+            if program is not None and at == start and self._sources.lacks_package(program.package):
                 message = f"runs {word.text} of {program.package}, which is not in the package set"
                 yield word, ABSENT, message, "", Severity.WARNING
                 return
@@ -118,10 +122,10 @@ class _CommandLines:
             if program is not None and (
                 at == start or self._is_start(program, behind, command[at + 1 :])
             ):
-                yield from self._of_program(program, command[at + 1 :])
+                yield from self._program_problems(program, command[at + 1 :])
                 return
             if _PYTHON.fullmatch(word.text):
-                yield from self._of_python(command[at + 1 :])
+                yield from self._python_problems(command[at + 1 :])
                 return
             if not wrapped:
                 return
@@ -136,10 +140,10 @@ class _CommandLines:
         if words[0].text in parser.words:
             return True
         commands = (each for each in parser.words if len(each) > 1)
-        likely = nearest(words[0].text, commands) or _has_flags(parser, words[1:])
+        likely = nearest_choice(words[0].text, commands) or _has_flags(parser, words[1:])
         return bool(likely) and _is_first(before)
 
-    def _of_python(self, words: Command) -> Iterator[Problem]:
+    def _python_problems(self, words: Command) -> Iterator[Problem]:
         """The finding for `python -m MODULE …`; flags of Python precede it."""
         for at, word in enumerate(words[:-1]):
             if word.text == "-m":
@@ -155,26 +159,26 @@ class _CommandLines:
         if package is not None and self._set.exists(module.text) is False:
             version = f"{package} {self._set.version(package)}"
             message = f"runs {module.text}, which {version} does not have"
-            instead = nearest(module.text, self._set.modules_of(package)) or ""
+            instead = nearest_choice(module.text, self._set.modules_of(package)) or ""
             yield module, MODULE, message, instead, Severity.ERROR
             return
-        for program in load():
-            if package is None and self._sources.lacks(program.package):
+        for program in load_programs():
+            if package is None and self._sources.lacks_package(program.package):
                 if module.text.partition(".")[0] == program.package:
                     message = f"runs {module.text}, and {program.package} is not in the package set"
                     yield module, ABSENT, message, "", Severity.WARNING
                     return
             elif module.text in program.modules:
-                yield from self._of_program(program, words)
+                yield from self._program_problems(program, words)
                 return
         if package is not None:
-            for word, code, message, instead in overrides.check(
+            for word, code, message, instead in overrides.check_overrides(
                 self._sources, package, module.text, words, self._texts
             ):
                 severity = Severity.WARNING if code == overrides.TYPE else Severity.ERROR
                 yield word, code, message, instead, severity
 
-    def _of_program(self, program: PackageProgram, words: Command) -> Iterator[Problem]:
+    def _program_problems(self, program: PackageProgram, words: Command) -> Iterator[Problem]:
         parser = self._parser(program)
         if parser is None or not parser.flags:
             return
@@ -186,7 +190,8 @@ class _CommandLines:
             if re.fullmatch(r"[a-z][\w-]*", first.text) and first.text not in parser.words:
                 message = f"{version} has no command `{program.names[0]} {first.text}`"
                 instead = (
-                    nearest(first.text, (each for each in parser.words if len(each) > 1)) or ""
+                    nearest_choice(first.text, (each for each in parser.words if len(each) > 1))
+                    or ""
                 )
                 yield first, SUBCOMMAND, message, instead, Severity.ERROR
                 return
@@ -200,7 +205,7 @@ class _CommandLines:
             if program.script and (word.text.endswith(".py") or not word.literal):
                 return
             after = words[at + 1] if at + 1 < len(words) else None
-            yield from _of_flag(parser, program, version, word, after)
+            yield from _flag_problems(parser, program, version, word, after)
 
     def _parser(self, program: PackageProgram) -> Parser | None:
         """The parsers of a program; None if its package is not installed or not available."""
@@ -211,17 +216,17 @@ class _CommandLines:
                 named = self._sources.files(program.package, program.subcommands)
                 for package, patterns in program.more.items():
                     contents.update(self._sources.files(package, patterns))
-                self._parsers[program.files] = _read(contents, named, program.classes)
+                self._parsers[program.files] = _read_parser(contents, named, program.classes)
         return self._parsers[program.files]
 
 
 @lru_cache(maxsize=1)
-def _by_name() -> Mapping[str, PackageProgram]:
-    return {name: program for program in load() for name in program.names}
+def _programs_by_name() -> Mapping[str, PackageProgram]:
+    return {name: program for program in load_programs() for name in program.names}
 
 
 def _program(name: str) -> PackageProgram | None:
-    return _by_name().get(name)
+    return _programs_by_name().get(name)
 
 
 def _is_first(before: Command) -> bool:
@@ -243,29 +248,29 @@ def _is_first(before: Command) -> bool:
 def _has_flags(parser: Parser, words: Command) -> bool:
     """Whether options follow, all of which the program has."""
     flags = [word.text.partition("=")[0] for word in words if word.text.startswith("--")]
-    return bool(flags) and all(_plain(flag) in parser.flags for flag in flags)
+    return bool(flags) and all(_normalize_flag(flag) in parser.flags for flag in flags)
 
 
-def _plain(flag: str) -> str:
+def _normalize_flag(flag: str) -> str:
     """A flag normalized for comparison: dashes and underscores are the same."""
     return flag.lstrip("-").replace("_", "-")
 
 
-def _of_flag(
+def _flag_problems(
     parser: Parser, program: PackageProgram, version: str, word: Word, after: Word | None
 ) -> Iterator[Problem]:
     flag, equals, value = word.text.partition("=")
     if not _FLAG.fullmatch(flag) or not flag.startswith("--") or not (word.literal or equals):
         return
-    name = _plain(flag).partition(".")[0]
+    name = _normalize_flag(flag).partition(".")[0]
     if name not in parser.flags:
         bare = name.removeprefix("no-")
         begins = not program.exact and any(each.startswith(name) for each in parser.flags)
         if begins or bare in parser.flags:
             return  # argparse takes a beginning that is unique, and --no-… for a switch
-        known = releases.argument(program.arguments, name.replace("-", "_"))
+        known = releases.argument_existence(program.arguments, name.replace("-", "_"))
         when = known.change(version.partition(" ")[2]) if known is not None else ""
-        near = nearest(name, parser.flags) or ""
+        near = nearest_choice(name, parser.flags) or ""
         if SequenceMatcher(None, name, near).ratio() < (_SAME if when else _ALIKE):
             near = ""
         instead = f"--{near.replace('-', '_') if '_' in flag else near}" if near else ""
@@ -281,7 +286,7 @@ def _of_flag(
         yield place, CHOICE, message, f"one of {', '.join(listed)}", Severity.ERROR
 
 
-def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: str) -> Parser:
+def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: str) -> Parser:
     """The flags in some files and the fields of their `classes`, and all strings of others."""
     flags: set[str] = {"help", "version", "config"}
     choices: dict[str, set[tuple[str, ...] | None]] = {}
@@ -290,26 +295,26 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: st
     trees = {path: valid_source(source) for path, source in {**named, **contents}.items()}
     literals = dict(_literals(tree for tree in trees.values() if tree is not None))
     for path, tree in trees.items():
-        for node in walk(tree) if tree is not None else ():
-            text = string(node) if isinstance(node, ast.expr) else None
+        for node in walk_tree(tree) if tree is not None else ():
+            text = string_value(node) if isinstance(node, ast.expr) else None
             if text is not None and path in named:
                 words.add(text)
             if path in named and isinstance(node, ast.FunctionDef) and _is_command(node):
                 words.update((node.name, node.name.replace("_", "-")))
             if text is not None and _FLAG.fullmatch(text):
-                flags.add(_plain(text))
+                flags.add(_normalize_flag(text))
             elif isinstance(node, ast.ClassDef) and re.search(classes, node.name):
                 for item in node.body:
                     if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                        flags.add(_plain(item.target.id))
-                        listed = _listed(item.annotation, literals)
+                        flags.add(_normalize_flag(item.target.id))
+                        listed = _allowed_strings(item.annotation, literals)
                         if listed and node.name.endswith(("Args", "Arguments")):
-                            fields.add(_plain(item.target.id))
-                            choices.setdefault(_plain(item.target.id), set()).add(listed)
+                            fields.add(_normalize_flag(item.target.id))
+                            choices.setdefault(_normalize_flag(item.target.id), set()).add(listed)
             elif isinstance(node, ast.Call) and node.args:
                 _add_choices(node, choices)
     for name in fields:  # the keywords `**kwargs["field"]` of its option are made from it
-        choices[name].discard(_COMPUTED)
+        choices[name].discard(_COMPUTED_CHOICES)
     same = {name: next(iter(each)) for name, each in choices.items() if len(each) == 1}
     plain = {name: listed for name, listed in same.items() if listed}
     return Parser(frozenset(flags), plain, frozenset(words))
@@ -320,22 +325,22 @@ def _literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, tuple[str, ...
     for tree in trees:
         for node in tree.body:
             target = node.targets[0] if isinstance(node, ast.Assign) else None
-            listed = _listed(node.value, {}) if isinstance(node, ast.Assign) else ()
+            listed = _allowed_strings(node.value, {}) if isinstance(node, ast.Assign) else ()
             if isinstance(target, ast.Name) and listed:
                 yield target.id, listed
 
 
-def _listed(node: ast.expr, literals: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _allowed_strings(node: ast.expr, literals: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """The strings that an annotation allows, besides None; empty if it allows others."""
     if isinstance(node, ast.BinOp):
         parts = [each for each in (node.left, node.right) if not _is_none(each)]
-        return _listed(parts[0], literals) if len(parts) == 1 else ()
+        return _allowed_strings(parts[0], literals) if len(parts) == 1 else ()
     if isinstance(node, ast.Subscript):
-        last = dotted(node.value).rpartition(".")[2]
+        last = dotted_name(node.value).rpartition(".")[2]
         if last == "Optional":
-            return _listed(node.slice, literals)
+            return _allowed_strings(node.slice, literals)
         return tuple(string_list(node.slice) or ()) if last == "Literal" else ()
-    return literals.get(dotted(node).rpartition(".")[2], ())
+    return literals.get(dotted_name(node).rpartition(".")[2], ())
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -350,17 +355,17 @@ def _is_command(node: ast.FunctionDef) -> bool:
 
 def _add_choices(node: ast.Call, choices: dict[str, set[tuple[str, ...] | None]]) -> None:
     """The `choices=[…]` of an `add_argument`; None if there are none or they are not literal."""
-    names = [text for item in node.args if (text := string(item)) and text.startswith("--")]
+    names = [text for item in node.args if (text := string_value(item)) and text.startswith("--")]
     if not names or not isinstance(node.func, ast.Attribute) or node.func.attr != "add_argument":
         return
     given = next((word.value for word in node.keywords if word.arg == "choices"), None)
     listed: tuple[str, ...] | None = None
     if isinstance(given, (ast.List, ast.Tuple)):
-        texts = [string(item) for item in given.elts]
+        texts = [string_value(item) for item in given.elts]
         listed = tuple(text for text in texts if text) if all(texts) else None
     if any(word.arg == "type" for word in node.keywords):
         listed = None
     if any(word.arg is None for word in node.keywords):
-        listed = _COMPUTED
+        listed = _COMPUTED_CHOICES
     for name in names:
-        choices.setdefault(_plain(name), set()).add(listed)
+        choices.setdefault(_normalize_flag(name), set()).add(listed)

@@ -17,71 +17,71 @@ import yaml
 from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.shell import Command, Word
-from imgbuild.audit.source.text import dotted, string
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.text import dotted_name, string_value
+from imgbuild.audit.source.tree import walk_tree
 from imgbuild.system.syntax import valid_source
 
 _RUNNERS = frozenset(("run", "Popen", "call", "check_call", "check_output", "getoutput"))
 _SPAWNERS = frozenset(("create_subprocess_exec", "create_subprocess_shell", "system", "popen"))
-_RUNS = re.compile(rb"subprocess|os\.system|os\.popen")
+_RUN_PATTERN = re.compile(rb"subprocess|os\.system|os\.popen")
 _SETTINGS = re.compile(
     rb"^[\s-]*[\"']?(?:command|args|entrypoint|run|setup)[\"']?\s*:", re.MULTILINE
 )
 _INSTRUCTION = re.compile(r"\s*(RUN|CMD|ENTRYPOINT)\s+(.*)", re.DOTALL | re.IGNORECASE)
 _MOUNT = re.compile(r"(?:--\w+=\S+\s+)*")
-_UNKNOWN = "$unknown"
+_UNKNOWN_WORD = "$unknown"
 
 
-def commands_of(text: CodeText, names: re.Pattern[bytes]) -> Iterator[Command]:
+def find_commands(text: CodeText, names: re.Pattern[bytes]) -> Iterator[Command]:
     """The commands in a file that contains one of the `names`, with positions in its `source`."""
     if text.kind == "shell":
-        yield from shell.commands(text.source.decode(errors="replace"))
+        yield from shell.shell_commands(text.source.decode(errors="replace"))
         return
     if text.commands:
-        yield from shell.commands(text.commands.decode(errors="replace"))
+        yield from shell.shell_commands(text.commands.decode(errors="replace"))
     if names.search(text.source) is None:
         return
-    if text.kind == "python" and _RUNS.search(text.source):
-        yield from _of_python(text.source)
+    if text.kind == "python" and _RUN_PATTERN.search(text.source):
+        yield from _python_commands(text.source)
     elif text.kind == "yaml" and _SETTINGS.search(text.source):
-        yield from _of_yaml(text.source)
+        yield from _yaml_commands(text.source)
     elif text.kind == "dockerfile":
-        yield from _of_dockerfile(text.source.decode(errors="replace"))
+        yield from _dockerfile_commands(text.source.decode(errors="replace"))
 
 
-def _with_nested(command: Command) -> Iterator[Command]:
+def _add_nested_commands(command: Command) -> Iterator[Command]:
     if command:
         yield command
-        yield from shell.nested(command)
+        yield from shell.nested_commands(command)
 
 
 # -- Python
 
 
-def _of_python(source: bytes) -> Iterator[Command]:
+def _python_commands(source: bytes) -> Iterator[Command]:
     tree = valid_source(source)
     if tree is None:
         return
     lists: dict[str, list[ast.List]] = {}
     run: list[ast.expr] = []
-    for node in walk(tree):
+    for node in walk_tree(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
             for target in node.targets:
                 if isinstance(target, ast.Name):
                     lists.setdefault(target.id, []).append(node.value)
-        elif isinstance(node, ast.Call) and node.args and _is_runner(dotted(node.func)):
+        elif isinstance(node, ast.Call) and node.args and _is_runner(dotted_name(node.func)):
             first = node.args[0]
-            is_plain = string(first) is not None and len(node.args) > 1
+            is_plain = string_value(first) is not None and len(node.args) > 1
             run.append(ast.List(list(node.args), ast.Load()) if is_plain else first)
     for given in run:
         value = given.value if isinstance(given, ast.Starred) else given
         named = lists.get(value.id, []) if isinstance(value, ast.Name) else [value]
         for each in named:
             if isinstance(each, (ast.List, ast.Tuple)):
-                yield from _with_nested(tuple(map(_word, each.elts)))
+                yield from _add_nested_commands(tuple(map(_word, each.elts)))
             elif isinstance(each, (ast.Constant, ast.JoinedStr)):
                 word = _word(each)
-                for command in shell.commands(word.text, line=word.line):
+                for command in shell.shell_commands(word.text, line=word.line):
                     yield tuple(
                         msgspec.structs.replace(each, column=word.column) for each in command
                     )
@@ -95,11 +95,11 @@ def _is_runner(callee: str) -> bool:
 def _word(node: ast.expr) -> Word:
     """An element of a command; what is not a literal is an expansion."""
     line, column = node.lineno, node.col_offset + 1
-    text = string(node)
+    text = string_value(node)
     if text is not None:
         return Word(text, line, column)
     if isinstance(node, ast.JoinedStr):
-        parts = [string(part) or _UNKNOWN for part in node.values]
+        parts = [string_value(part) or _UNKNOWN_WORD for part in node.values]
         return Word("".join(parts), line, column, literal=False)
     return Word("", line, column, literal=False)
 
@@ -107,14 +107,14 @@ def _word(node: ast.expr) -> Word:
 # -- YAML
 
 
-def _of_yaml(source: bytes) -> Iterator[Command]:
+def _yaml_commands(source: bytes) -> Iterator[Command]:
     try:
         documents = list(yaml.compose_all(source, yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError):
         return
     for document in documents:
         for mapping in _mappings(document):
-            yield from _of_mapping(mapping)
+            yield from _mapping_commands(mapping)
 
 
 def _mappings(document: yaml.Node | None) -> Iterator[dict[str, yaml.Node]]:
@@ -132,15 +132,15 @@ def _mappings(document: yaml.Node | None) -> Iterator[dict[str, yaml.Node]]:
             left += node.value
 
 
-def _of_mapping(mapping: dict[str, yaml.Node]) -> Iterator[Command]:
+def _mapping_commands(mapping: dict[str, yaml.Node]) -> Iterator[Command]:
     for name in ("run", "setup", "command", "entrypoint"):
         node = mapping.get(name)
         if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":str"):
             block = node.style in ("|", ">")
-            yield from shell.commands(node.value, line=node.start_mark.line + 1 + block)
+            yield from shell.shell_commands(node.value, line=node.start_mark.line + 1 + block)
     start = [*_items(mapping.get("entrypoint")), *_items(mapping.get("command"))]
     if start:
-        yield from _with_nested((*start, *_items(mapping.get("args"))))
+        yield from _add_nested_commands((*start, *_items(mapping.get("args"))))
 
 
 def _items(node: yaml.Node | None) -> list[Word]:
@@ -159,7 +159,7 @@ def _items(node: yaml.Node | None) -> list[Word]:
 # -- Dockerfiles
 
 
-def _of_dockerfile(source: str) -> Iterator[Command]:
+def _dockerfile_commands(source: str) -> Iterator[Command]:
     """The commands of RUN, and ENTRYPOINT and CMD as one command if both are lists."""
     start: Sequence[Word] = ()
     for line, text in _instructions(source):
@@ -169,15 +169,15 @@ def _of_dockerfile(source: str) -> Iterator[Command]:
                 start = ()
             continue
         kind, rest = match[1].upper(), match[2]
-        words = _listed(rest, line)
+        words = _json_words(rest, line)
         if words is None:
             rest = rest[_MOUNT.match(rest).end() :]  # type: ignore[union-attr]
-            yield from shell.commands(rest, line=line)
+            yield from shell.shell_commands(rest, line=line)
         elif kind == "ENTRYPOINT":
             start = words
-            yield from _with_nested(tuple(words))
+            yield from _add_nested_commands(tuple(words))
         else:
-            yield from _with_nested((*(start if kind == "CMD" else ()), *words))
+            yield from _add_nested_commands((*(start if kind == "CMD" else ()), *words))
 
 
 def _instructions(source: str) -> Iterator[tuple[int, str]]:
@@ -191,7 +191,7 @@ def _instructions(source: str) -> Iterator[tuple[int, str]]:
             lines = []
 
 
-def _listed(text: str, line: int) -> list[Word] | None:
+def _json_words(text: str, line: int) -> list[Word] | None:
     """The words of a JSON list; None for other texts."""
     try:
         items = json.loads(text) if text.startswith("[") else None
@@ -202,6 +202,6 @@ def _listed(text: str, line: int) -> list[Word] | None:
     return [Word(item, line, 1, "$" not in item) for item in items]
 
 
-def names_in(names: Iterable[str]) -> re.Pattern[bytes]:
-    """A pattern of the names of programs and modules, for `commands_of`."""
+def names_pattern(names: Iterable[str]) -> re.Pattern[bytes]:
+    """A pattern of the names of programs and modules, for `find_commands`."""
     return re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(name.encode()) for name in names))

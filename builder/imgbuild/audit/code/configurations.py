@@ -14,10 +14,10 @@ import yaml
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.source.facts import ModuleFacts
-from imgbuild.audit.source.text import string
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.text import string_value
+from imgbuild.audit.source.tree import walk_tree
 from imgbuild.errors import FetchFailed
-from imgbuild.matrix.notes import nearest
+from imgbuild.matrix.notes import nearest_choice
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import valid_source
@@ -26,16 +26,18 @@ KEY, VALUE = "IMG404", "IMG405"
 ARGUMENTS = "accelerate.commands.config.config_args"
 ENUMERATIONS = "accelerate.utils.dataclasses"
 _MARKS = frozenset(("distributed_type", "compute_environment"))  # of a file of accelerate
-_REFUSES = b"unknown keys"  # in the source of versions that raise for them
+_REFUSAL_TEXT = b"unknown keys"  # in the source of versions that raise for them
 _STAGES = (0, 1, 2, 3)
 _NAME = re.compile(rb"[\"']([a-z0-9_]+(?:\.[a-z0-9_]+)*)[\"']")
 _STAGE = f"valid ZeRO stages are {', '.join(map(str, _STAGES))}"
 
 Problem = tuple[str, str, str, str]  # key, code, message, instead
-_AUTO = '"auto"'  # in messages about values that only the default replaces
+_AUTO_VALUE = '"auto"'  # in messages about values that only the default replaces
 
 
-def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
+def check_configurations(
+    sources: PackageSources, texts: Sequence[CodeText]
+) -> Iterator[CodeFinding]:
     """The findings in the accelerate and DeepSpeed files among `texts`."""
     for text in texts:
         content = _content(text)
@@ -46,7 +48,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
                     line,
                     column,
                     code=code,
-                    severity=Severity.WARNING if _AUTO in message else Severity.ERROR,
+                    severity=Severity.WARNING if _AUTO_VALUE in message else Severity.ERROR,
                     message=message,
                     instead=instead,
                 )
@@ -58,7 +60,7 @@ def _content(text: CodeText) -> Any:
         if text.kind == "json" and b'"zero_optimization"' in text.source:
             return json.loads(text.source)
         if text.kind == "yaml" and any(mark.encode() in text.source for mark in _MARKS):
-            return yaml_data.read(text.source)
+            return yaml_data.parse_yaml(text.source)
     except (ValueError, yaml.YAMLError, RecursionError):
         pass
     return None
@@ -66,10 +68,10 @@ def _content(text: CodeText) -> Any:
 
 def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
     if _MARKS & content.keys():
-        yield from _of_accelerate(sources, content)
+        yield from _accelerate_problems(sources, content)
     zero = content.get("zero_optimization")
     if isinstance(zero, Mapping):
-        yield from _of_deepspeed(sources, content)
+        yield from _deepspeed_problems(sources, content)
         stage = zero.get("stage", 0)
         if isinstance(stage, int) and stage not in _STAGES:
             yield "stage", VALUE, f"zero_optimization: stage {stage}: {_STAGE}", ""
@@ -78,10 +80,10 @@ def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[P
             yield "bf16", VALUE, "bf16 and fp16 are both enabled, which DeepSpeed rejects", ""
 
 
-def _of_deepspeed(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
+def _deepspeed_problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
     """Keys that DeepSpeed's classes do not have, and "auto" where it is not replaced."""
     version = f"deepspeed {sources.package_set.version('deepspeed')}"
-    for path, (file, name) in load().items():
+    for path, (file, name) in load_deepspeed_sections().items():
         section: Any = content
         for part in path.split("."):
             section = section.get(part) if isinstance(section, Mapping) else None
@@ -89,18 +91,20 @@ def _of_deepspeed(sources: PackageSources, content: Mapping[Any, Any]) -> Iterat
         for key in section if isinstance(section, Mapping) and fields else ():
             if key not in fields:
                 message = f"{version} has no setting {key} in {path} and rejects the file"
-                yield str(key), KEY, message, nearest(str(key), fields) or ""
-    filled = _filled(sources)
-    for path in _automatic(content, "") if filled else ():
+                yield str(key), KEY, message, nearest_choice(str(key), fields) or ""
+    filled = _filled_settings(sources)
+    for path in _automatic_settings(content, "") if filled else ():
         if path not in filled:
-            message = f"{path}: neither transformers nor accelerate replaces {_AUTO} here"
+            message = f"{path}: neither transformers nor accelerate replaces {_AUTO_VALUE} here"
             yield path.rpartition(".")[2], VALUE, message, ""
 
 
 @lru_cache(maxsize=1)
-def load() -> Mapping[str, tuple[str, str]]:
+def load_deepspeed_sections() -> Mapping[str, tuple[str, str]]:
     """Section of DeepSpeed's configuration → file and class with its keys."""
-    return yaml_data.load(files.data("audit/code_deepspeed.yaml"), dict[str, tuple[str, str]])
+    return yaml_data.load_yaml_data(
+        files.data("audit/code_deepspeed.yaml"), dict[str, tuple[str, str]]
+    )
 
 
 def _model_fields(source: bytes, name: str) -> frozenset[str]:
@@ -108,7 +112,7 @@ def _model_fields(source: bytes, name: str) -> frozenset[str]:
     tree = valid_source(source)
     if tree is None:
         return frozenset()
-    classes = {node.name: node for node in walk(tree) if isinstance(node, ast.ClassDef)}
+    classes = {node.name: node for node in walk_tree(tree) if isinstance(node, ast.ClassDef)}
     names: set[str] = set()
     while name in classes:
         node = classes[name]
@@ -120,7 +124,7 @@ def _model_fields(source: bytes, name: str) -> frozenset[str]:
                     text
                     for call in calls
                     for each in call.keywords
-                    if each.arg == "alias" and (text := string(each.value))
+                    if each.arg == "alias" and (text := string_value(each.value))
                 }
         base = node.bases[0] if len(node.bases) == 1 else None
         name = base.id if isinstance(base, ast.Name) else ""
@@ -129,7 +133,7 @@ def _model_fields(source: bytes, name: str) -> frozenset[str]:
     return frozenset()
 
 
-def _filled(sources: PackageSources) -> frozenset[str]:
+def _filled_settings(sources: PackageSources) -> frozenset[str]:
     """The settings for which transformers or accelerate replace "auto"; empty if unknown."""
     paths = {
         "transformers": ("transformers/integrations/deepspeed.py", "transformers/deepspeed.py"),
@@ -142,33 +146,33 @@ def _filled(sources: PackageSources) -> frozenset[str]:
     return frozenset(names)
 
 
-def _automatic(content: Any, prefix: str) -> Iterator[str]:
+def _automatic_settings(content: Any, prefix: str) -> Iterator[str]:
     """The dotted paths of settings whose value is "auto"."""
     for key, value in content.items() if isinstance(content, Mapping) else ():
         if value == "auto":
             yield f"{prefix}{key}"
-        yield from _automatic(value, f"{prefix}{key}.")
+        yield from _automatic_settings(value, f"{prefix}{key}.")
 
 
-def _of_accelerate(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
+def _accelerate_problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
     fields = _fields(sources)
     version = f"accelerate {sources.package_set.version('accelerate')}"
     for key in content if fields else ():
         if key not in fields:
             message = f"{version} has no setting {key} and rejects the file"
-            yield str(key), KEY, message, nearest(str(key), fields) or ""
+            yield str(key), KEY, message, nearest_choice(str(key), fields) or ""
     processes = content.get("num_processes")
     if processes is not None and (not isinstance(processes, int) or processes < -1):
         message = f"num_processes: {processes} is not a valid number of processes"
         yield "num_processes", VALUE, message, ""
-    yield from _of_enumerations(sources, content, version)
+    yield from _enumeration_problems(sources, content, version)
     deepspeed = content.get("deepspeed_config")
     stage = deepspeed.get("zero_stage") if isinstance(deepspeed, Mapping) else None
     if isinstance(stage, int) and stage not in _STAGES:
         yield "zero_stage", VALUE, f"deepspeed_config: zero_stage {stage}: {_STAGE}", ""
 
 
-def _of_enumerations(
+def _enumeration_problems(
     sources: PackageSources, content: Mapping[Any, Any], version: str
 ) -> Iterator[Problem]:
     """Values that the classes of accelerate do not list."""
@@ -188,7 +192,7 @@ def _of_enumerations(
         value = content.get(key)
         if isinstance(value, str) and members and value.upper() not in members:
             message = f"{key}: {value} is not among the values of {version}"
-            instead = nearest(value.upper(), members) or ""
+            instead = nearest_choice(value.upper(), members) or ""
             yield key, VALUE, message, instead if key == "distributed_type" else instead.lower()
 
 
@@ -201,7 +205,7 @@ def _fields(sources: PackageSources) -> frozenset[str]:
         source = package_set.read("accelerate", path) or b""
     except FetchFailed:
         return frozenset()
-    if not isinstance(facts, ModuleFacts) or _REFUSES not in source:
+    if not isinstance(facts, ModuleFacts) or _REFUSAL_TEXT not in source:
         return frozenset()
     fields = {field.name for each in facts.classes for field in each.fields}
     # Old names of settings are removed first, by their names.

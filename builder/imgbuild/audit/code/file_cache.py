@@ -11,11 +11,11 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.audit.code.model import CodeText
-from imgbuild.audit.packages.library import pack, unpack
+from imgbuild.audit.packages.library import pack_value, unpack_value
 from imgbuild.cache.store import Store
 
 T = TypeVar("T")
-Entries = dict[str, tuple[str, msgspec.Raw]]  # file → the key of its value, and the value
+CacheEntries = dict[str, tuple[str, msgspec.Raw]]  # file → the key of its value, and the value
 
 
 class FileCache:
@@ -31,8 +31,8 @@ class FileCache:
         self._store = store
         self._kind = kind
         self._groups = {text.file: f"{key} {place or text.root}" for text in texts}
-        self._stored: dict[str, Entries] = {}
-        self._new: dict[str, Entries] = {}
+        self._stored: dict[str, CacheEntries] = {}
+        self._new: dict[str, CacheEntries] = {}
 
     def read(self, file: str, key: str) -> msgspec.Raw | None:
         """The value of a file that was written with `key`; None if there is none."""
@@ -40,10 +40,12 @@ class FileCache:
         entry = self._new.get(group, {}).get(file) or self._entries(group).get(file)
         return entry[1] if entry is not None and entry[0] == key else None
 
-    def _entries(self, group: str) -> Entries:
+    def _entries(self, group: str) -> CacheEntries:
         if group not in self._stored:
             data = self._store.fact(self._kind, group)
-            self._stored[group] = (unpack(data, Entries) if data is not None else None) or {}
+            self._stored[group] = (
+                unpack_value(data, CacheEntries) if data is not None else None
+            ) or {}
         return self._stored[group]
 
     def write(self, file: str, key: str, value: bytes) -> None:
@@ -54,11 +56,11 @@ class FileCache:
         """Store the values that were set since the last time; those of other files are kept."""
         for group, entries in self._new.items():
             self._stored[group] = {**self._entries(group), **entries}
-            self._store.put_fact(self._kind, group, pack(self._stored[group]))
+            self._store.put_fact(self._kind, group, pack_value(self._stored[group]))
         self._new.clear()
 
 
-def decoded(value: msgspec.Raw, form: type[T]) -> T | None:
+def decode_value(value: msgspec.Raw, form: type[T]) -> T | None:
     """A value as `form`; None if it does not have that form."""
     try:
         return msgspec.msgpack.decode(value, type=form)

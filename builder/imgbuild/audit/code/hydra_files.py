@@ -12,36 +12,36 @@ from imgbuild.audit.code import overrides
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.shell import Word
 from imgbuild.audit.code.sources import PackageSources
-from imgbuild.audit.main_path.configuration import OPEN, HydraProgram, program
-from imgbuild.audit.source.text import string
-from imgbuild.audit.source.tree import walk
-from imgbuild.matrix.notes import nearest
+from imgbuild.audit.main_path.configuration import OPEN_VALUE, HydraProgram, find_hydra_program
+from imgbuild.audit.source.text import string_value
+from imgbuild.audit.source.tree import walk_tree
+from imgbuild.matrix.notes import nearest_choice
 from imgbuild.report import Severity
 from imgbuild.system import yaml_data
 from imgbuild.system.syntax import valid_source
 
-UNKNOWN = "IMG406"
+UNKNOWN_KEY_CODE = "IMG406"
 # Packages with Hydra programs that users configure with their own files, by a module of each.
 PROGRAMS = {"verl": "verl.trainer.main_ppo"}
-_INITIALIZE = ("initialize_config_module", "initialize_config_dir", "initialize")
+_INITIALIZERS = ("initialize_config_module", "initialize_config_dir", "initialize")
 
 
-def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
+def check_hydra_files(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
     """Keys of users' configurations, and overrides in Python, that a package does not have."""
     for package, module in PROGRAMS.items():
         if package not in sources.package_set.wheels:
             continue
-        main = program(sources.package_set, module)
+        main = find_hydra_program(sources.package_set, module)
         if main is None:
             continue
         for text in texts:
             if text.kind == "yaml" and b"defaults:" in text.source:
-                yield from _of_file(sources, main, text, texts)
+                yield from _file_findings(sources, main, text, texts)
             elif text.kind == "python" and b"compose(" in text.source and b"hydra" in text.source:
-                yield from _of_python(sources, main, text)
+                yield from _python_findings(sources, main, text)
 
 
-def _of_file(
+def _file_findings(
     sources: PackageSources, main: HydraProgram, text: CodeText, texts: Sequence[CodeText]
 ) -> Iterator[CodeFinding]:
     """Keys that are missing in the extended configuration, although their parents exist.
@@ -49,7 +49,7 @@ def _of_file(
     And options of groups that neither the package nor the user has.
     """
     try:
-        content = yaml_data.read(text.source)
+        content = yaml_data.parse_yaml(text.source)
     except (yaml.YAMLError, ValueError, RecursionError):
         return
     defaults = content.get("defaults") if isinstance(content, Mapping) else None
@@ -57,11 +57,11 @@ def _of_file(
         return
     names = [each.strip("/") for each in defaults if isinstance(each, str)]
     name = next((each for each in names if f"{main.folder}/{each}.yaml" in main.files), "")
-    tree = main.composed(name) if name else None
+    tree = main.compose_configuration(name) if name else None
     if not isinstance(tree, Mapping):
         return
     version = f"{main.package} {sources.package_set.version(main.package)}"
-    for group, chosen in _chosen(defaults):
+    for group, chosen in _chosen_defaults(defaults):
         own = f"/{group}/{chosen}.y"
         if overrides.lacks_option(main.options, group, chosen) and not any(
             own in f"/{each.file}" for each in texts if each.kind == "yaml"
@@ -71,22 +71,22 @@ def _of_file(
                 code=overrides.OPTION,
                 severity=Severity.ERROR,
                 message=f"the configuration of {version} has no {chosen} in the group {group}",
-                instead=nearest(chosen, main.options[group]) or "",
+                instead=nearest_choice(chosen, main.options[group]) or "",
             )
-    for path in _unknown(tree, content, ""):
+    for path in _unknown_keys(tree, content, ""):
         line, column = _place(text, path)
         yield text.finding(
             line,
             column,
-            code=UNKNOWN,
+            code=UNKNOWN_KEY_CODE,
             severity=Severity.WARNING,
             message=f"{path} is not in the configuration {name} of {version}, which this file"
             " extends: it has no effect",
-            instead=overrides.near(tree, path),
+            instead=overrides.nearest_key(tree, path),
         )
 
 
-def _chosen(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
+def _chosen_defaults(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """Group and option of the entries of a defaults list that name both."""
     for each in defaults:
         entries = each.items() if isinstance(each, Mapping) else [str(each).rpartition("/")[::2]]
@@ -96,7 +96,7 @@ def _chosen(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
                 yield group, chosen.partition("@")[0].removesuffix(".yaml")
 
 
-def _unknown(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterator[str]:
+def _unknown_keys(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterator[str]:
     """The keys of `content` missing in a section of `tree`; the user's own sections are skipped."""
     for key, value in content.items():
         path = f"{prefix}{key}"
@@ -107,7 +107,7 @@ def _unknown(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterator[str
         if key not in tree:
             yield path
         elif isinstance(value, Mapping) and isinstance(tree[key], Mapping):
-            yield from _unknown(tree[key], value, f"{path}.")
+            yield from _unknown_keys(tree[key], value, f"{path}.")
 
 
 def _place(text: CodeText, path: str) -> tuple[int, int]:
@@ -127,29 +127,35 @@ def _place(text: CodeText, path: str) -> tuple[int, int]:
     return place
 
 
-def _of_python(
+def _python_findings(
     sources: PackageSources, main: HydraProgram, text: CodeText
 ) -> Iterator[CodeFinding]:
     """The findings for overrides in calls of `compose`, for a configuration of the package."""
     tree = valid_source(text.source)
     if tree is None:
         return
-    calls = [node for node in walk(tree) if isinstance(node, ast.Call)]
-    places = [string(value) or "" for call in calls for value in _places(call)]
+    calls = [node for node in walk_tree(tree) if isinstance(node, ast.Call)]
+    places = [string_value(value) or "" for call in calls for value in _places(call)]
     here = main.folder.replace("/", ".")
     if not any(place == here or place.rstrip("/").endswith(main.folder) for place in places):
         return
     for call in calls:
-        if _called(call) != "compose":
+        if _callee_name(call) != "compose":
             continue
         given = {each.arg: each.value for each in call.keywords}
-        name = string(given.get("config_name", call.args[0] if call.args else ast.Constant("")))
-        composed = main.composed((name or "").removesuffix(".yaml")) if name else None
+        name = string_value(
+            given.get("config_name", call.args[0] if call.args else ast.Constant(""))
+        )
+        composed = main.compose_configuration((name or "").removesuffix(".yaml")) if name else None
         listed = given.get("overrides", call.args[1] if len(call.args) > 1 else None)
-        if composed is None or composed is OPEN or not isinstance(listed, (ast.List, ast.Tuple)):
+        if (
+            composed is None
+            or composed is OPEN_VALUE
+            or not isinstance(listed, (ast.List, ast.Tuple))
+        ):
             continue
         words = [word for item in listed.elts if (word := _word(item)) is not None]
-        for word, code, message, instead in overrides.compared(
+        for word, code, message, instead in overrides.compare_overrides(
             sources,
             main.package,
             overrides.ComposedTree(composed, main.options, name or ""),
@@ -165,7 +171,7 @@ def _of_python(
             )
 
 
-def _called(call: ast.Call) -> str:
+def _callee_name(call: ast.Call) -> str:
     """The last component of a callee's name."""
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
@@ -173,16 +179,16 @@ def _called(call: ast.Call) -> str:
 
 def _places(call: ast.Call) -> list[ast.expr]:
     """The arguments of a call that initializes Hydra with a folder or a module."""
-    if _called(call) not in _INITIALIZE:
+    if _callee_name(call) not in _INITIALIZERS:
         return []
     return [*call.args[:1], *(each.value for each in call.keywords if each.arg != "version_base")]
 
 
 def _word(item: ast.expr) -> Word | None:
     """An override as a word; of an f-string only the part before the first value is known."""
-    text, literal = string(item), True
+    text, literal = string_value(item), True
     if isinstance(item, ast.JoinedStr) and item.values:
-        text, literal = string(item.values[0]), False
+        text, literal = string_value(item.values[0]), False
     if text is None or "=" not in text:
         return None
     return Word(text, item.lineno, item.col_offset + 1, literal)

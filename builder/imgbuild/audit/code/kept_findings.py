@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from imgbuild.audit.code.code_set import CodeSet
-from imgbuild.audit.code.file_cache import FileCache, decoded
+from imgbuild.audit.code.file_cache import FileCache, decode_value
 from imgbuild.audit.code.model import CodeFinding
 from imgbuild.audit.code.reading import CodeFacts
 from imgbuild.cache.store import Store
 from imgbuild.report import Evidence
 from imgbuild.values import sha256
 
-KEPT = "code-findings"
+FINDINGS_FACT = "code-findings"
 
 
 class FileFindings(msgspec.Struct, frozen=True):
@@ -33,27 +33,27 @@ class FindingCache:
 
     def __init__(self, store: Store, key: str, code: CodeSet, facts: CodeFacts) -> None:
         """`key` stands for the package set and for the code of the checks."""
-        self._cache = FileCache(store, KEPT, key, list(code.code.values()))
-        files = {name: text.file for name, text in code.code.items()}
+        self._cache = FileCache(store, FINDINGS_FACT, key, list(code.code_by_module.values()))
+        files = {name: text.file for name, text in code.code_by_module.items()}
         contents = {name: f"{name} {facts.digests[file]}" for name, file in files.items()}
         seen = {name: f"{name} {facts.summaries[file].interface}" for name, file in files.items()}
         nodes = code.names()
         content = {name: contents.get(name, f"{name} several") for name in nodes}
         uses = {
-            name: _used(facts.summaries[files[name]].named, nodes) if name in files else ()
+            name: _used_modules(facts.summaries[files[name]].named, nodes) if name in files else ()
             for name in nodes
         }
-        bodies = reach(content, uses)
+        bodies = reachable_digests(content, uses)
 
         def _bodies(here: str, modules: Collection[str]) -> str:
-            used = _used([each or here for each in modules], nodes)
+            used = _used_modules([each or here for each in modules], nodes)
             return "".join(f" {bodies[each]}" for each in sorted(used))
 
         interfaces = {name: seen.get(name, content[name]) for name in nodes}
         for name, file in files.items():
             contents[name] += _bodies(name, facts.summaries[file].evaluated)
             interfaces[name] += _bodies(name, facts.summaries[file].binding)
-        reached = reach(interfaces, uses)
+        reached = reachable_digests(interfaces, uses)
         self._keys = {
             file: sha256(f"{contents[name]} {reached[name]}".encode())
             for name, file in files.items()
@@ -62,7 +62,7 @@ class FindingCache:
     def read(self, file: str) -> FileFindings | None:
         """The findings in a file; None if they are not in the cache."""
         data = self._cache.read(file, self._keys[file])
-        return decoded(data, FileFindings) if data is not None else None
+        return decode_value(data, FileFindings) if data is not None else None
 
     def write(self, file: str, findings: FileFindings) -> None:
         """Set the findings in a file; `save` stores them."""
@@ -73,7 +73,7 @@ class FindingCache:
         self._cache.save()
 
 
-def _used(named: Collection[str], modules: Collection[str]) -> Collection[str]:
+def _used_modules(named: Collection[str], modules: Collection[str]) -> Collection[str]:
     """The modules of the user among `named`, with their parents."""
     used: set[str] = set()
     for each in named:
@@ -87,7 +87,9 @@ def _used(named: Collection[str], modules: Collection[str]) -> Collection[str]:
     return used
 
 
-def reach(content: Mapping[str, str], uses: Mapping[str, Collection[str]]) -> dict[str, str]:
+def reachable_digests(
+    content: Mapping[str, str], uses: Mapping[str, Collection[str]]
+) -> dict[str, str]:
     """Node → a digest of the content of all nodes that it reaches through `uses`, including cycles.
 
     Tarjan's algorithm: the nodes of a cycle have one digest.

@@ -18,6 +18,6 @@ class FindingKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 @lru_cache(maxsize=1)
-def load() -> Mapping[str, FindingKind]:
+def load_finding_kinds() -> Mapping[str, FindingKind]:
     """Code → type of finding, in the order of the file."""
-    return yaml_data.load(files.data("audit/code_kinds.yaml"), dict[str, FindingKind])
+    return yaml_data.load_yaml_data(files.data("audit/code_kinds.yaml"), dict[str, FindingKind])

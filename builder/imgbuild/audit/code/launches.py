@@ -16,7 +16,7 @@ from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.tree import walk_tree
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import valid_source
@@ -31,7 +31,7 @@ _LAUNCHERS = {
 }
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(?P<name>--?[\w-]+)(?:[= ]\s*(?P<value>\S+))?", re.MULTILINE)
 _LAST_NUMBER = re.compile(r"(?:.*:)?(\d{1,5})")
-_SHORT = {"-N": "--nodes", "-G": "--gpus"}
+_SHORT_OPTIONS = {"-N": "--nodes", "-G": "--gpus"}
 
 
 class RejectedOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,9 +45,9 @@ class RejectedOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[RejectedOption, ...]:
+def load_rejected_options() -> tuple[RejectedOption, ...]:
     """The bundled table of options."""
-    return yaml_data.load(files.data("audit/code_zero3.yaml"), tuple[RejectedOption, ...])
+    return yaml_data.load_yaml_data(files.data("audit/code_zero3.yaml"), tuple[RejectedOption, ...])
 
 
 class SlurmGpus(msgspec.Struct, frozen=True):
@@ -58,11 +58,11 @@ class SlurmGpus(msgspec.Struct, frozen=True):
     line: int
 
 
-def allocation(source: str) -> SlurmGpus | None:
+def requested_gpus(source: str) -> SlurmGpus | None:
     """The GPUs requested by the `#SBATCH` lines of a script; None without a number."""
     given: dict[str, tuple[int, int]] = {}
     for match in _DIRECTIVE.finditer(source):
-        name, value = _SHORT.get(match["name"], match["name"]), match["value"] or ""
+        name, value = _SHORT_OPTIONS.get(match["name"], match["name"]), match["value"] or ""
         if name == "--gres" and not value.startswith("gpu"):
             continue
         number = _LAST_NUMBER.fullmatch(value)
@@ -82,16 +82,16 @@ def allocation(source: str) -> SlurmGpus | None:
     return None
 
 
-def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
+def check_launches(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
     """Launchers that start more processes than there are GPUs, and options rejected by ZeRO-3."""
     rejected: set[tuple[str, str]] = set()
     for text in texts:
         source = (text.source if text.kind == "shell" else text.commands).decode(errors="replace")
         if not any(name in source for name in _LAUNCHERS):
             continue
-        gpus = allocation(source)
-        for command in shell.commands(source):
-            launch = _launch(command)
+        gpus = requested_gpus(source)
+        for command in shell.shell_commands(source):
+            launch = _find_launch(command)
             if launch is None:
                 continue
             name, words = launch
@@ -99,15 +99,15 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
             if gpus is not None:
                 yield from _processes(text, gpus, name, words, settings)
             script = next((word.text for word in words if word.text.endswith(".py")), "")
-            python = _named(texts, script) if script else None
+            python = _referenced_file(texts, script) if script else None
             if python is not None and _stage(texts, words, settings) == 3:
-                for finding in _rejected(sources, python):
+                for finding in _rejected_option_findings(sources, python):
                     if (key := (finding.where, finding.message)) not in rejected:
                         rejected.add(key)
                         yield finding
 
 
-def _launch(command: Command) -> tuple[str, Command] | None:
+def _find_launch(command: Command) -> tuple[str, Command] | None:
     """The launcher that a command starts, directly or through a wrapper, and its words."""
     for at, word in enumerate(command):
         name = word.text.rpartition("/")[2]
@@ -132,7 +132,7 @@ def _value(words: Sequence[Word], name: str) -> tuple[str, Word] | None:
     return None
 
 
-def _named(texts: Sequence[CodeText], path: str) -> CodeText | None:
+def _referenced_file(texts: Sequence[CodeText], path: str) -> CodeText | None:
     """The file that a script refers to by this path, relative to an unknown folder."""
     end = "/" + path.removeprefix("./").lstrip("/")
     matching = [text for text in texts if f"/{text.file}".endswith(end)]
@@ -145,7 +145,7 @@ def _content(text: CodeText | None) -> Mapping[str, Any]:
         return {}
     try:
         is_json = text.kind == "json"
-        content = json.loads(text.source) if is_json else yaml_data.read(text.source)
+        content = json.loads(text.source) if is_json else yaml_data.parse_yaml(text.source)
     except (ValueError, yaml.YAMLError, RecursionError):
         return {}
     return content if isinstance(content, Mapping) else {}
@@ -154,7 +154,7 @@ def _content(text: CodeText | None) -> Mapping[str, Any]:
 def _settings(texts: Sequence[CodeText], words: Command) -> Mapping[str, Any]:
     """The accelerate configuration that a command refers to."""
     given = _value(words, "--config-file")
-    return _content(_named(texts, given[0])) if given is not None else {}
+    return _content(_referenced_file(texts, given[0])) if given is not None else {}
 
 
 def _processes(
@@ -193,22 +193,22 @@ def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any
             return of_accelerate["zero_stage"]
         files_named.insert(0, str(of_accelerate.get("deepspeed_config_file", "")))
     for name in files_named:
-        if name.endswith(".json") and (text := _named(texts, name)) is not None:
+        if name.endswith(".json") and (text := _referenced_file(texts, name)) is not None:
             zero = _content(text).get("zero_optimization")
             if isinstance(zero, Mapping):
                 return zero.get("stage")
     return None
 
 
-def _rejected(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
+def _rejected_option_findings(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
     """The options in a script that the installed versions reject with ZeRO-3."""
     tree = valid_source(text.source)
     if tree is None:
         return
-    for option in load():
+    for option in load_rejected_options():
         places = [
             each.value
-            for node in walk(tree)
+            for node in walk_tree(tree)
             if isinstance(node, ast.Call)
             for each in node.keywords
             if each.arg == option.argument and _is_rejected(option, each.value)

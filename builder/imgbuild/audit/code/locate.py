@@ -10,8 +10,8 @@ from functools import cached_property
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.replaced import unused_lines
-from imgbuild.audit.source.tree import walk
-from imgbuild.report import Evidence, Relation
+from imgbuild.audit.source.tree import walk_tree
+from imgbuild.report import ConflictRelation, Evidence
 from imgbuild.system.syntax import parse_source
 
 
@@ -52,7 +52,7 @@ class CodeTree:
                         yield node
 
     @cached_property
-    def _all(self) -> list[ast.stmt]:
+    def _all_statements(self) -> list[ast.stmt]:
         """All statements."""
         statements: list[ast.stmt] = [*self._tree.body]
         for statement in statements:
@@ -64,40 +64,44 @@ class CodeTree:
         return statements
 
     @cached_property
-    def _conditional(self) -> list[tuple[int, int]]:
+    def _conditional_blocks(self) -> list[tuple[int, int]]:
         """First and last lines of blocks that may not run, except `if __name__ == …`."""
         kinds = (ast.If, ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)
         return [
             (node.lineno + 1, node.end_lineno or node.lineno)
-            for node in self._all
+            for node in self._all_statements
             if isinstance(node, kinds) and not (isinstance(node, ast.If) and _is_main(node.test))
         ]
 
     def always_runs(self, line: int) -> bool:
         """Whether running the file always runs this line."""
         return self._is_import(line) or not any(
-            first <= line <= last for first, last in self._conditional
+            first <= line <= last for first, last in self._conditional_blocks
         )
 
     @cached_property
     def _tests(self) -> list[tuple[ast.If, frozenset[str]]]:
         """The `if` statements, each with the functions that its condition calls without data."""
-        found = [(node, _called(node.test)) for node in self._all if isinstance(node, ast.If)]
+        found = [
+            (node, _called_functions(node.test))
+            for node in self._all_statements
+            if isinstance(node, ast.If)
+        ]
         return [(node, names) for node, names in found if names]
 
     @cached_property
     def _functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        return [node for node in self._all if isinstance(node, kinds)]
+        return [node for node in self._all_statements if isinstance(node, kinds)]
 
     @cached_property
-    def _unused(self) -> tuple[range, ...]:
+    def _unused_lines(self) -> tuple[range, ...]:
         return unused_lines(self._code, self._text)
 
     def is_unused(self, line: int) -> bool:
         """Whether a line is in a function that the file uses only in other package sets."""
         indented = line <= len(self._lines) and self._lines[line - 1][:1].isspace()
-        return indented and any(line in lines for lines in self._unused)
+        return indented and any(line in lines for lines in self._unused_lines)
 
     def may_be_guarded(self, line: int) -> bool:
         """Whether a line runs depending only on the user's function, called without data.
@@ -116,7 +120,7 @@ class CodeTree:
         if not around:
             return False
         names = {node.name for node in self._functions if isinstance(node, ast.FunctionDef)}
-        for node in self._all:
+        for node in self._all_statements:
             if isinstance(node, ast.ImportFrom) and (
                 node.level or self._is_user(node.module or "")
             ):
@@ -136,16 +140,16 @@ class CodeTree:
 
     def place(self, evidence: Evidence) -> tuple[int, int]:
         """Line and column, from 1, of the subject of `evidence`; column 1 if it is not found."""
-        whole = evidence.relation in (Relation.MODULE, Relation.PACKAGE)
+        whole = evidence.relation in (ConflictRelation.MODULE, ConflictRelation.PACKAGE)
         if whole and self._is_import(evidence.line):
             return evidence.line, 1
         name = evidence.subject.rpartition(":")[2].rpartition(".")[2].partition("(")[0]
         inner = evidence.subject.rpartition("(")[2].removesuffix(")")
         nodes = list(self._nodes(evidence.line))
         matches: list[ast.expr | ast.stmt | ast.keyword | None] = [
-            _named(node, evidence.relation, name) for node in nodes
+            _named_node(node, evidence.relation, name) for node in nodes
         ]
-        if evidence.relation is Relation.KEYWORD:
+        if evidence.relation is ConflictRelation.KEYWORD:
             # In the call itself if the keyword is in a dictionary; another function may pass it on.
             calls = [node for node in nodes if isinstance(node, ast.Call)]
             same = [call for call in calls if _callee(call) == name]
@@ -172,11 +176,11 @@ def _is_main(test: ast.expr) -> bool:
     )
 
 
-def _called(test: ast.expr) -> frozenset[str]:
+def _called_functions(test: ast.expr) -> frozenset[str]:
     """The functions that a condition calls by name, with only literal arguments."""
     return frozenset(
         node.func.id
-        for node in walk(test)
+        for node in walk_tree(test)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and all(isinstance(value, ast.Constant) for value in node.args)
@@ -184,16 +188,18 @@ def _called(test: ast.expr) -> frozenset[str]:
     )
 
 
-def _named(node: ast.AST, relation: Relation, name: str) -> ast.expr | ast.stmt | None:
+def _named_node(node: ast.AST, relation: ConflictRelation, name: str) -> ast.expr | ast.stmt | None:
     """The part of `node` that the finding concerns: an imported name, an attribute, a call."""
     match relation:
-        case Relation.ARGUMENT if isinstance(node, ast.Call) and _callee(node) == name:
+        case ConflictRelation.ARGUMENT if isinstance(node, ast.Call) and _callee(node) == name:
             return node
-        case Relation.MODULE | Relation.PACKAGE if isinstance(node, (ast.Import, ast.ImportFrom)):
+        case ConflictRelation.MODULE | ConflictRelation.PACKAGE if isinstance(
+            node, (ast.Import, ast.ImportFrom)
+        ):
             return node
-        case Relation.NAME if isinstance(node, ast.ImportFrom):
+        case ConflictRelation.NAME if isinstance(node, ast.ImportFrom):
             return next((item for item in node.names if item.name == name), None)  # type: ignore[return-value]
-        case Relation.NAME | Relation.ATTRIBUTE if isinstance(node, ast.Attribute):
+        case ConflictRelation.NAME | ConflictRelation.ATTRIBUTE if isinstance(node, ast.Attribute):
             return node if node.attr == name else None
     return None
 

@@ -22,7 +22,7 @@ _MAGIC = re.compile(
 )
 
 
-def module_of(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
+def notebook_module(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
     """The code cells of a notebook as one module, its commands, the first line of each cell.
 
     A cell that is not Python becomes empty lines in the module. The commands, `!COMMAND` and
@@ -80,13 +80,13 @@ def _python(lines: list[str]) -> list[str]:
         lines[0] = ""
     if lines[0].startswith("%%"):
         return [""] * len(lines)
-    for text in (lines, _without_magics(lines)):
+    for text in (lines, _replace_magics(lines)):
         if valid_source("\n".join(text)) is not None:
             return text
     return [""] * len(lines)
 
 
-def _without_magics(lines: list[str]) -> list[str]:
+def _replace_magics(lines: list[str]) -> list[str]:
     """`lines` with Python statements in place of magics and commands."""
     plain = []
     continued = False

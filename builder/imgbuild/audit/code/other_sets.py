@@ -10,18 +10,18 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.audit.names import classes, signatures
-from imgbuild.audit.names.lookup import index, look_up
+from imgbuild.audit.names.lookup import look_up, module_index
 from imgbuild.audit.names.model import CallSignature, LookupResult
 from imgbuild.audit.names.releases import renamed_parameter
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.errors import FetchFailed
-from imgbuild.matrix.notes import nearest
-from imgbuild.report import Evidence, Relation
+from imgbuild.matrix.notes import nearest_choice
+from imgbuild.report import ConflictRelation, Evidence
 
-MISTYPED = 0.85  # similarity of a name to a suggestion
-MOST = 12  # versions of a package that are looked at
-_RENAMED = re.compile(
+TYPO_SIMILARITY = 0.85  # similarity of a name to a suggestion
+MOST_SETS = 12  # versions of a package that are looked at
+_RENAMING_DECORATOR = re.compile(
     r"deprecate_kwarg\(\s*[\"'](\w+)[\"'],(?:.*,)?\s*new_name=[\"'](\w+)[\"']", re.DOTALL
 )
 
@@ -34,7 +34,7 @@ class OtherSet(msgspec.Struct, frozen=True):
     open: Callable[[], ImportablePackages]
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
+class Replacement(msgspec.Struct, frozen=True):
     """The result for a name: `instead` is its replacement, `since` the first version without it."""
 
     instead: str = ""
@@ -43,43 +43,43 @@ class Elsewhere(msgspec.Struct, frozen=True):
     having: str = ""  # the nearest version that has it, or `instead`
 
 
-def find(
+def find_replacement(
     package_set: ImportablePackages, evidence: Evidence, others: Sequence[OtherSet]
-) -> Elsewhere:
+) -> Replacement:
     """The replacement of the name missing in `evidence`, and the targets that have the name."""
     package = evidence.other
     having: dict[str, list[str]] = {}
     lacking: list[str] = [evidence.other_version] if evidence.other_version else []
     new_name = ""
     opened_sets: dict[str, tuple[OtherSet, ImportablePackages]] = {}
-    for other in _by_distance(package, evidence, others):
+    for other in _sort_by_version_distance(package, evidence, others):
         version = other.versions.get(package, "")
         if version in having:
             having[version].append(other.target)
             continue
         if version and version in lacking:
             continue
-        if len(having) + len(lacking) > MOST:
+        if len(having) + len(lacking) > MOST_SETS:
             break
         opened = other.open()
         opened_sets.setdefault(version, (other, opened))
-        has = _has(opened, evidence)
+        has = _has_name(opened, evidence)
         if has:
             having[version] = [other.target]
             if Version(version or "0") < Version(evidence.other_version or "0"):
-                new_name = new_name or _renamed(package_set, opened, evidence)
-            new_name = new_name or _by_decorator(opened, package_set, evidence)
+                new_name = new_name or _renamed_parameter(package_set, opened, evidence)
+            new_name = new_name or _parameter_from_decorator(opened, package_set, evidence)
         elif has is False and version:
             lacking.append(version)
     near = next(iter(having), "")
     instead = (
-        _listed(package_set, evidence)
-        or _by_decorator(package_set, package_set, evidence)
+        _parameter_from_table(package_set, evidence)
+        or _parameter_from_decorator(package_set, package_set, evidence)
         or new_name
-        or _similar(package_set, evidence, nearly=bool(near))
+        or _most_similar_name(package_set, evidence, nearly=bool(near))
     )
     if not near and not new_name:
-        spelled = _spelled_elsewhere(evidence, instead, opened_sets)
+        spelled = _corrected_parameter(evidence, instead, opened_sets)
         if spelled is not None:
             return spelled
     since = ""
@@ -87,27 +87,27 @@ def find(
         newest = max(map(Version, having))
         later = [Version(version) for version in lacking if Version(version) > newest]
         since = str(min(later)) if later else str(min(map(Version, having)))
-    return Elsewhere(instead, since, tuple(having[near]) if near else (), near)
+    return Replacement(instead, since, tuple(having[near]) if near else (), near)
 
 
-def _spelled_elsewhere(
+def _corrected_parameter(
     evidence: Evidence, here: str, opened: Mapping[str, tuple[OtherSet, ImportablePackages]]
-) -> Elsewhere | None:
+) -> Replacement | None:
     """A parameter of another version whose name is nearer to a mistyped one than `here`."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
-    if evidence.relation is not Relation.KEYWORD:
+    if evidence.relation is not ConflictRelation.KEYWORD:
         return None
     best = SequenceMatcher(None, keyword, here).ratio()
     for version, (other, package_set) in opened.items():
         signature = _signature(package_set, path)
         names = [item.name for item in signature.parameters] if signature is not None else []
-        name = nearest(keyword, names) or ""
-        if SequenceMatcher(None, keyword, name).ratio() > max(best, MISTYPED):
-            return Elsewhere(instead=name, targets=(other.target,), having=version)
+        name = nearest_choice(keyword, names) or ""
+        if SequenceMatcher(None, keyword, name).ratio() > max(best, TYPO_SIMILARITY):
+            return Replacement(instead=name, targets=(other.target,), having=version)
     return None
 
 
-def _by_distance(
+def _sort_by_version_distance(
     package: str, evidence: Evidence, others: Sequence[OtherSet]
 ) -> Iterable[OtherSet]:
     """The targets with the package, ordered by nearest version."""
@@ -124,7 +124,7 @@ def _by_distance(
     return sorted(fitting, key=_distance)
 
 
-def resolve(package_set: ImportablePackages, path: str) -> LookupResult:
+def resolve_path(package_set: ImportablePackages, path: str) -> LookupResult:
     """The object at a dotted path: modules first, then names in the last of them."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
@@ -132,7 +132,7 @@ def resolve(package_set: ImportablePackages, path: str) -> LookupResult:
         if isinstance(module, ModuleFacts):
             result = LookupResult(state="defined", definition=module, home=module)
             for part in parts[end:]:
-                result = classes.member(package_set, result, part)
+                result = classes.find_member(package_set, result, part)
                 if result.state != "defined":
                     break
             return result
@@ -142,27 +142,30 @@ def resolve(package_set: ImportablePackages, path: str) -> LookupResult:
 def has_member(package_set: ImportablePackages, path: str, name: str) -> bool:
     """Whether the class at `path` has a member, as far as the cached facts show."""
     try:
-        return classes.member(package_set, resolve(package_set, path), name).state == "defined"
+        return (
+            classes.find_member(package_set, resolve_path(package_set, path), name).state
+            == "defined"
+        )
     except FetchFailed:
         return False
 
 
-def _has(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
+def _has_name(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
     """Whether a package set has the item missing in `evidence`; None if not in the cached facts."""
     subject = evidence.subject
     try:
         match evidence.relation:
-            case Relation.PACKAGE | Relation.MODULE:
+            case ConflictRelation.PACKAGE | ConflictRelation.MODULE:
                 return package_set.exists(subject)
-            case Relation.NAME if ":" in subject:
+            case ConflictRelation.NAME if ":" in subject:
                 state = look_up(package_set, *subject.split(":", 1)).state
                 return None if state == "unknown" else state == "defined"
-            case Relation.KEYWORD:
+            case ConflictRelation.KEYWORD:
                 path, _, keyword = subject.removesuffix(")").partition("(")
                 signature = _signature(package_set, path)
-                return None if signature is None else signature.accepts(keyword)
-            case Relation.NAME | Relation.ATTRIBUTE:
-                state = resolve(package_set, subject.replace(":", ".")).state
+                return None if signature is None else signature.accepts_keyword(keyword)
+            case ConflictRelation.NAME | ConflictRelation.ATTRIBUTE:
+                state = resolve_path(package_set, subject.replace(":", ".")).state
                 return None if state == "unknown" else state == "defined"
     except FetchFailed:
         pass
@@ -171,15 +174,17 @@ def _has(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
 
 def _signature(package_set: ImportablePackages, path: str) -> CallSignature | None:
     try:
-        return signatures.signature(package_set, resolve(package_set, path))
+        return signatures.find_signature(package_set, resolve_path(package_set, path))
     except FetchFailed:
         return None
 
 
-def _renamed(here: ImportablePackages, other: ImportablePackages, evidence: Evidence) -> str:
+def _renamed_parameter(
+    here: ImportablePackages, other: ImportablePackages, evidence: Evidence
+) -> str:
     """The new parameter at the position of the missing one in another version."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
-    if evidence.relation is not Relation.KEYWORD:
+    if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
     signatures_of = [_signature(each, path) for each in (here, other)]
     if signatures_of[0] is None or signatures_of[1] is None:
@@ -193,34 +198,38 @@ def _renamed(here: ImportablePackages, other: ImportablePackages, evidence: Evid
     return now[at] if same_place and now[at] in new else ""
 
 
-def _by_decorator(
+def _parameter_from_decorator(
     package_set: ImportablePackages, here: ImportablePackages, evidence: Evidence
 ) -> str:
     """The new name of a parameter of `here`, from a decorator that lists both names."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
-    if evidence.relation is not Relation.KEYWORD:
+    if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
     signature = _signature(here, path)
-    result = classes.follow(package_set, resolve(package_set, path))
+    result = classes.follow_assignment(package_set, resolve_path(package_set, path))
     functions = [result.definition] if isinstance(result.definition, Function) else []
     if isinstance(result.definition, Class):
-        for ancestor in classes.ancestors(package_set, result):
+        for ancestor in classes.class_ancestors(package_set, result):
             if isinstance(ancestor.definition, Class) and ancestor.home is not None:
-                members = index(ancestor.home).members
+                members = module_index(ancestor.home).members
                 inits = members.get(f"{ancestor.definition.name}.__init__", ())
                 functions += [each for each in inits if isinstance(each, Function)]
     for function in functions:
         for text in function.decorators:
-            match = _RENAMED.search(text)
-            if match and match[1] == keyword and (signature is None or signature.accepts(match[2])):
+            match = _RENAMING_DECORATOR.search(text)
+            if (
+                match
+                and match[1] == keyword
+                and (signature is None or signature.accepts_keyword(match[2]))
+            ):
                 return match[2]
     return ""
 
 
-def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
+def _parameter_from_table(package_set: ImportablePackages, evidence: Evidence) -> str:
     """The new name of a parameter from the table of renamed ones, if the signature has it."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
-    if evidence.relation is not Relation.KEYWORD:
+    if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
     name = renamed_parameter(evidence.other, path.rpartition(".")[2], keyword)
     signature = _signature(package_set, path) if name else None
@@ -228,43 +237,43 @@ def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
     return name if name in names else ""
 
 
-def _similar(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
+def _most_similar_name(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
     """The nearest existing name; with `nearly` only one that is a likely typo.
 
     A name that exists in another version is not a typo.
     """
-    name = _nearest(package_set, evidence)
+    name = _nearest_name(package_set, evidence)
     wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]
     last = name.rpartition(".")[2]
     if last == wrong:
         return ""  # it is defined only under a condition that is false
     if name and nearly:
-        return name if SequenceMatcher(None, wrong, last).ratio() >= MISTYPED else ""
+        return name if SequenceMatcher(None, wrong, last).ratio() >= TYPO_SIMILARITY else ""
     return name
 
 
-def _nearest(package_set: ImportablePackages, evidence: Evidence) -> str:
+def _nearest_name(package_set: ImportablePackages, evidence: Evidence) -> str:
     subject = evidence.subject
     match evidence.relation:
-        case Relation.KEYWORD:
+        case ConflictRelation.KEYWORD:
             path, _, keyword = subject.removesuffix(")").partition("(")
             signature = _signature(package_set, path)
             names = [item.name for item in signature.parameters] if signature else []
-            return nearest(keyword, names) or ""
-        case Relation.NAME if ":" in subject:
+            return nearest_choice(keyword, names) or ""
+        case ConflictRelation.NAME if ":" in subject:
             module, _, name = subject.partition(":")
             facts = package_set.module(module)
             if isinstance(facts, ModuleFacts):
-                return nearest(name, {*index(facts).top, *facts.lazy}) or ""
-        case Relation.ATTRIBUTE:
+                return nearest_choice(name, {*module_index(facts).top, *facts.lazy}) or ""
+        case ConflictRelation.ATTRIBUTE:
             owner, _, name = subject.rpartition(".")
-            names_of = classes.attributes(package_set, resolve(package_set, owner))
+            names_of = classes.instance_attributes(package_set, resolve_path(package_set, owner))
             public = [each for each in names_of or () if not each.startswith("__")]
-            return nearest(name, public) or ""
-        case Relation.MODULE:
+            return nearest_choice(name, public) or ""
+        case ConflictRelation.MODULE:
             parent, _, name = subject.rpartition(".")
             package = package_set.owner(subject)
             if package is not None:
                 modules = package_set.modules_of(package)
-                return nearest(subject, modules) or "" if parent and name else ""
+                return nearest_choice(subject, modules) or "" if parent and name else ""
     return ""

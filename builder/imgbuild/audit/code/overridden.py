@@ -11,23 +11,23 @@ from imgbuild.audit.code import other_sets
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import OtherSet
-from imgbuild.audit.main_path.guards import judge
+from imgbuild.audit.main_path.guards import judge_guards
 from imgbuild.audit.names import classes
-from imgbuild.audit.names.lookup import SameFacts, index
+from imgbuild.audit.names.lookup import SameFacts, module_index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.source.facts import Call, Class, Function, ModuleFacts
 from imgbuild.report import Severity
 
 GONE, CALLED = "IMG108", "IMG109"
 # `Class.method = function`, and the same with setattr: owner, name, function.
-_ASSIGNED = re.compile(
+_ASSIGNMENT = re.compile(
     rb"^[ \t]*([A-Za-z_]\w*(?:\.\w+)*)\.(\w+)[ \t]*=[ \t]*([A-Za-z_]\w*)[ \t]*(?:#.*)?$",
     re.MULTILINE,
 )
 _SET = re.compile(rb"\bsetattr\(\s*([\w.]+)\s*,\s*[\"'](\w+)[\"']\s*,\s*(\w+)\s*\)")
 
 
-def check(
+def check_overridden_methods(
     code: CodeSet, others: Sequence[OtherSet], modules: Iterable[str]
 ) -> Iterator[CodeFinding]:
     """Methods that lack a parameter passed by a base class, and methods that are never called.
@@ -35,14 +35,14 @@ def check(
     In the classes of `modules`, and functions that these assign to attributes of packages.
     """
     for name in modules:
-        facts, text = code.module(name), code.code[name]
+        facts, text = code.module(name), code.code_by_module[name]
         if isinstance(facts, ModuleFacts):
             for definition in facts.classes:
-                yield from _of_class(code, facts, text, definition, others)
-            yield from _assigned(code, facts, text, others)
+                yield from _class_findings(code, facts, text, definition, others)
+            yield from _assigned_function_findings(code, facts, text, others)
 
 
-def _of_class(
+def _class_findings(
     code: CodeSet,
     facts: ModuleFacts,
     text: CodeText,
@@ -50,16 +50,16 @@ def _of_class(
     others: Sequence[OtherSet],
 ) -> Iterator[CodeFinding]:
     here = LookupResult(state="defined", definition=definition, home=facts)
-    chain = [each for each in classes.ancestors(code, here)[1:] if _is_package(code, each)]
+    chain = [each for each in classes.class_ancestors(code, here)[1:] if _is_package(code, each)]
     if not chain:
         return
-    members = index(facts).members
+    members = module_index(facts).members
     for method in definition.methods:
         entries = members.get(f"{definition.name}.{method}", ())
         function = entries[0] if len(entries) == 1 else None
         if not isinstance(function, Function) or function.decorators or method.startswith("__"):
             continue
-        problem = _called_with_more(code, facts, chain, method, function)
+        problem = _additional_keyword_problem(code, facts, chain, method, function)
         if problem is not None:
             # A class that calls its own method may not use what calls it in the base class.
             certain = problem.used and not any(_calls(facts, definition, method))
@@ -82,7 +82,7 @@ class _Problem(NamedTuple):
     used: bool
 
 
-def _called_with_more(
+def _additional_keyword_problem(
     code: CodeSet,
     facts: ModuleFacts,
     chain: Sequence[LookupResult],
@@ -99,7 +99,7 @@ def _called_with_more(
             continue
         for call in _calls(home, base, method):
             lacking = [keyword for keyword in call.keywords if keyword not in names]
-            course = judge(code, call.guards)
+            course = judge_guards(code, call.guards)
             if lacking and course.runs and course.clear and not course.caught:
                 package = code.owner(home.module) or ""
                 version = f"{package} {code.version(package)}"
@@ -127,11 +127,11 @@ def _is_called(facts: ModuleFacts, chain: Sequence[LookupResult], method: str) -
 
 def _calls(home: ModuleFacts, base: Class, method: str) -> Sequence[Call]:
     """The calls of `self.METHOD` in the methods of a class."""
-    return _calls_of_self(SameFacts(home)).get((base.name, method), ())
+    return _self_calls_by_method(SameFacts(home)).get((base.name, method), ())
 
 
 @lru_cache(maxsize=1024)
-def _calls_of_self(home: SameFacts) -> Mapping[tuple[str, str], Sequence[Call]]:
+def _self_calls_by_method(home: SameFacts) -> Mapping[tuple[str, str], Sequence[Call]]:
     """Class and method → the calls of `self.METHOD` in the class."""
     table: dict[tuple[str, str], list[Call]] = {}
     for call in home.facts.calls:
@@ -152,21 +152,21 @@ def _removed_method(
 ) -> tuple[str, str] | None:
     """Message and remedy if no base has `method` but another target's version does; else None."""
     for base in definition.bases:
-        gone = _gone(code, classes.origin(facts, base), method, others)
+        gone = _version_without_name(code, classes.full_name(facts, base), method, others)
         if gone is not None:
             name = f"{definition.name}.{method}"
             return f"{name} overrides a method that {gone[0]} does not have", gone[1]
     return None
 
 
-def _gone(
+def _version_without_name(
     code: CodeSet, path: str, name: str, others: Sequence[OtherSet]
 ) -> tuple[str, str] | None:
     """The version of a package without a name that another target's version has; and a remedy."""
     package = code.owner(path)
     if package is None or package == CODE:
         return None
-    if classes.member(code, other_sets.resolve(code, path), name).state != "absent":
+    if classes.find_member(code, other_sets.resolve_path(code, path), name).state != "absent":
         return None
     for other in others:
         having = other.versions.get(package)
@@ -178,21 +178,21 @@ def _gone(
     return None
 
 
-def _assigned(
+def _assigned_function_findings(
     code: CodeSet, facts: ModuleFacts, text: CodeText, others: Sequence[OtherSet]
 ) -> Iterator[CodeFinding]:
     """Functions of the file that are assigned to names that a package no longer has."""
     defined = {each.name for each in facts.functions} | {each.name for each in facts.classes}
     imported = {line.bound for line in facts.imports}
-    for match in (*_ASSIGNED.finditer(text.source), *_SET.finditer(text.source)):
+    for match in (*_ASSIGNMENT.finditer(text.source), *_SET.finditer(text.source)):
         owner, name, value = (group.decode() for group in match.groups())
         is_function_of_file = value in defined and owner.partition(".")[0] in imported
-        path = classes.origin(facts, owner) if is_function_of_file else ""
+        path = classes.full_name(facts, owner) if is_function_of_file else ""
         # A module may get a name for code that expects it.
-        if not isinstance(other_sets.resolve(code, path).definition, Class):
+        if not isinstance(other_sets.resolve_path(code, path).definition, Class):
             continue
         tested = re.search(rb"hasattr\([^\n]+[\"']%b[\"']" % name.encode(), text.source)
-        gone = _gone(code, path, name, others) if tested is None else None
+        gone = _version_without_name(code, path, name, others) if tested is None else None
         if gone is not None:
             line = text.source.count(b"\n", 0, match.start(1)) + 1
             column = match.start(1) - text.source.rfind(b"\n", 0, match.start(1))

@@ -13,8 +13,8 @@ import yaml
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.shell import Word
 from imgbuild.audit.code.sources import PackageSources
-from imgbuild.audit.main_path.configuration import OPEN, options_of, program
-from imgbuild.matrix.notes import nearest
+from imgbuild.audit.main_path.configuration import OPEN_VALUE, find_hydra_program, group_options
+from imgbuild.matrix.notes import nearest_choice
 from imgbuild.system import yaml_data
 
 KEY, TYPE, EXISTS, OPTION = "IMG401", "IMG402", "IMG403", "IMG408"
@@ -31,7 +31,7 @@ class ComposedTree(NamedTuple):
     name: str
 
 
-def check(
+def check_overrides(
     sources: PackageSources,
     package: str,
     module: str,
@@ -44,10 +44,10 @@ def check(
     """
     configuration = _configuration(sources, module, words, texts)
     if configuration is not None:
-        yield from compared(sources, package, configuration, words)
+        yield from compare_overrides(sources, package, configuration, words)
 
 
-def compared(
+def compare_overrides(
     sources: PackageSources,
     package: str,
     configuration: ComposedTree,
@@ -64,21 +64,21 @@ def compared(
         group = key.split("@")[0]
         if group in options:
             if word.literal and lacks_option(options, group, value):
-                near_options = nearest(value, options[group])
+                near_options = nearest_choice(value, options[group])
                 instead = f"{sign}{key}={near_options}" if near_options else ""
                 yield word, OPTION, f"{what} has no {value} in the group {group}", instead
             continue
         if "/" in key or key.startswith("hydra."):
             continue
         present = value_at(tree, key)
-        if present is OPEN:
+        if present is OPEN_VALUE:
             continue
         if present is None and not sign:
-            instead = near(tree, key)
+            instead = nearest_key(tree, key)
             yield word, KEY, f"{what} has no key {key}", instead or f"+{key} to add it"
         elif present is not None and sign == "+":
             yield word, EXISTS, f"{what} already has the key {key}: +{key} fails", key
-        elif present is not None and word.literal and not _fits(present[0], value):
+        elif present is not None and word.literal and not _value_fits(present[0], value):
             kind = type(present[0]).__name__
             yield word, TYPE, f"{key} of {what} is of type {kind}, not {value}", ""
 
@@ -93,20 +93,20 @@ def _configuration(
     sources: PackageSources, module: str, words: Sequence[Word], texts: Sequence[CodeText]
 ) -> ComposedTree | None:
     """The composed configuration of a program; None if it has none."""
-    main = program(sources.package_set, module)
+    main = find_hydra_program(sources.package_set, module)
     if main is None:
         return None
     name = (_option(words, ("--config-name", "-cn")) or main.name).removesuffix(".yaml")
     folder = _option(words, ("--config-path", "--config-dir", "-cp", "-cd"))
     if folder is None:
-        tree = main.composed(name)
+        tree = main.compose_configuration(name)
         return ComposedTree(tree, main.options, name) if tree is not None else None
-    first = files_of(texts, folder, name)
-    tree = main.composed(name, first) if first else None
+    first = adjacent_files(texts, folder, name)
+    tree = main.compose_configuration(name, first) if first else None
     if tree is None:
         return None
     options = dict(main.options)
-    for group, names in options_of(first).items():
+    for group, names in group_options(first).items():
         options[group] = options.get(group, frozenset()) | names
     return ComposedTree(tree, options, name)
 
@@ -120,7 +120,7 @@ def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:
     return None
 
 
-def files_of(texts: Sequence[CodeText], folder: str, name: str) -> dict[str, bytes]:
+def adjacent_files(texts: Sequence[CodeText], folder: str, name: str) -> dict[str, bytes]:
     """Path in its folder → content of the user's files next to the configuration `name`.
 
     Only the last component of `folder`, from the command line, is compared. Empty if several
@@ -153,17 +153,17 @@ def value_at(tree: Any, key: str) -> Any:
     Keys below null, and below references to other parts of the configuration, are unknown.
     """
     for part in key.split("."):
-        if tree is OPEN or tree is None or (isinstance(tree, str) and tree.startswith("${")):
-            return OPEN
+        if tree is OPEN_VALUE or tree is None or (isinstance(tree, str) and tree.startswith("${")):
+            return OPEN_VALUE
         if isinstance(tree, list):
-            return OPEN
+            return OPEN_VALUE
         if not isinstance(tree, dict) or part not in tree:
             return None
         tree = tree[part]
-    return OPEN if tree is OPEN else (tree,)
+    return OPEN_VALUE if tree is OPEN_VALUE else (tree,)
 
 
-def near(tree: Any, key: str) -> str:
+def nearest_key(tree: Any, key: str) -> str:
     """The nearest key: in the same section, or with the same last component elsewhere."""
     parts = key.split(".")
     node: Any = tree
@@ -171,7 +171,7 @@ def near(tree: Any, key: str) -> str:
         if not isinstance(node, Mapping):
             return ""
         if part not in node:
-            close = nearest(part, map(str, node))
+            close = nearest_choice(part, map(str, node))
             if close:
                 return ".".join((*parts[:at], close, *parts[at + 1 :]))
             break
@@ -187,12 +187,12 @@ def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
             yield from _paths(value, f"{prefix}{key}.")
 
 
-def _fits(value: Any, text: str) -> bool:
+def _value_fits(value: Any, text: str) -> bool:
     """Whether an override may be valid for a value of this type."""
     if text in ("null", "None", "") or "${" in text or isinstance(value, (str, type(None))):
         return True
     try:
-        given = yaml_data.read(text)
+        given = yaml_data.parse_yaml(text)
     except yaml.YAMLError:
         return True
     if isinstance(value, bool):

@@ -11,33 +11,33 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.audit.checks import calls, imports
-from imgbuild.audit.checks.findings import SEVERITY_ORDER, missing_package
+from imgbuild.audit.checks.findings import SEVERITY_ORDER, missing_package_remedy
 from imgbuild.audit.code import other_sets, overridden
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.kept_findings import FileFindings, FindingCache
 from imgbuild.audit.code.locate import CodeTree
 from imgbuild.audit.code.model import CodeFinding, CodeText
-from imgbuild.audit.code.other_sets import Elsewhere, OtherSet
+from imgbuild.audit.code.other_sets import OtherSet, Replacement
 from imgbuild.audit.code.reading import CodeFacts
-from imgbuild.audit.code.wheel_sources import instead
+from imgbuild.audit.code.wheel_sources import recommended_name
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 from imgbuild.system import forked
 
 # The code of each kind of finding that the checks make; data/audit/code_kinds.yaml explains them.
 CODES = {
-    Relation.PACKAGE: "IMG101",
-    Relation.MODULE: "IMG101",
-    Relation.NAME: "IMG101",
-    Relation.KEYWORD: "IMG102",
-    Relation.ARGUMENT: "IMG103",
-    Relation.ATTRIBUTE: "IMG104",
-    Relation.SUBSCRIPT: "IMG105",
-    Relation.REGISTERED: "IMG106",
+    ConflictRelation.PACKAGE: "IMG101",
+    ConflictRelation.MODULE: "IMG101",
+    ConflictRelation.NAME: "IMG101",
+    ConflictRelation.KEYWORD: "IMG102",
+    ConflictRelation.ARGUMENT: "IMG103",
+    ConflictRelation.ATTRIBUTE: "IMG104",
+    ConflictRelation.SUBSCRIPT: "IMG105",
+    ConflictRelation.REGISTERED: "IMG106",
 }
 SYNTAX = "IMG107"
 PARSED_LINE = re.compile(r" \(<unknown>, line (?P<line>\d+)\)$")
@@ -46,12 +46,12 @@ _DEVELOPMENT = re.compile(
     r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
     r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
 )
-_ABOVE = 4  # folders above a script that may contain a project's packages
+_NOQA_LINES = 4  # folders above a script that may contain a project's packages
 _PREFIX = f"{CODE} 0 "
 SHARE = 1 << 20  # bytes of source that are worth a process
 
 
-def check(
+def check_python_code(
     package_set: ImportablePackages,
     packages: Sequence[str],
     texts: Sequence[CodeText],
@@ -69,25 +69,29 @@ def check(
     """
     code = CodeSet(package_set, texts, facts, unread)
     # Any package may be at fault, not only those that the audit of a package set walks.
-    rules = msgspec.structs.replace(policy.load(), walk=frozenset(packages))
-    places = {text.file: text for text in code.code.values()}
+    rules = msgspec.structs.replace(policy.load_policy(), walk=frozenset(packages))
+    places = {text.file: text for text in code.code_by_module.values()}
     kept = cache(code) if cache is not None else None
     known: dict[str, FileFindings] = {}
     if kept is not None:
         stored = {file: kept.read(file) for file in places}
         known = {file: each for file, each in stored.items() if each and _is_current(each, code)}
-    new = {name: text for name, text in code.code.items() if text.file not in known}
-    checked = _checked(code, new, rules, others, copied)
+    new = {name: text for name, text in code.code_by_module.items() if text.file not in known}
+    checked = _check_modules(code, new, rules, others, copied)
     known |= checked
     if kept is not None:
         for file, entry in checked.items():
             kept.write(file, entry)
         kept.save()
-    broken = [_unparsed(file, each.broken) for file, each in facts.summaries.items() if each.broken]
-    return _unique([*(each for group in known.values() for each in group.findings), *broken])
+    broken = [
+        _syntax_finding(file, each.broken) for file, each in facts.summaries.items() if each.broken
+    ]
+    return _unique_findings(
+        [*(each for group in known.values() for each in group.findings), *broken]
+    )
 
 
-def _checked(
+def _check_modules(
     code: CodeSet,
     new: Mapping[str, CodeText],
     rules: MainPathPolicy,
@@ -101,17 +105,17 @@ def _checked(
 
     def _check_share(share: Mapping[str, CodeText]) -> bytes:
         with copied() if copied is not None else nullcontext():
-            return msgspec.msgpack.encode(_of_modules(code, share, rules, others))
+            return msgspec.msgpack.encode(_module_findings(code, share, rules, others))
 
-    copies = [(share, forked.Forked(partial(_check_share, share))) for share in rest]
+    copies = [(share, forked.ForkedCall(partial(_check_share, share))) for share in rest]
     try:
-        findings = _of_modules(code, first, rules, others)
+        findings = _module_findings(code, first, rules, others)
         for share, copy in copies:
             data = copy.result()
             findings |= (
                 msgspec.msgpack.decode(data, type=dict[str, FileFindings])
                 if data is not None  # or a file would have had to be fetched
-                else _of_modules(code, share, rules, others)
+                else _module_findings(code, share, rules, others)
             )
     finally:
         for _, copy in copies:
@@ -132,25 +136,25 @@ def _shares(new: Mapping[str, CodeText], count: int) -> list[dict[str, CodeText]
     return shares
 
 
-def _of_modules(
+def _module_findings(
     code: CodeSet, new: Mapping[str, CodeText], rules: MainPathPolicy, others: Sequence[OtherSet]
 ) -> dict[str, FileFindings]:
     """File → the findings in these modules."""
     path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
     local: dict[str, list[Evidence]] = {}
-    for finding in (*imports.check(code, path), *calls.check(code, path, rules)):
+    for finding in (*imports.check_imports(code, path), *calls.check_calls(code, path, rules)):
         evidence = finding.evidence
         if evidence is not None and _is_local(evidence, code):
             local.setdefault(evidence.file, []).append(evidence)
         elif evidence is not None:
             by_file.setdefault(evidence.file, []).append((finding, evidence))
-    look = _Elsewhere(code, others)
+    look = _ReplacementCache(code, others)
     texts = {text.file: text for text in new.values()}
     findings: dict[str, list[CodeFinding]] = {file: [] for file in texts}
     for file, group in by_file.items():
-        findings[file] += _of_file(look, texts[file], group)
-    for each in overridden.check(code, others, new):
+        findings[file] += _file_findings(look, texts[file], group)
+    for each in overridden.check_overridden_methods(code, others, new):
         findings[each.file].append(each)
     return {
         file: FileFindings(tuple(entries), tuple(local.get(file, ())))
@@ -166,7 +170,7 @@ def _is_current(stored: FileFindings, code: CodeSet) -> bool:
     )
 
 
-def _unparsed(file: str, message: str) -> CodeFinding:
+def _syntax_finding(file: str, message: str) -> CodeFinding:
     """The finding for a file that cannot be parsed; the parser's message ends with the line."""
     match = PARSED_LINE.search(message)
     line = max(1, int(match["line"])) if match else 1
@@ -181,7 +185,7 @@ def _unparsed(file: str, message: str) -> CodeFinding:
     )
 
 
-def _unique(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
+def _unique_findings(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
     """Findings without duplicates, each with its highest severity.
 
     The statements of a program are read twice.
@@ -204,9 +208,9 @@ def _is_local(evidence: Evidence, code: CodeSet) -> bool:
     here = Path(code.root(evidence.file))
     if not root or (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file():
         return True
-    if evidence.relation is not Relation.PACKAGE:
+    if evidence.relation is not ConflictRelation.PACKAGE:
         return False  # an installed package comes before a folder without __init__
-    for folder in (here, *here.parents[:_ABOVE]):
+    for folder in (here, *here.parents[:_NOQA_LINES]):
         if _has_module(folder, root) or _has_module(folder / "src", root):
             return True
         if (folder / ".git").exists():
@@ -220,24 +224,24 @@ def _has_module(folder: Path, name: str) -> bool:
     return (folder / f"{name}.py").is_file() or (inner.is_dir() and any(inner.glob("*.py")))
 
 
-class _Elsewhere:
+class _ReplacementCache:
     """Replacements, looked up once for each missing name."""
 
     def __init__(self, code: CodeSet, others: Sequence[OtherSet]) -> None:
         self.code = code
         self._others = others
-        self._memory: dict[tuple[str, str, str], Elsewhere] = {}
+        self._memory: dict[tuple[str, str, str], Replacement] = {}
 
-    def find(self, evidence: Evidence) -> Elsewhere:
-        """The result of `other_sets.find`, cached."""
+    def find(self, evidence: Evidence) -> Replacement:
+        """The result of `other_sets.find_replacement`, cached."""
         key = (evidence.relation, evidence.subject, evidence.other)
         if key not in self._memory:
-            self._memory[key] = other_sets.find(self.code, evidence, self._others)
+            self._memory[key] = other_sets.find_replacement(self.code, evidence, self._others)
         return self._memory[key]
 
 
-def _of_file(
-    look: _Elsewhere, text: CodeText, group: Sequence[tuple[Finding, Evidence]]
+def _file_findings(
+    look: _ReplacementCache, text: CodeText, group: Sequence[tuple[Finding, Evidence]]
 ) -> list[CodeFinding]:
     """The findings in one file; its syntax tree is released afterwards."""
     tree = CodeTree(text, look.code)
@@ -248,7 +252,7 @@ def _severity(finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTr
     """The severity in the user's code: a warning if the line may not run, or may not fail."""
     if finding.severity is not Severity.ERROR:
         return finding.severity
-    if evidence.relation is Relation.PACKAGE:
+    if evidence.relation is ConflictRelation.PACKAGE:
         if _DEVELOPMENT.search(text.file):
             return Severity.NOTE
         if b"sys.path." in text.source or not tree.always_runs(evidence.line):
@@ -268,13 +272,13 @@ def _is_replaced(evidence: Evidence, source: bytes) -> bool:
     if b"sys.modules" in source and re.search(rb"[\"']%s[.\"']" % root.encode(), source):
         return True
     last = re.escape(name.rpartition(".")[2]).encode()
-    return evidence.relation is Relation.ATTRIBUTE and bool(
+    return evidence.relation is ConflictRelation.ATTRIBUTE and bool(
         re.search(rb"\.%b\s*=(?!=)|attr\([^\n]+[\"']%b[\"']" % (last, last), source)
     )
 
 
 def _finding(
-    look: _Elsewhere, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
+    look: _ReplacementCache, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
 ) -> CodeFinding:
     """A finding of a check, converted to a finding in the user's code."""
     severity = _severity(finding, evidence, text, tree)
@@ -282,10 +286,10 @@ def _finding(
     note = severity is Severity.NOTE
     line, column = (evidence.line, 1) if note else tree.place(evidence)
     cell, line = text.place(line)
-    elsewhere = Elsewhere() if note else look.find(evidence)
-    published = _published(evidence) if not note and not elsewhere.since else None
+    elsewhere = Replacement() if note else look.find(evidence)
+    published = _published_existence(evidence) if not note and not elsewhere.since else None
     advice = ""
-    if evidence.relation is Relation.NAME and ":" in evidence.subject and not note:
+    if evidence.relation is ConflictRelation.NAME and ":" in evidence.subject and not note:
         advice = look.code.sources.advice(*evidence.subject.split(":", 1))
     return CodeFinding(
         check="code",
@@ -299,32 +303,33 @@ def _finding(
         line=line,
         column=column,
         cell=cell,
-        instead=instead(advice) or elsewhere.instead,
-        since=elsewhere.since or (published.removed_in or published.since if published else ""),
+        instead=recommended_name(advice) or elsewhere.instead,
+        since=elsewhere.since
+        or (published.removing_version or published.adding_version if published else ""),
         targets=elsewhere.targets,
     )
 
 
-def _published(evidence: Evidence) -> Existence | None:
+def _published_existence(evidence: Evidence) -> Existence | None:
     """The releases that have a name, from the release table; None if this one may have it."""
     subject, known = evidence.subject, None
     match evidence.relation:
-        case Relation.KEYWORD:
+        case ConflictRelation.KEYWORD:
             path, _, keyword = subject.removesuffix(")").partition("(")
-            known = releases.argument(path.rpartition(".")[2].rpartition(":")[2], keyword)
-        case Relation.NAME if ":" in subject:
-            known = releases.name_in(*subject.split(":", 1))
-        case Relation.MODULE:
-            known = releases.module_in(subject)
-        case Relation.ATTRIBUTE:
+            known = releases.argument_existence(path.rpartition(".")[2].rpartition(":")[2], keyword)
+        case ConflictRelation.NAME if ":" in subject:
+            known = releases.name_existence(*subject.split(":", 1))
+        case ConflictRelation.MODULE:
+            known = releases.module_existence(subject)
+        case ConflictRelation.ATTRIBUTE:
             owner, _, name = subject.replace(":", ".").rpartition(".")
-            known = releases.member(owner.rpartition(".")[2], name)
+            known = releases.member_existence(owner.rpartition(".")[2], name)
     if known is None or known.package != evidence.other or not known.change(evidence.other_version):
         return None
     return known
 
 
-def _remedy(evidence: Evidence, elsewhere: Elsewhere, published: Existence | None) -> str:
+def _remedy(evidence: Evidence, elsewhere: Replacement, published: Existence | None) -> str:
     """The remedy: use the replacement, or the version and the target that has the name."""
     parts = [f"use {elsewhere.instead}"] if elsewhere.instead else []
     if elsewhere.instead and elsewhere.targets and not elsewhere.since:
@@ -336,6 +341,6 @@ def _remedy(evidence: Evidence, elsewhere: Elsewhere, published: Existence | Non
         parts.append(f"{what} (target {shown})")
     elif published is not None:
         parts.append(f"install {published.requirement()}")
-    elif evidence.relation is Relation.PACKAGE:
-        parts.append(missing_package(evidence.subject))
+    elif evidence.relation is ConflictRelation.PACKAGE:
+        parts.append(missing_package_remedy(evidence.subject))
     return ", or ".join(parts)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from imgbuild.audit.code.code_set import CodeSet
 from imgbuild.audit.code.model import CodeText
-from imgbuild.audit.main_path.guards import judge
+from imgbuild.audit.main_path.guards import judge_guards
 from imgbuild.audit.source.module import read_module
 from imgbuild.system.syntax import parse_source
 
@@ -49,13 +49,15 @@ def _uses(
 
     Each use is changed to a call, whose conditions the reader of source then finds.
     """
-    called = ast.unparse(ast.fix_missing_locations(_Called(names).visit(tree))).encode()
+    called = ast.unparse(ast.fix_missing_locations(_CallReplacer(names).visit(tree))).encode()
     facts = read_module(called, text.module, text.file, package=text.package)
-    courses = [(call, judge(code, call.guards)) for call in facts.calls if call.callee in names]
+    courses = [
+        (call, judge_guards(code, call.guards)) for call in facts.calls if call.callee in names
+    ]
     return [(call.callee, call.scope, course.runs and course.clear) for call, course in courses]
 
 
-class _Called(ast.NodeTransformer):
+class _CallReplacer(ast.NodeTransformer):
     """Changes uses of names to calls without arguments."""
 
     def __init__(self, names: frozenset[str]) -> None:

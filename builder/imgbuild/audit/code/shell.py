@@ -17,11 +17,13 @@ _HEREDOC = re.compile(r"<<(-?)\s*(['\"]?)(\w+)\2")
 _REDIRECT = re.compile(r"\d*[<>]+&?\d*|&>>?")
 _KEYWORDS = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"))
 _ASSIGNMENT = re.compile(r"(\w+)(\+?)=")
-_DECLARE = frozenset(("export", "local", "readonly", "declare", "typeset", "-a", "-x", "-r"))
-_BINDING = frozenset(("for", "select", "read", "mapfile", "readarray", "unset", "getopts"))
+_DECLARING_COMMANDS = frozenset(
+    ("export", "local", "readonly", "declare", "typeset", "-a", "-x", "-r")
+)
+_BINDING_COMMANDS = frozenset(("for", "select", "read", "mapfile", "readarray", "unset", "getopts"))
 _EXPANSION = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?\})|\"\$\{(\w+)\[@\]\}\"")
 _SHELLS = frozenset(("bash", "sh", "zsh"))
-_NESTED = 3  # levels of `bash -c "…"` that are read
+_NESTING_LIMIT = 3  # levels of `bash -c "…"` that are read
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -42,25 +44,27 @@ class Word(msgspec.Struct, frozen=True):
 Command = tuple[Word, ...]
 
 
-def commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Command]:
+def shell_commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Command]:
     """The simple commands of a script, in order; `bash -c '…'` is followed by its commands."""
-    read = list(_Reader(source, line).commands())
+    read = list(_ShellReader(source, line).commands())
     values = _values(read)
     for words in read:
         expanded = [each for word in words for each in values.get(word.variable, (word,))]
         command = tuple(itertools.dropwhile(lambda word: word.text in _KEYWORDS, expanded))
         if command:
             yield command
-            yield from nested(command, depth)
+            yield from nested_commands(command, depth)
 
 
-def nested(command: Command, depth: int = 0) -> Iterator[Command]:
+def nested_commands(command: Command, depth: int = 0) -> Iterator[Command]:
     """The commands in an argument of a shell: `bash -c '…'`."""
     names = [word.text.rpartition("/")[2] for word in command]
     for at, word in enumerate(command[:-1]):
         is_shell = not _SHELLS.isdisjoint(names[:at])
-        if depth < _NESTED and is_shell and re.fullmatch(r"-\w*c", word.text):
-            yield from commands(command[at + 1].text, line=command[at + 1].line, depth=depth + 1)
+        if depth < _NESTING_LIMIT and is_shell and re.fullmatch(r"-\w*c", word.text):
+            yield from shell_commands(
+                command[at + 1].text, line=command[at + 1].line, depth=depth + 1
+            )
 
 
 def _values(read: Iterable[Command]) -> dict[str, tuple[Word, ...]]:
@@ -71,9 +75,9 @@ def _values(read: Iterable[Command]) -> dict[str, tuple[Word, ...]]:
     values: dict[str, tuple[Word, ...]] = {}
     others: set[str] = set()
     for command in read:
-        words = list(itertools.dropwhile(lambda word: word.text in _DECLARE, command))
+        words = list(itertools.dropwhile(lambda word: word.text in _DECLARING_COMMANDS, command))
         matches = [_ASSIGNMENT.match(word.text) for word in words]
-        if words and words[0].text in _BINDING:
+        if words and words[0].text in _BINDING_COMMANDS:
             others.update(word.text for word in words[1:])
         for word, match in zip(words, matches, strict=True):
             if match is None or None in matches:
@@ -89,7 +93,7 @@ def _values(read: Iterable[Command]) -> dict[str, tuple[Word, ...]]:
     return {name: words for name, words in values.items() if name not in others and words}
 
 
-class _Reader:
+class _ShellReader:
     """Parses a script character by character."""
 
     def __init__(self, source: str, line: int) -> None:
@@ -107,7 +111,7 @@ class _Reader:
                 self._at += 1
             elif self._source.startswith("\\\n", self._at):
                 self._at += 1
-                self._newline()
+                self._skip_newline()
             elif character == "#":
                 end = self._source.find("\n", self._at)
                 self._at = len(self._source) if end < 0 else end
@@ -116,34 +120,34 @@ class _Reader:
                 self._at = match.end()
             elif match := _REDIRECT.match(self._source, self._at):
                 self._at = match.end()
-                self._spaces()
-                if not match[0][-1].isdigit() and self._more():
-                    self._word()
+                self._skip_spaces()
+                if not match[0][-1].isdigit() and self._has_more():
+                    self._parse_word()
             elif character in _ENDS or character in "()":
                 yield tuple(words)
                 words = []
-                self._end(character)
+                self._end_command(character)
             else:
-                words.append(self._word())
+                words.append(self._parse_word())
         yield tuple(words)
 
-    def _more(self) -> bool:
+    def _has_more(self) -> bool:
         return self._at < len(self._source) and self._source[self._at] not in "\n;|&"
 
-    def _spaces(self) -> None:
+    def _skip_spaces(self) -> None:
         while self._at < len(self._source) and self._source[self._at] in " \t":
             self._at += 1
 
-    def _newline(self) -> None:
+    def _skip_newline(self) -> None:
         self._at += 1
         self._line += 1
         self._start = self._at
 
-    def _end(self, character: str) -> None:
+    def _end_command(self, character: str) -> None:
         if character != "\n":
             self._at += 1
             return
-        self._newline()
+        self._skip_newline()
         for name, tabs in self._heredocs:
             while self._at < len(self._source):
                 end = self._source.find("\n", self._at)
@@ -151,12 +155,12 @@ class _Reader:
                 text = self._source[self._at : end]
                 self._at = end
                 if end < len(self._source):
-                    self._newline()
+                    self._skip_newline()
                 if (text.lstrip("\t") if tabs else text) == name:
                     break
         self._heredocs.clear()
 
-    def _word(self) -> Word:
+    def _parse_word(self) -> Word:
         line, column, start = self._line, self._at - self._start + 1, self._at
         items: tuple[Word, ...] = ()
         parts: list[str] = []
@@ -167,25 +171,25 @@ class _Reader:
                 break
             if character in "()":
                 if character == "(" and parts and parts[-1].endswith("="):
-                    items = self._array()
+                    items = self._parse_array()
                     literal = False
                     continue
                 break
             if character == "'":
-                parts.append(self._quoted())
+                parts.append(self._parse_single_quotes())
             elif character == '"':
-                text, plain = self._double()
+                text, plain = self._parse_double_quotes()
                 parts.append(text)
                 literal = literal and plain
             elif character == "\\":
                 if self._source.startswith("\\\n", self._at):
                     self._at += 1
-                    self._newline()
+                    self._skip_newline()
                     break
                 parts.append(self._source[self._at + 1 : self._at + 2])
                 self._at += 2
             elif character in "$`":
-                self._expansion()
+                self._skip_expansion()
                 literal = False
             else:
                 literal = literal and character not in "*?"
@@ -197,14 +201,14 @@ class _Reader:
         variable = match[match.lastindex or 0] if match is not None else ""
         return Word("".join(parts), line, column, literal, variable, items)
 
-    def _array(self) -> tuple[Word, ...]:
+    def _parse_array(self) -> tuple[Word, ...]:
         """The words of `(…)`."""
         self._at += 1
         words: list[Word] = []
         while self._at < len(self._source) and self._source[self._at] != ")":
             character = self._source[self._at]
             if character == "\n":
-                self._newline()
+                self._skip_newline()
             elif character in " \t\r":
                 self._at += 1
             elif character == "#":
@@ -213,18 +217,18 @@ class _Reader:
             elif character in ";|&<>(":
                 self._at += 1  # not in a valid script
             else:
-                words.append(self._word())
+                words.append(self._parse_word())
         self._at += 1
         return tuple(words)
 
-    def _quoted(self) -> str:
+    def _parse_single_quotes(self) -> str:
         end = self._source.find("'", self._at + 1)
         end = len(self._source) if end < 0 else end
         text = self._source[self._at + 1 : end]
-        self._advance(end + 1)
+        self._advance_to(end + 1)
         return text
 
-    def _double(self) -> tuple[str, bool]:
+    def _parse_double_quotes(self) -> tuple[str, bool]:
         self._at += 1
         parts: list[str] = []
         literal = True
@@ -233,40 +237,40 @@ class _Reader:
             if character == "\\":
                 escaped = self._source[self._at + 1 : self._at + 2]
                 parts.append("" if escaped == "\n" else escaped)
-                self._advance(self._at + 2)
+                self._advance_to(self._at + 2)
             elif character in "$`":
-                self._expansion()
+                self._skip_expansion()
                 literal = False
             else:
                 parts.append(character)
-                self._advance(self._at + 1)
+                self._advance_to(self._at + 1)
         self._at += 1
         return "".join(parts), literal
 
-    def _expansion(self) -> None:
+    def _skip_expansion(self) -> None:
         """Skip `$NAME`, `${…}`, `$(…)` or a command in backquotes."""
         if self._source[self._at] == "`":
             end = self._source.find("`", self._at + 1)
-            self._advance(len(self._source) if end < 0 else end + 1)
+            self._advance_to(len(self._source) if end < 0 else end + 1)
             return
         self._at += 1
         following = self._source[self._at : self._at + 1]
         if following in ("{", "("):
-            self._skip(following, {"{": "}", "(": ")"}[following])
+            self._skip_brackets(following, {"{": "}", "(": ")"}[following])
         else:
             match = re.compile(r"\w+|.?").match(self._source, self._at)
             self._at = match.end() if match else self._at
 
-    def _skip(self, opening: str, closing: str) -> None:
+    def _skip_brackets(self, opening: str, closing: str) -> None:
         depth = 0
         while self._at < len(self._source):
             character = self._source[self._at]
             depth += (character == opening) - (character == closing)
-            self._advance(self._at + 1)
+            self._advance_to(self._at + 1)
             if depth == 0:
                 return
 
-    def _advance(self, end: int) -> None:
+    def _advance_to(self, end: int) -> None:
         """Advance to `end`, counting lines."""
         end = min(end, len(self._source))
         lines = self._source.count("\n", self._at, end)

@@ -57,7 +57,7 @@ class PackageSources:
             self.absent.add(package)
             return {}
 
-    def lacks(self, package: str) -> bool:
+    def lacks_package(self, package: str) -> bool:
         """Whether a package is not installed; False if the set may have more packages."""
         package_set = self.package_set
         known = package in package_set.wheels or package in self._unread or package_set.partial

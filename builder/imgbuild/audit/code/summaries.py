@@ -15,12 +15,12 @@ import msgspec
 
 from imgbuild.audit.code.variable_settings import FileVariables
 from imgbuild.audit.names.lookup import may_add_names
-from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
+from imgbuild.audit.source.facts import AssignedName, Class, Function, Guard, Import, ModuleFacts
 from imgbuild.audit.source.program import PROGRAM
 from imgbuild.values import sha256
 
 _ROOT = re.compile(r"(?:not )?(\w+)")
-Binding = Import | Function | Class | Assigned
+Binding = Import | Function | Class | AssignedName
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -40,13 +40,15 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     variables: FileVariables = FileVariables()
 
 
-def summary(facts: ModuleFacts, variables: FileVariables) -> Summary:
+def summarize_module(facts: ModuleFacts, variables: FileVariables) -> Summary:
     """The summary of a module that sets and reads these variables."""
     return Summary(
         interface=sha256(msgspec.msgpack.encode(_interface(facts))),
-        named=tuple(dict.fromkeys(_named(facts))),
-        evaluated=tuple(sorted(_evaluated(facts, [*_guards(facts), *_binding_guards(facts)]))),
-        binding=tuple(sorted(_evaluated(facts, _binding_guards(facts)))),
+        named=tuple(dict.fromkeys(_named_modules(facts))),
+        evaluated=tuple(
+            sorted(_evaluated_modules(facts, [*_guards(facts), *_binding_guards(facts)]))
+        ),
+        binding=tuple(sorted(_evaluated_modules(facts, _binding_guards(facts)))),
         broken=facts.broken,
         imports=tuple(dict.fromkeys(line.module.partition(".")[0] for line in facts.imports)),
         variables=variables,
@@ -67,21 +69,21 @@ def _bindings(facts: ModuleFacts) -> list[Binding]:
 def _interface(facts: ModuleFacts) -> list[Any]:
     """What lookups from other modules use, without places."""
     return [
-        [_without_line(entry) for entry in _bindings(facts)],
+        [_drop_line(entry) for entry in _bindings(facts)],
         [facts.package, facts.exports, sorted(facts.lazy.items()), facts.lazy_stars],
         [facts.registers, sorted(facts.aliases.items()), facts.deleted, facts.dynamic],
         may_add_names(facts),
     ]
 
 
-def _without_line(entry: Binding) -> Binding:
+def _drop_line(entry: Binding) -> Binding:
     if isinstance(entry, Class):
         fields = tuple(msgspec.structs.replace(field, line=0) for field in entry.fields)
         return msgspec.structs.replace(entry, line=0, fields=fields)
     return msgspec.structs.replace(entry, line=0)
 
 
-def _evaluated(facts: ModuleFacts, guards: Iterable[Guard]) -> set[str]:
+def _evaluated_modules(facts: ModuleFacts, guards: Iterable[Guard]) -> set[str]:
     """The modules whose functions these conditions call; "" is the module itself."""
     if any(function.name == "__getattr__" for function in facts.functions):
         return {""}
@@ -115,7 +117,7 @@ def _binding_guards(facts: ModuleFacts) -> Iterator[Guard]:
             yield from (*entry.truthy, *entry.falsy)
 
 
-def _named(facts: ModuleFacts) -> Iterator[str]:
+def _named_modules(facts: ModuleFacts) -> Iterator[str]:
     yield facts.module
     for line in facts.imports:
         yield f"{line.module}.{line.name}" if line.name not in ("", "*") else line.module

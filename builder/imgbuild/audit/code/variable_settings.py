@@ -14,28 +14,28 @@ import msgspec
 
 from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeText
-from imgbuild.audit.source.text import dotted, string
+from imgbuild.audit.source.text import dotted_name, string_value
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import valid_source
 
 _LINE = re.compile(
     r"^\s*(?:-\s*)?(?:ENV\s+)?[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*[:=]\s*[\"']?([^\"'#]*)"
 )
-_NAMED = re.compile(r"^\s*-?\s*name:\s*[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*$")
-_ASSIGNED = re.compile(r"(?:^|,)([A-Z][A-Z0-9_]*)=([^,]*)")
+_NAME_LINE = re.compile(r"^\s*-?\s*name:\s*[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*$")
+_ASSIGNMENT = re.compile(r"(?:^|,)([A-Z][A-Z0-9_]*)=([^,]*)")
 # What a Python file sets or reads variables by.
-_USED = (b"environ", b"getenv", b"putenv")
-_USES = re.compile(b"|".join(_USED))
+_USE_WORDS = (b"environ", b"getenv", b"putenv")
+_USES = re.compile(b"|".join(_USE_WORDS))
 
 
-class Prefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VariablePrefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The packages that read variables with a prefix; `complete` if only Python code does."""
 
     packages: tuple[str, ...]
     complete: bool
 
 
-class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ValueSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The source of a variable's values in the code: `what` describes them."""
 
     name: str
@@ -48,8 +48,8 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class VariableTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `data/audit/code_variables.yaml`."""
 
-    prefixes: dict[str, Prefix]
-    values: tuple[Values, ...]
+    prefixes: dict[str, VariablePrefix]
+    values: tuple[ValueSource, ...]
 
 
 class VariableSetting(msgspec.Struct, frozen=True):
@@ -69,42 +69,46 @@ class FileVariables(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def load() -> VariableTable:
+def load_variable_table() -> VariableTable:
     """The bundled table."""
-    return yaml_data.load(files.data("audit/code_variables.yaml"), VariableTable)
+    return yaml_data.load_yaml_data(files.data("audit/code_variables.yaml"), VariableTable)
 
 
-def variables_of(text: CodeText) -> FileVariables:
+def file_variables(text: CodeText) -> FileVariables:
     """The variables of a file; none if it has no variable of the table."""
-    used = text.kind != "python" or any(word in text.source for word in _USED)
-    prefixes = [prefix.encode() for prefix in load().prefixes] if used or text.commands else ()
+    used = text.kind != "python" or any(word in text.source for word in _USE_WORDS)
+    prefixes = (
+        [prefix.encode() for prefix in load_variable_table().prefixes]
+        if used or text.commands
+        else ()
+    )
     if not any(prefix in text.source or prefix in text.commands for prefix in prefixes):
         return FileVariables()
     if text.kind == "python":
         tree = valid_source(text.source) if used else None
-        python = _of_python(tree, text.source) if tree is not None else FileVariables()
-        commands = _of_shell(text.commands.decode(errors="replace"))
+        python = _python_variables(tree, text.source) if tree is not None else FileVariables()
+        commands = _shell_settings(text.commands.decode(errors="replace"))
         return FileVariables(python.read, (*python.settings, *commands))
     source = text.source.decode(errors="replace")
     if text.kind in ("shell", "dockerfile"):
         reads = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
-        settings = _of_shell(source) if text.kind == "shell" else _of_lines(source)
+        settings = _shell_settings(source) if text.kind == "shell" else _line_settings(source)
         return FileVariables(frozenset(reads), tuple(settings))
-    return FileVariables(settings=tuple(_of_lines(source)))
+    return FileVariables(settings=tuple(_line_settings(source)))
 
 
-def _of_shell(source: str) -> Iterator[VariableSetting]:
-    for command in shell.commands(source):
+def _shell_settings(source: str) -> Iterator[VariableSetting]:
+    for command in shell.shell_commands(source):
         for word in command:
-            for match in _ASSIGNED.finditer(word.text.removeprefix("--env=").removeprefix("-e")):
+            for match in _ASSIGNMENT.finditer(word.text.removeprefix("--env=").removeprefix("-e")):
                 value = match[2] if word.literal else None
                 yield VariableSetting(match[1], value, word.line, word.column)
 
 
-def _of_lines(source: str) -> Iterator[VariableSetting]:
+def _line_settings(source: str) -> Iterator[VariableSetting]:
     """The variables in YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
     for number, line in enumerate(source.splitlines(), 1):
-        match = _LINE.match(line) or _NAMED.match(line)
+        match = _LINE.match(line) or _NAME_LINE.match(line)
         if match is not None:
             value = match[2].strip() if match.re is _LINE else ""
             literal = value if value and not value.startswith("$") else None
@@ -125,31 +129,33 @@ def _nodes(tree: ast.Module, source: bytes) -> Iterator[ast.AST]:
                 yield node
 
 
-def _of_python(tree: ast.Module, source: bytes) -> FileVariables:
+def _python_variables(tree: ast.Module, source: bytes) -> FileVariables:
     read: set[str] = set()
     settings: list[VariableSetting] = []
     for node in _nodes(tree, source):
-        if isinstance(node, ast.Subscript) and dotted(node.value).endswith("environ"):
-            name = string(node.slice)
+        if isinstance(node, ast.Subscript) and dotted_name(node.value).endswith("environ"):
+            name = string_value(node.slice)
             if name and isinstance(node.ctx, ast.Load):
                 read.add(name)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
-                if isinstance(target, ast.Subscript) and dotted(target.value).endswith("environ"):
+                if isinstance(target, ast.Subscript) and dotted_name(target.value).endswith(
+                    "environ"
+                ):
                     settings += _setting(target.slice, node.value)
         elif isinstance(node, ast.Call):
-            callee = dotted(node.func)
+            callee = dotted_name(node.func)
             if callee.endswith(("environ.setdefault", "os.putenv")) and len(node.args) > 1:
                 settings += _setting(node.args[0], node.args[1])
             elif callee.endswith(("environ.get", "getenv", "environ.pop")) and node.args:
-                name = string(node.args[0])
+                name = string_value(node.args[0])
                 read |= {name} if name else set()
             elif callee.endswith("environ.update"):
-                settings += _updated(node)
+                settings += _update_settings(node)
     return FileVariables(frozenset(read), tuple(settings))
 
 
-def _updated(node: ast.Call) -> Iterator[VariableSetting]:
+def _update_settings(node: ast.Call) -> Iterator[VariableSetting]:
     for argument in node.args:
         if isinstance(argument, ast.Dict):
             for key, value in zip(argument.keys, argument.values, strict=True):
@@ -158,6 +164,6 @@ def _updated(node: ast.Call) -> Iterator[VariableSetting]:
 
 
 def _setting(key: ast.expr, value: ast.expr) -> Iterator[VariableSetting]:
-    name = string(key)
+    name = string_value(key)
     if name:
-        yield VariableSetting(name, string(value), key.lineno, key.col_offset + 1)
+        yield VariableSetting(name, string_value(value), key.lineno, key.col_offset + 1)

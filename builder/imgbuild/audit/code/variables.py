@@ -10,43 +10,43 @@ from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.code.variable_settings import (
     FileVariables,
-    Prefix,
+    VariablePrefix,
     VariableSetting,
     VariableTable,
-    load,
-    variables_of,
+    file_variables,
+    load_variable_table,
 )
 from imgbuild.audit.names import releases
 from imgbuild.report import Severity
 
 UNREAD, VALUE = "IMG201", "IMG202"
-NEARLY = 0.88  # similarity of a variable's name to one that is read
+NEAR_SIMILARITY = 0.88  # similarity of a variable's name to one that is read
 _CHOICES = re.compile(
     rb"env_with_choices\(\s*[\"'](\w+)[\"'],\s*[^,\[\]]+,\s*\[([^\]]*)\]", re.DOTALL
 )
 _QUOTED = re.compile(rb"[\"']([^\"']*)[\"']")
 
 
-def check(
+def check_variables(
     sources: PackageSources, texts: Sequence[CodeText], known: Mapping[str, FileVariables]
 ) -> Iterator[CodeFinding]:
     """Variables that no package reads, and values that the package does not list.
 
     `known` are the variables of files that have been read.
     """
-    table = load()
+    table = load_variable_table()
     prefixes = tuple(table.prefixes)
     settings: list[tuple[CodeText, VariableSetting]] = []
     read_by_code: set[str] = set()
     for text in texts:
-        read, assigned = known.get(text.file) or variables_of(text)
+        read, assigned = known.get(text.file) or file_variables(text)
         read_by_code |= read
         settings += [(text, each) for each in assigned if each.name.startswith(prefixes)]
     for text, setting in settings:
         prefix = max((each for each in prefixes if setting.name.startswith(each)), key=len)
         finding = None
         if setting.name not in read_by_code:
-            finding = _unread(sources, table.prefixes[prefix], prefix, setting)
+            finding = _unread_problem(sources, table.prefixes[prefix], prefix, setting)
         finding = finding or _value(sources, table, setting)
         if finding is not None:
             code, message, instead = finding
@@ -61,8 +61,8 @@ def check(
             )
 
 
-def _unread(
-    sources: PackageSources, reading: Prefix, prefix: str, setting: VariableSetting
+def _unread_problem(
+    sources: PackageSources, reading: VariablePrefix, prefix: str, setting: VariableSetting
 ) -> tuple[str, str, str] | None:
     """The finding for a variable that none of the packages reads."""
     package_set = sources.package_set
@@ -70,13 +70,13 @@ def _unread(
     names = _read_names(sources, readers, prefix)
     if names is None or not names or setting.name in names:
         return None
-    near = get_close_matches(setting.name, names, n=1, cutoff=NEARLY)
+    near = get_close_matches(setting.name, names, n=1, cutoff=NEAR_SIMILARITY)
     if not reading.complete or reading.packages[0] not in readers:
         near = [name for name in near if _is_typo(setting.name, name)]
         if not near:
             return None
     version = f"{readers[0]} {package_set.version(readers[0])}"
-    known = releases.variable(setting.name)
+    known = releases.variable_existence(setting.name)
     of_reader = known is not None and known.package == readers[0]
     when = known.change(package_set.version(readers[0]) or "") if known and of_reader else ""
     message = f"sets {setting.name}, which {version} does not read{f' ({when})' if when else ''}"

@@ -12,26 +12,26 @@ import re
 from collections.abc import Iterator, Mapping
 from weakref import ref
 
-from imgbuild.audit.main_path.answers import evaluator
+from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.sources import ModuleTree
 from imgbuild.audit.names import classes
-from imgbuild.audit.names.lookup import index
+from imgbuild.audit.names.lookup import module_index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Function, ModuleFacts
-from imgbuild.audit.source.text import dotted, string, string_list
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.text import dotted_name, string_list, string_value
+from imgbuild.audit.source.tree import walk_tree
 from imgbuild.errors import FetchFailed
 
 _ADVICE = 160  # characters of a table's text
-_INSTEAD = re.compile(r"`?(?:np|numpy)\.(\w+)`?")
+_REPLACEMENT = re.compile(r"`?(?:np|numpy)\.(\w+)`?")
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
-_COMPILED = frozenset(("array_function_dispatch",))
-_READS = frozenset(("pop", "get"))
+_COMPILED_DECORATORS = frozenset(("array_function_dispatch",))
+_READING_METHODS = frozenset(("pop", "get"))
 _HARMLESS = frozenset(("update", "join", "len", "list", "sorted", "str", "bool", "set", "dict"))
 # Functions that accept the keywords in tables of another module.
-_LISTED = {
+_KEYWORD_TABLES = {
     "ray._private.worker.remote": ("ray._common.ray_option_utils", "ray._private.ray_option_utils")
 }
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -46,33 +46,35 @@ class WheelSources:
         self._kept: dict[tuple[str, str], bool] = {}
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
 
-    def rejects(self, facts: ModuleFacts, name: str) -> bool:
+    def rejects_name(self, facts: ModuleFacts, name: str) -> bool:
         """Whether reading `name` of a module certainly raises AttributeError."""
         key = (facts.module, name)
         if key not in self._rejected:
             self._rejected[key] = False  # of a name that depends on itself
-            self._rejected[key] = self._rejects(facts, name)
+            self._rejected[key] = self._certainly_rejects(facts, name)
         return self._rejected[key]
 
-    def keeps(self, facts: ModuleFacts, decorator: str) -> bool:
+    def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:
         """Whether a decorator, as written in a module, keeps the parameters of a function."""
         key = (facts.module, decorator.partition("(")[0])
         if key not in self._kept:
-            self._kept[key] = key[1].rpartition(".")[2] in _COMPILED
+            self._kept[key] = key[1].rpartition(".")[2] in _COMPILED_DECORATORS
             package_set = self._package_set()
             if package_set is not None:
-                target = classes.follow(package_set, classes.resolve(package_set, facts, key[1]))
+                target = classes.follow_assignment(
+                    package_set, classes.resolve_expression(package_set, facts, key[1])
+                )
                 node = self._function(target.home, target.definition)
                 self._kept[key] |= node is not None and keeps_parameters(node)
         return self._kept[key]
 
-    def taken(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
+    def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
         """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
         key = (facts.module, function.name, function.line)
         if key not in self._taken:
-            listing = _LISTED.get(f"{facts.module}.{function.name}")
+            listing = _KEYWORD_TABLES.get(f"{facts.module}.{function.name}")
             node = self._function(facts, function) if listing is None else None
-            self._taken[key] = taken_keywords(node) if node is not None else None
+            self._taken[key] = popped_keywords(node) if node is not None else None
             if listing is not None:
                 self._taken[key] = frozenset(self._keys(listing)) or None
         return self._taken[key]
@@ -88,7 +90,7 @@ class WheelSources:
         for statement in source.tree.body if source is not None else ():
             value = getattr(statement, "value", None)
             if isinstance(value, ast.Dict):
-                yield from filter(None, map(string, value.keys))
+                yield from filter(None, map(string_value, value.keys))
 
     def advice(self, module: str, name: str) -> str:
         """The text of a module for a name that its `__getattr__` rejects by a table."""
@@ -96,28 +98,28 @@ class WheelSources:
         facts = package_set.module(module) if package_set is not None else None
         if package_set is None or not isinstance(facts, ModuleFacts):
             return ""
-        for function in index(facts).top.get("__getattr__", ()):
+        for function in module_index(facts).top.get("__getattr__", ()):
             node = self._function(facts, function)
-            for table in _raising(node) if node is not None else ():
+            for table in _raising_tables(node) if node is not None else ():
                 text = self._literal(package_set, facts, table).get(name)
                 if text is not None:
                     return text
         return ""
 
-    def _rejects(self, facts: ModuleFacts, name: str) -> bool:
+    def _certainly_rejects(self, facts: ModuleFacts, name: str) -> bool:
         package_set, source = self._package_set(), self._source(facts)
-        functions = index(facts).top.get("__getattr__", ())
+        functions = module_index(facts).top.get("__getattr__", ())
         if package_set is None or source is None or len(functions) != 1:
             return False
         function = functions[0]
         if not isinstance(function, Function) or _may_bind(source, name):
             return False
-        memory = evaluator(package_set)
+        memory = package_set_evaluator(package_set)
         value = memory.function(facts, function)
         if value is None:
             return False
         try:
-            outcomes = memory.outcomes(lambda run: run.apply(value, [name], {}))
+            outcomes = memory.all_outcomes(lambda run: run.apply_call(value, [name], {}))
         except FetchFailed:  # of the source of another module
             return False
         return bool(outcomes) and all(
@@ -127,7 +129,11 @@ class WheelSources:
     def _source(self, facts: ModuleFacts) -> ModuleTree | None:
         package_set = self._package_set()
         try:
-            return evaluator(package_set).source(facts.module) if package_set is not None else None
+            return (
+                package_set_evaluator(package_set).source(facts.module)
+                if package_set is not None
+                else None
+            )
         except FetchFailed:
             return None
 
@@ -135,30 +141,32 @@ class WheelSources:
         if facts is None or not isinstance(definition, Function):
             return None
         source = self._source(facts)
-        return source.function(definition.name, definition.line) if source is not None else None
+        return (
+            source.find_function(definition.name, definition.line) if source is not None else None
+        )
 
     def _literal(
         self, package_set: ImportablePackages, facts: ModuleFacts, name: str
     ) -> Mapping[str, str]:
         """The keys and texts of a dictionary at the top of a module, or imported there."""
-        table: LookupResult = classes.resolve(package_set, facts, name)
+        table: LookupResult = classes.resolve_expression(package_set, facts, name)
         source = self._source(table.home) if table.home is not None else None
         last = getattr(table.definition, "name", name)
-        for statement in source.binding(last) if source is not None else ():
-            for node in walk(statement):
+        for statement in source.binding_statements(last) if source is not None else ():
+            for node in walk_tree(statement):
                 if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
                     pairs = zip(node.value.keys, node.value.values, strict=True)
                     return {
-                        key: (string(value) or "")[:_ADVICE]
+                        key: (string_value(value) or "")[:_ADVICE]
                         for item, value in pairs
-                        if item is not None and (key := string(item))
+                        if item is not None and (key := string_value(item))
                     }
         return {}
 
 
-def instead(advice: str) -> str:
+def recommended_name(advice: str) -> str:
     """The name of NumPy that a text recommends; "" if there is none."""
-    match = _INSTEAD.search(advice)
+    match = _REPLACEMENT.search(advice)
     return match[1] if match else ""
 
 
@@ -176,17 +184,17 @@ def keeps_parameters(decorator: FunctionNode) -> bool:
         if isinstance(value, ast.Name):
             if value.id in inner:
                 wrapper = inner[value.id]
-                return _passes_on(wrapper, names) or keeps_parameters(wrapper)
+                return _passes_arguments(wrapper, names) or keeps_parameters(wrapper)
             return value.id in names[:1]
         if isinstance(value, ast.Call):
             function = value.func
             if isinstance(function, ast.Call):  # its own result: D()(function)
-                return dotted(function.func) == decorator.name
-            last = dotted(function).rpartition(".")[2]
+                return dotted_name(function.func) == decorator.name
+            last = dotted_name(function).rpartition(".")[2]
             if last == "cast" and len(value.args) == 2:
                 return _is_kept(value.args[1])
             if last == "partial" and value.args:
-                return dotted(value.args[0]) == decorator.name
+                return dotted_name(value.args[0]) == decorator.name
             return last in inner and keeps_parameters(inner[last])
         return False
 
@@ -194,7 +202,7 @@ def keeps_parameters(decorator: FunctionNode) -> bool:
     return bool(values) and all(map(_is_kept, values))
 
 
-def _passes_on(wrapper: FunctionNode, functions: list[str]) -> bool:
+def _passes_arguments(wrapper: FunctionNode, functions: list[str]) -> bool:
     """Whether a wrapper passes its arguments unchanged to one of `functions`."""
     given = wrapper.args
     if given.vararg is None or given.kwarg is None or given.kwonlyargs or given.defaults:
@@ -203,37 +211,38 @@ def _passes_on(wrapper: FunctionNode, functions: list[str]) -> bool:
     calls = 0
     aside: set[ast.AST] = set()
     for node in _body_nodes(wrapper.body):
-        if isinstance(node, ast.If) and _leaves(node.body, functions):
-            aside.update(each for statement in node.body for each in walk(statement))
+        if isinstance(node, ast.If) and _leaves_function(node.body, functions):
+            aside.update(each for statement in node.body for each in walk_tree(statement))
         if node in aside:
             continue
-        if isinstance(node, ast.Call) and dotted(node.func) in functions:
+        if isinstance(node, ast.Call) and dotted_name(node.func) in functions:
             starred = [each for each in node.args if isinstance(each, ast.Starred)]
-            passed = [dotted(each.value) for each in starred]
-            named = [(word.arg, dotted(word.value)) for word in node.keywords]
+            passed = [dotted_name(each.value) for each in starred]
+            named = [(word.arg, dotted_name(word.value)) for word in node.keywords]
             if passed != [star] or named != [(None, words)]:
                 return False
             calls += 1
-        elif isinstance(node, ast.Call) and dotted(node.func).startswith(f"{words}."):
-            method = dotted(node.func).rpartition(".")[2]
-            removed = string(node.args[0]) if node.args else None
+        elif isinstance(node, ast.Call) and dotted_name(node.func).startswith(f"{words}."):
+            method = dotted_name(node.func).rpartition(".")[2]
+            removed = string_value(node.args[0]) if node.args else None
             if method not in ("get", "items", "keys", "values", "copy") and removed != "self":
                 return False
         elif isinstance(node, (ast.Name, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
             changed = node.value if isinstance(node, ast.Subscript) else node
-            if dotted(changed) == words:
+            if dotted_name(changed) == words:
                 return False
     return calls > 0
 
 
-def _leaves(body: list[ast.stmt], functions: list[str]) -> bool:
+def _leaves_function(body: list[ast.stmt], functions: list[str]) -> bool:
     """Whether a branch returns or raises without a call of one of `functions`."""
     return isinstance(body[-1], (ast.Return, ast.Raise)) and not any(
-        isinstance(node, ast.Call) and dotted(node.func) in functions for node in _body_nodes(body)
+        isinstance(node, ast.Call) and dotted_name(node.func) in functions
+        for node in _body_nodes(body)
     )
 
 
-def taken_keywords(function: FunctionNode) -> frozenset[str] | None:
+def popped_keywords(function: FunctionNode) -> frozenset[str] | None:
     """The keywords in `**kwargs` that a function uses before it raises for the rest.
 
     None if it does not raise, or if other uses are possible.
@@ -248,17 +257,20 @@ def taken_keywords(function: FunctionNode) -> frozenset[str] | None:
         key: ast.expr | None = None
         if isinstance(node, ast.Call):
             callee = node.func
-            last = callee.attr if isinstance(callee, ast.Attribute) else dotted(callee)
-            if any(dotted(each) == name for each in node.args) and last not in _HARMLESS:
+            last = callee.attr if isinstance(callee, ast.Attribute) else dotted_name(callee)
+            if any(dotted_name(each) == name for each in node.args) and last not in _HARMLESS:
                 return None  # it may remove some
-            if dotted(node.func) in {f"{name}.{method}" for method in _READS} and node.args:
+            if (
+                dotted_name(node.func) in {f"{name}.{method}" for method in _READING_METHODS}
+                and node.args
+            ):
                 key = node.args[0]
-        elif isinstance(node, ast.Subscript) and dotted(node.value) == name:
+        elif isinstance(node, ast.Subscript) and dotted_name(node.value) == name:
             key = node.slice
-        elif isinstance(node, ast.Compare) and dotted(node.comparators[0]) == name:
+        elif isinstance(node, ast.Compare) and dotted_name(node.comparators[0]) == name:
             key = node.left
         if key is not None:
-            text = string(key)
+            text = string_value(key)
             if text is None:
                 return None
             taken.add(text)
@@ -271,8 +283,10 @@ def _raises_for(statement: ast.stmt, name: str) -> bool:
         return False
     test = statement.test
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Call):  # len(kwargs) > 0
-        test = test.left.args[0] if dotted(test.left.func) == "len" and test.left.args else test
-    return dotted(test) == name
+        test = (
+            test.left.args[0] if dotted_name(test.left.func) == "len" and test.left.args else test
+        )
+    return dotted_name(test) == name
 
 
 def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -287,33 +301,35 @@ def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def _may_bind(source: ModuleTree, name: str) -> bool:
     """Whether a module may bind a name otherwise than by statements: `globals()[name] = …`."""
-    nodes = list(walk(source.tree))
-    loops = {dotted(node.target): string_list(node.iter) for node in nodes if type(node) is ast.For}
-    return any(_binds(node, name, loops) for node in nodes)
+    nodes = list(walk_tree(source.tree))
+    loops = {
+        dotted_name(node.target): string_list(node.iter) for node in nodes if type(node) is ast.For
+    }
+    return any(_binds_name(node, name, loops) for node in nodes)
 
 
-def _binds(node: ast.AST, name: str, loops: Mapping[str, list[str] | None]) -> bool:
+def _binds_name(node: ast.AST, name: str, loops: Mapping[str, list[str] | None]) -> bool:
     if isinstance(node, ast.Subscript):
-        if dotted(node.value) == "sys.modules":
-            return dotted(node.slice) == "__name__"
+        if dotted_name(node.value) == "sys.modules":
+            return dotted_name(node.slice) == "__name__"
         if not _is_globals(node.value) or not isinstance(node.ctx, ast.Store):
             return False
-        names = loops.get(dotted(node.slice)) or string_list(node.slice)
+        names = loops.get(dotted_name(node.slice)) or string_list(node.slice)
         return names is None or name in names
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Attribute) and _is_globals(node.func.value):
         return node.func.attr in ("update", "setdefault")
-    return dotted(node.func) in _BINDERS or any(map(_is_globals, node.args))
+    return dotted_name(node.func) in _BINDERS or any(map(_is_globals, node.args))
 
 
 def _is_globals(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and dotted(node.func) == "globals"
+    return isinstance(node, ast.Call) and dotted_name(node.func) == "globals"
 
 
-def _raising(function: FunctionNode) -> Iterator[str]:
+def _raising_tables(function: FunctionNode) -> Iterator[str]:
     """The tables X of `if attr in X: raise AttributeError(…)`."""
-    for node in walk(function):
+    for node in walk_tree(function):
         if (
             isinstance(node, ast.If)
             and isinstance(node.test, ast.Compare)

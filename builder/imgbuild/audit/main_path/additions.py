@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from imgbuild.audit.main_path.closure import MainPath, main_path
-from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.main_path.named import add_named_packages
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.published import PublishedFacts
 from imgbuild.audit.packages.queried import is_independent
 
 
-def path_of_additions(
+def main_path_of_additions(
     package_set: PackageSet,
     named: Collection[str],
     added: Collection[str],
@@ -24,9 +24,9 @@ def path_of_additions(
 ) -> MainPath:
     """The main path from the packages `named`, without other entry points if they are not needed.
 
-    `added` is as in `with_named`. `known` are facts about published targets, `published` the
-    packages of one target. Without `published`, or if they are not `known`, all entry points are
-    followed.
+    `added` is as in `add_named_packages`. `known` are facts about published targets, `published`
+    the packages of one target. Without `published`, or if they are not `known`, all entry points
+    are followed.
     """
     alone = is_independent(package_set, published, known)
-    return main_path(package_set, with_named(package_set, named, added, alone=alone))
+    return main_path(package_set, add_named_packages(package_set, named, added, alone=alone))

@@ -6,32 +6,32 @@ import ast
 from weakref import WeakKeyDictionary
 
 from imgbuild.audit.main_path.evaluation import Evaluator
-from imgbuild.audit.main_path.values import CallFrame, truth
+from imgbuild.audit.main_path.values import CallFrame, value_truth
 from imgbuild.audit.names import classes
-from imgbuild.audit.names.lookup import index
+from imgbuild.audit.names.lookup import module_index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.tree import walk_tree
 from imgbuild.system.syntax import parse_expression
 
 # Package set → its evaluator.
 _evaluators: WeakKeyDictionary[ImportablePackages, Evaluator] = WeakKeyDictionary()
 
 
-def evaluator(package_set: ImportablePackages) -> Evaluator:
+def package_set_evaluator(package_set: ImportablePackages) -> Evaluator:
     """The evaluator of a package set, cached."""
     if package_set not in _evaluators:
         _evaluators[package_set] = Evaluator(package_set)
     return _evaluators[package_set]
 
 
-def answer(package_set: ImportablePackages, subject: str) -> bool | None:
+def answer_expression(package_set: ImportablePackages, subject: str) -> bool | None:
     """Whether "module:scope:expression" is true in this package set, cached; None if unknown.
 
     `...` represents arguments that are not literals.
     """
-    memory = evaluator(package_set)
+    memory = package_set_evaluator(package_set)
     if subject not in memory.subjects:
         memory.subjects[subject] = None  # of an expression that depends on itself
         memory.subjects[subject] = _answer(memory, subject)
@@ -41,11 +41,11 @@ def answer(package_set: ImportablePackages, subject: str) -> bool | None:
 def _answer(memory: Evaluator, subject: str) -> bool | None:
     module, scope, text = subject.split(":", 2)
     facts = memory.package_set.module(module)
-    node = expression(text)
+    node = parse_subject(text)
     if not isinstance(facts, ModuleFacts) or node is None:
         return None
-    names = sorted({part.id for part in walk(node) if isinstance(part, ast.Name)})
-    bound = index(facts).top
+    names = sorted({part.id for part in walk_tree(node) if isinstance(part, ast.Name)})
+    bound = module_index(facts).top
     if not scope and (facts.broken or any(len(bound.get(name, ())) > 1 for name in names)):
         source = memory.source(module)
         if source is None or not source.has_single_values(node):
@@ -53,7 +53,7 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
     frame = CallFrame(module)
     places = []
     for name in names:
-        lookup = classes.resolve(memory.package_set, facts, name, scope=scope)
+        lookup = classes.resolve_expression(memory.package_set, facts, name, scope=scope)
         if lookup.state == "defined":
             frame.names[name] = memory.value_of(lookup)
         places.append(_place(lookup) or f"{module}:{scope}:{name}")
@@ -79,14 +79,14 @@ def _truth(memory: Evaluator, node: ast.expr, frame: CallFrame) -> bool | None:
         if end is not None and end.raised:
             continue
         # Most are unknown after their first outcome.
-        value = truth(end.value) if end is not None else None
+        value = value_truth(end.value) if end is not None else None
         if value is None or (state is not None and value != state):
             return None
         state = value
     return state
 
 
-def expression(text: str) -> ast.expr | None:
+def parse_subject(text: str) -> ast.expr | None:
     """The syntax tree of an expression; None if it cannot be parsed."""
     try:
         return parse_expression(text)

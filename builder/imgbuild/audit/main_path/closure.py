@@ -14,18 +14,18 @@ import msgspec
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.defaults import default_run
-from imgbuild.audit.main_path.guards import IMPORT, Course, judge
+from imgbuild.audit.main_path.guards import IMPORT, Course, judge_guards
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
-from imgbuild.audit.main_path.view import View
+from imgbuild.audit.main_path.view import PackageSetView
 from imgbuild.audit.names import classes
-from imgbuild.audit.names.classes import ancestors
+from imgbuild.audit.names.classes import class_ancestors
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import LookupResult, Modules
-from imgbuild.audit.names.scopes import MAKERS, Scopes, meaning, scopes
+from imgbuild.audit.names.scopes import MAKERS, Scopes, find_meaning, module_scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
-from imgbuild.system.syntax import within
-from imgbuild.values import normalize
+from imgbuild.system.syntax import is_within
+from imgbuild.values import normalize_package
 
 
 class Level(enum.IntEnum):
@@ -64,7 +64,7 @@ class MainPath:
         self,
         places: dict[Place, Reached],
         corners: Iterable[str] = (),
-        view: View | None = None,
+        view: PackageSetView | None = None,
         called: Iterable[Place] = (),
         starts: Iterable[tuple[str, str]] = (),
         packages: frozenset[str] = frozenset(),
@@ -83,11 +83,11 @@ class MainPath:
         self.places = places
         self._corners = frozenset(corners)
 
-    def view(self, package_set: ImportablePackages) -> View:
+    def view(self, package_set: ImportablePackages) -> PackageSetView:
         """The path's own view if it is of `package_set`, else a new view."""
         if self._view is not None and self._view.is_of(package_set):
             return self._view
-        return View(package_set)
+        return PackageSetView(package_set)
 
     def reached(self, module: str, runner: str) -> Reached | None:
         """The way to `runner` in `module`; None if it is reached only as a corner."""
@@ -105,7 +105,7 @@ class MainPath:
         """All checked modules, sorted: the imported ones and the corners."""
         return sorted(self._corners.union(module for module, _ in self.places))
 
-    def facts(self, modules: Modules) -> Iterator[ModuleFacts]:
+    def module_facts(self, modules: Modules) -> Iterator[ModuleFacts]:
         """The facts of those `modules` whose names are known."""
         for module in self.modules():
             facts = modules.module(module)
@@ -122,23 +122,23 @@ def main_path(
 
     `corners` are modules that are checked even if they are not reached (see `corners.corners`).
     """
-    rules = rules or policy.load()
-    view = View(package_set)
-    walk = _Walk(view, rules)
+    rules = rules or policy.load_policy()
+    view = PackageSetView(package_set)
+    walk = _PathWalk(view, rules)
     for entry in rules.entries:
-        if _applies(package_set, entry):
-            walk.enter(entry)
+        if _entry_applies(package_set, entry):
+            walk.follow_entry(entry)
     starts = [
         (name, entry.name)
         for entry in rules.entries
-        if not entry.optional and _applies(package_set, entry, partial=package_set.partial)
+        if not entry.optional and _entry_applies(package_set, entry, partial=package_set.partial)
         for name in (entry.name, *entry.also)
     ]
     packages = rules.walk | rules.imported
     return MainPath(walk.places, corners, view, walk.called, starts, packages, walk.default)
 
 
-def _applies(
+def _entry_applies(
     package_set: ImportablePackages, entry: MainPathEntry, *, partial: bool = False
 ) -> bool:
     """Whether the package set has the entry's package in one of the entry's versions.
@@ -151,7 +151,7 @@ def _applies(
         return False
     if not partial and not all(package_set.version(other) for other in entry.beside):
         return False
-    return not entry.versions or within(version, entry.versions)
+    return not entry.versions or is_within(version, entry.versions)
 
 
 def _is_private(name: str) -> bool:
@@ -180,10 +180,10 @@ class _BaseClasses:
         return self._unread or name.endswith("__") or name in self._others
 
 
-class _Walk:
+class _PathWalk:
     """One pass over a package set; places are visited again if a more certain path is found."""
 
-    def __init__(self, package_set: View, rules: MainPathPolicy) -> None:
+    def __init__(self, package_set: PackageSetView, rules: MainPathPolicy) -> None:
         self.package_set = package_set
         self.places: dict[Place, Reached] = {}
         self.called: set[Place] = set()
@@ -195,23 +195,23 @@ class _Walk:
         self._lookups: dict[tuple[str, str], LookupResult] = {}
         self._queue: list[Place] = []
 
-    def enter(self, entry: MainPathEntry) -> None:
+    def follow_entry(self, entry: MainPathEntry) -> None:
         """Follow one entry point to its end."""
         for name in (entry.name, *entry.also):
             how = Reached(Level.CERTAIN, entry.name, importing=True, optional=entry.optional)
-            self._enter(name, how)
+            self._follow_start(name, how)
         run = default_run(self.package_set, entry.name)
         self.default |= dict.fromkeys(run.imports, entry.name)
         for place in sorted(run.functions):
             if self._is_walked(place[0]):
-                self._mark(place, Reached(Level.CERTAIN, entry.name))
+                self._mark_place(place, Reached(Level.CERTAIN, entry.name))
         while self._queue:
             batch, self._queue = self._queue, []
-            self._prefetch(batch)
+            self._prefetch_batch(batch)
             for place in batch:
-                self._run(place)
+                self._follow_place(place)
 
-    def _prefetch(self, batch: list[Place]) -> None:
+    def _prefetch_batch(self, batch: list[Place]) -> None:
         """Read the modules of a batch, and those that they import, together."""
         modules = sorted({module for module, _ in batch})
         self.package_set.prefetch(modules)
@@ -222,11 +222,11 @@ class _Walk:
                 targets.update((line.module, f"{line.module}.{line.name}"))
         self.package_set.prefetch(sorted(filter(self._is_walked, targets)))
 
-    def _enter(self, name: str, how: Reached) -> None:
+    def _follow_start(self, name: str, how: Reached) -> None:
         """Start at a module, or at a name in one."""
         entry_facts = self.package_set.module(name)
         if isinstance(entry_facts, ModuleFacts):
-            self._module(name, how)
+            self._follow_module(name, how)
             return
         module, _, rest = name.rpartition(".")
         while module and self.package_set.module(module) is None:
@@ -234,14 +234,16 @@ class _Walk:
             rest = name.removeprefix(module + ".")
         facts = self.package_set.module(module) if module else None
         if isinstance(facts, ModuleFacts):
-            self._module(module, how)
+            self._follow_module(module, how)
             called = msgspec.structs.replace(how, importing=False)
-            self._use(classes.resolve(self.package_set, facts, rest), called)
+            self._follow_definition(
+                classes.resolve_expression(self.package_set, facts, rest), called
+            )
 
     # -- marking places
 
-    def _mark(self, place: Place, how: Reached) -> None:
-        if self._owner(place[0]) in self._imported and not (
+    def _mark_place(self, place: Place, how: Reached) -> None:
+        if self._module_owner(place[0]) in self._imported and not (
             how.importing and how.level is Level.CERTAIN
         ):
             return
@@ -250,51 +252,51 @@ class _Walk:
             self.places[place] = how
             self._queue.append(place)
 
-    def _module(self, name: str, how: Reached) -> None:
+    def _follow_module(self, name: str, how: Reached) -> None:
         """Follow the import of `name`, which runs the top level of the module and its parents."""
         at = ""
         for part in name.split("."):
             at = f"{at}.{part}" if at else part
             if self._is_walked(at):
-                self._mark((at, ""), how)
+                self._mark_place((at, ""), how)
 
     def _is_walked(self, module: str) -> bool:
-        return self._owner(module) in self._walked
+        return self._module_owner(module) in self._walked
 
-    def _owner(self, module: str) -> str:
+    def _module_owner(self, module: str) -> str:
         """The package that has a module; "" if there is none."""
         if module not in self._owners:
-            self._owners[module] = normalize(self.package_set.owner(module) or "")
+            self._owners[module] = normalize_package(self.package_set.owner(module) or "")
         return self._owners[module]
 
-    def _use(self, lookup_result: LookupResult, how: Reached) -> None:
+    def _follow_definition(self, lookup_result: LookupResult, how: Reached) -> None:
         """Follow a definition that is called, constructed or referenced."""
         if lookup_result.ambiguous:
             how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
         through = msgspec.structs.replace(how, level=Level.DOUBTFUL) if lookup_result.tried else how
         for step in lookup_result.trace:
-            self._module(step.partition(":")[0].lstrip("*"), through)
-        lookup_result = classes.follow(self.package_set, lookup_result)
+            self._follow_module(step.partition(":")[0].lstrip("*"), through)
+        lookup_result = classes.follow_assignment(self.package_set, lookup_result)
         home, definition = lookup_result.home, lookup_result.definition
         if home is None or not self._is_walked(home.module):
             return
-        self._module(home.module, through)
+        self._follow_module(home.module, through)
         if isinstance(definition, Class):
-            self._make(lookup_result, how)
+            self._follow_construction(lookup_result, how)
         elif isinstance(definition, Function):
             place = (home.module, definition.name)
             if how.level <= Level.LIKELY:
                 self.called.add(place)
-            self._mark(place, how)
+            self._mark_place(place, how)
 
-    def _make(self, lookup_result: LookupResult, how: Reached) -> None:
+    def _follow_construction(self, lookup_result: LookupResult, how: Reached) -> None:
         """Follow the construction of an object, whose own and inherited methods may be called.
 
         A private method is called only by its own class, which is followed, unless the method
         overrides one of a base. A public method of an object that is constructed only in some cases
         is remote until a call by name is found, unless a base or Python itself may call it.
         """
-        chain = ancestors(self.package_set, lookup_result)
+        chain = class_ancestors(self.package_set, lookup_result)
         for at, ancestor in enumerate(chain):
             home, definition = ancestor.home, ancestor.definition
             if home is None or not isinstance(definition, Class):
@@ -303,77 +305,77 @@ class _Walk:
             if not self._is_walked(home.module) or self._made.get(place, 9) <= how.level:
                 continue
             self._made[place] = how.level
-            self._module(home.module, how)
+            self._follow_module(home.module, how)
             later = msgspec.structs.replace(how, level=max(how.level, Level.LIKELY))
             remote = msgspec.structs.replace(how, level=max(how.level, Level.REMOTE))
             above = _BaseClasses(chain[at + 1 :])
-            for method in scopes(home).methods(definition.name):
+            for method in module_scopes(home).class_methods(definition.name):
                 name = method.rpartition(".")[2]
                 if name in MAKERS:
-                    self._mark((home.module, method), how)
+                    self._mark_place((home.module, method), how)
                 elif above.may_call(name) or (how.level <= Level.LIKELY and not _is_private(name)):
-                    self._mark((home.module, method), later)
+                    self._mark_place((home.module, method), later)
                 elif not _is_private(name):
-                    self._mark((home.module, method), remote)
+                    self._mark_place((home.module, method), remote)
 
     # -- following the effects of a place
 
-    def _run(self, place: Place) -> None:
+    def _follow_place(self, place: Place) -> None:
         module, runner = place
         facts = self.package_set.module(module)
         if not isinstance(facts, ModuleFacts):
             return
         how = msgspec.structs.replace(self.places[place], via=place)
-        here = scopes(facts)
-        for name in here.run_by(runner):
+        here = module_scopes(facts)
+        for name in here.scopes_run_by(runner):
             for line in here.imports.get(name, ()):
                 self._follow_import(line, how)
             for fact in (*here.calls.get(name, ()), *here.attributes.get(name, ())):
                 self._follow_use(facts, fact, how)
         self._follow_decorators(facts, here, runner, how)
 
-    def _beyond(self, course: Course, how: Reached, *errors: str) -> Reached:
+    def _guarded_level(self, course: Course, how: Reached, *errors: str) -> Reached:
         """The level of code reached through a guarded step."""
         level, runner = how.level, how.via[1] if how.via is not None else ""
-        if course.catches(*errors) or not course.understood(runner):
+        if course.catches_error(*errors) or not course.is_understood(runner):
             level = Level.DOUBTFUL
         elif not course.certain:
             level = max(level, Level.POSSIBLE)
         return msgspec.structs.replace(how, level=level)
 
     def _follow_import(self, line: Import, how: Reached) -> None:
-        course = judge(self.package_set, line.guards)
+        course = judge_guards(self.package_set, line.guards)
         if not course.runs:
             return
-        beyond = self._beyond(course, how, *IMPORT)
+        beyond = self._guarded_level(course, how, *IMPORT)
         if how.via is not None and (how.via[0], line.line) in self.default:
             beyond = how
-        self._module(line.module, beyond)
+        self._follow_module(line.module, beyond)
         if not line.name or line.name == "*" or not self._is_walked(line.module):
             return
-        lookup_result = self._lookup(line.module, line.name)
+        lookup_result = self._look_up(line.module, line.name)
         if isinstance(lookup_result.definition, ModuleFacts) and not lookup_result.ambiguous:
-            self._module(lookup_result.definition.module, beyond)
+            self._follow_module(lookup_result.definition.module, beyond)
         # An object imported on first use may be a dummy if one of its dependencies is missing.
         least = Level.DOUBTFUL if lookup_result.ambiguous else Level.POSSIBLE
         later = msgspec.structs.replace(beyond, level=max(beyond.level, least))
         for step in lookup_result.trace:
-            self._module(step.partition(":")[0].lstrip("*"), later)
+            self._follow_module(step.partition(":")[0].lstrip("*"), later)
 
-    def _lookup(self, module: str, name: str) -> LookupResult:
+    def _look_up(self, module: str, name: str) -> LookupResult:
         """`names.lookup.look_up`, cached: the same names are imported in many places."""
         if (module, name) not in self._lookups:
             self._lookups[module, name] = look_up(self.package_set, module, name)
         return self._lookups[module, name]
 
     def _follow_use(self, facts: ModuleFacts, fact: Call | Attribute, how: Reached) -> None:
-        course = judge(self.package_set, fact.guards)
+        course = judge_guards(self.package_set, fact.guards)
         if not course.runs:
             return
-        beyond = self._beyond(course, how, *IMPORT)
+        beyond = self._guarded_level(course, how, *IMPORT)
         if isinstance(fact, Attribute):
             beyond = msgspec.structs.replace(beyond, level=max(beyond.level, Level.POSSIBLE))
-        self._use(meaning(self.package_set, facts, fact).found, beyond)
+        self._follow_definition(find_meaning(self.package_set, facts, fact).found, beyond)
 
     def _follow_decorators(
         self, facts: ModuleFacts, here: Scopes, runner: str, how: Reached
@@ -383,9 +385,11 @@ class _Walk:
             return
         decorated: Iterable[Function | Class] = (*facts.functions, *facts.classes)
         for definition in decorated:
-            if here.runner(definition.name.rpartition(".")[0]):
+            if here.scope_runner(definition.name.rpartition(".")[0]):
                 continue
             for text in definition.decorators:
                 name = text.partition("(")[0]
                 if name.replace(".", "").isidentifier():
-                    self._use(classes.resolve(self.package_set, facts, name), how)
+                    self._follow_definition(
+                        classes.resolve_expression(self.package_set, facts, name), how
+                    )

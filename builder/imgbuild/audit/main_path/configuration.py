@@ -13,8 +13,8 @@ from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.errors import FetchFailed
 from imgbuild.system import yaml_data
 
-OPEN = object()  # a part of the configuration whose keys are unknown
-_MAIN = re.compile(rb"hydra\.main\(([^)]*)\)")
+OPEN_VALUE = object()  # a part of the configuration whose keys are unknown
+_MAIN_DECORATOR = re.compile(rb"hydra\.main\(([^)]*)\)")
 _SETTING = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
 _DEFAULT = re.compile(r"(?:override\s+)?/?([\w./-]+?)(?:@([\w.]+))?$")
 _CHOICE = re.compile(r"\$\{(\w+)\}")
@@ -34,20 +34,20 @@ class HydraProgram:
         self.files = tuple(
             path for path in package_set.files(package) if path.startswith(f"{folder}/")
         )
-        self.options = options_of(path.removeprefix(f"{folder}/") for path in self.files)
+        self.options = group_options(path.removeprefix(f"{folder}/") for path in self.files)
 
-    def composed(self, name: str, first: Mapping[str, bytes] | None = None) -> Any:
+    def compose_configuration(self, name: str, first: Mapping[str, bytes] | None = None) -> Any:
         """The configuration `name` as Hydra composes it; None if it does not exist.
 
         `first` maps paths to the contents of files that precede the package's files, such as files
         from `--config-path`.
         """
         try:
-            return self._composed(name, 0, first or {})
+            return self._compose_nested(name, 0, first or {})
         except (yaml.YAMLError, FetchFailed, RecursionError, ValueError):
             return None  # ValueError: a number or a day that does not exist
 
-    def place_of(self, text: str) -> tuple[str, int]:
+    def find_text(self, text: str) -> tuple[str, int]:
         """The first file and line of the configuration that contains `text`; "" and 0 if none."""
         for file in self.files:
             data = self._set.read(self.package, file) if file.endswith(".yaml") else None
@@ -56,38 +56,38 @@ class HydraProgram:
                 return file, data.count(b"\n", 0, at) + 1
         return "", 0
 
-    def _composed(self, name: str, depth: int, first: Mapping[str, bytes]) -> Any:
+    def _compose_nested(self, name: str, depth: int, first: Mapping[str, bytes]) -> Any:
         data = first.get(f"{name}.yaml")
         if data is None:
             data = self._set.read(self.package, f"{self.folder}/{name}.yaml")
         if data is None or depth > _DEPTH:
             return None
-        content = yaml_data.read(data) or {}
+        content = yaml_data.parse_yaml(data) or {}
         defaults = content.pop("defaults", []) if isinstance(content, dict) else []
         if not isinstance(defaults, list) or not all(map(_is_entry, defaults)):
-            return OPEN
+            return OPEN_VALUE
         chosen_options: dict[str, str] = {}
         result: Any = {}
         merged = False
         for entry in defaults:
             if entry == "_self_":
-                result, merged = _merged(result, content), True
+                result, merged = _merge_trees(result, content), True
                 continue
             group, package, chosen = _entry(entry, posixpath.dirname(name))
             chosen = _CHOICE.sub(lambda match: chosen_options.get(match[1], match[0]), chosen)
             chosen_options[group] = chosen
             part: Any = {}
             if chosen:
-                part = self._composed(posixpath.join(group, chosen), depth + 1, first)
-            if part is None or part is OPEN:
-                part = OPEN
+                part = self._compose_nested(posixpath.join(group, chosen), depth + 1, first)
+            if part is None or part is OPEN_VALUE:
+                part = OPEN_VALUE
             for key in reversed(package.split(".") if package else []):
                 part = {key: part}
-            result = _merged(result, part)
-        return result if merged else _merged(result, content)
+            result = _merge_trees(result, part)
+        return result if merged else _merge_trees(result, content)
 
 
-def options_of(paths: Iterable[str]) -> dict[str, frozenset[str]]:
+def group_options(paths: Iterable[str]) -> dict[str, frozenset[str]]:
     """Group → its options, the names of YAML files in a folder; "" is the folder itself."""
     options: dict[str, set[str]] = {}
     for path in paths:
@@ -97,12 +97,14 @@ def options_of(paths: Iterable[str]) -> dict[str, frozenset[str]]:
     return {group: frozenset(names) for group, names in options.items()}
 
 
-def program(package_set: ImportablePackages, module: str) -> HydraProgram | None:
+def find_hydra_program(package_set: ImportablePackages, module: str) -> HydraProgram | None:
     """The Hydra program in a module; None if there is none."""
     package = package_set.owner(module)
     path = package_set.modules_of(package).get(module, "") if package is not None else ""
     try:
-        main = _MAIN.search(package_set.read(package or "", path) or b"") if path else None
+        main = (
+            _MAIN_DECORATOR.search(package_set.read(package or "", path) or b"") if path else None
+        )
     except FetchFailed:
         main = None
     if package is None or main is None:
@@ -113,7 +115,7 @@ def program(package_set: ImportablePackages, module: str) -> HydraProgram | None
     return HydraProgram(package_set, package, posixpath.normpath(folder), name)
 
 
-def targets(tree: Any) -> Iterator[str]:
+def class_targets(tree: Any) -> Iterator[str]:
     """The class paths in the `_target_` keys of a configuration."""
     todo = [tree]
     while todo:
@@ -146,15 +148,15 @@ def _entry(entry: Any, folder: str) -> tuple[str, str, str]:
     return group, "" if package == "_here_" else package, str(chosen or "").removesuffix(".yaml")
 
 
-def _merged(first: Any, second: Any) -> Any:
-    if first is OPEN or second is OPEN:
-        return OPEN
+def _merge_trees(first: Any, second: Any) -> Any:
+    if first is OPEN_VALUE or second is OPEN_VALUE:
+        return OPEN_VALUE
     if not isinstance(first, dict) or not isinstance(second, dict):
         return second
     return {
         **first,
         **{
-            key: _merged(first.get(key), value) if isinstance(first.get(key), dict) else value
+            key: _merge_trees(first.get(key), value) if isinstance(first.get(key), dict) else value
             for key, value in second.items()
         },
     }

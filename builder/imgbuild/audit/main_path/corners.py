@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import MainPath, main_path
-from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.main_path.named import add_named_packages
 from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.packages.package_set import PackageSet
 
@@ -18,12 +18,12 @@ from imgbuild.audit.packages.package_set import PackageSet
 def main_path_with_corners(
     package_set: PackageSet, named: Collection[str] = (), added: Collection[str] = ()
 ) -> MainPath:
-    """The main path with the policy's corners; `named` and `added` are as in `with_named`."""
-    marginal = corners(package_set, policy.load())
-    return main_path(package_set, with_named(package_set, named, added), marginal)
+    """The main path with the policy's corners; `named` and `added` are as in `add_named_packages`."""
+    marginal = corner_modules(package_set, policy.load_policy())
+    return main_path(package_set, add_named_packages(package_set, named, added), marginal)
 
 
-def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
+def corner_modules(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
     """Modules of walked packages with import lines for other walked packages."""
     library_wheels = [
         package_set.wheels[package]

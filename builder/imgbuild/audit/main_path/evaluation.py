@@ -20,44 +20,44 @@ from imgbuild.audit.main_path.intrinsics import (
     CONSTANTS,
     INTRINSICS,
     LIBRARIES,
-    RAISING,
-    method,
+    RAISING_FUNCTIONS,
+    apply_plain_method,
 )
-from imgbuild.audit.main_path.objects import OBJECT, Objects
+from imgbuild.audit.main_path.objects import OBJECT, ObjectModel
 from imgbuild.audit.main_path.sources import ModuleTree, read_source
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
-    Bound,
+    BoundValueMethod,
     CallFrame,
     ClassValue,
+    EvaluatedError,
     FunctionNode,
     FunctionValue,
-    Instance,
     MethodValue,
     ModuleValue,
+    ObjectInstance,
     Outcome,
-    Raised,
     SuperValue,
     UnsupportedCodeError,
     VersionText,
-    release,
+    release_value,
 )
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts
-from imgbuild.audit.source.tree import walk
-from imgbuild.values import normalize
+from imgbuild.audit.source.facts import AssignedName, Class, Function, ModuleFacts
+from imgbuild.audit.source.tree import walk_tree
+from imgbuild.values import normalize_package
 
 _STEPS = 20000  # of one evaluation, at most
 _MOST_OUTCOMES = 48  # possible ends of an evaluation, at most
 PART = "a part of {}"  # the cause that a package lacks a module
-UNREAD = ("torch",)  # its functions query devices
-_DEEPEST = 12  # calls within calls
-_SUSPENDED = (ast.Yield, ast.YieldFrom, ast.Await)
+UNREAD_PACKAGES = ("torch",)  # its functions query devices
+_MAXIMUM_DEPTH = 12  # calls within calls
+_SUSPENDING_NODES = (ast.Yield, ast.YieldFrom, ast.Await)
 NO_DISTRIBUTION, NO_MODULE = "PackageNotFoundError", "ModuleNotFoundError"
 NO_ATTRIBUTE, SOME = "AttributeError", ""  # SOME: an exception of unknown class
-_CHANGED = ("contextmanager", "property", "overload", "fixture")
+_CHANGING_DECORATORS = ("contextmanager", "property", "overload", "fixture")
 
 
 class Evaluator:
@@ -80,7 +80,7 @@ class Evaluator:
             raise UnsupportedCodeError
         return package_set
 
-    def outcomes(
+    def all_outcomes(
         self, run: Callable[[Evaluation], object], *, strict: bool = False
     ) -> tuple[Outcome, ...]:
         """Every possible outcome of `run`; empty if it cannot be determined."""
@@ -97,7 +97,7 @@ class Evaluator:
             try:
                 value = run(evaluation)
                 yield Outcome(value=value, causes=frozenset(evaluation.causes))
-            except Raised as error:
+            except EvaluatedError as error:
                 yield Outcome(
                     raised=error.name or "Exception",
                     line=error.line,
@@ -120,11 +120,11 @@ class Evaluator:
             self._sources[module] = read_source(self.package_set, module)
         return self._sources[module]
 
-    def suspends(self, node: FunctionNode) -> bool:
+    def is_generator(self, node: FunctionNode) -> bool:
         """Whether calling a function only creates a generator or coroutine."""
         if node not in self._suspended:
             self._suspended[node] = isinstance(node, ast.AsyncFunctionDef) or any(
-                isinstance(part, _SUSPENDED) for part in walk(node)
+                isinstance(part, _SUSPENDING_NODES) for part in walk_tree(node)
             )
         return self._suspended[node]
 
@@ -133,14 +133,14 @@ class Evaluator:
         key = (module, name)
         if key not in self._globals:
             self._globals[key] = (UNKNOWN, frozenset())  # of a name that depends on itself
-            self._globals[key] = self._global(module, name)
+            self._globals[key] = self._global_value(module, name)
         return self._globals[key]
 
-    def _global(self, module: str, name: str) -> tuple[object, frozenset[str]]:
+    def _global_value(self, module: str, name: str) -> tuple[object, frozenset[str]]:
         source = self.source(module)
-        statements = source.binding(name) if source is not None else ()
+        statements = source.binding_statements(name) if source is not None else ()
         if source is None or not statements:
-            return self._elsewhere(module, name), frozenset()
+            return self._unbound_name(module, name), frozenset()
         if source.may_change(name):
             return UNKNOWN, frozenset()
         frame = CallFrame(module)
@@ -149,22 +149,22 @@ class Evaluator:
 
         def _bind(evaluation: Evaluation) -> object:
             frame = CallFrame(module)
-            evaluation.block(statements, frame)
+            evaluation.run_block(statements, frame)
             return frame.names.get(name, UNKNOWN)
 
-        ended = self.outcomes(_bind)
+        ended = self.all_outcomes(_bind)
         causes = frozenset().union(*(outcome.causes for outcome in ended))
         values = [outcome.value for outcome in ended if not outcome.raised]
         if not values or any(value != values[0] for value in values):
             return UNKNOWN, causes
         try:
-            release(values[0])
+            release_value(values[0])
         except UnsupportedCodeError:  # a table with thousands of values
             return UNKNOWN, causes
         empty = isinstance(values[0], (list, dict)) and not values[0]  # filled by other modules
         return (UNKNOWN if empty else values[0]), causes
 
-    def _elsewhere(self, module: str, name: str) -> object:
+    def _unbound_name(self, module: str, name: str) -> object:
         """The value of a name from a star import or of a builtin."""
         lookup_result = look_up(self.package_set, module, name)
         if (
@@ -187,9 +187,9 @@ class Evaluator:
         if isinstance(definition, Class):
             module = home.module if home is not None and not lookup_result.ambiguous else ""
             return ClassValue(definition.name, module, definition.line if module else 0)
-        if home is None or not isinstance(definition, (Assigned, Function)):
+        if home is None or not isinstance(definition, (AssignedName, Function)):
             return UNKNOWN
-        if lookup_result.ambiguous or isinstance(definition, Assigned):
+        if lookup_result.ambiguous or isinstance(definition, AssignedName):
             plain = "." not in definition.name
             return self.global_value(home.module, definition.name)[0] if plain else UNKNOWN
         return self.function(home, definition) or UNKNOWN
@@ -197,7 +197,9 @@ class Evaluator:
     def function(self, home: ModuleFacts, definition: Function) -> FunctionValue | None:
         """The function described by a fact; None if its source cannot be read."""
         source = self.source(home.module)
-        node = source.function(definition.name, definition.line) if source is not None else None
+        node = (
+            source.find_function(definition.name, definition.line) if source is not None else None
+        )
         return None if node is None else FunctionValue(node, CallFrame(home.module))
 
 
@@ -212,18 +214,18 @@ class Evaluation(Execution):
         self._evaluator = evaluator
         self._package_set = evaluator.package_set
         self.causes: set[str] = set()
-        self._objects = Objects(self, self._package_set)
+        self._objects = ObjectModel(self, self._package_set)
         self._answers = answers
         self._asked = self._steps = self._depth = 0
 
-    def choose(self) -> bool:
+    def choose_branch(self) -> bool:
         """Whether an unknown condition holds in this evaluation."""
         if self._asked == len(self._answers):
             self._answers.append(False)
         self._asked += 1
         return self._answers[self._asked - 1]
 
-    def step(self, count: int = 1) -> None:
+    def count_steps(self, count: int = 1) -> None:
         """Count a step; UnsupportedCodeError if there are too many."""
         self._steps += count
         if self._steps > _STEPS:
@@ -231,37 +233,37 @@ class Evaluation(Execution):
 
     def read(self, name: str, frame: CallFrame) -> object:
         """The value of a name."""
-        holder = frame.holder(name)
+        holder = frame.binding_frame(name)
         if holder is not None:
             return holder.names[name]
         value, causes = self._evaluator.global_value(frame.module, name)
         self.causes |= causes
         return value
 
-    def assign_attribute(self, instance: Instance, name: str, value: object) -> None:
+    def assign_attribute(self, instance: ObjectInstance, name: str, value: object) -> None:
         """Set an attribute of an object."""
-        self._objects.assign(instance, name, value)
+        self._objects.assign_attribute(instance, name, value)
 
     def source(self, module: str) -> ModuleTree | None:
         """The source of a module, if it can be read."""
         return self._evaluator.source(module)
 
-    def absolute(self, node: ast.ImportFrom, module: str) -> str:
+    def absolute_module(self, node: ast.ImportFrom, module: str) -> str:
         """The module that an import in `module` refers to."""
         source = self._evaluator.source(module)
-        return source.absolute(node) if source is not None else node.module or ""
+        return source.absolute_module(node) if source is not None else node.module or ""
 
     # -- queries of intrinsic functions to the package set
 
     def version(self, package: str) -> str | None:
         """The version of an installed package; Raised if it is missing, None if unknown."""
-        self.causes.add(normalize(package))
-        installed_version = self._package_set.version(normalize(package))
+        self.causes.add(normalize_package(package))
+        installed_version = self._package_set.version(normalize_package(package))
         if installed_version is None and not self._package_set.partial:
-            raise Raised(NO_DISTRIBUTION)
+            raise EvaluatedError(NO_DISTRIBUTION)
         return None if installed_version is None else VersionText(installed_version)
 
-    def present(self, module: str) -> bool | None:
+    def has_module(self, module: str) -> bool | None:
         """Whether a module can be found; None if unknown."""
         root = module.partition(".")[0]
         owner = self._package_set.owner(module) or self._package_set.owner(root)
@@ -274,26 +276,26 @@ class Evaluation(Execution):
     def owner(self, module: str) -> str | None:
         """The package that has a module; "" if the module is missing, None if unknown."""
         package = self._package_set.owner(module)
-        return package or ("" if self.present(module) is False else None)
+        return package or ("" if self.has_module(module) is False else None)
 
-    def imported(self, module: str) -> object:
+    def import_module(self, module: str) -> object:
         """The module; Raised if it is missing, UNKNOWN if unknown."""
         if module.partition(".")[0] in sys.stdlib_module_names:
             return ModuleValue(module)
-        is_present = self.present(module)
+        is_present = self.has_module(module)
         if is_present is None and module.partition(".")[0] not in LIBRARIES:
             return self._unknown_call()
         if is_present is False:
-            raise Raised(NO_MODULE)
+            raise EvaluatedError(NO_MODULE)
         return ModuleValue(module)
 
     def attribute(self, value: object, name: str) -> object:
         """The attribute of a value; Raised if it certainly has none."""
         if isinstance(value, ModuleValue):
             return self._module_attribute(value.name, name)
-        if isinstance(value, (Instance, ClassValue, SuperValue)):
+        if isinstance(value, (ObjectInstance, ClassValue, SuperValue)):
             return self._objects.attribute(value, name)
-        if isinstance(value, Bound):
+        if isinstance(value, BoundValueMethod):
             return value.owner if (value.name, name) == ("distribution", "version") else UNKNOWN
         if name in ATTRIBUTES.get(type(value), ()):
             return getattr(value, name)
@@ -315,23 +317,29 @@ class Evaluation(Execution):
         owner = self._package_set.owner(module)
         if lookup_result.state == "absent":
             self.causes |= {owner or module, PART.format(owner)}
-            raise Raised(NO_ATTRIBUTE, certain=False)
+            raise EvaluatedError(NO_ATTRIBUTE, certain=False)
         if name == "__version__" and "." not in module and owner is not None:
             return self.version(owner) or UNKNOWN
-        if lookup_result.home is not None and isinstance(lookup_result.definition, Assigned):
+        if lookup_result.home is not None and isinstance(lookup_result.definition, AssignedName):
             self.causes.add(self._package_set.owner(lookup_result.home.module) or "")
         return self._evaluator.value_of(lookup_result)
 
     # -- calls
 
-    def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
+    def apply_call(
+        self, called: object, given: Sequence[object], named: Mapping[str, object]
+    ) -> object:
         """The result of a call. An argument ... represents further unknown arguments."""
-        self.step()
-        if isinstance(called, Instance):
+        self.count_steps()
+        if isinstance(called, ObjectInstance):
             method_of = self._objects.attribute(called, "__call__")
-            called = method_of if isinstance(method_of, MethodValue) else Bound(called, "__call__")
+            called = (
+                method_of
+                if isinstance(method_of, MethodValue)
+                else BoundValueMethod(called, "__call__")
+            )
         if isinstance(called, ClassValue):
-            instance = self._objects.construct(called, given, named)
+            instance = self._objects.construct_object(called, given, named)
             return self._unknown_call(given, named) if instance == UNKNOWN else instance
         if isinstance(called, MethodValue):
             return self._function_call(called.function, (called.owner, *given), named)
@@ -339,25 +347,29 @@ class Evaluation(Execution):
             whole = not any(item is ... for item in given)
             result = INTRINSICS[called.name](self, tuple(given), named) if whole else UNKNOWN
             if result == UNKNOWN:
-                release((*given, *named.values()))
-            return self._unknown_call() if result == UNKNOWN and called.name in RAISING else result
+                release_value((*given, *named.values()))
+            return (
+                self._unknown_call()
+                if result == UNKNOWN and called.name in RAISING_FUNCTIONS
+                else result
+            )
         if isinstance(called, ModuleValue) and called.name.startswith(f"{OBJECT}."):
-            return self._objects.of_object(called.name.rpartition(".")[2], given)
-        if isinstance(called, Bound) and not isinstance(called.owner, Instance):
-            return method(called, given, named)
+            return self._objects.call_object_method(called.name.rpartition(".")[2], given)
+        if isinstance(called, BoundValueMethod) and not isinstance(called.owner, ObjectInstance):
+            return apply_plain_method(called, given, named)
         if not isinstance(called, FunctionValue):
             return self._unknown_call((called, *given), named)
         return self._function_call(called, given, named)
 
     def may_raise(self) -> None:
         """Raise an exception of unknown class in some evaluations of the body of `try`."""
-        if self.trying and self.choose():
-            raise Raised(SOME, certain=False)
+        if self.trying and self.choose_branch():
+            raise EvaluatedError(SOME, certain=False)
 
     def parent(self, frame: CallFrame, given: Sequence[object]) -> object:
         """The result of `super()` in a method."""
         kind, owner = given if len(given) == 2 else (frame.kind, frame.owner)
-        if isinstance(kind, ClassValue) and isinstance(owner, (Instance, ClassValue)):
+        if isinstance(kind, ClassValue) and isinstance(owner, (ObjectInstance, ClassValue)):
             return SuperValue(kind, owner)
         return UNKNOWN
 
@@ -365,7 +377,7 @@ class Evaluation(Execution):
         self, given: Sequence[object] = (), named: Mapping[str, object] | None = None
     ) -> object:
         """Evaluate an unknown call, which may change objects, and may raise within `try`."""
-        release((*given, *(named or {}).values()))
+        release_value((*given, *(named or {}).values()))
         self.may_raise()
         return UNKNOWN
 
@@ -373,15 +385,15 @@ class Evaluation(Execution):
         self, called: FunctionValue, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
         node = called.node
-        unread = called.frame.module.partition(".")[0] in UNREAD
-        if unread or self._evaluator.suspends(node) or self._is_changed(called):
+        unread = called.frame.module.partition(".")[0] in UNREAD_PACKAGES
+        if unread or self._evaluator.is_generator(node) or self._is_changed(called):
             return self._unknown_call(given, named)
-        if self._depth >= _DEEPEST:
+        if self._depth >= _MAXIMUM_DEPTH:
             raise UnsupportedCodeError
         frame = CallFrame(called.frame.module, called.frame)
         if called.kind is not None:
             frame.kind, frame.owner = called.kind, given[0] if given else None
-        around = called.frame if called.kind is None else self._objects.frame(called.kind)
+        around = called.frame if called.kind is None else self._objects.class_frame(called.kind)
         frame.names.update(
             bound_parameters(node.args, given, named, lambda default: self.value(default, around))
         )
@@ -389,7 +401,7 @@ class Evaluation(Execution):
             return self.value(node.body, frame)
         self._depth += 1
         try:
-            self.block(node.body, frame)
+            self.run_block(node.body, frame)
         except ReturnSignal as signal:
             return signal.value
         finally:
@@ -408,7 +420,9 @@ class Evaluation(Execution):
         ]
         if self.strict:
             return bool(rest)
-        return any(word in ast.unparse(decorator) for decorator in rest for word in _CHANGED)
+        return any(
+            word in ast.unparse(decorator) for decorator in rest for word in _CHANGING_DECORATORS
+        )
 
 
 def bound_parameters(

@@ -18,12 +18,12 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.audit.main_path.answers import answer, expression
+from imgbuild.audit.main_path.answers import answer_expression, parse_subject
 from imgbuild.audit.names import classes, signatures
-from imgbuild.audit.names.lookup import index, look_up
+from imgbuild.audit.names.lookup import look_up, module_index
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import FIELDS, Function, Guard, ModuleFacts
-from imgbuild.audit.source.text import dotted
+from imgbuild.audit.source.text import dotted_name
 
 
 class GuardState(enum.Enum):
@@ -50,7 +50,7 @@ class Course(msgspec.Struct, frozen=True):
     caught: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
 
-    def understood(self, runner: str) -> bool:
+    def is_understood(self, runner: str) -> bool:
         """Whether no condition on the package set is undecided for the code of `runner`.
 
         While a module is imported (""), conditions cannot depend on user data. A condition that
@@ -58,21 +58,21 @@ class Course(msgspec.Struct, frozen=True):
         """
         return self.clear if runner else self.certain
 
-    def catches(self, *errors: str) -> bool:
+    def catches_error(self, *errors: str) -> bool:
         """Whether an exception `errors[0]`, whose base classes are the others, is caught."""
         return bool(self.caught & {*errors, "Exception", "BaseException", ""})
 
 
-_ALWAYS = Course(runs=True)
+_ALWAYS_RUNS = Course(runs=True)
 IMPORT = ("ImportError",)
-MISSING = ("ModuleNotFoundError", "ImportError")
+MISSING_ERRORS = ("ModuleNotFoundError", "ImportError")
 ATTRIBUTE = ("AttributeError",)
 TYPE = ("TypeError",)
 VALUE = ("ValueError",)
 
 
 # `sys.version_info` as CPython compares it: its last two items are "final" and 0.
-_COMPARES: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARISON_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -95,15 +95,15 @@ _STATES = {
 }
 
 
-def judge(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
+def judge_guards(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
     """Whether code runs in `package_set` under `guards`, all of which must hold."""
     if guards == ():
-        return _ALWAYS
+        return _ALWAYS_RUNS
     certain = clear = True
     caught: set[str] = set()
     tested: set[str] = set()
     for guard in guards:
-        state = evaluate(package_set, guard)
+        state = evaluate_guard(package_set, guard)
         if state is GuardState.SKIPPED:
             return Course(runs=False)
         if state in (GuardState.UNKNOWN, GuardState.DATA):
@@ -116,7 +116,7 @@ def judge(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
     return Course(True, certain, clear, frozenset(caught), frozenset(tested))
 
 
-def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
+def evaluate_guard(package_set: ImportablePackages, guard: Guard) -> GuardState:
     """The state of one guard in `package_set`."""
     if guard.kind in _STATES:
         return _STATES[guard.kind]
@@ -130,11 +130,11 @@ def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
         case "platform":
             return _platform(package_set, guard)
         case "version":
-            return _guard_state(_within(_version(package_set, guard.subject), guard.spec))
+            return _guard_state(_is_within(_version(package_set, guard.subject), guard.spec))
         case "present":
-            return _guard_state(_present(package_set, guard))
+            return _guard_state(_is_importable(package_set, guard))
         case _:  # "absent"
-            present = _present(package_set, guard)
+            present = _is_importable(package_set, guard)
             return _guard_state(None if present is None else not present)
 
 
@@ -161,11 +161,11 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
     return _guard_state(matches != guard.spec.startswith("!"))
 
 
-def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
+def _is_importable(package_set: ImportablePackages, guard: Guard) -> bool | None:
     """Whether the subject can be imported (in one of the versions, if any are given)."""
     if "," in guard.subject:
         every = [
-            _present(package_set, Guard("present", subject, guard.spec))
+            _is_importable(package_set, Guard("present", subject, guard.spec))
             for subject in re.split(r",\s*", guard.subject)
         ]
         return False if False in every else None if None in every else True
@@ -183,7 +183,7 @@ def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
         return True if not guard.spec else None
     if "." in guard.subject and not package_set.exists(guard.subject):
         return package_set.exists(guard.subject)
-    return _within(version, guard.spec) if guard.spec else True
+    return _is_within(version, guard.spec) if guard.spec else True
 
 
 def _has_parameter(package_set: ImportablePackages, guard: Guard) -> bool | None:
@@ -195,16 +195,16 @@ def _has_parameter(package_set: ImportablePackages, guard: Guard) -> bool | None
         return None
     owner = expression.removesuffix(FIELDS)
     called = owner.removesuffix(".__init__")
-    lookup_result = classes.resolve(package_set, facts, called, scope=scope)
+    lookup_result = classes.resolve_expression(package_set, facts, called, scope=scope)
     if owner != expression:
         state = (
-            classes.member(package_set, lookup_result, name).state
+            classes.find_member(package_set, lookup_result, name).state
             if lookup_result.state == "defined"
             else "unknown"
         )
         has = None if state == "unknown" else state == "defined"
     else:
-        shown = signatures.parameters(package_set, lookup_result)
+        shown = signatures.parameter_names(package_set, lookup_result)
         has = None if shown is None else name in shown
     return None if has is None else has != guard.spec.startswith("!")
 
@@ -224,23 +224,23 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
             memory[guard] = _result(package_set, same)
             return memory[guard] or GuardState.UNKNOWN
         memory[guard] = None  # a recursive function is unknown
-        memory[guard] = _returned(package_set, guard)
+        memory[guard] = _returned_state(package_set, guard)
     return memory[guard] or GuardState.UNKNOWN
 
 
 def _guard_in_definition(package_set: ImportablePackages, guard: Guard) -> Guard:
     """The guard as written in the module that defines the function, if equivalent."""
     module, scope, text = guard.subject.split(":", 2)
-    facts, call = package_set.module(module), expression(text)
+    facts, call = package_set.module(module), parse_subject(text)
     if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call) or "..." in text:
         return guard
-    name = dotted(call.func)
-    if scope or len(index(facts).top.get(name.partition(".")[0], ())) != 1:
+    name = dotted_name(call.func)
+    if scope or len(module_index(facts).top.get(name.partition(".")[0], ())) != 1:
         return guard
     values = (*call.args, *(keyword.value for keyword in call.keywords))
     if not all(isinstance(value, ast.Constant) for value in values):
         return guard
-    result = classes.resolve(package_set, facts, name)
+    result = classes.resolve_expression(package_set, facts, name)
     function, home = result.definition, result.home
     if not isinstance(function, Function) or home is None or result.ambiguous or result.tried:
         return guard
@@ -250,19 +250,21 @@ def _guard_in_definition(package_set: ImportablePackages, guard: Guard) -> Guard
     return Guard(guard.kind, f"{home.module}::{ast.unparse(own)}", guard.spec)
 
 
-def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    return_value = answer(package_set, guard.subject)
+def _returned_state(package_set: ImportablePackages, guard: Guard) -> GuardState:
+    return_value = answer_expression(package_set, guard.subject)
     if return_value is not None:
         return _guard_state(return_value != bool(guard.spec))
     module, scope, text = guard.subject.split(":", 2)
-    facts, call = package_set.module(module), expression(text)
+    facts, call = package_set.module(module), parse_subject(text)
     if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call):
         return GuardState.UNKNOWN
-    lookup_result = classes.resolve(package_set, facts, dotted(call.func), scope=scope)
+    lookup_result = classes.resolve_expression(
+        package_set, facts, dotted_name(call.func), scope=scope
+    )
     if not isinstance(lookup_result.definition, Function) or lookup_result.ambiguous:
         return GuardState.UNKNOWN
     guards = lookup_result.definition.falsy if guard.spec else lookup_result.definition.truthy
-    states = {evaluate(package_set, condition) for condition in guards}
+    states = {evaluate_guard(package_set, condition) for condition in guards}
     if GuardState.SKIPPED in states:
         return GuardState.SKIPPED
     if not states or not states <= {GuardState.RUNS, GuardState.DATA}:
@@ -280,7 +282,7 @@ def _version(package_set: ImportablePackages, subject: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _within(version: str | None, spec: str) -> bool | None:
+def _is_within(version: str | None, spec: str) -> bool | None:
     """Whether `version` matches `spec`; None if either is invalid."""
     if version is None:
         return None
@@ -302,15 +304,17 @@ def _python(python: str, part: str, spec: str) -> bool | None:
     answers = set()
     for micro in named[:1] or range(highest + 2):
         version: tuple[int | str, ...] = (major, minor, micro, "final", 0)
-        have, expected = (version, items) if taken is None else _taken(version, items, taken)
+        have, expected = (
+            (version, items) if taken is None else _version_slice(version, items, taken)
+        )
         try:
-            answers.add(_COMPARES[match[1]](have, expected))
+            answers.add(_COMPARISON_OPERATORS[match[1]](have, expected))
         except TypeError:
             return None
     return answers.pop() if len(answers) == 1 else None
 
 
-def _taken(
+def _version_slice(
     version: tuple[int | str, ...], items: tuple[int | str, ...], part: re.Match[str]
 ) -> tuple[object, object]:
     """A slice or an item of the version, and the value it is compared with."""

@@ -12,17 +12,17 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from imgbuild.audit.main_path.answers import evaluator
-from imgbuild.audit.main_path.guards import judge
+from imgbuild.audit.main_path.answers import package_set_evaluator
+from imgbuild.audit.main_path.guards import judge_guards
 from imgbuild.audit.main_path.sources import ModuleTree
-from imgbuild.audit.main_path.view import View
-from imgbuild.audit.names.lookup import index
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.main_path.view import PackageSetView
+from imgbuild.audit.names.lookup import module_index
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.source.facts import Import, ModuleFacts
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.tree import walk_tree
 
 _BRANCHES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.TryStar)
-_DEEPEST = 8  # tables of names that refer to one another
+_MAXIMUM_DEPTH = 8  # tables of names that refer to one another
 
 
 class _Importer(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class CertainImports:
     """
 
     def __init__(
-        self, view: View, starts: Iterable[tuple[str, str]], packages: frozenset[str]
+        self, view: PackageSetView, starts: Iterable[tuple[str, str]], packages: frozenset[str]
     ) -> None:
         """Follow all imports from `starts`, names with their entry points."""
         self.entries: dict[str, str] = {}
@@ -49,14 +49,14 @@ class CertainImports:
         self._importers: dict[str, list[_Importer | None]] = {}
         self._todo: list[str] = []
         for name, entry in starts:
-            self._start(name, entry)
+            self._follow_entry(name, entry)
         while self._todo:
             batch, self._todo = sorted(set(self._todo)), []
             view.prefetch(batch)
             for module in batch:
-                self._follow(module)
+                self._follow_module(module)
 
-    def passes(self, raised: str, module: str) -> bool:
+    def passes_exception(self, raised: str, module: str) -> bool:
         """Whether an exception while `module` is imported ends the import of an entry point."""
         todo, seen = [module], {module}
         while todo:
@@ -65,37 +65,39 @@ class CertainImports:
                     return True
                 if importer.module in seen or is_caught(raised, importer.caught):
                     continue
-                source = evaluator(self._view).source(importer.module)
-                if source is not None and not is_caught(raised, source.caught_at(importer.line)):
+                source = package_set_evaluator(self._view).source(importer.module)
+                if source is not None and not is_caught(
+                    raised, source.exceptions_caught_at(importer.line)
+                ):
                     seen.add(importer.module)
                     todo.append(importer.module)
         return False
 
-    def _start(self, name: str, entry: str) -> None:
+    def _follow_entry(self, name: str, entry: str) -> None:
         module, rest = name, ""
         while module and not isinstance(self._view.module(module), ModuleFacts):
             module, _, rest = module.rpartition(".")
         if module:
-            self._import(module, rest, entry, None)
+            self._follow_import(module, rest, entry, None)
 
-    def _follow(self, module: str) -> None:
+    def _follow_module(self, module: str) -> None:
         facts = self._view.module(module)
         if not isinstance(facts, ModuleFacts):
             return
-        here = scopes(facts)
-        for scope in here.run_by(""):
+        here = module_scopes(facts)
+        for scope in here.scopes_run_by(""):
             for line in here.imports.get(scope, ()):
-                course = judge(self._view, line.guards)
+                course = judge_guards(self._view, line.guards)
                 if course.runs and course.certain:
                     name = "" if line.name == "*" else line.name
                     how = _Importer(module, line.line, course.caught)
-                    self._import(line.module, name, self.entries[module], how)
+                    self._follow_import(line.module, name, self.entries[module], how)
 
-    def _import(
+    def _follow_import(
         self, module: str, name: str, entry: str, how: _Importer | None, depth: int = 0
     ) -> None:
         """Follow an import and its parent packages; the name may be a module or a lazy name."""
-        if self._view.owner(module) not in self._packages or depth > _DEEPEST:
+        if self._view.owner(module) not in self._packages or depth > _MAXIMUM_DEPTH:
             return
         at = ""
         for part in module.split("."):
@@ -108,22 +110,22 @@ class CertainImports:
         if not isinstance(facts, ModuleFacts):
             return
         inner = f"{module}.{name}"
-        bound = index(facts).top.get(name, ())
+        bound = module_index(facts).top.get(name, ())
         if any(
             not isinstance(binding, Import) or f"{binding.module}.{binding.name}" != inner
             for binding in bound
         ):
             return
         place, _, other = facts.lazy.get(name, "").partition(":")
-        if place and name in self._listed(module):
+        if place and name in self._listed_strings(module):
             whole = not other and place.rpartition(".")[2] == name
-            self._import(place, "" if whole else other or name, entry, how, depth + 1)
+            self._follow_import(place, "" if whole else other or name, entry, how, depth + 1)
         elif not facts.lazy and self._view.exists(inner):
-            self._import(inner, "", entry, how, depth + 1)
+            self._follow_import(inner, "", entry, how, depth + 1)
 
-    def _listed(self, module: str) -> frozenset[str]:
+    def _listed_strings(self, module: str) -> frozenset[str]:
         """The strings in a module's tables, without those under a condition."""
-        source = evaluator(self._view).source(module)
+        source = package_set_evaluator(self._view).source(module)
         return frozenset(_texts(source)) if source is not None else frozenset()
 
 
@@ -142,6 +144,6 @@ def is_caught(raised: str, caught: Iterable[str]) -> bool:
 def _texts(source: ModuleTree) -> Iterator[str]:
     for statement in source.tree.body:
         if not isinstance(statement, _BRANCHES):
-            for node in walk(statement):
+            for node in walk_tree(statement):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from imgbuild.audit.main_path.sources import ModuleTree
-from imgbuild.audit.main_path.values import CallFrame, Instance
+from imgbuild.audit.main_path.values import CallFrame, ObjectInstance
 
 
 class Interpreter(ABC):
@@ -21,11 +21,11 @@ class Interpreter(ABC):
     trying: int
 
     @abstractmethod
-    def choose(self) -> bool:
+    def choose_branch(self) -> bool:
         """Whether an unknown condition holds in this evaluation."""
 
     @abstractmethod
-    def step(self, count: int = 1) -> None:
+    def count_steps(self, count: int = 1) -> None:
         """Count a step; TooHardError if there are too many."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Interpreter(ABC):
         """The attribute of a value; Raised if it certainly has none."""
 
     @abstractmethod
-    def assign_attribute(self, instance: Instance, name: str, value: object) -> None:
+    def assign_attribute(self, instance: ObjectInstance, name: str, value: object) -> None:
         """Set an attribute of an object."""
 
     @abstractmethod
@@ -53,7 +53,9 @@ class Interpreter(ABC):
         """The result of `super()` in a method."""
 
     @abstractmethod
-    def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
+    def apply_call(
+        self, called: object, given: Sequence[object], named: Mapping[str, object]
+    ) -> object:
         """The result of a call. An argument ... represents further unknown arguments."""
 
     @abstractmethod
@@ -61,7 +63,7 @@ class Interpreter(ABC):
         """The source of a module, if it can be read."""
 
     @abstractmethod
-    def absolute(self, node: ast.ImportFrom, module: str) -> str:
+    def absolute_module(self, node: ast.ImportFrom, module: str) -> str:
         """The module that an import in `module` refers to."""
 
     @abstractmethod
@@ -69,7 +71,7 @@ class Interpreter(ABC):
         """The version of an installed package; Raised if it is missing, None if unknown."""
 
     @abstractmethod
-    def present(self, module: str) -> bool | None:
+    def has_module(self, module: str) -> bool | None:
         """Whether a module can be found; None if unknown."""
 
     @abstractmethod
@@ -77,5 +79,5 @@ class Interpreter(ABC):
         """The package that has a module; "" if the module is missing, None if unknown."""
 
     @abstractmethod
-    def imported(self, module: str) -> object:
+    def import_module(self, module: str) -> object:
         """The module; Raised if it is missing, UNKNOWN if unknown."""

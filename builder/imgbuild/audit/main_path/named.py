@@ -15,24 +15,24 @@ import msgspec
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.audit.packages.reading import ASIDE
-from imgbuild.audit.source.facts import ModuleFacts, Opaque
+from imgbuild.audit.packages.reading import EXCLUDED_FOLDERS
+from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 
-WHY = "imported because the user names it"
+NAMED_REASON = "imported because the user names it"
 PART = "provides most lazily imported names of a package that the user names"
 INTEGRATION = "for another package that the user names"
 # Not followed: it is large, and has optional parts behind values that other modules compute.
-LEFT_OUT = frozenset(("torch",))
+EXCLUDED_PACKAGES = frozenset(("torch",))
 # Folders without parts for other packages: wandb.vendor.pygments is a copy of Pygments, while
 # verl.third_party.vllm is verl's part for vLLM.
-_NO_PARTS = ASIDE | {"vendor", "vendored"}
+_NO_PARTS = EXCLUDED_FOLDERS | {"vendor", "vendored"}
 # Functions that are called with the name of a package to find or import.
 _LOOKUPS = re.compile(
     r"import|find_spec|lazy|available|installed|require|version|distribution", re.IGNORECASE
 )
 
 
-def with_named(
+def add_named_packages(
     package_set: PackageSet,
     named: Collection[str],
     added: Collection[str] = (),
@@ -44,18 +44,18 @@ def with_named(
     The code of packages in `added` is followed, too, if another package imports it. `alone` omits
     the other entry points.
     """
-    rules = policy.load()
+    rules = policy.load_policy()
     roots = {
         module.partition(".")[0] for package in named for module in package_set.modules_of(package)
     }
     roots = {
         root
-        for root in roots - ASIDE
+        for root in roots - EXCLUDED_FOLDERS
         if not root.startswith("_") and package_set.owner(root) in named
     }
-    entries = [MainPathEntry(name=root, why=WHY) for root in sorted(roots)]
+    entries = [MainPathEntry(name=root, why=NAMED_REASON) for root in sorted(roots)]
     entries += [
-        MainPathEntry(name=module, why=WHY, optional=True)
+        MainPathEntry(name=module, why=NAMED_REASON, optional=True)
         for package in sorted(named)
         for module in _namespace_modules(package_set.modules_of(package))
     ]
@@ -63,7 +63,7 @@ def with_named(
         MainPathEntry(name=module, why=INTEGRATION, optional=True)
         for module in _integrations(package_set, named, roots)
     ]
-    excluded = LEFT_OUT | {
+    excluded = EXCLUDED_PACKAGES | {
         package_set.owner(entry.name.partition(".")[0]) for entry in rules.entries
     }
     entries += [
@@ -74,7 +74,7 @@ def with_named(
     ]
     return msgspec.structs.replace(
         rules,
-        imported=frozenset((*named, *added)) - rules.walk - LEFT_OUT,
+        imported=frozenset((*named, *added)) - rules.walk - EXCLUDED_PACKAGES,
         entries=tuple(entries) if alone else (*rules.entries, *entries),
     )
 
@@ -86,7 +86,7 @@ def _namespace_modules(modules: Collection[str]) -> list[str]:
         for module in modules
         if module.count(".") == 1
         and module.partition(".")[0] not in modules
-        and not any(part.startswith("_") or part in ASIDE for part in module.split("."))
+        and not any(part.startswith("_") or part in EXCLUDED_FOLDERS for part in module.split("."))
     )
 
 
@@ -159,12 +159,12 @@ def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
         for other in package_set.mentioning(module.partition(".")[0], name)
         if other.startswith(f"{module}.")
     ]
-    inner = [*below, *_passed_on(package_set.module(module))]
+    inner = [*below, *_reexported_modules(package_set.module(module))]
     package_set.prefetch(inner)
     return any(_uses(package_set.module(part), name) for part in (module, *inner))
 
 
-def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:
+def _reexported_modules(facts: ModuleFacts | OpaqueModule | None) -> Iterator[str]:
     """The modules of its package that a module without definitions re-exports names from."""
     if isinstance(facts, ModuleFacts) and not facts.functions and not facts.classes:
         root = facts.module.partition(".")[0]
@@ -175,7 +175,7 @@ def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:
                     yield line.module
 
 
-def _uses(facts: ModuleFacts | Opaque | None, name: str) -> bool:
+def _uses(facts: ModuleFacts | OpaqueModule | None, name: str) -> bool:
     """Whether a module imports the module `name` or a submodule, or tests for it by name."""
     if not isinstance(facts, ModuleFacts):
         return False

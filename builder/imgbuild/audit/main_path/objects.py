@@ -1,7 +1,7 @@
 """Evaluates objects: construction, attributes, methods (separate: one level of the interpreter).
 
 A class is followed if all of its bases can be read, its metaclass is known, and all of its
-decorators are in `_KEPT`.
+decorators are in `_TRANSPARENT_DECORATORS`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from imgbuild.audit.main_path.values import (
     CallFrame,
     ClassValue,
     FunctionValue,
-    Instance,
     MethodValue,
     ModuleValue,
+    ObjectInstance,
     SuperValue,
-    release,
+    release_value,
 )
-from imgbuild.audit.names.classes import ancestors, metaclass, origin
+from imgbuild.audit.names.classes import class_ancestors, find_metaclass, full_name
 from imgbuild.audit.names.model import LookupResult
-from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Field, Function, ModuleFacts
-from imgbuild.audit.source.text import dotted
+from imgbuild.audit.source.text import dotted_name
 
 DATACLASS = "dataclasses.dataclass"
 OBJECT = "builtins.object"
-ABSENT = ModuleValue("")  # no class has an attribute
+ABSENT_ATTRIBUTE = ModuleValue("")  # no class has an attribute
 # Decorators of classes that do not change construction and methods.
-_KEPT = frozenset(
+_TRANSPARENT_DECORATORS = frozenset(
     (
         *(DATACLASS, "typing.final", "typing_extensions.final", "functools.total_ordering"),
         *("typing.runtime_checkable", "typing_extensions.runtime_checkable"),
@@ -42,12 +42,12 @@ _KEPT = frozenset(
 )
 _GETTERS = frozenset(("property", "functools.cached_property"))
 _HOOKS = frozenset(("__getattribute__", "__setattr__", "__getattr__"))
-_OF_OBJECT = frozenset(("__init__", "__new__"))  # the methods of `object` that are followed
+_OBJECT_METHODS = frozenset(("__init__", "__new__"))  # the methods of `object` that are followed
 _OVERLOADS = frozenset(("typing.overload", "typing_extensions.overload"))
 _TRUTH = frozenset(("__bool__", "__len__"))
 
 
-class _Level(msgspec.Struct, frozen=True):
+class _ClassLevel(msgspec.Struct, frozen=True):
     """A class in a method resolution order, and its module."""
 
     home: ModuleFacts
@@ -59,11 +59,11 @@ class _Level(msgspec.Struct, frozen=True):
 
     def functions(self, name: str) -> Sequence[Function]:
         """The methods of this name that the class itself defines."""
-        every = scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
+        every = module_scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
         return [
             function
             for function in every
-            if _OVERLOADS.isdisjoint(origin(self.home, d) for d in function.decorators)
+            if _OVERLOADS.isdisjoint(full_name(self.home, d) for d in function.decorators)
         ]
 
     def has(self, name: str) -> bool:
@@ -75,23 +75,23 @@ class _Level(msgspec.Struct, frozen=True):
             or any(field.name == name for field in definition.fields)
         )
 
-    def dataclass(self) -> str:
+    def dataclass_decorator(self) -> str:
         """The dataclass decorator as written; "" if there is none."""
         for text in self.definition.decorators:
-            if origin(self.home, text.partition("(")[0]) == DATACLASS:
+            if full_name(self.home, text.partition("(")[0]) == DATACLASS:
                 return text
         return ""
 
 
-class Objects:
+class ObjectModel:
     """The classes and objects of one evaluation."""
 
     def __init__(self, interpreter: Interpreter, package_set: ImportablePackages) -> None:
         self._interpreter = interpreter
         self._package_set = package_set
-        self._chains: dict[ClassValue, tuple[_Level, ...]] = {}
+        self._chains: dict[ClassValue, tuple[_ClassLevel, ...]] = {}
 
-    def construct(
+    def construct_object(
         self, kind: ClassValue, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
         """The object constructed by a call of a class; UNKNOWN if the class is not followed."""
@@ -99,35 +99,35 @@ class Objects:
         if not chain:
             return UNKNOWN
         constructor = self.member(chain, chain[0].value, "__new__")
-        if constructor is ABSENT:
-            instance: object = self.empty(kind)
+        if constructor is ABSENT_ATTRIBUTE:
+            instance: object = self.empty_instance(kind)
         else:
-            instance = self._interpreter.apply(constructor, (kind, *given), named)
-        if not isinstance(instance, Instance) or instance.kind != kind:
+            instance = self._interpreter.apply_call(constructor, (kind, *given), named)
+        if not isinstance(instance, ObjectInstance) or instance.kind != kind:
             return instance
         self._initialize(chain, instance, given, named)
         return instance
 
-    def empty(self, kind: ClassValue) -> Instance:
+    def empty_instance(self, kind: ClassValue) -> ObjectInstance:
         """An object without attributes."""
         decides = any(level.has(name) for level in self._chain(kind) for name in _TRUTH)
-        return Instance(kind, truth=None if decides else True)
+        return ObjectInstance(kind, truth=None if decides else True)
 
     def _initialize(
         self,
-        chain: Sequence[_Level],
-        instance: Instance,
+        chain: Sequence[_ClassLevel],
+        instance: ObjectInstance,
         given: Sequence[object],
         named: Mapping[str, object],
     ) -> None:
         """Call the constructor: the first `__init__`, or the generated one of a dataclass."""
         for at, level in enumerate(chain):
-            text = level.dataclass()
+            text = level.dataclass_decorator()
             if level.has("__init__"):
                 method = self.member(chain[at:], instance, "__init__")
                 if not isinstance(method, MethodValue):
-                    release(instance)
-                self._interpreter.apply(method, given, named)
+                    release_value(instance)
+                self._interpreter.apply_call(method, given, named)
                 return
             if text and "init=False" not in text.replace(" ", ""):
                 self._dataclass(chain, at, instance, given, named)
@@ -135,16 +135,16 @@ class Objects:
 
     def _dataclass(
         self,
-        chain: Sequence[_Level],
+        chain: Sequence[_ClassLevel],
         at: int,
-        instance: Instance,
+        instance: ObjectInstance,
         given: Sequence[object],
         named: Mapping[str, object],
     ) -> None:
         """Run the generated `__init__` of a dataclass, which calls `__post_init__`."""
-        fields: dict[str, tuple[_Level, Field]] = {}
+        fields: dict[str, tuple[_ClassLevel, Field]] = {}
         for level in reversed(chain[at:]):
-            if level.dataclass():
+            if level.dataclass_decorator():
                 fields.update((each.name, (level, each)) for each in level.definition.fields)
         fields = {
             name: (level, each)
@@ -152,7 +152,7 @@ class Objects:
             if each.annotation and "ClassVar" not in each.annotation
         }
         places = [name for name, (_, each) in fields.items() if each.init]
-        keyword_only = any("kw_only" in level.dataclass() for level in chain) or any(
+        keyword_only = any("kw_only" in level.dataclass_decorator() for level in chain) or any(
             "KW_ONLY" in each.annotation for _, each in fields.values()
         )
         open_ = any(item is ... for item in given) or (keyword_only and bool(given))
@@ -168,37 +168,37 @@ class Objects:
             if "InitVar" in each.annotation:
                 late.append(value)
             else:
-                self.assign(instance, name, value)
+                self.assign_attribute(instance, name, value)
         after = self.member(chain, instance, "__post_init__")
-        if after is not ABSENT:
-            self._interpreter.apply(after, late, {})
+        if after is not ABSENT_ATTRIBUTE:
+            self._interpreter.apply_call(after, late, {})
 
-    def _default(self, level: _Level, name: str) -> object:
-        node = self._bound(level, name)
-        if not isinstance(node, ast.Call) or dotted(node.func).rpartition(".")[2] != "field":
+    def _default(self, level: _ClassLevel, name: str) -> object:
+        node = self._bound_expression(level, name)
+        if not isinstance(node, ast.Call) or dotted_name(node.func).rpartition(".")[2] != "field":
             return self._constant(level, node)
         value = next((keyword.value for keyword in node.keywords if keyword.arg == "default"), None)
         return self._constant(level, value)
 
-    def of_object(self, name: str, given: Sequence[object]) -> object:
+    def call_object_method(self, name: str, given: Sequence[object]) -> object:
         """The result of a method of `object`."""
         if name == "__new__" and given and isinstance(given[0], ClassValue):
-            return self.empty(given[0])
-        if name == "__setattr__" and len(given) == 3 and isinstance(given[0], Instance):
+            return self.empty_instance(given[0])
+        if name == "__setattr__" and len(given) == 3 and isinstance(given[0], ObjectInstance):
             instance, attribute, value = given
-            if isinstance(instance, Instance) and isinstance(attribute, str):
-                self.assign(instance, attribute, value)
+            if isinstance(instance, ObjectInstance) and isinstance(attribute, str):
+                self.assign_attribute(instance, attribute, value)
                 return None
         if name != "__init__":
-            release(tuple(given))
+            release_value(tuple(given))
         return None if name == "__init__" else UNKNOWN
 
     # -- attributes
 
-    def attribute(self, value: Instance | ClassValue | SuperValue, name: str) -> object:
+    def attribute(self, value: ObjectInstance | ClassValue | SuperValue, name: str) -> object:
         """The attribute of an object, a class or `super()`; UNKNOWN if it is not followed."""
         owner = value.owner if isinstance(value, SuperValue) else value
-        kind = owner.kind if isinstance(owner, Instance) else owner
+        kind = owner.kind if isinstance(owner, ObjectInstance) else owner
         chain = self._chain(kind)
         if not chain:
             return UNKNOWN
@@ -207,21 +207,23 @@ class Objects:
             if not places:
                 return UNKNOWN
             chain = chain[places[0] + 1 :]
-        elif isinstance(value, Instance):
+        elif isinstance(value, ObjectInstance):
             if any(level.has(hook) for level in chain for hook in _HOOKS):
                 return UNKNOWN
             if name in value.attributes:
                 return value.attributes[name]
         member = self.member(chain, owner, name)
-        if member is ABSENT:
-            if name in _OF_OBJECT:
+        if member is ABSENT_ATTRIBUTE:
+            if name in _OBJECT_METHODS:
                 return ModuleValue(f"{OBJECT}.{name}")
-            release(owner)  # `__dict__` may change it
+            release_value(owner)  # `__dict__` may change it
             return UNKNOWN
-        is_open = isinstance(value, Instance) and value.open
+        is_open = isinstance(value, ObjectInstance) and value.open
         return UNKNOWN if is_open and not isinstance(member, MethodValue) else member
 
-    def member(self, chain: Sequence[_Level], owner: Instance | ClassValue, name: str) -> object:
+    def member(
+        self, chain: Sequence[_ClassLevel], owner: ObjectInstance | ClassValue, name: str
+    ) -> object:
         """The attribute of `owner` from the first class with this name; ABSENT if there is none."""
         for level in chain:
             if not level.has(name):
@@ -229,33 +231,37 @@ class Objects:
             functions = level.functions(name)
             if len(functions) != 1 or set(functions[0].guards) - set(level.definition.guards):
                 constant = not functions and name not in level.definition.attributes
-                return self._constant(level, self._bound(level, name)) if constant else UNKNOWN
+                return (
+                    self._constant(level, self._bound_expression(level, name))
+                    if constant
+                    else UNKNOWN
+                )
             return self._method(level, functions[0], owner, name)
-        return ABSENT
+        return ABSENT_ATTRIBUTE
 
     def _method(
-        self, level: _Level, function: Function, owner: Instance | ClassValue, name: str
+        self, level: _ClassLevel, function: Function, owner: ObjectInstance | ClassValue, name: str
     ) -> object:
         source = self._interpreter.source(level.home.module)
-        node = source.function(function.name, function.line) if source is not None else None
+        node = source.find_function(function.name, function.line) if source is not None else None
         if node is None or any(field.name == name for field in level.definition.fields):
             return UNKNOWN
         value = FunctionValue(node, CallFrame(level.home.module), level.value)
-        decorators = {origin(level.home, text) for text in function.decorators}
+        decorators = {full_name(level.home, text) for text in function.decorators}
         if "staticmethod" in decorators or name == "__new__":
             return value
         if "classmethod" in decorators:
-            return MethodValue(value, owner.kind if isinstance(owner, Instance) else owner)
+            return MethodValue(value, owner.kind if isinstance(owner, ObjectInstance) else owner)
         if isinstance(owner, ClassValue):
             return value
         if decorators & _GETTERS:
-            return self._interpreter.apply(MethodValue(value, owner), (), {})
+            return self._interpreter.apply_call(MethodValue(value, owner), (), {})
         return MethodValue(value, owner)
 
-    def _bound(self, level: _Level, name: str) -> ast.expr | None:
+    def _bound_expression(self, level: _ClassLevel, name: str) -> ast.expr | None:
         """The expression assigned to a name in a class body, if there is exactly one."""
         source = self._interpreter.source(level.home.module)
-        node = source.class_(level.definition.line) if source is not None else None
+        node = source.find_class(level.definition.line) if source is not None else None
         values: list[ast.expr | None] = []
         if source is None or name in source.stored:
             return None
@@ -264,24 +270,24 @@ class Objects:
             values.append(getattr(statement, "value", None) if plain else None)
         return values[0] if len(values) == 1 else None
 
-    def _constant(self, level: _Level, node: ast.expr | None) -> object:
+    def _constant(self, level: _ClassLevel, node: ast.expr | None) -> object:
         """The value of an expression in a class body; UNKNOWN for lists, dicts and objects."""
         if node is None:
             return UNKNOWN
-        frame = self.frame(level.value)
+        frame = self.class_frame(level.value)
         value = self._interpreter.value(node, frame)
-        return UNKNOWN if isinstance(value, (list, dict, Instance)) else value
+        return UNKNOWN if isinstance(value, (list, dict, ObjectInstance)) else value
 
-    def frame(self, kind: ClassValue) -> CallFrame:
+    def class_frame(self, kind: ClassValue) -> CallFrame:
         """The frame of expressions in a class body; the names of the body are unknown."""
         frame = CallFrame(kind.module)
         source = self._interpreter.source(kind.module)
-        node = source.class_(kind.line) if source is not None else None
+        node = source.find_class(kind.line) if source is not None else None
         if source is not None and node is not None:
             frame.names.update(dict.fromkeys(source.bindings_in(node), UNKNOWN))
         return frame
 
-    def assign(self, instance: Instance, name: str, value: object) -> None:
+    def assign_attribute(self, instance: ObjectInstance, name: str, value: object) -> None:
         """Set an attribute. Collections become unknown, because they may be changed in place."""
         chain = self._chain(instance.kind)
         if any(level.has(hook) for level in chain for hook in _HOOKS):
@@ -293,13 +299,13 @@ class Objects:
 
     # -- classes
 
-    def _chain(self, kind: ClassValue) -> tuple[_Level, ...]:
+    def _chain(self, kind: ClassValue) -> tuple[_ClassLevel, ...]:
         """The method resolution order of a class; empty if it is not followed."""
         if kind not in self._chains:
             self._chains[kind] = self._ancestors(kind)
         return self._chains[kind]
 
-    def _ancestors(self, kind: ClassValue) -> tuple[_Level, ...]:
+    def _ancestors(self, kind: ClassValue) -> tuple[_ClassLevel, ...]:
         facts = self._package_set.module(kind.module) if kind.module else None
         if not isinstance(facts, ModuleFacts):
             return ()
@@ -308,15 +314,15 @@ class Objects:
             return ()
         start = LookupResult(state="defined", definition=definitions[0], home=facts)
         levels = []
-        for lookup in ancestors(self._package_set, start):
+        for lookup in class_ancestors(self._package_set, start):
             if not isinstance(lookup.definition, Class) or lookup.home is None or lookup.ambiguous:
                 return ()
-            levels.append(_Level(lookup.home, lookup.definition))
+            levels.append(_ClassLevel(lookup.home, lookup.definition))
         changed = any(
-            origin(level.home, text.partition("(")[0]) not in _KEPT
+            full_name(level.home, text.partition("(")[0]) not in _TRANSPARENT_DECORATORS
             for level in levels
             for text in level.definition.decorators
         )
-        if changed or metaclass(self._package_set, start) is None:
+        if changed or find_metaclass(self._package_set, start) is None:
             return ()
         return tuple(levels)

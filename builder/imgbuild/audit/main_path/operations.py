@@ -11,17 +11,17 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.audit.main_path.intrinsics import LARGEST
+from imgbuild.audit.main_path.intrinsics import LARGEST_VALUE
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
+    EvaluatedError,
     FunctionValue,
     InstalledVersion,
     ModuleValue,
-    Raised,
-    Thing,
+    OpaqueObject,
     VersionText,
-    solid,
-    truth,
+    is_fully_known,
+    value_truth,
 )
 
 _OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -42,21 +42,21 @@ _OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 _WIDTH = re.compile(r"%[^%A-Za-z]*[0-9*]")  # a width or precision in a format
 # Signs whose result depends on the local part of a version if all other parts are equal.
-_LOCAL = (ast.Eq, ast.NotEq, ast.Gt, ast.LtE)
+_LOCAL_COMPARISONS = (ast.Eq, ast.NotEq, ast.Gt, ast.LtE)
 
 
-def operate(sign: ast.AST, left: object, right: object) -> object:
+def apply_operator(sign: ast.AST, left: object, right: object) -> object:
     """The result of `left sign right`; UNKNOWN if it may be large, Raised if it must fail."""
     operation = _OPERATIONS.get(type(sign))
-    if operation is None or not solid(left) or not solid(right):
+    if operation is None or not is_fully_known(left) or not is_fully_known(right):
         return UNKNOWN
     if _is_too_large(sign, left, right) or _depends_on_local(sign, left, right):
         return UNKNOWN
     try:
         result = operation(left, right)
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise Raised(type(error).__name__, certain=False) from None
-    large = isinstance(result, (str, tuple, list)) and len(result) > LARGEST
+        raise EvaluatedError(type(error).__name__, certain=False) from None
+    large = isinstance(result, (str, tuple, list)) and len(result) > LARGEST_VALUE
     return UNKNOWN if large else result
 
 
@@ -64,17 +64,17 @@ def is_identical(left: object, right: object) -> bool | None:
     """Whether two values are identical; None if unknown."""
     for value, other in ((left, right), (right, left)):
         if value is None or isinstance(value, bool):
-            if isinstance(other, (Thing, ModuleValue)) and truth(other) is None:
+            if isinstance(other, (OpaqueObject, ModuleValue)) and value_truth(other) is None:
                 return None
-            if isinstance(other, Thing):
+            if isinstance(other, OpaqueObject):
                 return False if other.truth is True and not value else None
             return value is other
     return True if left == right and isinstance(left, (ModuleValue, FunctionValue)) else None
 
 
-def contained(item: object, holder: object) -> bool | None:
+def is_contained(item: object, holder: object) -> bool | None:
     """Whether `item in holder`; None if unknown."""
-    if isinstance(holder, VersionText) or not solid(item):
+    if isinstance(holder, VersionText) or not is_fully_known(item):
         return None
     if isinstance(holder, str):
         return item in holder if isinstance(item, str) else None
@@ -82,9 +82,9 @@ def contained(item: object, holder: object) -> bool | None:
         return None
     if not isinstance(holder, (tuple, list, dict, frozenset)):
         return None
-    if any(solid(member) and member == item for member in holder):
+    if any(is_fully_known(member) and member == item for member in holder):
         return True
-    return False if all(map(solid, holder)) else None
+    return False if all(map(is_fully_known, holder)) else None
 
 
 def _is_too_large(sign: ast.AST, left: object, right: object) -> bool:
@@ -96,8 +96,8 @@ def _is_too_large(sign: ast.AST, left: object, right: object) -> bool:
     sized = [operand for operand in (left, right) if isinstance(operand, (str, bytes, tuple, list))]
     counts = [operand for operand in (left, right) if isinstance(operand, int)]
     if sized:
-        return any(len(sized[0]) * count > LARGEST for count in counts)
-    return sum(operand.bit_length() for operand in counts) > LARGEST
+        return any(len(sized[0]) * count > LARGEST_VALUE for count in counts)
+    return sum(operand.bit_length() for operand in counts) > LARGEST_VALUE
 
 
 def _depends_on_local(sign: ast.AST, left: object, right: object) -> bool:
@@ -106,6 +106,8 @@ def _depends_on_local(sign: ast.AST, left: object, right: object) -> bool:
         if isinstance(value, VersionText) and isinstance(other, str):
             return isinstance(sign, (ast.Eq, ast.NotEq)) and other.partition("+")[0] == value
         if isinstance(value, InstalledVersion) and isinstance(other, Version):
-            open_ = isinstance(sign, _LOCAL) or value is right or other.local is not None
+            open_ = (
+                isinstance(sign, _LOCAL_COMPARISONS) or value is right or other.local is not None
+            )
             return value.public == other.public and open_
     return False

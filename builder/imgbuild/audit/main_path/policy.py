@@ -51,6 +51,6 @@ class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 @lru_cache(maxsize=1)
-def load() -> MainPathPolicy:
+def load_policy() -> MainPathPolicy:
     """The bundled policy."""
-    return yaml_data.load(files.data("audit/entry_points.yaml"), MainPathPolicy)
+    return yaml_data.load_yaml_data(files.data("audit/entry_points.yaml"), MainPathPolicy)

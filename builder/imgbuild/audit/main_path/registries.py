@@ -9,7 +9,7 @@ from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names.scopes import Meaning
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Call, Function
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.tree import walk_tree
 from imgbuild.system.syntax import parse_source
 
 
@@ -33,7 +33,9 @@ def registered_name(
     return None
 
 
-def has(package_set: ImportablePackages, rules: MainPathPolicy, package: str, name: str) -> bool:
+def has_registered_name(
+    package_set: ImportablePackages, rules: MainPathPolicy, package: str, name: str
+) -> bool:
     """Whether `package` registers `name` in its own registry."""
     sources = (
         (package_set.read(package, file), registry.table)
@@ -57,7 +59,7 @@ def _keys(source: bytes, table: str) -> frozenset[str]:
             targets = [statement.target]
         if not any(isinstance(target, ast.Name) and target.id == table for target in targets):
             continue
-        for node in walk(statement):
+        for node in walk_tree(statement):
             if isinstance(node, ast.Dict):
                 keys.update(_text(key) for key in node.keys)
             elif isinstance(node, ast.Tuple) and len(node.elts) == 2:

@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import ModuleFacts
-from imgbuild.audit.source.text import dotted
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.text import dotted_name
+from imgbuild.audit.source.tree import walk_tree
 from imgbuild.system.syntax import parse_source
 
 # Context managers that let exceptions through.
 OPEN_MANAGERS = frozenset(("catch_warnings", "nullcontext", "open"))
-OPEN = "-"
-_LARGEST = 4 << 20  # bytes of source
+UNKNOWN_EXCEPTIONS = "-"
+_LARGEST_SOURCE = 4 << 20  # bytes of source
 _BRANCHES = (ast.If, ast.Try, ast.TryStar, ast.With, ast.For, ast.While)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_REPEATED = (ast.For, ast.ListComp, ast.SetComp, ast.DictComp)
+_REPEATING_NODES = (ast.For, ast.ListComp, ast.SetComp, ast.DictComp)
 # Run later, or not understood.
-_ASIDE = (ast.Lambda, ast.GeneratorExp, ast.While, ast.With, ast.AsyncFor, ast.AsyncWith)
+_DEFERRED_NODES = (ast.Lambda, ast.GeneratorExp, ast.While, ast.With, ast.AsyncFor, ast.AsyncWith)
 _CHANGES = (
     r"(?:\.(?:append|extend|insert|update|add|pop|setdefault|remove|clear)\("
     r"|\[[^\]\n]*\]\s*=[^=])"
@@ -54,12 +54,12 @@ class ModuleTree:
         declared = _GLOBAL.findall(self._text)
         return frozenset(name for names in declared for name in names.replace(" ", "").split(","))
 
-    def function(self, name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    def find_function(self, name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The definition of a function, by unqualified name and line."""
         if self._functions is None:
             self._functions = {
                 (node.name, node.lineno): node
-                for node in _nested(self.tree)
+                for node in _nested_statements(self.tree)
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
             }
         return self._functions.get((name.rpartition(".")[2], line))
@@ -76,21 +76,23 @@ class ModuleTree:
         """The attributes that the module assigns on objects other than `self`."""
         return frozenset(
             node.attr
-            for node in walk(self.tree)
+            for node in walk_tree(self.tree)
             if isinstance(node, ast.Attribute)
             and not isinstance(node.ctx, ast.Load)
             and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         )
 
-    def class_(self, line: int) -> ast.ClassDef | None:
+    def find_class(self, line: int) -> ast.ClassDef | None:
         """The definition of a class, by line."""
         if self._classes is None:
             self._classes = {
-                node.lineno: node for node in _nested(self.tree) if isinstance(node, ast.ClassDef)
+                node.lineno: node
+                for node in _nested_statements(self.tree)
+                if isinstance(node, ast.ClassDef)
             }
         return self._classes.get(line)
 
-    def binding(self, name: str) -> Sequence[ast.stmt]:
+    def binding_statements(self, name: str) -> Sequence[ast.stmt]:
         """The top-level statements that may set `name`, from the last unconditional one."""
         statements = self.bindings.get(name, [])
         certain = [
@@ -98,7 +100,7 @@ class ModuleTree:
         ]
         return statements[certain[-1] :] if certain else statements
 
-    def at_import(self) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
+    def import_time_nodes(self) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
         """The nodes that run when the module is imported, each with the node to evaluate for it.
 
         The node to evaluate is the enclosing loop or comprehension, if any, else the node itself.
@@ -110,31 +112,31 @@ class ModuleTree:
         ]
         while todo:
             node, whole, names = todo.pop()
-            inner = _run_with(node)
+            inner = _executed_nodes(node)
             if isinstance(node, ast.ClassDef):
                 names = frozenset(bound_names(node.body))
-            elif isinstance(node, _REPEATED):
+            elif isinstance(node, _REPEATING_NODES):
                 whole = whole or node
             if not isinstance(node, _DEFINITIONS):
                 yield node, whole or node, names
             todo.extend((child, whole, names) for child in reversed(inner))
 
-    def caught_at(self, line: int) -> frozenset[str]:
+    def exceptions_caught_at(self, line: int) -> frozenset[str]:
         """The exceptions that `try` and `with` around a line catch; "" means any."""
         caught: set[str] = set()
-        for node in walk(self.tree):
+        for node in walk_tree(self.tree):
             body = node.body if isinstance(node, (ast.Try, ast.TryStar, ast.With)) else ()
             if not body or not body[0].lineno <= line <= (body[-1].end_lineno or 0):
                 continue
             if isinstance(node, ast.With):
-                caught.update(_suppressed(item.context_expr) for item in node.items)
+                caught.update(_suppressed_exceptions(item.context_expr) for item in node.items)
             elif isinstance(node, (ast.Try, ast.TryStar)):
                 for handler in node.handlers:
                     kinds = (
                         handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
                     )
                     caught.update(_last_name(kind) for kind in kinds)
-        return frozenset(caught - {OPEN})
+        return frozenset(caught - {UNKNOWN_EXCEPTIONS})
 
     def has_single_values(self, node: ast.AST) -> bool:
         """Whether each name in an expression has one value while the module is imported."""
@@ -143,11 +145,11 @@ class ModuleTree:
                 not isinstance(statement, _BRANCHES) for statement in self.bindings.get(part.id, ())
             )
             <= 1
-            for part in walk(node)
+            for part in walk_tree(node)
             if isinstance(part, ast.Name)
         )
 
-    def absolute(self, node: ast.ImportFrom) -> str:
+    def absolute_module(self, node: ast.ImportFrom) -> str:
         """The module that a `from … import` refers to."""
         if not node.level:
             return node.module or ""
@@ -156,7 +158,7 @@ class ModuleTree:
         return ".".join([*base_parts, *([node.module] if node.module else [])])
 
 
-def _nested(tree: ast.Module) -> Iterator[ast.AST]:
+def _nested_statements(tree: ast.Module) -> Iterator[ast.AST]:
     """All statements, nested ones included, without their expressions."""
     todo: list[ast.AST] = list(tree.body)
     while todo:
@@ -166,9 +168,9 @@ def _nested(tree: ast.Module) -> Iterator[ast.AST]:
             todo.extend(getattr(node, name, ()))
 
 
-def _run_with(node: ast.AST) -> list[ast.AST]:
+def _executed_nodes(node: ast.AST) -> list[ast.AST]:
     """The nodes in `node` that run with it, or for a function at its definition."""
-    if isinstance(node, _ASIDE):
+    if isinstance(node, _DEFERRED_NODES):
         return []
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         given = node.args
@@ -181,13 +183,13 @@ def _run_with(node: ast.AST) -> list[ast.AST]:
 
 def _last_name(node: ast.expr | None) -> str:
     """The last component of a dotted name; "" for any other expression."""
-    return dotted(node).rpartition(".")[2] if node is not None else ""
+    return dotted_name(node).rpartition(".")[2] if node is not None else ""
 
 
-def _suppressed(node: ast.expr) -> str:
+def _suppressed_exceptions(node: ast.expr) -> str:
     """The exceptions that a context manager catches: OPEN for none, "" for any."""
     name = _last_name(node.func if isinstance(node, ast.Call) else node)
-    return OPEN if name in OPEN_MANAGERS else ""
+    return UNKNOWN_EXCEPTIONS if name in OPEN_MANAGERS else ""
 
 
 def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
@@ -197,13 +199,13 @@ def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | No
     if not isinstance(facts, ModuleFacts) or facts.broken or owner is None:
         return None
     content = package_set.read(owner, facts.file)
-    if content is None or len(content) > _LARGEST:
+    if content is None or len(content) > _LARGEST_SOURCE:
         return None
-    return _parsed(content, module, package=facts.package)
+    return _parse_module(content, module, package=facts.package)
 
 
 @functools.lru_cache(maxsize=512)  # main path and checks follow the same modules
-def _parsed(content: bytes, module: str, *, package: bool) -> ModuleTree | None:
+def _parse_module(content: bytes, module: str, *, package: bool) -> ModuleTree | None:
     try:
         text = content.decode("utf-8-sig")
         return ModuleTree(module, parse_source(text), text, package=package)

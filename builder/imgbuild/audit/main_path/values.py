@@ -12,13 +12,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 
-class Thing(msgspec.Struct, frozen=True):
+class OpaqueObject(msgspec.Struct, frozen=True):
     """An object of which at most the truth value is known."""
 
     truth: bool | None = None
 
 
-UNKNOWN, TRUE, FALSE = Thing(None), Thing(True), Thing(False)
+UNKNOWN, TRUE, FALSE = OpaqueObject(None), OpaqueObject(True), OpaqueObject(False)
 
 
 class ModuleValue(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class ModuleValue(msgspec.Struct, frozen=True):
     name: str
 
 
-class Bound(msgspec.Struct, frozen=True):
+class BoundValueMethod(msgspec.Struct, frozen=True):
     """A method of a value: `"2.4".split`."""
 
     owner: object
@@ -42,7 +42,7 @@ class ClassValue(msgspec.Struct, frozen=True):
     line: int = 0
 
 
-class Instance:
+class ObjectInstance:
     """An object of a class whose methods are followed.
 
     `attributes` are the ones that its methods assign. `truth` is None if the class has a method
@@ -67,7 +67,7 @@ class SuperValue(msgspec.Struct, frozen=True):
     """`super()` in a method of the class `after`, called for `owner`."""
 
     after: ClassValue
-    owner: Instance | ClassValue
+    owner: ObjectInstance | ClassValue
 
 
 class CallFrame:
@@ -83,17 +83,17 @@ class CallFrame:
         self.kind: ClassValue | None = outer.kind if outer is not None else None
         self.owner: object = outer.owner if outer is not None else None
 
-    def holder(self, name: str) -> CallFrame | None:
+    def binding_frame(self, name: str) -> CallFrame | None:
         """The innermost frame that binds a name; None if the module binds it."""
         frame: CallFrame | None = self
         while frame is not None and name not in frame.names:
             frame = frame.outer
         return frame
 
-    def objects(self) -> list[object]:
+    def visible_objects(self) -> list[object]:
         """The objects bound to names in this and the enclosing frames."""
-        instances = [value for value in self.names.values() if isinstance(value, Instance)]
-        return instances + (self.outer.objects() if self.outer is not None else [])
+        instances = [value for value in self.names.values() if isinstance(value, ObjectInstance)]
+        return instances + (self.outer.visible_objects() if self.outer is not None else [])
 
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -128,7 +128,7 @@ class InstalledVersion(Version):
     __slots__ = ()
 
 
-class Raised(Exception):
+class EvaluatedError(Exception):
     """An exception in the evaluated code.
 
     `certain`: a `raise`, `assert` or failing import; other operations may be evaluated
@@ -162,29 +162,29 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     causes: frozenset[str] = frozenset()
 
 
-_RELEASED = 1000  # items of a value that is searched for objects
-_PLAIN = (type(None), bool, int, float, str, bytes, Version, SpecifierSet, Requirement)
+_RELEASE_LIMIT = 1000  # items of a value that is searched for objects
+_PLAIN_TYPES = (type(None), bool, int, float, str, bytes, Version, SpecifierSet, Requirement)
 
 
-def solid(value: object) -> bool:
+def is_fully_known(value: object) -> bool:
     """Whether a value is completely known, so that operations on it can be evaluated."""
-    if isinstance(value, (Thing, ModuleValue, Bound, ClassValue)):
+    if isinstance(value, (OpaqueObject, ModuleValue, BoundValueMethod, ClassValue)):
         return False
     if isinstance(value, (tuple, list, frozenset)):
-        return all(map(solid, value))
+        return all(map(is_fully_known, value))
     if isinstance(value, Mapping):
-        return all(map(solid, value)) and all(map(solid, value.values()))
-    return isinstance(value, _PLAIN)
+        return all(map(is_fully_known, value)) and all(map(is_fully_known, value.values()))
+    return isinstance(value, _PLAIN_TYPES)
 
 
 def is_key(value: object) -> bool:
     """Whether a value is completely known and hashable."""
     if isinstance(value, (tuple, frozenset)):
         return all(map(is_key, value))
-    return solid(value) and not isinstance(value, (list, dict))
+    return is_fully_known(value) and not isinstance(value, (list, dict))
 
 
-def weight(value: object, limit: int) -> int:
+def count_items(value: object, limit: int) -> int:
     """The number of items in a value, including nested ones; at most about `limit`.
 
     A hundred characters and a thousand bits count as an item.
@@ -204,31 +204,31 @@ def weight(value: object, limit: int) -> int:
     return total
 
 
-def truth(value: object) -> bool | None:
+def value_truth(value: object) -> bool | None:
     """Whether a value is true; None if unknown."""
-    if isinstance(value, Thing):
+    if isinstance(value, OpaqueObject):
         return value.truth
     if isinstance(value, ModuleValue):  # sys.flags.optimize has a dotted name, too
         is_part = value.name.partition(".")[0] in sys.stdlib_module_names and "." in value.name
         return None if is_part else True
-    if isinstance(value, Instance):
+    if isinstance(value, ObjectInstance):
         return value.truth
-    if isinstance(value, (Bound, ClassValue, FunctionValue, MethodValue, SuperValue)):
+    if isinstance(value, (BoundValueMethod, ClassValue, FunctionValue, MethodValue, SuperValue)):
         return True
     return bool(value)
 
 
-def release(value: object) -> None:
+def release_value(value: object) -> None:
     """Clear the attributes of objects in `value`, which code that is not followed may change."""
     waiting, seen = [value], 0
-    while waiting and seen < _RELEASED:
+    while waiting and seen < _RELEASE_LIMIT:
         item = waiting.pop()
         seen += 1
-        if isinstance(item, Instance):
+        if isinstance(item, ObjectInstance):
             waiting.extend(item.attributes.values())
             item.attributes.clear()
             item.open = True
-        elif isinstance(item, (Bound, MethodValue, SuperValue)):
+        elif isinstance(item, (BoundValueMethod, MethodValue, SuperValue)):
             waiting.append(item.owner)
         elif isinstance(item, FunctionValue):
             waiting.extend(item.frame.names.values())

@@ -11,20 +11,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from imgbuild.audit.main_path.guards import GuardState, evaluate
-from imgbuild.audit.names.model import sources
+from imgbuild.audit.main_path.guards import GuardState, evaluate_guard
+from imgbuild.audit.names.model import module_sources
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Assigned, Class, Function, Import, ModuleFacts, Opaque
+from imgbuild.audit.source.facts import (
+    AssignedName,
+    Class,
+    Function,
+    Import,
+    ModuleFacts,
+    OpaqueModule,
+)
 
-Bound = TypeVar("Bound", Import, Function, Class, Assigned)
+Bound = TypeVar("Bound", Import, Function, Class, AssignedName)
 
 
-class View:
+class PackageSetView:
     """A package set without branches that are not taken."""
 
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = package_set
-        self._facts: dict[str, ModuleFacts | Opaque | None] = {}
+        self._facts: dict[str, ModuleFacts | OpaqueModule | None] = {}
         self.results: dict[object, Any] = {}  # of lookups in it
         self.python = package_set.python
         self.arch = str(package_set.arch)
@@ -33,18 +40,18 @@ class View:
         self.owner = package_set.owner
         self.version = package_set.version
         self.files = package_set.files
-        self.sources = sources(package_set)
+        self.sources = module_sources(package_set)
 
     def is_of(self, package_set: ImportablePackages) -> bool:
         """Whether it is a view of `package_set`."""
         return self._package_set is package_set
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         """The facts of module `name` without branches that are not taken."""
         if name not in self._facts:
             facts = self._package_set.module(name)
             if isinstance(facts, ModuleFacts):
-                facts = self._pruned(facts)
+                facts = self._prune_facts(facts)
             self._facts[name] = facts
         return self._facts[name]
 
@@ -68,7 +75,7 @@ class View:
         """Read the modules below `package` in advance, if they are local."""
         self._package_set.read_ahead(package)
 
-    def _pruned(self, facts: ModuleFacts) -> ModuleFacts:
+    def _prune_facts(self, facts: ModuleFacts) -> ModuleFacts:
         return msgspec.structs.replace(
             facts,
             imports=self._possible_facts(facts.imports),
@@ -84,7 +91,8 @@ class View:
             for fact in bound
             if not fact.guards
             or not any(
-                guard.kind != "typing" and evaluate(self._package_set, guard) is GuardState.SKIPPED
+                guard.kind != "typing"
+                and evaluate_guard(self._package_set, guard) is GuardState.SKIPPED
                 for guard in fact.guards
             )
         )

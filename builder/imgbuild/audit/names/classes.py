@@ -9,16 +9,22 @@ from collections.abc import Iterable
 
 import msgspec
 
-from imgbuild.audit.names.lookup import SameFacts, index, look_up, only_typing, search_module
+from imgbuild.audit.names.lookup import (
+    SameFacts,
+    is_typing_only,
+    look_up,
+    module_index,
+    search_module,
+)
 from imgbuild.audit.names.model import (
     LookupResult,
     Modules,
     Searchable,
-    kept_results,
-    sources,
+    cached_results,
+    module_sources,
 )
 from imgbuild.audit.source.facts import (
-    Assigned,
+    AssignedName,
     Class,
     Function,
     Import,
@@ -27,7 +33,7 @@ from imgbuild.audit.source.facts import (
 )
 
 # Bases that do not change the parameters of the constructor.
-_PLAIN = frozenset(
+_PLAIN_BASES = frozenset(
     [
         "object",
         "ABC",
@@ -78,7 +84,7 @@ PLAIN_DECORATORS = frozenset(
     ]
 )
 # Those that keep its attributes.
-_KEEPS = PLAIN_DECORATORS | frozenset(
+_KEEPING_DECORATORS = PLAIN_DECORATORS | frozenset(
     [
         "dataclass",
         "config",
@@ -96,44 +102,44 @@ _UNION = re.compile(
 )
 
 
-def origin(facts: ModuleFacts, expression: str) -> str:
+def full_name(facts: ModuleFacts, expression: str) -> str:
     """The full dotted name of an expression: `Struct` is msgspec.Struct."""
-    first, _, rest = without_subscript(expression).partition(".")
-    for entry in index(facts).top.get(first, ()):
+    first, _, rest = strip_subscript(expression).partition(".")
+    for entry in module_index(facts).top.get(first, ()):
         if isinstance(entry, Import):
             return ".".join(filter(None, (*import_target(entry), rest)))
-    return without_subscript(expression)
+    return strip_subscript(expression)
 
 
-def resolve(
+def resolve_expression(
     modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = ""
 ) -> LookupResult:
     """The definition to which a dotted expression in a scope of this module refers."""
-    first, *rest = without_subscript(expression).split(".")
-    lookup_result = _first(modules, facts, first, scope)
+    first, *rest = strip_subscript(expression).split(".")
+    lookup_result = _first_definition(modules, facts, first, scope)
     for part in rest:
         if lookup_result.state != "defined":
             return lookup_result
-        lookup_result = member(modules, lookup_result, part)
+        lookup_result = find_member(modules, lookup_result, part)
     return lookup_result
 
 
-def without_subscript(expression: str) -> str:
+def strip_subscript(expression: str) -> str:
     """An expression without its subscript: "Generic[T]" is Generic."""
     return expression.partition("[")[0].strip()
 
 
-def member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupResult:
+def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupResult:
     """An attribute of a module or class; unknown for other results."""
     definition = lookup_result.definition
-    if isinstance(definition, Assigned):
-        lookup_result = follow(modules, lookup_result)
+    if isinstance(definition, AssignedName):
+        lookup_result = follow_assignment(modules, lookup_result)
         definition = lookup_result.definition
     if isinstance(definition, ModuleFacts):
         return look_up(modules, definition.module, name)
     if not isinstance(definition, Class):
         return LookupResult(state="unknown", trace=lookup_result.trace)
-    chain = ancestors(modules, lookup_result)
+    chain = class_ancestors(modules, lookup_result)
     is_enumeration = _is_enumeration(modules, chain)
     for ancestor in chain:
         if ancestor.definition is None and is_enumeration:
@@ -143,7 +149,7 @@ def member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupRe
         here = _class_member(ancestor, name)
         if here is not None:
             return here
-    instance_names = attributes(modules, lookup_result)
+    instance_names = instance_attributes(modules, lookup_result)
     absent = instance_names is not None and name not in instance_names
     if (
         absent
@@ -160,25 +166,25 @@ def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
     """Whether all unread bases of a class are enumerations or types (only in a user's code)."""
     bases = {each.trace[0] if each.trace else "" for each in chain if each.definition is None}
     is_readable = bases <= {*_ENUMERATIONS, "str", "int"} and not bases.isdisjoint(_ENUMERATIONS)
-    return is_readable and sources(modules) is not None
+    return is_readable and module_sources(modules) is not None
 
 
-def follow(modules: Modules, lookup_result: LookupResult) -> LookupResult:
+def follow_assignment(modules: Modules, lookup_result: LookupResult) -> LookupResult:
     """The definition that an assigned name refers to: `X = module.Y`."""
     for _ in range(_DEPTH):
         definition = lookup_result.definition
-        if not isinstance(definition, Assigned) or lookup_result.home is None:
+        if not isinstance(definition, AssignedName) or lookup_result.home is None:
             return lookup_result
         value = definition.value
         if not value or not value.replace(".", "").replace("_", "").isalnum():
             return LookupResult(state="unknown", trace=lookup_result.trace)
         if value.partition(".")[0] == definition.name:
             return LookupResult(state="unknown", trace=lookup_result.trace)
-        lookup_result = resolve(modules, lookup_result.home, value)
+        lookup_result = resolve_expression(modules, lookup_result.home, value)
     return LookupResult(state="unknown", trace=lookup_result.trace)
 
 
-def class_of(
+def receiver_class(
     modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
 ) -> LookupResult:
     """The class of the `receiver` of a Call or Attribute, if known.
@@ -186,15 +192,21 @@ def class_of(
     "X" is an instance of X or of a subclass; "X()" the result of calling X.
     """
     if not receiver.endswith("()"):
-        return _instance(_as_class(modules, resolve(modules, facts, receiver, scope=scope)))
+        return _instance(
+            _convert_to_class(modules, resolve_expression(modules, facts, receiver, scope=scope))
+        )
     callee = receiver[:-2]
     inner, chained, method = callee.rpartition("().")
     if chained:
-        return _returned(modules, class_of(modules, facts, f"{inner}()", scope=scope), method)
-    lookup_result = follow(modules, resolve(modules, facts, callee, scope=scope))
+        return _result_class(
+            modules, receiver_class(modules, facts, f"{inner}()", scope=scope), method
+        )
+    lookup_result = follow_assignment(
+        modules, resolve_expression(modules, facts, callee, scope=scope)
+    )
     definition = lookup_result.definition
     if isinstance(definition, Class):
-        if lookup_result.ambiguous or metaclass(modules, lookup_result) is None:
+        if lookup_result.ambiguous or find_metaclass(modules, lookup_result) is None:
             return LookupResult(state="unknown", trace=lookup_result.trace)
         return lookup_result
     if (
@@ -204,54 +216,69 @@ def class_of(
     ):
         return LookupResult(state="unknown", trace=lookup_result.trace)
     if _returns_self(definition) and "." in callee:
-        return _as_class(modules, resolve(modules, facts, callee.rpartition(".")[0], scope=scope))
-    return _annotated(modules, lookup_result, definition)
+        return _convert_to_class(
+            modules, resolve_expression(modules, facts, callee.rpartition(".")[0], scope=scope)
+        )
+    return _annotated_class(modules, lookup_result, definition)
 
 
-def alternatives(
+def receiver_classes(
     modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
 ) -> tuple[LookupResult, ...]:
     """The classes of the `receiver` "f()", if the result of f has several; else empty."""
-    lookup_result = follow(
-        modules, resolve(modules, facts, receiver.removesuffix("()"), scope=scope)
+    lookup_result = follow_assignment(
+        modules, resolve_expression(modules, facts, receiver.removesuffix("()"), scope=scope)
     )
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Function) or lookup_result.ambiguous or home is None:
         return ()
-    names = [name for name in union(definition.returns) if name != "None"]
-    results = [_instance(_as_class(modules, resolve(modules, home, name))) for name in names]
+    names = [name for name in union_members(definition.returns) if name != "None"]
+    results = [
+        _instance(_convert_to_class(modules, resolve_expression(modules, home, name)))
+        for name in names
+    ]
     return tuple(results) if all(each.state == "defined" for each in results) else ()
 
 
-def union(annotation: str) -> list[str]:
+def union_members(annotation: str) -> list[str]:
     """The names in `Union[…]` or `A | B`; empty for another annotation."""
     match = _UNION.fullmatch(annotation.strip("\"'"))
     names = re.split(r"[,|]", match[1] or match[2]) if match is not None else []
     return [name.strip(" \"'") for name in names if name.strip()]
 
 
-def _returned(modules: Modules, holder: LookupResult, method: str) -> LookupResult:
+def _result_class(modules: Modules, holder: LookupResult, method: str) -> LookupResult:
     """The class of the result of `method` of an object of class `holder`."""
     if holder.state != "defined":
         return holder
-    lookup_result = member(modules, holder, method)
+    lookup_result = find_member(modules, holder, method)
     definition = lookup_result.definition
     if not isinstance(definition, Function) or lookup_result.ambiguous:
         return LookupResult(state="unknown", trace=lookup_result.trace)
-    return holder if _returns_self(definition) else _annotated(modules, lookup_result, definition)
+    return (
+        holder
+        if _returns_self(definition)
+        else _annotated_class(modules, lookup_result, definition)
+    )
 
 
 def _returns_self(function: Function) -> bool:
     return function.returns.strip("\"'") in ("Self", "typing.Self")
 
 
-def _annotated(modules: Modules, lookup_result: LookupResult, definition: Function) -> LookupResult:
+def _annotated_class(
+    modules: Modules, lookup_result: LookupResult, definition: Function
+) -> LookupResult:
     """The class in the annotation of a function's result."""
     home = lookup_result.home
     is_manager = any("contextmanager" in text for text in definition.decorators)
     if home is None or not definition.returns or is_manager:
         return LookupResult(state="unknown", trace=lookup_result.trace)
-    return _instance(_as_class(modules, resolve(modules, home, definition.returns.strip("\"'"))))
+    return _instance(
+        _convert_to_class(
+            modules, resolve_expression(modules, home, definition.returns.strip("\"'"))
+        )
+    )
 
 
 def _instance(lookup_result: LookupResult) -> LookupResult:
@@ -266,15 +293,15 @@ def _instance(lookup_result: LookupResult) -> LookupResult:
     return msgspec.structs.replace(lookup_result, exact=False)
 
 
-def _as_class(modules: Modules, lookup_result: LookupResult) -> LookupResult:
-    lookup_result = follow(modules, lookup_result)
+def _convert_to_class(modules: Modules, lookup_result: LookupResult) -> LookupResult:
+    lookup_result = follow_assignment(modules, lookup_result)
     if isinstance(lookup_result.definition, Class) and not lookup_result.ambiguous:
         return lookup_result
     return LookupResult(state="unknown", trace=lookup_result.trace)
 
 
-def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
-    table = index(facts)
+def _first_definition(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
+    table = module_index(facts)
     innermost = scope
     while scope:
         if scope != innermost and any(
@@ -288,7 +315,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
         if len(targets) > 1:
             return LookupResult(state="unknown")  # of which branch is not known
         for module, other in targets:
-            return look_up(modules, module, other) if other else module_of(modules, module)
+            return look_up(modules, module, other) if other else look_up_module(modules, module)
         nested = table.members.get(f"{scope}.{name}")
         if nested:
             return LookupResult(state="defined", definition=nested[-1], home=facts)
@@ -297,7 +324,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
     if lookup_result.state != "absent":
         return lookup_result
     # Only for type checkers, or a builtin: unknown.
-    typed = [entry for entry in table.top.get(name, ()) if only_typing(entry.guards)]
+    typed = [entry for entry in table.top.get(name, ()) if is_typing_only(entry.guards)]
     for entry in typed:
         module, other = getattr(entry, "module", ""), getattr(entry, "name", "")
         if module and other:
@@ -305,7 +332,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
     return LookupResult(state="unknown")
 
 
-def module_of(modules: Modules, name: str) -> LookupResult:
+def look_up_module(modules: Modules, name: str) -> LookupResult:
     """The LookupResult for a module name."""
     facts = modules.module(name)
     if isinstance(facts, ModuleFacts):
@@ -318,24 +345,26 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None:
         return None
-    entries = index(home).members.get(f"{definition.name}.{name}")
+    entries = module_index(home).members.get(f"{definition.name}.{name}")
     if entries:
         return LookupResult(state="defined", definition=entries[-1], home=home, owner=definition)
     if name in definition.attributes or name in definition.methods:
         return LookupResult(state="defined", home=home, owner=definition)
-    if any(field.name == name for field in definition.fields) or name in _imported(
+    if any(field.name == name for field in definition.fields) or name in _imported_names(
         home, definition
     ):
         return LookupResult(state="defined", home=home, owner=definition)
     return None
 
 
-def _imported(home: ModuleFacts, definition: Class) -> Iterable[str]:
+def _imported_names(home: ModuleFacts, definition: Class) -> Iterable[str]:
     """The names that import statements in the body of a class bind."""
-    return [line.bound for line in index(home).scoped.get(definition.name, ())]
+    return [line.bound for line in module_index(home).scoped.get(definition.name, ())]
 
 
-def ancestors(modules: Modules, lookup_result: LookupResult, depth: int = 0) -> list[LookupResult]:
+def class_ancestors(
+    modules: Modules, lookup_result: LookupResult, depth: int = 0
+) -> list[LookupResult]:
     """A class and its bases in method resolution order.
 
     A base that cannot be read is a LookupResult without a definition. A class that is inherited
@@ -346,7 +375,7 @@ def ancestors(modules: Modules, lookup_result: LookupResult, depth: int = 0) -> 
         return [LookupResult(state="unknown")]
     if depth:
         return _ancestors(modules, lookup_result, definition, home, depth)
-    results, key = kept_results(modules), ("ancestors", SameFacts(definition), SameFacts(home))
+    results, key = cached_results(modules), ("ancestors", SameFacts(definition), SameFacts(home))
     kept: list[LookupResult] | None = results.get(key)
     if kept is None:
         kept = results[key] = _ancestors(modules, lookup_result, definition, home, depth)
@@ -359,12 +388,12 @@ def _ancestors(
     order = [lookup_result]
     scope = definition.name.rpartition(".")[0]
     for base in definition.bases:
-        if without_subscript(base) in _PLAIN:
+        if strip_subscript(base) in _PLAIN_BASES:
             continue
-        parent = _as_class(modules, resolve(modules, home, base, scope=scope))
+        parent = _convert_to_class(modules, resolve_expression(modules, home, base, scope=scope))
         if parent.definition is None:
-            parent = LookupResult(state="unknown", trace=(origin(home, base),))
-        order.extend(ancestors(modules, parent, depth + 1) if parent.definition else [parent])
+            parent = LookupResult(state="unknown", trace=(full_name(home, base),))
+        order.extend(class_ancestors(modules, parent, depth + 1) if parent.definition else [parent])
     seen: set[int] = set()
     unique = []
     for ancestor in reversed(order):
@@ -374,9 +403,9 @@ def _ancestors(
     return unique[::-1]
 
 
-def metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
+def find_metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
     """Empty for a known metaclass; None for one that may change the effect of a call."""
-    for ancestor in ancestors(modules, lookup_result):
+    for ancestor in class_ancestors(modules, lookup_result):
         if (
             isinstance(ancestor.definition, Class)
             and ancestor.definition.metaclass not in _METACLASSES
@@ -385,7 +414,7 @@ def metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
     return ""
 
 
-def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
+def instance_attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
     """All names that an instance of a class has; It is None if there may be other names.
 
     Subclasses may have additional names.
@@ -393,8 +422,8 @@ def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] 
     if not isinstance(lookup_result.definition, Class) or lookup_result.ambiguous:
         return None
     names = set(_OBJECT)
-    readable = sources(modules) is not None
-    for ancestor in ancestors(modules, lookup_result):
+    readable = module_sources(modules) is not None
+    for ancestor in class_ancestors(modules, lookup_result):
         definition = ancestor.definition
         if isinstance(definition, Class) and "dataclass" in str(definition.decorators):
             names.update(("__dataclass_fields__", "__dataclass_params__", "__match_args__"))
@@ -407,12 +436,12 @@ def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] 
             return None
         if definition.metaclass not in _METACLASSES:
             return None
-        if not all(decorator_name(text) in _KEEPS for text in definition.decorators):
+        if not all(decorator_name(text) in _KEEPING_DECORATORS for text in definition.decorators):
             return None
         names.update(definition.methods, definition.attributes)
         names.update(field.name for field in definition.fields)
         if ancestor.home is not None:
-            names.update(_imported(ancestor.home, definition))
+            names.update(_imported_names(ancestor.home, definition))
         prefix = f"{definition.name}."
         if ancestor.home is not None:
             names.update(

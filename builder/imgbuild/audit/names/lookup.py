@@ -14,28 +14,28 @@ import msgspec
 
 from imgbuild.audit.names.model import (
     LookupResult,
+    LookupState,
     Modules,
     Searchable,
-    State,
-    kept_results,
-    sources,
+    cached_results,
+    module_sources,
 )
 from imgbuild.audit.source.facts import (
-    Assigned,
+    AssignedName,
     Class,
     Function,
     Guard,
     Import,
     ModuleFacts,
-    Opaque,
+    OpaqueModule,
     import_target,
 )
 
-ABSENT = LookupResult(state="absent")
-UNKNOWN = LookupResult(state="unknown")
+ABSENT_RESULT = LookupResult(state="absent")
+UNKNOWN_RESULT = LookupResult(state="unknown")
 
 # Attributes of every module.
-_OF_MODULES = frozenset(
+_MODULE_ATTRIBUTES = frozenset(
     [
         "__annotations__",
         "__builtins__",
@@ -50,21 +50,21 @@ _OF_MODULES = frozenset(
         "__class__",
     ]
 )
-_ADDS = re.compile(r"lazy_import|\.BuildMessageAndEnumDescriptors$")
+_ADDING_CALLS = re.compile(r"lazy_import|\.BuildMessageAndEnumDescriptors$")
 _DEPTH = 40
 # With more modules than this, only those that contain the word are searched.
-_FEW = 8
+_FEW_MODULES = 8
 _MOST_INDEXES = 8192
 
-Entry = Function | Class | Assigned | Import
+Entry = Function | Class | AssignedName | Import
 
 
 def look_up(modules: Modules, module: str, name: str) -> LookupResult:
     """The result of `from module import name`."""
-    results, key = kept_results(modules), (module, name)
+    results, key = cached_results(modules), (module, name)
     result: LookupResult | None = results.get(key)
     if result is None:
-        result = results[key] = _search(modules, module, name, ())
+        result = results[key] = _search_module(modules, module, name, ())
     return result
 
 
@@ -80,7 +80,7 @@ class NameIndex:
         self.origins: dict[tuple[str, str], tuple[str, str] | None] = {}
         defined: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
         for entry in defined:
-            if isinstance(entry, Function) and _repeats(entry):
+            if isinstance(entry, Function) and _is_variant(entry):
                 continue
             self.members.setdefault(entry.name, []).append(entry)
             if "." not in entry.name:
@@ -102,7 +102,7 @@ class NameIndex:
 _indexes: dict[int, tuple[ModuleFacts, NameIndex]] = {}
 
 
-def index(facts: ModuleFacts) -> NameIndex:
+def module_index(facts: ModuleFacts) -> NameIndex:
     """The index of a module, cached."""
     entry = _indexes.get(id(facts))
     if entry is None:
@@ -112,7 +112,7 @@ def index(facts: ModuleFacts) -> NameIndex:
     return entry[1]
 
 
-def only_typing(guards: tuple[Guard, ...]) -> bool:
+def is_typing_only(guards: tuple[Guard, ...]) -> bool:
     """Whether code with these guards runs for type checkers only."""
     return any(guard.kind == "typing" for guard in guards)
 
@@ -132,7 +132,7 @@ class SameFacts:
         return isinstance(other, SameFacts) and other.facts is self.facts
 
 
-def _repeats(function: Function) -> bool:
+def _is_variant(function: Function) -> bool:
     """Whether this is an overload, setter or variant of another function of the same name."""
     return any(
         decorator.split("(")[0].rsplit(".", 1)[-1]
@@ -141,18 +141,18 @@ def _repeats(function: Function) -> bool:
     )
 
 
-def _search(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> LookupResult:
+def _search_module(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> LookupResult:
     step = f"{module}:{name}"
     facts = modules.module(module)
-    if facts is None or isinstance(facts, Opaque):
+    if facts is None or isinstance(facts, OpaqueModule):
         target = _alias(modules, module)
         if target and step not in path:
-            return _search(modules, target, name, (*path, step))
+            return _search_module(modules, target, name, (*path, step))
     if facts is None:
-        return _missing(modules, module, (*path, step))
-    if isinstance(facts, Opaque) and name in facts.lacks:
+        return _missing_module_result(modules, module, (*path, step))
+    if isinstance(facts, OpaqueModule) and name in facts.lacks:
         return LookupResult(state="absent", trace=(*path, step))
-    if isinstance(facts, Opaque) or facts.broken or len(path) > _DEPTH:
+    if isinstance(facts, OpaqueModule) or facts.broken or len(path) > _DEPTH:
         return LookupResult(state="unknown", trace=(*path, step))
     if step in path:
         return _submodule(modules, facts, name, path) or LookupResult(state="unknown", trace=path)
@@ -163,19 +163,19 @@ def search_module(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...] = ()
 ) -> LookupResult:
     """The definition of a name at the top of this module."""
-    bound = index(facts).top.get(name, ())
-    entries = [entry for entry in bound if not only_typing(entry.guards)]
+    bound = module_index(facts).top.get(name, ())
+    entries = [entry for entry in bound if not is_typing_only(entry.guards)]
     if name in facts.deleted:
         return LookupResult(state="unknown", trace=path)
     if entries:
-        return _choose(modules, facts, entries, path)
+        return _choose_definition(modules, facts, entries, path)
     if _is_torch_name(facts.module, name):
         return LookupResult(state="unknown", trace=path)
-    if name in _OF_MODULES or (facts.package and name == "__path__"):
+    if name in _MODULE_ATTRIBUTES or (facts.package and name == "__path__"):
         return LookupResult(state="defined", home=facts, trace=path)
     for lookup_result in (
-        _lazy(modules, facts, name, path),
-        _stars(modules, facts, name, path),
+        _lazy_result(modules, facts, name, path),
+        _star_result(modules, facts, name, path),
         # What type checkers see of a dynamic module may be a name in the submodule.
         None if bound and facts.dynamic else _submodule(modules, facts, name, path),
     ):
@@ -188,14 +188,15 @@ def search_module(
 
 def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
     """Whether the source of the module's `__getattr__` certainly raises for a name."""
-    read = sources(modules)
-    return read is not None and read.rejects(facts, name)
+    read = module_sources(modules)
+    return read is not None and read.rejects_name(facts, name)
 
 
 def may_add_names(facts: ModuleFacts) -> bool:
     """Whether a function that adds names is called: `lazy_import(globals(), …)`, or protobuf's."""
     return any(
-        not call.scope and call.positional and _ADDS.search(call.callee) for call in facts.calls
+        not call.scope and call.positional and _ADDING_CALLS.search(call.callee)
+        for call in facts.calls
     )
 
 
@@ -204,7 +205,7 @@ def _has_getattr_class(facts: ModuleFacts) -> bool:
 
     A decorator turns the class into a function that returns the values of its properties.
     """
-    return any(isinstance(entry, Class) for entry in index(facts).top.get("__getattr__", ()))
+    return any(isinstance(entry, Class) for entry in module_index(facts).top.get("__getattr__", ()))
 
 
 def _is_torch_name(module: str, name: str) -> bool:
@@ -212,14 +213,14 @@ def _is_torch_name(module: str, name: str) -> bool:
     return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 
 
-def _missing(modules: Modules, module: str, path: tuple[str, ...]) -> LookupResult:
+def _missing_module_result(modules: Modules, module: str, path: tuple[str, ...]) -> LookupResult:
     """The result for a module without a file: unknown if a parent may add it to sys.modules."""
     parent = module.rpartition(".")[0]
     while parent:
         facts = modules.module(parent)
-        if isinstance(facts, Opaque):
+        if isinstance(facts, OpaqueModule):
             return LookupResult(state="unknown", trace=path)
-        if facts is not None and any(matches(module, entry) for entry in facts.registers):
+        if facts is not None and any(matches_pattern(module, entry) for entry in facts.registers):
             return LookupResult(state="unknown", trace=path)
         parent = parent.rpartition(".")[0]
     return LookupResult(state="absent", trace=path)
@@ -232,7 +233,7 @@ def _alias(modules: Modules, module: str) -> str:
     return facts.aliases.get(module, "") if isinstance(facts, ModuleFacts) else ""
 
 
-def matches(module: str, pattern: str) -> bool:
+def matches_pattern(module: str, pattern: str) -> bool:
     """Whether a registered name (with "*" for any text) is this module or a parent of it."""
     if "*" not in pattern:
         return module == pattern or module.startswith(pattern + ".")
@@ -240,7 +241,7 @@ def matches(module: str, pattern: str) -> bool:
     return module.startswith(head) and tail.rpartition("*")[2] in module[len(head) :]
 
 
-def _choose(
+def _choose_definition(
     modules: Modules, facts: ModuleFacts, entries: list[Entry], path: tuple[str, ...]
 ) -> LookupResult:
     """The definition of a name bound several times: the last one without guards."""
@@ -255,7 +256,7 @@ def _choose(
         # The import itself fails, or its failure is handled.
         return LookupResult(state="unknown", trace=path)
     first = next((result for _, result in there if result.definition is not None), there[0][1])
-    remade = _wrapped(facts, entries[: last + 1])
+    remade = _wrapped_definition(facts, entries[: last + 1])
     if remade is not None:
         return LookupResult(
             state="defined", definition=remade, home=facts, trace=path, ambiguous=True
@@ -280,10 +281,10 @@ def _choose(
     )
 
 
-def _wrapped(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
+def _wrapped_definition(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
     """The class or function X in `X = f(X)`."""
     last = entries[-1]
-    if not isinstance(last, Assigned) or not last.value.endswith("()") or not facts.classes:
+    if not isinstance(last, AssignedName) or not last.value.endswith("()") or not facts.classes:
         return None
     before = entries[-2] if len(entries) > 1 else None
     return before if isinstance(before, (Function, Class)) else None
@@ -297,36 +298,40 @@ def _entry(
     module, name = import_target(entry)
     if name and not path:
         return look_up(modules, module, name)
-    return _search(modules, module, name, path) if name else module_found(modules, module, path)
+    return (
+        _search_module(modules, module, name, path)
+        if name
+        else module_result(modules, module, path)
+    )
 
 
-def module_found(modules: Modules, module: str, path: tuple[str, ...] = ()) -> LookupResult:
+def module_result(modules: Modules, module: str, path: tuple[str, ...] = ()) -> LookupResult:
     """The result for a name that refers to a module."""
     facts = modules.module(module)
     if facts is None:
-        return _missing(modules, module, (*path, module))
-    if isinstance(facts, Opaque):
+        return _missing_module_result(modules, module, (*path, module))
+    if isinstance(facts, OpaqueModule):
         return LookupResult(state="unknown", trace=(*path, module))
     return LookupResult(state="defined", definition=facts, home=facts, trace=(*path, module))
 
 
-def _lazy(
+def _lazy_result(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]
 ) -> LookupResult | None:
     target = facts.lazy.get(name)
     if target == "":
-        state: State = "absent" if _is_rejected(modules, facts, name) else "defined"
+        state: LookupState = "absent" if _is_rejected(modules, facts, name) else "defined"
         return LookupResult(state=state, home=facts if state == "defined" else None, trace=path)
     if target is not None:
         module, _, other = target.partition(":")
         if not other and module.rpartition(".")[2] == name:
-            lookup_result = module_found(modules, module, path)
+            lookup_result = module_result(modules, module, path)
             inner = lookup_result.home
-            if inner is not None and name in index(inner).top:
+            if inner is not None and name in module_index(inner).top:
                 # The table may mean the name in the submodule, as huggingface_hub.utils.tqdm.
                 return LookupResult(state="unknown", trace=path)
         else:
-            lookup_result = _search(modules, module, other or name, path)
+            lookup_result = _search_module(modules, module, other or name, path)
         return (
             lookup_result
             if lookup_result.state != "absent"
@@ -334,21 +339,21 @@ def _lazy(
         )
     if not facts.lazy_stars:
         return None
-    for star in _likely(modules, facts, name):
-        lookup_result = _exported(modules, star, name, path)
+    for star in _likely_modules(modules, facts, name):
+        lookup_result = _exported_result(modules, star, name, path)
         if lookup_result.state != "absent":
             return lookup_result
     # transformers has replacements for the names of its former fast classes.
     return LookupResult(state="unknown", trace=path) if name.endswith("Fast") else None
 
 
-def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
+def _likely_modules(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
     """The modules from which a name may be lazily imported, the most likely first.
 
     If there are many, only modules with the word in their source are included.
     """
     stars = facts.lazy_stars
-    if len(stars) > _FEW:
+    if len(stars) > _FEW_MODULES:
         word = name.lower()
         first = [
             star for star in stars if word.startswith(star.rpartition(".")[2].replace("_", ""))
@@ -367,14 +372,14 @@ def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
     yield from stars
 
 
-def _stars(
+def _star_result(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]
 ) -> LookupResult | None:
     doubt = None
-    for star in index(facts).stars:
-        if only_typing(star.guards):
+    for star in module_index(facts).stars:
+        if is_typing_only(star.guards):
             continue
-        lookup_result = _exported(modules, star.module, name, path)
+        lookup_result = _exported_result(modules, star.module, name, path)
         if lookup_result.state == "defined":
             return lookup_result
         if lookup_result.state == "unknown":
@@ -382,30 +387,34 @@ def _stars(
     return doubt
 
 
-def _exported(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> LookupResult:
+def _exported_result(
+    modules: Modules, module: str, name: str, path: tuple[str, ...]
+) -> LookupResult:
     """The name bound by `from module import *`; "a.b.*" means every module below a.b."""
     if module.endswith(".*"):
-        return _below(modules, module[:-2], name, path)
+        return _nested_result(modules, module[:-2], name, path)
     if f"*{module}:{name}" in path:
-        return ABSENT
+        return ABSENT_RESULT
     facts = modules.module(module)
     if facts is None:
-        return ABSENT
+        return ABSENT_RESULT
     path = (*path, f"*{module}:{name}")
-    if isinstance(facts, Opaque) or facts.broken:
+    if isinstance(facts, OpaqueModule) or facts.broken:
         return LookupResult(state="unknown", trace=path)
     if facts.exports is not None:
         if name in facts.exports:
             return search_module(modules, facts, name, path)
-        lazily = _lazy(modules, facts, name, path)
-        return lazily or ABSENT
+        lazily = _lazy_result(modules, facts, name, path)
+        return lazily or ABSENT_RESULT
     if name.startswith("_"):
-        return ABSENT
+        return ABSENT_RESULT
     lookup_result = search_module(modules, facts, name, path)
-    return ABSENT if isinstance(lookup_result.definition, ModuleFacts) else lookup_result
+    return ABSENT_RESULT if isinstance(lookup_result.definition, ModuleFacts) else lookup_result
 
 
-def _below(modules: Modules, package: str, name: str, path: tuple[str, ...]) -> LookupResult:
+def _nested_result(
+    modules: Modules, package: str, name: str, path: tuple[str, ...]
+) -> LookupResult:
     if not isinstance(modules, Searchable):
         return LookupResult(state="unknown", trace=path)
     for module in modules.mentioning(package, name):
@@ -414,7 +423,7 @@ def _below(modules: Modules, package: str, name: str, path: tuple[str, ...]) -> 
             lookup_result = search_module(modules, facts, name, path)
             if lookup_result.state == "defined":
                 return lookup_result
-    return ABSENT
+    return ABSENT_RESULT
 
 
 def _submodule(
@@ -422,5 +431,5 @@ def _submodule(
 ) -> LookupResult | None:
     if not facts.package:
         return None
-    lookup_result = module_found(modules, f"{facts.module}.{name}", path)
+    lookup_result = module_result(modules, f"{facts.module}.{name}", path)
     return None if lookup_result.state == "absent" else lookup_result

@@ -7,13 +7,20 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts, Opaque, Parameter
+from imgbuild.audit.source.facts import (
+    AssignedName,
+    Class,
+    Function,
+    ModuleFacts,
+    OpaqueModule,
+    Parameter,
+)
 
 
 class Modules(Protocol):
     """Modules by name."""
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         """The module of this dotted name; None if there is none."""
 
 
@@ -35,36 +42,36 @@ class Searchable(Protocol):
 class ModuleSources(Protocol):
     """Answers questions from the source of modules that facts leave open."""
 
-    def rejects(self, facts: ModuleFacts, name: str) -> bool:
+    def rejects_name(self, facts: ModuleFacts, name: str) -> bool:
         """Whether `__getattr__` of the module raises AttributeError for a name."""
 
-    def keeps(self, facts: ModuleFacts, decorator: str) -> bool:
+    def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:
         """Whether a decorator (as written in the module) keeps the parameters of a function."""
 
-    def taken(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
+    def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
         """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
 
 
-def sources(modules: Modules) -> ModuleSources | None:
+def module_sources(modules: Modules) -> ModuleSources | None:
     """The sources of `modules`, if they are a user's code; else None."""
     attached: ModuleSources | None = getattr(modules, "sources", None)
     return attached
 
 
-def kept_results(modules: Modules) -> dict[object, Any]:
+def cached_results(modules: Modules) -> dict[object, Any]:
     """The earlier results of `modules` that cache lookups (`View.results`), else an empty dict."""
     results: dict[object, Any] | None = getattr(modules, "results", None)
     return {} if results is None else results
 
 
-def stdlib_module(modules: Modules, name: str) -> Opaque | None:
+def stdlib_module(modules: Modules, name: str) -> OpaqueModule | None:
     """The module of this dotted name if it is in the standard library, else None."""
     module = modules.module(name)
-    return module if isinstance(module, Opaque) and module.why == "stdlib" else None
+    return module if isinstance(module, OpaqueModule) and module.why == "stdlib" else None
 
 
-State = Literal["defined", "absent", "unknown"]
-Definition = Function | Class | Assigned | ModuleFacts
+LookupState = Literal["defined", "absent", "unknown"]
+Definition = Function | Class | AssignedName | ModuleFacts
 
 
 class LookupResult(msgspec.Struct, frozen=True):
@@ -78,7 +85,7 @@ class LookupResult(msgspec.Struct, frozen=True):
     and its module may be missing.
     """
 
-    state: State
+    state: LookupState
     definition: Definition | None = None
     home: ModuleFacts | None = None
     owner: Class | None = None
@@ -95,7 +102,7 @@ class CallSignature(msgspec.Struct, frozen=True):
     varargs: bool = False
     varkw: bool = False
 
-    def accepts(self, keyword: str) -> bool:
+    def accepts_keyword(self, keyword: str) -> bool:
         """Whether a keyword argument of this name is accepted."""
         return self.varkw or any(
             parameter.name == keyword and parameter.kind != "positional"

@@ -15,9 +15,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.system import files, yaml_data
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
-Group = Mapping[str, str]  # versions → names, separated by spaces
+NameGroup = Mapping[str, str]  # versions → names, separated by spaces
 
 
 class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -26,18 +26,18 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     package: str
     first: str
     last: str
-    arguments: Mapping[str, Group] = {}
-    names: Mapping[str, Group] = {}
-    modules: Group = {}
-    members: Mapping[str, Group] = {}
-    environment: Group = {}
-    symbols: Group = {}
+    arguments: Mapping[str, NameGroup] = {}
+    names: Mapping[str, NameGroup] = {}
+    modules: NameGroup = {}
+    members: Mapping[str, NameGroup] = {}
+    environment: NameGroup = {}
+    symbols: NameGroup = {}
 
-    def lookup(self, group: Group, name: str) -> str | None:
+    def look_up_versions(self, group: NameGroup, name: str) -> str | None:
         """The versions that have `name`; None if it is not in the group."""
         return next((spec for spec, names in group.items() if name in names.split()), None)
 
-    def newest(self, group: Group) -> list[str]:
+    def names_in_last_version(self, group: NameGroup) -> list[str]:
         """The names of a group in version `last`."""
         return [
             name
@@ -66,25 +66,28 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
     instead: str = ""
 
     @property
-    def removed_in(self) -> str:
+    def removing_version(self) -> str:
         """The version that removed it; "" if it was added and not removed."""
         return self.spec.rpartition("<")[2] if "<" in self.spec else ""
 
     @property
-    def since(self) -> str:
+    def adding_version(self) -> str:
         """The version that added it; "" if the first listed version has it."""
         return self.spec.partition(",")[0].removeprefix(">=") if ">=" in self.spec else ""
 
-    def sentence(self, what: str) -> str:
+    def change_sentence(self, what: str) -> str:
         """A sentence that states when `what` was added or removed."""
         if not self.spec:
             text = f"no {self.package} from {self.first} to {self.last} has {what}"
-        elif self.removed_in and self.since:
-            text = f"{self.package} {self.since} added {what}, and {self.removed_in} removed it"
-        elif self.removed_in:
-            text = f"{self.package} {self.removed_in} removed {what}"
+        elif self.removing_version and self.adding_version:
+            text = (
+                f"{self.package} {self.adding_version} added {what}, and {self.removing_version}"
+                " removed it"
+            )
+        elif self.removing_version:
+            text = f"{self.package} {self.removing_version} removed {what}"
         else:
-            text = f"{self.package} {self.since} added {what}"
+            text = f"{self.package} {self.adding_version} added {what}"
         if not self.instead:
             return text
         return f"{text}; {'its replacement' if self.spec else 'the nearest name'} is {self.instead}"
@@ -94,33 +97,37 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
 
         It is also "" if the version has the name according to `spec`.
         """
-        if not self.spec or (version and self.fits(version)):
+        if not self.spec or (version and self.allows_version(version)):
             return ""
-        if self.since and version and Version(version) < Version(self.since):
-            return f"added in {self.since}"
-        return f"removed in {self.removed_in}" if self.removed_in else f"added in {self.since}"
+        if self.adding_version and version and Version(version) < Version(self.adding_version):
+            return f"added in {self.adding_version}"
+        return (
+            f"removed in {self.removing_version}"
+            if self.removing_version
+            else f"added in {self.adding_version}"
+        )
 
     def requirement(self) -> str:
         """A requirement for a version that has it."""
         return f"{self.package}{self.spec}" if self.spec else ""
 
-    def within(self, version: str) -> bool:
+    def covers_version(self, version: str) -> bool:
         """Whether a version is between `first` and `last`."""
         return version in SpecifierSet(f">={self.first},<={self.last}", prereleases=True)
 
-    def fits(self, version: str) -> bool:
+    def allows_version(self, version: str) -> bool:
         """Whether a version has it, as far as `spec` covers the version."""
         return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
 
 
 @lru_cache(maxsize=1)
-def load() -> dict[str, PackageNames]:
+def load_package_names() -> dict[str, PackageNames]:
     """All packages by their import name."""
     values = [
-        yaml_data.load(path, PackageNames)
+        yaml_data.load_yaml_data(path, PackageNames)
         for path in sorted(files.data("diagnose/versions").glob("*.yaml"))
     ]
-    tops = {package: top for top, package in table().import_names.items()}
+    tops = {package: top for top, package in load_name_table().import_names.items()}
     return {tops.get(value.package, value.package.replace("-", "_")): value for value in values}
 
 
@@ -147,123 +154,133 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 @lru_cache(maxsize=1)
-def table() -> Names:
+def load_name_table() -> Names:
     """The bundled data."""
-    return yaml_data.load(files.data("diagnose/facts/names.yaml"), Names)
+    return yaml_data.load_yaml_data(files.data("diagnose/facts/names.yaml"), Names)
 
 
-def argument(callee: str, name: str) -> Existence | None:
+def argument_existence(callee: str, name: str) -> Existence | None:
     """The versions in which `callee` (`SFTTrainer`, `LLM.generate`) accepts the argument `name`.
 
     None if no callable of that name is known.
     """
     callee = callee.removesuffix(".__init__")
-    for package in load().values():
+    for package in load_package_names().values():
         group = package.arguments.get(callee)
         if group is None:
             continue
-        for other in (package, load().get(table().extends.get(package.package, ""))):
+        for other in (
+            package,
+            load_package_names().get(load_name_table().extends.get(package.package, "")),
+        ):
             if other is None:
                 continue
             callees = [callee] if other is package else ["TrainingArguments"]
             for each in callees:
                 at = other.arguments.get(each, {})
-                spec = other.lookup(at, name)
+                spec = other.look_up_versions(at, name)
                 if spec is not None:
                     instead = renamed_parameter(package.package, callee, name) or renamed_parameter(
                         other.package, each, name
                     )
                     return other.existence(spec, instead if "<" in spec else "")
-        near = difflib.get_close_matches(name, package.newest(group), 1, 0.75)
+        near = difflib.get_close_matches(name, package.names_in_last_version(group), 1, 0.75)
         return package.existence("", near[0] if near else "")
     return None
 
 
-def member(owner: str, name: str) -> Existence | None:
+def member_existence(owner: str, name: str) -> Existence | None:
     """The versions in which the class `owner` has a method or field; None if unknown."""
-    above = next((base for end, base in table().bases.items() if owner.endswith(end)), owner)
+    above = next(
+        (base for end, base in load_name_table().bases.items() if owner.endswith(end)), owner
+    )
     for each in dict.fromkeys((owner, above)):
-        for package in load().values():
-            spec = package.lookup(package.arguments.get(each, {}), name) or package.lookup(
-                package.members.get(each, {}), name
-            )
+        for package in load_package_names().values():
+            spec = package.look_up_versions(
+                package.arguments.get(each, {}), name
+            ) or package.look_up_versions(package.members.get(each, {}), name)
             if spec is not None:
                 renamed = renamed_parameter(package.package, each, name) if "<" in spec else ""
                 return package.existence(spec, renamed)
     return None
 
 
-def name_in(module: str, name: str) -> Existence | None:
+def name_existence(module: str, name: str) -> Existence | None:
     """The versions in which `from module import name` works; None if unknown."""
-    package = load().get(module.partition(".")[0])
+    package = load_package_names().get(module.partition(".")[0])
     if package is None:
         return None
-    spec = package.lookup(package.names.get(module, {}), name)
+    spec = package.look_up_versions(package.names.get(module, {}), name)
     if spec is None:
         return None
     return package.existence(spec)
 
 
-def module_in(module: str) -> Existence | None:
+def module_existence(module: str) -> Existence | None:
     """The versions that have a module; None if unknown."""
-    package = load().get(module.partition(".")[0])
+    package = load_package_names().get(module.partition(".")[0])
     if package is None:
         return None
-    for path in _above(module):
-        spec = package.lookup(package.modules, path)
+    for path in _parent_packages(module):
+        spec = package.look_up_versions(package.modules, path)
         if spec is not None:
             return package.existence(spec)
     return None
 
 
-def exactly(module: str) -> Existence | None:
+def exact_module_existence(module: str) -> Existence | None:
     """The versions that have exactly this module; None if all have it, or none."""
-    package = load().get(module.partition(".")[0])
-    spec = package.lookup(package.modules, module) if package is not None else None
+    package = load_package_names().get(module.partition(".")[0])
+    spec = package.look_up_versions(package.modules, module) if package is not None else None
     if package is None or spec is None:
         return None
     return package.existence(spec)
 
 
-def variable(name: str) -> Existence | None:
+def variable_existence(name: str) -> Existence | None:
     """The versions that read an environment variable; None if its package has no table."""
     package = next(
         (
             each
-            for each in load().values()
+            for each in load_package_names().values()
             if each.environment and name.startswith(f"{each.package.upper()}_")
         ),
         None,
     )
     if package is None:
         return None
-    spec = package.lookup(package.environment, name)
+    spec = package.look_up_versions(package.environment, name)
     if spec == "all":
         return None
     near: list[str] = []
     if spec is None:
-        near = difflib.get_close_matches(name, package.newest(package.environment), 1, 0.9)
+        near = difflib.get_close_matches(
+            name, package.names_in_last_version(package.environment), 1, 0.9
+        )
     return package.existence(spec or "", near[0] if near else "")
 
 
-def symbol(name: str) -> Existence | None:
+def symbol_existence(name: str) -> Existence | None:
     """The versions of torch in which libc10 or libc10_cuda exports a symbol.
 
     None for a symbol that all of them have, or that belongs to another library.
     """
-    package = load().get("torch")
-    spec = package.lookup(package.symbols, name) if package is not None else None
+    package = load_package_names().get("torch")
+    spec = package.look_up_versions(package.symbols, name) if package is not None else None
     if package is None or spec is None:
         return None
     return Existence(package="torch", spec=spec, first=package.first, last=package.last)
 
 
-def owner(name: str) -> str:
+def name_owner(name: str) -> str:
     """The package of a name: of a class that one package defines, or of an import name; else ""."""
-    for package in load().values():
+    for package in load_package_names().values():
         if name in package.arguments or name in package.members:
             return package.package
-    known = name in table().import_names or normalize(name) in table().packages.split()
+    known = (
+        name in load_name_table().import_names
+        or normalize_package(name) in load_name_table().packages.split()
+    )
     if known:
         return package_name(name)
     found = definers(name)
@@ -278,7 +295,7 @@ def definers(name: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def _classes() -> Mapping[str, tuple[str, ...]]:
     """The packages of each class; `tools/class_names.py` writes their file."""
-    rows = yaml_data.load(files.data("diagnose/facts/classes.yaml"), dict[str, str])
+    rows = yaml_data.load_yaml_data(files.data("diagnose/facts/classes.yaml"), dict[str, str])
     return {
         name: tuple(packages.split(","))
         for packages, names in rows.items()
@@ -294,32 +311,32 @@ def accepting(name: str) -> Existence | None:
     """
     found = {
         package.package: package.existence(spec)
-        for package in load().values()
+        for package in load_package_names().values()
         for group in package.arguments.values()
-        if (spec := package.lookup(group, name)) is not None
+        if (spec := package.look_up_versions(group, name)) is not None
     }
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def exporter(name: str) -> str:
+def exporting_package(name: str) -> str:
     """The package of a function, such as peft for get_peft_model; else ""."""
-    functions = table().functions.items()
+    functions = load_name_table().functions.items()
     return next((package for package, names in functions if name in names.split()), "")
 
 
-def distribution(module: str) -> str:
+def distribution_of_module(module: str) -> str:
     """The package to install for a module, by import name."""
-    names = table().import_names
-    distributions = (names[path] for path in _above(module) if path in names)
-    return next(distributions, normalize(module.partition(".")[0]))
+    names = load_name_table().import_names
+    distributions = (names[path] for path in _parent_packages(module) if path in names)
+    return next(distributions, normalize_package(module.partition(".")[0]))
 
 
 def package_name(module: str) -> str:
     """The name of the package that provides a module, without installation notes; "" for ""."""
-    return distribution(module).partition(" ")[0]
+    return distribution_of_module(module).partition(" ")[0]
 
 
-def _above(module: str) -> Iterator[str]:
+def _parent_packages(module: str) -> Iterator[str]:
     """A module and its parent packages."""
     while module:
         yield module
@@ -328,7 +345,9 @@ def _above(module: str) -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def _renamed_parameters() -> Mapping[str, Mapping[str, str]]:
-    return yaml_data.load(files.data("audit/renamed_parameters.yaml"), dict[str, dict[str, str]])
+    return yaml_data.load_yaml_data(
+        files.data("audit/renamed_parameters.yaml"), dict[str, dict[str, str]]
+    )
 
 
 def renamed_parameter(package: str, callee: str, parameter: str) -> str:

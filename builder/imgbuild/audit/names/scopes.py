@@ -18,7 +18,7 @@ from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import
 
 Fact = TypeVar("Fact", Import, Call, Attribute)
 _MOST_SCOPES = 8192
-NOTHING = LookupResult(state="unknown")
+UNKNOWN_RESULT = LookupResult(state="unknown")
 MAKERS = ("__init__", "__new__", "__post_init__")  # methods that constructing an object calls
 
 
@@ -31,13 +31,13 @@ class Scopes:
         self.functions: dict[str, list[Function]] = {}
         for function in facts.functions:
             self.functions.setdefault(function.name, []).append(function)
-        self.imports = _by_scope(facts.imports)
-        self.calls = _by_scope(facts.calls)
-        self.attributes = _by_scope(facts.attributes)
+        self.imports = _sort_by_scope(facts.imports)
+        self.calls = _sort_by_scope(facts.calls)
+        self.attributes = _sort_by_scope(facts.attributes)
         self._runners: dict[str, str] = {}
         self._names = sorted({*self.imports, *self.calls, *self.attributes})
 
-    def runner(self, scope: str) -> str:
+    def scope_runner(self, scope: str) -> str:
         """The function that runs the statements of `scope` when called; "" for import.
 
         A class body runs with the enclosing scope; nested functions are assumed to be
@@ -49,14 +49,14 @@ class Scopes:
             self._runners[scope] = runner
         return self._runners[scope]
 
-    def run_by(self, runner: str) -> list[str]:
+    def scopes_run_by(self, runner: str) -> list[str]:
         """The scopes whose statements run when `runner` is called, or at import ("")."""
         if not runner:
-            return [name for name in self._names if not self.runner(name)]
+            return [name for name in self._names if not self.scope_runner(name)]
         prefix = runner + "."
         return [name for name in self._names if name == runner or name.startswith(prefix)]
 
-    def methods(self, owner: str) -> list[str]:
+    def class_methods(self, owner: str) -> list[str]:
         """Qualified names of the functions of a class."""
         prefix = owner + "."
         return [
@@ -79,7 +79,7 @@ class Scopes:
         return None
 
 
-def _by_scope(facts: tuple[Fact, ...]) -> dict[str, list[Fact]]:
+def _sort_by_scope(facts: tuple[Fact, ...]) -> dict[str, list[Fact]]:
     table: dict[str, list[Fact]] = {}
     for fact in facts:
         table.setdefault(fact.scope, []).append(fact)
@@ -90,7 +90,7 @@ def _by_scope(facts: tuple[Fact, ...]) -> dict[str, list[Fact]]:
 _scopes: dict[int, Scopes] = {}
 
 
-def scopes(facts: ModuleFacts) -> Scopes:
+def module_scopes(facts: ModuleFacts) -> Scopes:
     """The scopes of a module, cached."""
     found = _scopes.get(id(facts))
     if found is None:
@@ -106,13 +106,13 @@ class Meaning(msgspec.Struct, frozen=True):
     `path` is its import path in the reading module ("vllm.SamplingParams"); "" if there is none.
     """
 
-    found: LookupResult = NOTHING
+    found: LookupResult = UNKNOWN_RESULT
     holder: LookupResult | None = None
     name: str = ""
     path: str = ""
 
 
-def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Meaning:
+def find_meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Meaning:
     """The definition that the callee of a call, or the expression of an attribute, refers to."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     first, _, rest = expression.partition(".")
@@ -122,9 +122,9 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
         holder = _receiver(modules, facts, fact.receiver, fact.scope)
         return _member(modules, holder, expression.rpartition(".")[2])
     if first in ("self", "cls"):
-        around = _around(facts, fact.scope)
+        around = _enclosing_class(facts, fact.scope)
         return _member(modules, around, rest) if rest else Meaning(found=around)
-    lookup_result = _first(modules, facts, first, fact.scope)
+    lookup_result = _first_part(modules, facts, first, fact.scope)
     step = Meaning(found=lookup_result, path=import_path(lookup_result))
     for part in rest.split(".") if rest else ():
         if step.found.state != "defined":
@@ -133,35 +133,37 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
     return step
 
 
-def alternatives(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> list[Meaning]:
+def find_alternatives(
+    modules: Modules, facts: ModuleFacts, fact: Call | Attribute
+) -> list[Meaning]:
     """The definitions for each class of a receiver that may have several; empty for others."""
     if not fact.receiver.endswith("()"):
         return []
     expression = fact.callee if isinstance(fact, Call) else fact.expression
-    holders = classes.alternatives(modules, facts, fact.receiver, scope=fact.scope)
+    holders = classes.receiver_classes(modules, facts, fact.receiver, scope=fact.scope)
     return [_member(modules, holder, expression.rpartition(".")[2]) for holder in holders]
 
 
 # Package set → results of its expressions. The modules of a package set never change.
-_remembered: WeakKeyDictionary[Modules, dict[tuple[object, ...], LookupResult]] = (
+_cached_meanings: WeakKeyDictionary[Modules, dict[tuple[object, ...], LookupResult]] = (
     WeakKeyDictionary()
 )
 
 
-def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
+def _first_part(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
     """The definition of the first part of an expression, cached."""
-    memory = _remembered.setdefault(modules, {})
+    memory = _cached_meanings.setdefault(modules, {})
     key = (facts.module, name, scope)
     if key not in memory:
-        memory[key] = classes.resolve(modules, facts, name, scope=scope)
+        memory[key] = classes.resolve_expression(modules, facts, name, scope=scope)
     return memory[key]
 
 
 def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -> LookupResult:
-    memory = _remembered.setdefault(modules, {})
+    memory = _cached_meanings.setdefault(modules, {})
     key = (facts.module, receiver, scope, "class")
     if key not in memory:
-        memory[key] = classes.class_of(modules, facts, receiver, scope=scope)
+        memory[key] = classes.receiver_class(modules, facts, receiver, scope=scope)
     return memory[key]
 
 
@@ -169,7 +171,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
     """A member of a class or module."""
     if holder.state != "defined" or "." in name:
         return Meaning()
-    lookup_result = classes.member(modules, holder, name)
+    lookup_result = classes.find_member(modules, holder, name)
     prefix = import_path(holder)
     if not holder.trace and lookup_result.owner is not None and lookup_result.home is not None:
         prefix = (
@@ -189,17 +191,19 @@ def import_path(lookup_result: LookupResult) -> str:
     return ""
 
 
-def _around(facts: ModuleFacts, scope: str) -> LookupResult:
-    around = scopes(facts).class_around(scope)
+def _enclosing_class(facts: ModuleFacts, scope: str) -> LookupResult:
+    around = module_scopes(facts).class_around(scope)
     return (
-        NOTHING if around is None else LookupResult(state="defined", definition=around, home=facts)
+        UNKNOWN_RESULT
+        if around is None
+        else LookupResult(state="defined", definition=around, home=facts)
     )
 
 
 def _base(modules: Modules, facts: ModuleFacts, scope: str) -> LookupResult:
     """The class that super() refers to, if the enclosing class has one base."""
-    around = scopes(facts).class_around(scope)
+    around = module_scopes(facts).class_around(scope)
     if around is None or len(around.bases) != 1:
-        return NOTHING
+        return UNKNOWN_RESULT
     outer = around.name.rpartition(".")[0]
-    return classes.resolve(modules, facts, around.bases[0], scope=outer)
+    return classes.resolve_expression(modules, facts, around.bases[0], scope=outer)

@@ -11,25 +11,25 @@ from typing import cast
 
 from imgbuild.audit.names.classes import (
     PLAIN_DECORATORS,
-    ancestors,
+    class_ancestors,
     decorator_name,
-    follow,
-    metaclass,
-    origin,
-    resolve,
+    find_metaclass,
+    follow_assignment,
+    full_name,
+    resolve_expression,
 )
-from imgbuild.audit.names.lookup import SameFacts, index
+from imgbuild.audit.names.lookup import SameFacts, module_index
 from imgbuild.audit.names.model import (
     CallSignature,
     LookupResult,
     Modules,
-    kept_results,
-    sources,
+    cached_results,
+    module_sources,
 )
-from imgbuild.audit.source.facts import SUPER, Class, Function, ModuleFacts, Parameter
+from imgbuild.audit.source.facts import SUPER_INIT, Class, Function, ModuleFacts, Parameter
 
 # Decorators that keep a function's parameters, by their last part.
-_KEEPS = frozenset(
+_KEEPING_DECORATORS = frozenset(
     [
         "staticmethod",
         "classmethod",
@@ -71,12 +71,12 @@ _KEEPS = frozenset(
     ]
 )
 # A decorator of transformers that takes one more keyword, under the name that it used to have.
-_RENAMED = re.compile(r"deprecate_kwarg\(\s*[\"'](\w+)[\"']")
+_RENAMING_DECORATOR = re.compile(r"deprecate_kwarg\(\s*[\"'](\w+)[\"']")
 # How many callees deep `**kwargs` are followed.
 _DEPTH = 4
 
 
-def signature(
+def find_signature(
     modules: Modules, lookup_result: LookupResult, *, bound: bool = True
 ) -> CallSignature | None:
     """The parameters of a function, or of a class's constructor; None if unknown.
@@ -84,7 +84,7 @@ def signature(
     `bound`: the method is called on an instance (or is a classmethod), and self is omitted. If a
     function forwards its `**kwargs`, the parameters of the callees are included.
     """
-    results, result = kept_results(modules), lookup_result
+    results, result = cached_results(modules), lookup_result
     facts = (SameFacts(each) for each in (result.definition, result.home, result.owner))
     key = ("signature", *facts, result.state, result.ambiguous, bound)
     if key not in results:
@@ -92,12 +92,13 @@ def signature(
     return cast("CallSignature | None", results[key])
 
 
-def parameters(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
+def parameter_names(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
     """The parameter names that inspect.signature returns for a definition; None if unknown.
 
-    Unlike `signature`, this excludes the parameters of callees to which `**kwargs` is forwarded.
+    Unlike `find_signature`, this excludes the parameters of callees to which `**kwargs` is
+    forwarded.
     """
-    definition = follow(modules, lookup_result).definition
+    definition = follow_assignment(modules, lookup_result).definition
     if isinstance(definition, Function) and any(
         "wraps" in decorator for decorator in definition.decorators
     ):
@@ -113,7 +114,7 @@ def parameters(modules: Modules, lookup_result: LookupResult) -> frozenset[str] 
 def _signature(
     modules: Modules, lookup_result: LookupResult, *, bound: bool, depth: int
 ) -> CallSignature | None:
-    lookup_result = follow(modules, lookup_result)
+    lookup_result = follow_assignment(modules, lookup_result)
     if lookup_result.state != "defined" or lookup_result.ambiguous:
         return None
     definition = lookup_result.definition
@@ -123,18 +124,22 @@ def _signature(
         return None
     home, method = lookup_result.home, lookup_result.owner is not None
     call_signature = _function_signature(modules, home, definition, method=method, bound=bound)
-    return call_signature and _widened(modules, home, definition, call_signature, depth)
+    return call_signature and _add_callee_parameters(
+        modules, home, definition, call_signature, depth
+    )
 
 
 def _function_signature(
     modules: Modules, home: ModuleFacts, function: Function, *, method: bool, bound: bool
 ) -> CallSignature | None:
     names = [decorator_name(text) for text in function.decorators]
-    renamed = [match[1] for text in function.decorators for match in _RENAMED.finditer(text)]
-    read = sources(modules)
+    renamed = [
+        match[1] for text in function.decorators for match in _RENAMING_DECORATOR.finditer(text)
+    ]
+    read = module_sources(modules)
     for name, text in zip(names, function.decorators, strict=True):
-        is_kept = name in _KEEPS or (name == "deprecate_kwarg" and renamed)
-        if not is_kept and (read is None or not read.keeps(home, text)):
+        is_kept = name in _KEEPING_DECORATORS or (name == "deprecate_kwarg" and renamed)
+        if not is_kept and (read is None or not read.keeps_signature(home, text)):
             return None
     parameters = function.parameters
     if method and "staticmethod" not in names and (bound or "classmethod" in names):
@@ -145,7 +150,7 @@ def _function_signature(
     return CallSignature(parameters=parameters, varargs=function.varargs, varkw=function.varkw)
 
 
-def _widened(
+def _add_callee_parameters(
     modules: Modules,
     home: ModuleFacts,
     function: Function,
@@ -153,21 +158,21 @@ def _widened(
     depth: int,
 ) -> CallSignature:
     """`call_signature` with the parameters of the callees to which `**kwargs` is forwarded."""
-    read = sources(modules)
+    read = module_sources(modules)
     if call_signature.varkw and not function.kwargs_callees and read is not None:
-        return _narrowed(call_signature, read.taken(home, function))
+        return _restrict_keywords(call_signature, read.accepted_keywords(home, function))
     if not call_signature.varkw or not function.kwargs_callees or depth >= _DEPTH:
         return call_signature
     callees: list[CallSignature | None] = []
     for callee in function.kwargs_callees:
         if callee.partition(".")[0] in ("self", "cls", "super", "super()"):
             return call_signature
-        target = resolve(modules, home, callee, scope=function.name)
+        target = resolve_expression(modules, home, callee, scope=function.name)
         callees.append(_signature(modules, target, bound=True, depth=depth + 1))
-    return _joined(function, call_signature, callees)
+    return _join_signatures(function, call_signature, callees)
 
 
-def _joined(
+def _join_signatures(
     function: Function, call_signature: CallSignature, callees: Iterable[CallSignature | None]
 ) -> CallSignature:
     """The signature of a function, with the keywords of its callees."""
@@ -184,7 +189,9 @@ def _joined(
     return CallSignature(parameters=tuple(parameters.values()), varargs=call_signature.varargs)
 
 
-def _narrowed(call_signature: CallSignature, taken: frozenset[str] | None) -> CallSignature:
+def _restrict_keywords(
+    call_signature: CallSignature, taken: frozenset[str] | None
+) -> CallSignature:
     """`call_signature`, in which `**kwargs` accepts only the keywords `taken`, if known."""
     if taken is None:
         return call_signature
@@ -197,12 +204,14 @@ def _narrowed(call_signature: CallSignature, taken: frozenset[str] | None) -> Ca
 def _class_signature(
     modules: Modules, lookup_result: LookupResult, depth: int
 ) -> CallSignature | None:
-    if metaclass(modules, lookup_result) is None:
+    if find_metaclass(modules, lookup_result) is None:
         return None
-    return _of_chain(modules, lookup_result, ancestors(modules, lookup_result), depth)
+    return _constructor_signature(
+        modules, lookup_result, class_ancestors(modules, lookup_result), depth
+    )
 
 
-def _of_chain(
+def _constructor_signature(
     modules: Modules, lookup_result: LookupResult, chain: Sequence[LookupResult], depth: int
 ) -> CallSignature | None:
     """The constructor of a class; `chain` are its ancestors from the one that is called on."""
@@ -215,16 +224,18 @@ def _of_chain(
         style = _style(definition, home)
         if style is None or "__new__" in definition.methods:
             return None
-        inits = index(home).members.get(f"{definition.name}.__init__", [])
+        inits = module_index(home).members.get(f"{definition.name}.__init__", [])
         if "__init__" in definition.methods or inits:
             init = inits[0] if len(inits) == 1 else None
             if not isinstance(init, Function):
                 return None
             call_signature = _function_signature(modules, home, init, method=True, bound=True)
-            if call_signature is not None and init.kwargs_callees == (SUPER,):
-                more = _of_chain(modules, lookup_result, chain[at:], depth)
-                return _joined(init, call_signature, [more])
-            return call_signature and _widened(modules, home, init, call_signature, depth)
+            if call_signature is not None and init.kwargs_callees == (SUPER_INIT,):
+                more = _constructor_signature(modules, lookup_result, chain[at:], depth)
+                return _join_signatures(init, call_signature, [more])
+            return call_signature and _add_callee_parameters(
+                modules, home, init, call_signature, depth
+            )
         if style == "dataclass":
             return _field_signature(modules, ancestor)
     return CallSignature()
@@ -235,7 +246,7 @@ def _style(definition: Class, home: ModuleFacts) -> str | None:
     style = ""
     for text in definition.decorators:
         callee, _, given = text.replace(" ", "").partition("(")
-        name = origin(home, callee)
+        name = full_name(home, callee)
         last = decorator_name(text)
         if name.startswith("pydantic.") and "forbid" not in given:
             return None  # it may ignore unknown keywords
@@ -249,7 +260,7 @@ def _style(definition: Class, home: ModuleFacts) -> str | None:
 def _field_signature(modules: Modules, lookup_result: LookupResult) -> CallSignature | None:
     """The parameters of a dataclass: the fields of its dataclass bases, then its own."""
     fields: dict[str, Parameter] = {}
-    for ancestor in reversed(ancestors(modules, lookup_result)):
+    for ancestor in reversed(class_ancestors(modules, lookup_result)):
         if not isinstance(ancestor.definition, Class) or ancestor.home is None:
             return None
         if _style(ancestor.definition, ancestor.home) == "dataclass":
@@ -277,16 +288,16 @@ def _base_signature(
     if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
         return None
     fields: dict[str, Parameter] = {}
-    for ancestor in reversed(ancestors(modules, lookup_result)):
+    for ancestor in reversed(class_ancestors(modules, lookup_result)):
         if not isinstance(ancestor.definition, Class):
             continue
-        chain = ancestors(modules, ancestor)
+        chain = class_ancestors(modules, ancestor)
         if any(other.definition is None and other.trace[:1] == (base,) for other in chain):
             _add_fields(fields, ancestor.definition)
     return CallSignature(parameters=tuple(fields.values()))
 
 
-def receiver(
+def keyword_receiver(
     modules: Modules, lookup_result: LookupResult, owner: Callable[[str], str | None]
 ) -> LookupResult | None:
     """The callable of another package that receives keywords of this class or function.
@@ -297,7 +308,7 @@ def receiver(
     home = lookup_result.home
     package = owner(home.module) if home is not None else None
     for _ in range(_DEPTH):
-        lookup_result = follow(modules, lookup_result)
+        lookup_result = follow_assignment(modules, lookup_result)
         definition, home = lookup_result.definition, lookup_result.home
         if lookup_result.state != "defined" or lookup_result.ambiguous or home is None:
             return None
@@ -305,30 +316,30 @@ def receiver(
             return lookup_result
         if isinstance(definition, Function) and len(definition.kwargs_callees) == 1:
             callee = definition.kwargs_callees[0]
-            lookup_result = resolve(modules, home, callee, scope=definition.name)
+            lookup_result = resolve_expression(modules, home, callee, scope=definition.name)
         elif isinstance(definition, Class):
-            return _constructed(modules, lookup_result, owner, package)
+            return _foreign_base(modules, lookup_result, owner, package)
         else:
             return None
     return None
 
 
-def _constructed(
+def _foreign_base(
     modules: Modules,
     lookup_result: LookupResult,
     owner: Callable[[str], str | None],
     package: str | None,
 ) -> LookupResult | None:
     """The first base class of another package, if all classes before it pass their keywords on."""
-    for ancestor in ancestors(modules, lookup_result):
+    for ancestor in class_ancestors(modules, lookup_result):
         definition, home = ancestor.definition, ancestor.home
         if not isinstance(definition, Class) or home is None:
             return None
         if owner(home.module) != package:
             return ancestor
-        inits = index(home).members.get(f"{definition.name}.__init__", [])
+        inits = module_index(home).members.get(f"{definition.name}.__init__", [])
         if not all(
-            isinstance(each, Function) and each.kwargs_callees == (SUPER,) for each in inits
+            isinstance(each, Function) and each.kwargs_callees == (SUPER_INIT,) for each in inits
         ):
             return None
     return None

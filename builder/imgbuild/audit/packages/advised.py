@@ -9,18 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from imgbuild.audit.packages.content import WheelContent
-from imgbuild.audit.packages.reading import installed
-from imgbuild.audit.source.text import dotted
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.packages.reading import installed_path
+from imgbuild.audit.source.text import dotted_name
+from imgbuild.audit.source.tree import walk_tree
 from imgbuild.system.syntax import valid_source
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 # The kind of these facts in the cache and in the file of published facts. Increase the number when
 # the reader returns other facts for the same bytes; `make facts` writes the file again.
 KIND = "advised-2"
 _PART = re.compile(r"[A-Za-z]\w*(?:/[A-Za-z]\w*)?/__init__\.py")
 _ADVICE = re.compile(r"pip3? install [^\n]{0,80}?([A-Za-z0-9][\w.-]{0,80})\[([\w,. -]{1,200})\]")
-_MISSING = frozenset(("ImportError", "ModuleNotFoundError"))
+_MISSING_ERRORS = frozenset(("ImportError", "ModuleNotFoundError"))
 _QUOTES = {ord(quote): None for quote in "\"'`"}
 
 
@@ -39,7 +39,7 @@ class AdvisedExtra(msgspec.Struct, frozen=True, array_like=True):
 
 def part_files(files: Iterable[str]) -> list[str]:
     """The files of a wheel that programs import as separate parts: `ray`, `ray.serve`."""
-    return [file for file in files if _PART.fullmatch(installed(file))]
+    return [file for file in files if _PART.fullmatch(installed_path(file))]
 
 
 def read_advised(content: WheelContent, package: str) -> tuple[AdvisedExtra, ...]:
@@ -50,7 +50,7 @@ def read_advised(content: WheelContent, package: str) -> tuple[AdvisedExtra, ...
         for file, source in sorted(sources.items())
         if b"pip" in source and b"[" in source
         for line, extra, modules in _advised_in_source(
-            source, package, installed(file).partition("/")[0]
+            source, package, installed_path(file).partition("/")[0]
         )
     )
 
@@ -67,8 +67,8 @@ def _advised_in_source(
         modules = _modules(statement.body, root)
         for handler in statement.handlers:
             types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-            names = {dotted(kind).rpartition(".")[2] for kind in types if kind is not None}
-            if names & _MISSING and isinstance(handler.body[-1], ast.Raise):
+            names = {dotted_name(kind).rpartition(".")[2] for kind in types if kind is not None}
+            if names & _MISSING_ERRORS and isinstance(handler.body[-1], ast.Raise):
                 for extra in _extras(handler, package):
                     yield handler.lineno, extra, modules
 
@@ -91,15 +91,15 @@ def _extras(handler: ast.ExceptHandler, package: str) -> list[str]:
     """The extras of a package in installation instructions, in the strings of a handler."""
     texts = [
         part.value.translate(_QUOTES)
-        for part in walk(handler)
+        for part in walk_tree(handler)
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     ]
     named = [match for text in texts for match in _ADVICE.findall(text)]
     return sorted(
         {
-            normalize(extra.strip())
+            normalize_package(extra.strip())
             for name, extras in named
-            if normalize(name) == normalize(package)
+            if normalize_package(name) == normalize_package(package)
             for extra in extras.split(",")
         }
     )

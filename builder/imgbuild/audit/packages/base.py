@@ -12,17 +12,17 @@ from functools import partial
 from pathlib import Path
 
 from imgbuild.audit.binaries.elf import read_elf
-from imgbuild.audit.packages.library import pack, unpack
+from imgbuild.audit.packages.library import pack_value, unpack_value
 from imgbuild.audit.packages.published import published_facts
-from imgbuild.audit.packages.reading import readers
+from imgbuild.audit.packages.reading import reader_version
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.store import Store
-from imgbuild.cpython.python_archive import programs
-from imgbuild.deb.archive import read
+from imgbuild.cpython.python_archive import archive_programs
+from imgbuild.deb.archive import read_deb
 from imgbuild.lock.resolution import Deb, PythonArchive
-from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.system.threads import Stop, each
+from imgbuild.oci.content import FileReader, content_pieces
+from imgbuild.oci.tar import LayerMember, MemberKind
+from imgbuild.system.threads import StopFlag, run_for_each
 
 FACT, STANDALONE_FACT = "audit-deb", "audit-python-2"
 THREADS = 2
@@ -37,15 +37,15 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
     A symbolic link counts as a separate library.
     """
 
-    def _deb_libraries(deb: Deb, _: Stop) -> tuple[ElfFacts, ...]:
+    def _deb_libraries(deb: Deb, _: StopFlag) -> tuple[ElfFacts, ...]:
         libraries = stored_libraries(deb, store)
         if libraries is None:
             with store.scratch() as folder:
-                libraries = tuple(_read(locate(deb), folder / "files"))
-            store.put_fact(FACT, _key(deb), pack(libraries))
+                libraries = tuple(_read_deb(locate(deb), folder / "files"))
+            store.put_fact(FACT, _key(deb), pack_value(libraries))
         return libraries
 
-    by_deb = each(debs, _deb_libraries, threads=THREADS)
+    by_deb = run_for_each(debs, _deb_libraries, threads=THREADS)
     return [facts for libraries in by_deb for facts in libraries]
 
 
@@ -57,18 +57,18 @@ def read_standalone(
     Raises IntegrityError for a damaged file, as `read_base` does.
     """
     stored = store.fact(STANDALONE_FACT, _key(archive))
-    facts = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None
+    facts = unpack_value(stored, tuple[ElfFacts, ...]) if stored is not None else None
     if facts is None:
         read_facts = [
             read_elf(lambda content=content: iter((content(),)), path)  # type: ignore[misc]
-            for path, content in programs(locate(archive), archive.file, python)
+            for path, content in archive_programs(locate(archive), archive.file, python)
         ]
         facts = tuple(each for each in read_facts if each is not None)
-        store.put_fact(STANDALONE_FACT, _key(archive), pack(facts))
+        store.put_fact(STANDALONE_FACT, _key(archive), pack_value(facts))
     return [*facts]
 
 
-def loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFacts]:
+def libraries_loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFacts]:
     """The interpreter in an archive, and the libraries that it loads.
 
     Their symbols are visible to all modules. The dynamic linker does not search their folder for
@@ -84,7 +84,7 @@ def is_read(archive: PythonArchive, store: Store) -> bool:
     return store.fact(STANDALONE_FACT, _key(archive)) is not None
 
 
-def linked(links: Mapping[str, str]) -> list[ElfFacts]:
+def linked_libraries(links: Mapping[str, str]) -> list[ElfFacts]:
     """The links of an image, path → target, in folders that the dynamic linker searches."""
     return [
         ElfFacts(file=path[1:], machine="link", soname=posixpath.basename(target))
@@ -101,17 +101,17 @@ def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
 def stored_libraries(deb: Deb, store: Store) -> tuple[ElfFacts, ...] | None:
     """The libraries of `deb` from the cache or from the published facts."""
     stored = store.fact(FACT, _key(deb))
-    libraries = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None
-    return libraries if libraries is not None else published_facts().deb(deb.sha256)
+    libraries = unpack_value(stored, tuple[ElfFacts, ...]) if stored is not None else None
+    return libraries if libraries is not None else published_facts().deb_libraries(deb.sha256)
 
 
 def _key(file: Deb | PythonArchive) -> str:
-    return f"{file.sha256} {readers()}"
+    return f"{file.sha256} {reader_version()}"
 
 
-def _read(path: Path, spool: Path) -> Iterator[ElfFacts]:
-    package = read(path, spool, _keep)
-    with Files() as files:
+def _read_deb(path: Path, spool: Path) -> Iterator[ElfFacts]:
+    package = read_deb(path, spool, _is_library)
+    with FileReader() as files:
         for member in package.members:
             if member.kind is MemberKind.FILE and member.size:
                 facts = read_elf(partial(_chunks, member, files), member.path)
@@ -123,10 +123,10 @@ def _read(path: Path, spool: Path) -> Iterator[ElfFacts]:
                 )
 
 
-def _keep(path: str, kind: MemberKind) -> bool:
+def _is_library(path: str, kind: MemberKind) -> bool:
     match = _LIBRARY.fullmatch(path) or _INTERPRETER.fullmatch(path)
     return kind in (MemberKind.FILE, MemberKind.LINK) and match is not None
 
 
-def _chunks(member: Member, files: Files) -> Iterator[bytes]:
-    return pieces(member.content or b"", member.size, member.path, files)
+def _chunks(member: LayerMember, files: FileReader) -> Iterator[bytes]:
+    return content_pieces(member.content or b"", member.size, member.path, files)

@@ -17,16 +17,16 @@ from typing import Protocol
 import msgspec
 
 from imgbuild.errors import IntegrityError
-from imgbuild.index.remote_wheel import Ranges, RemoteFile
-from imgbuild.oci.content import CHUNK, Checker, Files, Inflater
-from imgbuild.system.boundary import reads, regular
-from imgbuild.system.threads import each
-from imgbuild.wheel.zipformat import DEFLATED, LOCAL, STORED, refuse
+from imgbuild.index.remote_wheel import RangeClient, RemoteFile
+from imgbuild.oci.content import CHUNK, ContentChecker, DeflateInflater, FileReader
+from imgbuild.system.boundary import open_regular, reads_untrusted
+from imgbuild.system.threads import run_for_each
+from imgbuild.wheel.zipformat import DEFLATED, LOCAL_STRUCT, STORED, refuse_wheel
 
 GAP = (
     256 * 1024
 )  # a gap of fewer bytes between two members is cheaper to read than a second request
-LONGEST = 4 << 20  # bytes in one request, so that threads share the work
+LONGEST_REQUEST = 4 << 20  # bytes in one request, so that threads share the work
 THREADS = 4
 LIMIT = 64 << 20  # bytes of a member that is read whole
 
@@ -71,7 +71,7 @@ class LocalContent:
         """All files, by name in the zip; IntegrityError if it is not a zip file."""
         if self._members is None:
             try:
-                with open(self._path, "rb", opener=regular) as file:
+                with open(self._path, "rb", opener=open_regular) as file:
                     self._members = _directory(file, self.label)
             except OSError as error:
                 message = f"cannot read {self._path}: {error.strerror}"
@@ -81,32 +81,32 @@ class LocalContent:
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """The contents of the members `names`; missing ones are omitted."""
         members = self.members()
-        return {name: self._whole(name) for name in names if name in members}
+        return {name: self._read_whole(name) for name in names if name in members}
 
-    def _whole(self, name: str) -> bytes:
+    def _read_whole(self, name: str) -> bytes:
         if (size := self.members()[name].size) > LIMIT:
-            refuse(self.label, name, f"is too large to read into memory ({size} bytes)")
+            refuse_wheel(self.label, name, f"is too large to read into memory ({size} bytes)")
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one member in pieces, checked as it is read."""
         member = self.members()[name]
-        with Files() as files:
+        with FileReader() as files:
 
             def _stored() -> Iterator[bytes]:
-                head = files.read(self._path, member.start, LOCAL.size)
+                head = files.read(self._path, member.start, LOCAL_STRUCT.size)
                 at = member.start + _header(head, self.label, name)
                 for begin in range(at, at + member.compressed, CHUNK):
                     length = min(CHUNK, at + member.compressed - begin)
                     yield files.read(self._path, begin, length)
 
-            yield from _inflated(_stored(), member, f"{self.label}: {name!r}")
+            yield from _inflate_member(_stored(), member, f"{self.label}: {name!r}")
 
 
 class RemoteContent:
     """A wheel on a server. Not thread-safe, although it starts threads."""
 
-    def __init__(self, url: str, label: str, http: Ranges) -> None:
+    def __init__(self, url: str, label: str, http: RangeClient) -> None:
         self.path: Path | None = None
         self.label = label
         self._url = url
@@ -127,8 +127,8 @@ class RemoteContent:
             {name: members[name] for name in names if name in members}.items(),
             key=lambda item: item[1].start,
         )
-        groups = coalesce(requested)
-        contents = each(groups, lambda group, _: self._group(group), threads=THREADS)
+        groups = group_members(requested)
+        contents = run_for_each(groups, lambda group, _: self._group(group), threads=THREADS)
         return dict(pair for pairs in contents for pair in pairs)
 
     def chunks(self, name: str) -> Iterator[bytes]:
@@ -138,36 +138,40 @@ class RemoteContent:
     def _group(self, group: Sequence[tuple[str, WheelMember]]) -> list[tuple[str, bytes]]:
         start, end = group[0][1].start, group[-1][1].end
         if end - start > LIMIT:
-            refuse(
+            refuse_wheel(
                 self.label, group[0][0], f"is too large to read into memory ({end - start} bytes)"
             )
-        data = memoryview(self._http.part(self._url, start, end - start))
+        data = memoryview(self._http.fetch_part(self._url, start, end - start))
         contents = []
         for name, member in group:
             where = f"{self.label}: {name!r}"
             if member.size > LIMIT:
-                refuse(self.label, name, f"is too large to read into memory ({member.size} bytes)")
+                refuse_wheel(
+                    self.label, name, f"is too large to read into memory ({member.size} bytes)"
+                )
             at = member.start - start
-            at += _header(bytes(data[at : at + LOCAL.size]), self.label, name)
+            at += _header(bytes(data[at : at + LOCAL_STRUCT.size]), self.label, name)
             body = bytes(data[at : at + member.compressed])
-            contents.append((name, b"".join(_inflated(iter([body]), member, where))))
+            contents.append((name, b"".join(_inflate_member(iter([body]), member, where))))
         return contents
 
 
-def coalesce(members: Sequence[tuple[str, WheelMember]]) -> list[list[tuple[str, WheelMember]]]:
+def group_members(
+    members: Sequence[tuple[str, WheelMember]],
+) -> list[list[tuple[str, WheelMember]]]:
     """Members in the order of the file, grouped by request."""
     groups: list[list[tuple[str, WheelMember]]] = []
     for name, member in members:
         if groups:
             first, last = groups[-1][0][1], groups[-1][-1][1]
-            if member.start - last.end <= GAP and member.end - first.start <= LONGEST:
+            if member.start - last.end <= GAP and member.end - first.start <= LONGEST_REQUEST:
                 groups[-1].append((name, member))
                 continue
         groups.append([(name, member)])
     return groups
 
 
-@reads("label")
+@reads_untrusted("label")
 def _directory(file: io.BufferedReader, label: str) -> dict[str, WheelMember]:
     try:
         with zipfile.ZipFile(file) as archive:
@@ -193,23 +197,23 @@ def _directory(file: io.BufferedReader, label: str) -> dict[str, WheelMember]:
 
 def _header(head: bytes, label: str, name: str) -> int:
     """The length of the local header that starts with `head`."""
-    if len(head) < LOCAL.size or head[:4] != b"PK\3\4":
-        refuse(label, name, "no local header at the offset listed in the directory")
-    *_, name_length, extra_length = LOCAL.unpack(head)
-    return int(LOCAL.size + name_length + extra_length)
+    if len(head) < LOCAL_STRUCT.size or head[:4] != b"PK\3\4":
+        refuse_wheel(label, name, "no local header at the offset listed in the directory")
+    *_, name_length, extra_length = LOCAL_STRUCT.unpack(head)
+    return int(LOCAL_STRUCT.size + name_length + extra_length)
 
 
-def _inflated(data: Iterator[bytes], member: WheelMember, where: str) -> Iterator[bytes]:
+def _inflate_member(data: Iterator[bytes], member: WheelMember, where: str) -> Iterator[bytes]:
     if member.method not in (STORED, DEFLATED):
         message = f"{where} uses compression method {member.method}; supported are 0 and 8"
         raise IntegrityError(message)
     if member.method == DEFLATED:
-        inflater = Inflater(where, member.size, member.crc)
+        inflater = DeflateInflater(where, member.size, member.crc)
         for piece in data:
-            yield from inflater.feed(piece)
+            yield from inflater.inflate(piece)
         inflater.finish()
         return
-    checker = Checker(where, member.size, member.crc)
+    checker = ContentChecker(where, member.size, member.crc)
     for piece in data:
-        yield checker.feed(piece)
+        yield checker.add_piece(piece)
     checker.finish()

@@ -18,14 +18,14 @@ import msgspec
 from imgbuild.audit.packages.installed import FOLDERS, InstalledContent, pth_folders
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
-from imgbuild.report import Unread
+from imgbuild.report import UncheckedPart
 from imgbuild.system import boundary, files, process, programs
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 CONFIG = "pyvenv.cfg"
 FOLDER = ".venv"  # of the current folder, if no environment is active
 # Files at the top of site-packages that belong to no package and change none.
-IGNORED = frozenset(("__pycache__", "_virtualenv.py", "sitecustomize.py", "usercustomize.py"))
+IGNORED_NAMES = frozenset(("__pycache__", "_virtualenv.py", "sitecustomize.py", "usercustomize.py"))
 _VERSION = re.compile(r"(\d+\.\d+)")
 _SITE = ("site-packages", "dist-packages")
 _PROBE = (
@@ -56,10 +56,10 @@ class InstalledEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     folders: tuple[Path, ...]
     packages: tuple[InstalledPackage, ...]
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UncheckedPart, ...] = ()
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _EnvironmentPlace(msgspec.Struct, frozen=True):
     python: str
     folders: tuple[Path, ...]
 
@@ -70,44 +70,44 @@ def open_environment(where: str | None, *, python: str | None = None) -> Install
     `python` is its version, for a folder that does not contain it. InputError if there is no
     environment or it contains no package.
     """
-    path = files.expanded(where) if where is not None else active()
+    path = files.expand_home(where) if where is not None else active_environment()
     place = _place(path, python, named=where is not None)
     packages, unread = _packages(place.folders)
     if not packages:
         folders = ", ".join(map(str, place.folders)) or str(path)
         message = f"no package is installed in {folders}"
         raise InputError(message, hint="pass an environment, its Python or its site-packages")
-    unread += _unowned(place.folders, packages)
+    unread += _unowned_modules(place.folders, packages)
     return InstalledEnvironment(
         python=place.python, folders=place.folders, packages=packages, unread=unread
     )
 
 
-def active() -> Path:
+def active_environment() -> Path:
     """The active environment ($VIRTUAL_ENV, $CONDA_PREFIX), else ./.venv, else python3 in PATH."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if os.environ.get(name):
             return Path(os.environ[name])
     if Path(FOLDER, CONFIG).is_file():
         return Path(FOLDER)
-    program = programs.which("python3") or programs.which("python")
+    program = programs.find_on_path("python3") or programs.find_on_path("python")
     if program is None:
         message = "no environment is active, and neither .venv nor python3 on PATH exists"
         raise InputError(message, hint="pass an environment, such as --environment .venv")
     return Path(program)
 
 
-def _place(path: Path, python: str | None, *, named: bool) -> _Place:
+def _place(path: Path, python: str | None, *, named: bool) -> _EnvironmentPlace:
     if not path.exists() and os.sep not in str(path):
-        path = Path(programs.which(str(path)) or path)  # a program, such as python3.12
+        path = Path(programs.find_on_path(str(path)) or path)  # a program, such as python3.12
     if not path.exists():
         message = f"--environment {path}: no such file or folder"
         raise InputError(message, hint="pass an environment, its Python or its site-packages")
     root = path if path.is_dir() else path.parent.parent  # not resolved: a link to its base
     if (root / CONFIG).is_file():
-        return _virtual(root, python, named=named)
+        return _read_virtual_environment(root, python, named=named)
     if path.is_dir() and _is_site(path):
-        return _Place(python or _named(path), (path,))
+        return _EnvironmentPlace(python or _version_in_path(path), (path,))
     program = path if path.is_file() else path / "bin" / "python3"
     if not program.is_file():
         message = f"--environment {path} is neither an environment nor a folder of packages"
@@ -115,13 +115,13 @@ def _place(path: Path, python: str | None, *, named: bool) -> _Place:
     return _interpreter_place(program)
 
 
-def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
+def _read_virtual_environment(root: Path, python: str | None, *, named: bool) -> _EnvironmentPlace:
     """A virtual environment, from its pyvenv.cfg.
 
     It may include the packages of another Python, which then has to run: InputError if it is a
     `.venv` that the user did not name (`named`).
     """
-    text = boundary.content(root / CONFIG).decode(errors="replace")
+    text = boundary.read_regular_file(root / CONFIG).decode(errors="replace")
     pairs = (line.partition("=") for line in text.splitlines())
     config = {name.strip().lower(): value.strip() for name, _, value in pairs}
     # lib64 is a link to lib in some environments, and a separate folder in others.
@@ -130,7 +130,7 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
         unique.setdefault(folder.resolve(), folder)
     folders = tuple(unique.values())
     version = config.get("version_info") or config.get("version") or python
-    version = ".".join((version or _named(*folders)).split(".")[:3])
+    version = ".".join((version or _version_in_path(*folders)).split(".")[:3])
     if config.get("include-system-site-packages", "").lower() == "true":
         program = Path(config.get("home", "/usr/bin"), "python3")
         if not named and root == Path(FOLDER):
@@ -141,14 +141,14 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
             raise InputError(message, hint=f"if you trust it, pass --environment {FOLDER}")
         beside = _interpreter_place(program)
         folders += beside.folders
-    return _Place(version, folders)
+    return _EnvironmentPlace(version, folders)
 
 
-def _interpreter_place(program: Path) -> _Place:
+def _interpreter_place(program: Path) -> _EnvironmentPlace:
     """The environment of an interpreter, which is run to print its version and folders."""
     command = [str(program), "-I", "-S", "-c", _PROBE]
     try:
-        result = process.run(command)
+        result = process.run_command(command)
         version, folders = json.loads(result.stdout)
     except (ImgbuildError, OSError, ValueError) as error:
         message = f"--environment: {program} cannot be run as Python: {error}"
@@ -156,14 +156,14 @@ def _interpreter_place(program: Path) -> _Place:
             message, hint="pass its site-packages with --environment, and its version with --python"
         ) from error
     there = (Path(folder) for folder in dict.fromkeys(folders))
-    return _Place(version, tuple(folder for folder in there if folder.is_dir()))
+    return _EnvironmentPlace(version, tuple(folder for folder in there if folder.is_dir()))
 
 
 def _is_site(path: Path) -> bool:
     return path.name in _SITE or any(path.glob("*.dist-info"))
 
 
-def _named(*folders: Path) -> str:
+def _version_in_path(*folders: Path) -> str:
     """The Python version in a path such as lib/python3.12/site-packages."""
     for folder in folders:
         for part in reversed(folder.absolute().parts):
@@ -176,15 +176,15 @@ def _named(*folders: Path) -> str:
 
 def _packages(
     folders: Iterable[Path],
-) -> tuple[tuple[InstalledPackage, ...], tuple[Unread, ...]]:
+) -> tuple[tuple[InstalledPackage, ...], tuple[UncheckedPart, ...]]:
     """The packages, sorted by name, and the unreadable ones."""
     packages: dict[str, InstalledPackage] = {}
-    unread: list[Unread] = []
+    unread: list[UncheckedPart] = []
     for folder in folders:
         here: dict[str, InstalledPackage] = {}
-        for info in _infos(folder):
+        for info in _metadata_folders(folder):
             package = _package(info)
-            if isinstance(package, Unread):
+            if isinstance(package, UncheckedPart):
                 unread.append(package)
                 continue
             name = package.wheel.package
@@ -192,14 +192,14 @@ def _packages(
                 if here[name].wheel.version == package.wheel.version:
                     continue  # Debian has metadata of two kinds for some packages
                 why = f"{here[name].info.name} is also in {folder}; remove one of them"
-                unread.append(Unread(what=info.name, why=why, required=True))
+                unread.append(UncheckedPart(what=info.name, why=why, required=True))
                 continue
             here[name] = package
             packages.setdefault(name, package)
     return tuple(packages[name] for name in sorted(packages)), tuple(unread)
 
 
-def _infos(folder: Path) -> Iterator[Path]:
+def _metadata_folders(folder: Path) -> Iterator[Path]:
     """Metadata folders, without the leftovers of pip, whose names start with a tilde."""
     for name in sorted(path.name for path in folder.iterdir()):
         if name.endswith(FOLDERS) and not name.startswith(("~", ".")):
@@ -208,25 +208,25 @@ def _infos(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _package(info: Path) -> InstalledPackage | Unread:
+def _package(info: Path) -> InstalledPackage | UncheckedPart:
     headers = _headers(info)
     name, version = headers.get("name", ""), headers.get("version", "")
     if not name or not version:
-        return Unread(what=info.name, why="it has no METADATA", required=True)
+        return UncheckedPart(what=info.name, why="it has no METADATA", required=True)
     content = InstalledContent(info, info.name)
     try:
         digest = content.digest()
     except IntegrityError as error:
-        return Unread(what=f"{name}=={version}", why=error.message, required=True)
+        return UncheckedPart(what=f"{name}=={version}", why=error.message, required=True)
     wheel = Wheel(
-        package=normalize(name),
+        package=normalize_package(name),
         version=version,
         index="installed",
         file=info.name,
         size=0,
         sha256=digest,
     )
-    return InstalledPackage(wheel=wheel, info=info, tops=content.tops())
+    return InstalledPackage(wheel=wheel, info=info, tops=content.top_level_names())
 
 
 def _headers(info: Path) -> dict[str, str]:
@@ -246,14 +246,16 @@ def _headers(info: Path) -> dict[str, str]:
     return {}
 
 
-def _unowned(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tuple[Unread, ...]:
+def _unowned_modules(
+    folders: Iterable[Path], packages: Sequence[InstalledPackage]
+) -> tuple[UncheckedPart, ...]:
     """Modules, and folders on `sys.path`, that no package lists: one entry per folder."""
     by_folder: dict[Path, set[str]] = {}
     for package in packages:
         by_folder.setdefault(package.info.parent, set()).update(package.tops)
     unread = []
     for folder in folders:
-        listed = by_folder.get(folder, set()) | IGNORED
+        listed = by_folder.get(folder, set()) | IGNORED_NAMES
         names = sorted({path.name for path in folder.iterdir()} - listed)
         modules = [name for name in names if _is_module(folder / name)]
         added = [
@@ -262,7 +264,7 @@ def _unowned(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> t
         loose = [*modules, *map(str, added)]
         if loose:
             why = f"no package in {folder} lists them"
-            unread.append(Unread(what=", ".join(loose), why=why))
+            unread.append(UncheckedPart(what=", ".join(loose), why=why))
     return tuple(unread)
 
 

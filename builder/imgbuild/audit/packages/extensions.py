@@ -15,28 +15,28 @@ from imgbuild.audit.packages.reading import find_modules, module_name
 _BUILD = re.compile(r"\.cpython-(\d)(\d+)[a-z]*(?:-[\w-]+)?\.so$")
 
 
-def python_of(file: str) -> str:
+def python_for_extension(file: str) -> str:
     """The Python that loads an extension module, such as "3.12"; "" for any."""
     match = _BUILD.search(file) if file.endswith(".so") else None
     return f"{match[1]}.{match[2]}" if match is not None else ""
 
 
-def modules_for(files: Iterable[str], python: str) -> dict[str, str]:
+def extension_modules(files: Iterable[str], python: str) -> dict[str, str]:
     """Module → file of all modules in these files that Python `python` ("3.12") can import."""
-    return find_modules(file for file in files if python_of(file) in ("", python))
+    return find_modules(file for file in files if python_for_extension(file) in ("", python))
 
 
 def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, list[str]]:
     """Module → the Pythons with a build in `files`, for extension modules not in `modules`."""
     builds: dict[str, set[str]] = {}
     for file in files:
-        python = python_of(file)
+        python = python_for_extension(file)
         name = module_name(file) if python else None
         if name is not None and name not in modules:
             builds.setdefault(name, set()).add(python)
-    return {name: sorted(pythons, key=_minor) for name, pythons in builds.items()}
+    return {name: sorted(pythons, key=_minor_version) for name, pythons in builds.items()}
 
 
-def _minor(python: str) -> int:
+def _minor_version(python: str) -> int:
     """A sort key that places 3.9 before 3.10."""
     return int(python.partition(".")[2])

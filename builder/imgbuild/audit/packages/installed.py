@@ -57,7 +57,7 @@ class InstalledContent:
         for name in names:
             place = self._place(name)
             if place is not None:
-                contents[name] = boundary.content(place)
+                contents[name] = boundary.read_regular_file(place)
         return contents
 
     def chunks(self, name: str) -> Iterator[bytes]:
@@ -82,7 +82,7 @@ class InstalledContent:
         total.update("\0".join(f"{name}={place}" for name, place in self._roots).encode())
         return total.hexdigest()
 
-    def tops(self) -> frozenset[str]:
+    def top_level_names(self) -> frozenset[str]:
         """The first component of each path."""
         return frozenset(name.partition("/")[0] for name in self._file_stats)
 
@@ -90,7 +90,7 @@ class InstalledContent:
     def _file_stats(self) -> dict[str, tuple[int, int]]:
         """Path → size in bytes and modification time in nanoseconds, for existing files."""
         stats = {}
-        for name, place in self._listed():
+        for name, place in self._recorded_files():
             try:
                 status = place.stat()
             except OSError:
@@ -110,23 +110,23 @@ class InstalledContent:
                 yield (f"{self._info.name}/METADATA" if file_name == "METADATA" else name), place
                 return
 
-    def _listed(self) -> Iterator[tuple[str, Path]]:
+    def _recorded_files(self) -> Iterator[tuple[str, Path]]:
         record = self._info / "RECORD"
         if record.is_file():
-            for name in _recorded(record, self.label):
+            for name in _recorded_paths(record, self.label):
                 if not name.startswith(("../", "/")) and not name.endswith(".pyc"):
                     yield name, self._site / name
         else:
             for top in self._top_level():
-                yield from _below(self._site / top, top)
+                yield from _files_below(self._site / top, top)
                 yield from ((f"{top}{end}", self._site / f"{top}{end}") for end in (".py",))
         for top, folder in self._roots:
-            yield from _below(folder, top)
+            yield from _files_below(folder, top)
 
     def _top_level(self) -> list[str]:
         listed = self._info / "top_level.txt"
         if listed.is_file():
-            return boundary.content(listed).decode(errors="replace").split()
+            return boundary.read_regular_file(listed).decode(errors="replace").split()
         return [re.sub(r"[-.]+", "_", self._info.name.partition("-")[0])]
 
     @cached_property
@@ -136,7 +136,7 @@ class InstalledContent:
         if self._info.suffix != ".dist-info" or not record.is_file():
             return ()
         roots: dict[str, Path] = {}
-        for name in _recorded(record, self.label):
+        for name in _recorded_paths(record, self.label):
             if "/" in name:
                 continue
             if name.endswith(".pth"):
@@ -151,7 +151,7 @@ class InstalledContent:
         """The packages in top_level.txt of a source folder, else all possible ones."""
         listed = self._info / "top_level.txt"
         if listed.is_file():
-            tops = boundary.content(listed).decode(errors="replace").split()
+            tops = boundary.read_regular_file(listed).decode(errors="replace").split()
             return [top if (folder / top).is_dir() else f"{top}.py" for top in tops]
         return sorted(
             each.name
@@ -175,7 +175,7 @@ class InstalledContent:
 def pth_folders(path: Path) -> list[Path]:
     """The folders that a `.pth` file adds to `sys.path`; code lines are ignored."""
     try:
-        lines = boundary.content(path).decode(errors="replace").splitlines()
+        lines = boundary.read_regular_file(path).decode(errors="replace").splitlines()
     except OSError:
         return []
     plain = (line.strip() for line in lines if not line.startswith(("import ", "import\t", "#")))
@@ -185,7 +185,7 @@ def pth_folders(path: Path) -> list[Path]:
 
 def _mapping(path: Path) -> dict[str, Path]:
     """Top-level module → folder, from the finder of an editable installation by setuptools."""
-    match = _MAPPING.search(boundary.content(path).decode(errors="replace"))
+    match = _MAPPING.search(boundary.read_regular_file(path).decode(errors="replace"))
     try:
         mapping = parse_literal(match[1]) if match is not None else {}
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -200,7 +200,7 @@ def _mapping(path: Path) -> dict[str, Path]:
     }
 
 
-def _recorded(record: Path, label: str) -> Iterator[str]:
+def _recorded_paths(record: Path, label: str) -> Iterator[str]:
     try:
         with record.open(encoding="utf-8", newline="") as file:
             yield from (row[0] for row in csv.reader(file) if row)
@@ -209,7 +209,7 @@ def _recorded(record: Path, label: str) -> Iterator[str]:
         raise IntegrityError(message, hint="install the package again") from error
 
 
-def _below(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
+def _files_below(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
     """All files of a folder as `top/…` without byte code; `folder` itself if it is a file."""
     if folder.is_file():
         yield top, folder

@@ -24,9 +24,9 @@ from isal import isal_zlib
 from imgbuild.audit.packages import advised, generated, loaded
 from imgbuild.audit.packages.advised import AdvisedExtra, part_files, read_advised
 from imgbuild.audit.packages.content import WheelContent
-from imgbuild.audit.packages.extensions import modules_for
+from imgbuild.audit.packages.extensions import extension_modules
 from imgbuild.audit.packages.generated import GeneratedCode, generated_files, read_generated
-from imgbuild.audit.packages.loaded import Names, loading_files, read_loaded
+from imgbuild.audit.packages.loaded import NamesByFile, loading_files, read_loaded
 from imgbuild.audit.packages.published import (
     PublishedFacts,
     PublishedWheelFacts,
@@ -39,32 +39,32 @@ from imgbuild.audit.packages.reading import (
     WheelIndex,
     WheelMetadata,
     find_modules,
-    installed,
+    installed_path,
     open_content,
     read_index,
-    readers,
+    reader_version,
 )
-from imgbuild.audit.packages.shortened import shortened
+from imgbuild.audit.packages.shortened import shorten_source
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts
 from imgbuild.cache.store import Store
-from imgbuild.index.remote_wheel import Ranges
+from imgbuild.index.remote_wheel import RangeClient
 from imgbuild.lock.resolution import Wheel
-from imgbuild.oci.content import BROKEN
-from imgbuild.system.forked import processors
+from imgbuild.oci.content import INFLATE_ERROR
+from imgbuild.system.forked import processor_count
 from imgbuild.system.reporter import ProgressBar, Reporter
-from imgbuild.values import normalize
+from imgbuild.values import normalize_package
 
 T = TypeVar("T")
 Mentions = dict[str, tuple[str, ...]]  # "PARENT WORD" → the modules below PARENT that have WORD
 INDEX, MODULES, ELF_FACTS, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
 TEXT, IMPORTS, MENTIONS = "audit-sources", "audit-imports", "audit-mentions"
-REMOTE = "-remote"
+REMOTE_SUFFIX = "-remote"
 CAPITALS = "capitals-1"
 _CAPITALS = re.compile(rb"\b[A-Z][A-Z0-9_]+")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
-class Text(msgspec.Struct, frozen=True):
+class SourceText(msgspec.Struct, frozen=True):
     """The sources of many modules in one string, for a fast search.
 
     `ends` are the offsets in `source` at which each of `modules` ends.
@@ -74,7 +74,7 @@ class Text(msgspec.Struct, frozen=True):
     ends: tuple[int, ...]
     source: bytes
 
-    def holding(self, word: bytes) -> tuple[str, ...]:
+    def modules_containing(self, word: bytes) -> tuple[str, ...]:
         """The modules whose source contains `word`."""
         modules = []
         at = self.source.find(word)
@@ -95,21 +95,21 @@ class LibraryWheel:
     ) -> None:
         self.wheel = wheel
         self._omit = omit
-        self.package = normalize(wheel.package)
+        self.package = normalize_package(wheel.package)
         self.version = wheel.version
         self.where = where
         self._library = library
         self._modules: dict[str, Mapping[str, str]] = {}
         self._found: dict[str, ModuleFacts] = {}
         self._new: set[str] = set()
-        self._texts: dict[str, Text] = {}
+        self._texts: dict[str, SourceText] = {}
         self._mentions: Mentions | None = None
         self._new_mentions: set[str] = set()
         self._kept: dict[str, msgspec.Raw] | None = None
         self._elf_facts: tuple[ElfFacts, ...] | None = None
 
     @property
-    def local(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the wheel is a local file; shared objects are read from local files only."""
         return isinstance(self.where, Path)
 
@@ -119,28 +119,28 @@ class LibraryWheel:
         return open_content(self.where, self.wheel.file, self._library.http)
 
     @cached_property
-    def published(self) -> PublishedWheelFacts | None:
+    def published_wheel_facts(self) -> PublishedWheelFacts | None:
         """The published facts; None if the wheel has none."""
         return self._library.published.wheel(self.package, self.wheel.sha256)
 
     @cached_property
     def index(self) -> WheelIndex:
         """The files and METADATA of the wheel."""
-        wheel_index = self._fetch(INDEX, WheelIndex)
-        if wheel_index is None and self.published is not None:
-            wheel_index = self.published.index
+        wheel_index = self._stored_value(INDEX, WheelIndex)
+        if wheel_index is None and self.published_wheel_facts is not None:
+            wheel_index = self.published_wheel_facts.index
         if wheel_index is None:
             wheel_index = read_index(self.content)
-            self._keep(INDEX, wheel_index)
+            self._store_value(INDEX, wheel_index)
         return wheel_index
 
     @cached_property
     def files(self) -> Mapping[str, int]:
         """Path in the wheel → size, without omitted files."""
-        return {path: size for path, size in self.index.files.items() if not self._omits(path)}
+        return {path: size for path, size in self.index.files.items() if not self._is_omitted(path)}
 
-    def _omits(self, path: str) -> bool:
-        return any(fnmatch.fnmatchcase(installed(path), pattern) for pattern in self._omit)
+    def _is_omitted(self, path: str) -> bool:
+        return any(fnmatch.fnmatchcase(installed_path(path), pattern) for pattern in self._omit)
 
     @property
     def metadata(self) -> WheelMetadata:
@@ -150,7 +150,7 @@ class LibraryWheel:
     def modules(self, python: str) -> Mapping[str, str]:
         """Module → file in the wheel that Python `python` imports: source or "….so"."""
         if python not in self._modules:
-            self._modules[python] = modules_for(self.files, python)
+            self._modules[python] = extension_modules(self.files, python)
         return self._modules[python]
 
     @cached_property
@@ -162,11 +162,13 @@ class LibraryWheel:
         """The contents of small files, cached; missing ones are omitted."""
         contents: dict[str, bytes] = {}
         missing: list[str] = []
-        published = self.published.members if self.published is not None else {}
+        published = (
+            self.published_wheel_facts.members if self.published_wheel_facts is not None else {}
+        )
         for path in paths:
-            if self._omits(path):
+            if self._is_omitted(path):
                 continue
-            stored = self._fetch(MEMBER, bytes, f"/{path}")
+            stored = self._stored_value(MEMBER, bytes, f"/{path}")
             if stored is not None:
                 contents[path] = stored
             elif path in published:
@@ -174,7 +176,7 @@ class LibraryWheel:
             elif path in self.files:
                 missing.append(path)
         for path, data in self.content.read(missing).items() if missing else ():
-            self._keep(MEMBER, data, f"/{path}")
+            self._store_value(MEMBER, data, f"/{path}")
             contents[path] = data
         return contents
 
@@ -182,29 +184,29 @@ class LibraryWheel:
     def imports(self) -> Mapping[str, tuple[str, ...]]:
         """Module → the top-level modules that the import lines of its source name."""
         form = dict[str, tuple[str, ...]]
-        stored: Mapping[str, tuple[str, ...]] | None = self._fetch(IMPORTS, form)
-        if stored is None and self.published is not None:
-            stored = self.published.imports
+        stored: Mapping[str, tuple[str, ...]] | None = self._stored_value(IMPORTS, form)
+        if stored is None and self.published_wheel_facts is not None:
+            stored = self.published_wheel_facts.imports
         if stored is None:
             modules = {file: module for module, file in _sources(self.index.files).items()}
             stored = {
                 modules[file]: tuple(sorted({name.decode() for name in _IMPORTS.findall(source)}))
                 for file, source in self.content.read(modules).items()
             }
-            self._keep(IMPORTS, stored)
+            self._store_value(IMPORTS, stored)
         return {name: imported for name, imported in stored.items() if name in self.sources}
 
     def names_in_capitals(self, tops: Iterable[str]) -> frozenset[str]:
         """The names in capitals, such as environment variables, below the modules `tops`."""
         form = tuple[str, ...]
 
-        def _read() -> tuple[str, ...]:
+        def _read_names() -> tuple[str, ...]:
             present = {name.partition(".")[0] for name in self.sources}
             texts = [self.text(top).source for top in sorted(present.intersection(tops))]
             names = {name.decode() for text in texts for name in _CAPITALS.findall(text)}
             return tuple(sorted(name for name in names if "_" in name and name[-1] != "_"))
 
-        return frozenset(self._read_once(CAPITALS, form, _read))
+        return frozenset(self._read_once(CAPITALS, form, _read_names))
 
     @cached_property
     def generated_code(self) -> tuple[GeneratedCode, ...]:
@@ -227,25 +229,29 @@ class LibraryWheel:
     def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
         """The modules below `parent` whose source contains `word`."""
         if self._mentions is None:
-            published = self.published.mentions if self.published is not None else {}
-            self._mentions = {**published, **(self._fetch(MENTIONS, Mentions) or {})}
+            published = (
+                self.published_wheel_facts.mentions
+                if self.published_wheel_facts is not None
+                else {}
+            )
+            self._mentions = {**published, **(self._stored_value(MENTIONS, Mentions) or {})}
         key = f"{parent} {word}"
         if key not in self._mentions:
-            self._mentions[key] = self.text(parent).holding(word.encode())
+            self._mentions[key] = self.text(parent).modules_containing(word.encode())
             self._new_mentions.add(key)
         return self._mentions[key]
 
-    def text(self, parent: str) -> Text:
+    def text(self, parent: str) -> SourceText:
         """The sources of all modules below `parent`."""
         if parent not in self._texts:
-            text = self._fetch(TEXT, Text, f"/{parent}")
+            text = self._stored_value(TEXT, SourceText, f"/{parent}")
             if text is None:
                 text = self._read_text(parent)
-                self._keep(TEXT, text, f"/{parent}")
+                self._store_value(TEXT, text, f"/{parent}")
             self._texts[parent] = text
         return self._texts[parent]
 
-    def _read_text(self, parent: str) -> Text:
+    def _read_text(self, parent: str) -> SourceText:
         files = {
             module: file
             for module, file in _sources(self.index.files).items()
@@ -253,7 +259,7 @@ class LibraryWheel:
         }
         sources = self.content.read(files.values())
         ordered = [sources[file] for file in files.values()]
-        return Text(
+        return SourceText(
             modules=tuple(files),
             ends=tuple(itertools.accumulate(len(source) for source in ordered)),
             source=b"".join(ordered),
@@ -275,20 +281,20 @@ class LibraryWheel:
             if name not in self._found and name in self.sources
         }
         if missing and self._kept is None:
-            self._kept = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
+            self._kept = self._stored_value(MODULES, dict[str, msgspec.Raw]) or {}
         for name in list(missing):
             encoded = (self._kept or {}).get(name)
             if encoded is not None:
                 self._found[name] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
                 del missing[name]
-            elif self.published is not None:
-                published = self.published.module(name)
+            elif self.published_wheel_facts is not None:
+                published = self.published_wheel_facts.module(name)
                 if published is not None:
                     self._found[name] = published
                     del missing[name]
         return missing
 
-    def learn(self, facts: Mapping[str, ModuleFacts]) -> None:
+    def add_facts(self, facts: Mapping[str, ModuleFacts]) -> None:
         """Add facts of modules, which `save` stores."""
         self._found.update(facts)
         self._new.update(facts)
@@ -296,11 +302,11 @@ class LibraryWheel:
     def save(self) -> None:
         """Store the modules and the mentions read since the last save."""
         if self._new_mentions:
-            with self._library.store.exclusive(f"audit-{self.wheel.sha256}"):
+            with self._library.store.hold_lock(f"audit-{self.wheel.sha256}"):
                 mentions = self._mentions or {}
                 new_mentions = {key: mentions[key] for key in sorted(self._new_mentions)}
-                stored_mentions = self._fetch(MENTIONS, Mentions) or {}
-                self._keep(MENTIONS, stored_mentions | new_mentions)
+                stored_mentions = self._stored_value(MENTIONS, Mentions) or {}
+                self._store_value(MENTIONS, stored_mentions | new_mentions)
             self._new_mentions.clear()
         if not self._new:
             return
@@ -308,9 +314,9 @@ class LibraryWheel:
             name: msgspec.Raw(msgspec.msgpack.encode(self._found[name]))
             for name in sorted(self._new)
         }
-        with self._library.store.exclusive(f"audit-{self.wheel.sha256}"):
-            stored = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
-            self._keep(MODULES, stored | new)
+        with self._library.store.hold_lock(f"audit-{self.wheel.sha256}"):
+            stored = self._stored_value(MODULES, dict[str, msgspec.Raw]) or {}
+            self._store_value(MODULES, stored | new)
         self._new.clear()
 
     # -- shared objects
@@ -319,20 +325,20 @@ class LibraryWheel:
         """The shared objects and programs; empty for a remote wheel."""
         self._library.prefetch_elf_facts([self])
         return tuple(
-            facts for facts in self.stored_elf_facts() or () if not self._omits(facts.file)
+            facts for facts in self.stored_elf_facts() or () if not self._is_omitted(facts.file)
         )
 
     def stored_elf_facts(self) -> tuple[ElfFacts, ...] | None:
         """The shared objects from the store; None if it does not have them."""
         if self._elf_facts is None:
-            stored = self._fetch(ELF_FACTS, tuple[ElfFacts, ...])
+            stored = self._stored_value(ELF_FACTS, tuple[ElfFacts, ...])
             if stored is None:
                 stored = self._library.published.elf_facts(self.package, self.wheel.sha256)
             self._elf_facts = stored
         return self._elf_facts
 
     @cached_property
-    def loaded(self) -> Names:
+    def loaded(self) -> NamesByFile:
         """Shared objects that load libraries by name → the names in their strings."""
         loading = loading_files(self.elf_facts(), self.files)
         if not loading:
@@ -344,7 +350,7 @@ class LibraryWheel:
     def keep_elf_facts(self, elf_facts: tuple[ElfFacts, ...]) -> None:
         """Store the facts of the wheel's shared objects."""
         self._elf_facts = elf_facts
-        self._keep(ELF_FACTS, elf_facts)
+        self._store_value(ELF_FACTS, elf_facts)
 
     # -- facts in the store
 
@@ -354,7 +360,7 @@ class LibraryWheel:
         Modules that cannot be parsed are omitted: another version of Python may parse them.
         Sources are without docstrings and comments, except for files with paths in `whole`.
         """
-        modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
+        modules = self._stored_value(MODULES, dict[str, msgspec.Raw]) or {}
         return PublishedWheelFacts(
             index=self.index,
             crcs={path: member.crc for path, member in self.content.members().items()},
@@ -364,37 +370,39 @@ class LibraryWheel:
                 if not msgspec.msgpack.decode(raw, type=ModuleFacts).broken
             },
             members={
-                path: shortened(data) if path.endswith(".py") and path not in whole else data
+                path: shorten_source(data) if path.endswith(".py") and path not in whole else data
                 for path in self.index.files
-                if (data := self._fetch(MEMBER, bytes, f"/{path}")) is not None
+                if (data := self._stored_value(MEMBER, bytes, f"/{path}")) is not None
             },
-            imports=self._fetch(IMPORTS, dict[str, tuple[str, ...]]),
-            mentions=self._fetch(MENTIONS, Mentions) or {},
-            elf_facts=self._fetch(ELF_FACTS, tuple[ElfFacts, ...]),
+            imports=self._stored_value(IMPORTS, dict[str, tuple[str, ...]]),
+            mentions=self._stored_value(MENTIONS, Mentions) or {},
+            elf_facts=self._stored_value(ELF_FACTS, tuple[ElfFacts, ...]),
         )
 
     def _read_once(self, kind: str, form: type[T], read: Callable[[], T]) -> T:
         """A fact from the published facts or the store, else from `read`; `form` has the format."""
-        kinds = (kind,) if self.local else (kind, kind + REMOTE)
+        kinds = (kind,) if self.is_local else (kind, kind + REMOTE_SUFFIX)
         for each in kinds:
             data = self._library.store.fact(each, self.wheel.sha256)
-            value = unpack(data, form) if data is not None else None
+            value = unpack_value(data, form) if data is not None else None
             if value is not None:
                 return value
         value = read()
-        self._library.store.put_fact(kinds[-1], self.wheel.sha256, pack(value))
+        self._library.store.put_fact(kinds[-1], self.wheel.sha256, pack_value(value))
         return value
 
-    def _fetch(self, kind: str, form: type[T], more: str = "") -> T | None:
-        key = f"{self.wheel.sha256} {readers()}{more}"
+    def _stored_value(self, kind: str, form: type[T], more: str = "") -> T | None:
+        key = f"{self.wheel.sha256} {reader_version()}{more}"
         data = self._library.store.fact(kind, key)
-        if data is None and not self.local:
-            data = self._library.store.fact(kind + REMOTE, key)
-        return None if data is None else unpack(data, form)
+        if data is None and not self.is_local:
+            data = self._library.store.fact(kind + REMOTE_SUFFIX, key)
+        return None if data is None else unpack_value(data, form)
 
-    def _keep(self, kind: str, value: object, more: str = "") -> None:
-        key = f"{self.wheel.sha256} {readers()}{more}"
-        self._library.store.put_fact(kind if self.local else kind + REMOTE, key, pack(value))
+    def _store_value(self, kind: str, value: object, more: str = "") -> None:
+        key = f"{self.wheel.sha256} {reader_version()}{more}"
+        self._library.store.put_fact(
+            kind if self.is_local else kind + REMOTE_SUFFIX, key, pack_value(value)
+        )
 
 
 class Library:
@@ -403,7 +411,7 @@ class Library:
     def __init__(
         self,
         store: Store,
-        http: Ranges | None = None,
+        http: RangeClient | None = None,
         *,
         processes: int | None = None,
         published: PublishedFacts | None = None,
@@ -414,7 +422,7 @@ class Library:
         self.published = published_facts() if published is None else published
         self.http = http
         self.ahead = ahead
-        self.workers = ReaderProcesses(processes or processors())
+        self.workers = ReaderProcesses(processes or processor_count())
         self._library_wheels: dict[tuple[str, bool, tuple[str, ...]], LibraryWheel] = {}
         self._bar: ProgressBar | None = None
         self._read: set[str] = set()  # packages that the bar counts
@@ -429,13 +437,13 @@ class Library:
             finally:
                 self._bar = None
 
-    def _count(self, library_wheel: LibraryWheel) -> None:
+    def _count_package(self, library_wheel: LibraryWheel) -> None:
         if self._bar is not None and library_wheel.package not in self._read:
             self._read.add(library_wheel.package)
             self._bar.advance(1)
 
     @contextlib.contextmanager
-    def copied(self) -> Iterator[None]:
+    def use_in_copied_process(self) -> Iterator[None]:
         """Use the library in a copy of the process (`system.forked`), and save its facts.
 
         Files are opened again, because copies of an open file share its position. Nothing is
@@ -480,16 +488,16 @@ class Library:
             ]
         )
         for library_wheel, facts in zip(requests, answers, strict=True):
-            library_wheel.learn(facts)
+            library_wheel.add_facts(facts)
         for library_wheel in requested:
-            self._count(library_wheel)
+            self._count_package(library_wheel)
 
     def prefetch_elf_facts(self, library_wheels: Sequence[LibraryWheel]) -> None:
         """Read the shared objects of all local `library_wheels` that have not been read."""
         unread = [
             library_wheel
             for library_wheel in library_wheels
-            if library_wheel.local and library_wheel.stored_elf_facts() is None
+            if library_wheel.is_local and library_wheel.stored_elf_facts() is None
         ]
         for library_wheel, elf_facts in zip(
             unread,
@@ -497,7 +505,7 @@ class Library:
             strict=True,
         ):
             library_wheel.keep_elf_facts(elf_facts)
-            self._count(library_wheel)
+            self._count_package(library_wheel)
 
     def save(self) -> None:
         """Store all modules read since the last save."""
@@ -505,16 +513,16 @@ class Library:
             library_wheel.save()
 
 
-def pack(value: object) -> bytes:
+def pack_value(value: object) -> bytes:
     """`value` as compressed MessagePack."""
     return bytes(isal_zlib.compress(msgspec.msgpack.encode(value), 1))
 
 
-def unpack(data: bytes, form: type[T]) -> T | None:
-    """The value passed to `pack`; None for invalid data."""
+def unpack_value(data: bytes, form: type[T]) -> T | None:
+    """The value passed to `pack_value`; None for invalid data."""
     try:
         return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
-    except (BROKEN, msgspec.DecodeError):
+    except (INFLATE_ERROR, msgspec.DecodeError):
         return None
 
 

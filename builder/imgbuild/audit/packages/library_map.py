@@ -17,7 +17,7 @@ from functools import cached_property
 
 from imgbuild.audit.binaries.elf import symbol_hash
 from imgbuild.audit.packages.published import SYMBOL_MASK
-from imgbuild.audit.packages.reading import installed
+from imgbuild.audit.packages.reading import installed_path
 from imgbuild.audit.source.facts import ElfFacts
 
 _PRIVATE = re.compile(r"(?:^|/)[^/]+\.libs/|/thirdparty_files/|/backends/|/bin/")
@@ -39,7 +39,9 @@ class LibraryMap:
         self.files = [(package, facts) for package, facts in elf_facts if facts.machine == machine]
         self.base = base
         self._requires = requires
-        self._paths = {installed(facts.file): (package, facts) for package, facts in self.files}
+        self._paths = {
+            installed_path(facts.file): (package, facts) for package, facts in self.files
+        }
         self._names: dict[str, list[tuple[str, ElfFacts]]] = {}
         for package, facts in self.files:
             for name in {facts.soname, posixpath.basename(facts.file)} - {""}:
@@ -48,22 +50,22 @@ class LibraryMap:
 
     def providers(self, package: str, facts: ElfFacts, library: str) -> list[tuple[str, ElfFacts]]:
         """The files in wheels that `facts` of `package` may load as `library`."""
-        entry = self.by_runpath(facts, library)
+        entry = self.find_by_runpath(facts, library)
         if entry is not None:
             return [entry]
         return [
             (owner, candidate)
             for owner, candidate in self._names.get(library, ())
             if owner == package
-            or (self._reaches(package, owner) and not is_private(candidate.file))
+            or (self._is_visible_to(package, owner) and not is_private(candidate.file))
         ]
 
-    def by_runpath(self, facts: ElfFacts, library: str) -> tuple[str, ElfFacts] | None:
+    def find_by_runpath(self, facts: ElfFacts, library: str) -> tuple[str, ElfFacts] | None:
         """The file of a package that `facts` finds as `library` by its RUNPATH.
 
         A `library` with a slash is a path, and no folder is searched.
         """
-        folder = posixpath.dirname(installed(facts.file)) or "."
+        folder = posixpath.dirname(installed_path(facts.file)) or "."
         for path in ("",) if "/" in library else facts.runpath:
             place = posixpath.join(path, library)
             if "ORIGIN" in place:
@@ -72,27 +74,27 @@ class LibraryMap:
                     return entry
         return None
 
-    def in_base(self, library: str) -> ElfFacts | None:
+    def base_library(self, library: str) -> ElfFacts | None:
         """The base's library named `library`."""
         return self._base_names.get(library)
 
-    def relatives(self, library: str) -> list[tuple[str, ElfFacts]]:
+    def similar_libraries(self, library: str) -> list[tuple[str, ElfFacts]]:
         """Libraries in wheels with the same name before ".so" but a different major version."""
-        stem, major = _numbered(library)
+        stem, major = _stem_and_number(library)
         return [
             pair
             for name, pairs in self._names.items()
-            if _numbered(name)[0] == stem and _numbered(name)[1] not in ("", major)
+            if _stem_and_number(name)[0] == stem and _stem_and_number(name)[1] not in ("", major)
             for pair in pairs
             if not is_private(pair[1].file)
         ]
 
-    def defines(self, package: str, symbol: str) -> bool:
+    def defines_symbol(self, package: str, symbol: str) -> bool:
         """Whether a library visible to a file of `package` defines a symbol."""
         number = int.from_bytes(symbol_hash(symbol.encode()), "little") & SYMBOL_MASK
-        return number in self._public or number in self._private(package)
+        return number in self._public_symbols or number in self._private_symbols(package)
 
-    def _reaches(self, package: str, owner: str) -> bool:
+    def _is_visible_to(self, package: str, owner: str) -> bool:
         return owner.startswith(SHARED_BY_ALL) or owner in self._requires.get(package, ())
 
     @cached_property
@@ -107,7 +109,7 @@ class LibraryMap:
         return names
 
     @cached_property
-    def _public(self) -> set[int]:
+    def _public_symbols(self) -> set[int]:
         symbols: set[int] = set()
         for facts in self.base:
             symbols.update(_symbols(facts))
@@ -116,7 +118,7 @@ class LibraryMap:
                 symbols.update(_symbols(facts))
         return symbols
 
-    def _private(self, package: str) -> set[int]:
+    def _private_symbols(self, package: str) -> set[int]:
         if package not in self._own:
             self._own[package] = {
                 number
@@ -132,7 +134,7 @@ def _symbols(facts: ElfFacts) -> Iterator[int]:
     return map(SYMBOL_MASK.__and__, array("Q", facts.defined))
 
 
-def _numbered(library: str) -> tuple[str, str]:
+def _stem_and_number(library: str) -> tuple[str, str]:
     """Stem and major number: "libcudart" and "13" for "libcudart.so.13.0"."""
     stem, _, number = library.partition(".so")
     return stem, number.removeprefix(".").partition(".")[0]

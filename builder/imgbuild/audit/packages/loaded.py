@@ -11,12 +11,14 @@ from imgbuild.audit.source.facts import ElfFacts
 # The kind of these facts in the cache and in the file of published facts. Increase the number when
 # the reader returns other facts for the same bytes; `make facts` writes the file again.
 KIND = "loaded-1"
-LARGEST = 16 << 20  # bytes of a file that is searched; larger files rarely load libraries by name
+LARGEST_FILE = (
+    16 << 20
+)  # bytes of a file that is searched; larger files rarely load libraries by name
 _LOADERS = frozenset(("dlopen", "dlmopen"))
 # A whole string of C, with a version or the beginning of one: "libcudart.so.%d".
 _NAME = re.compile(rb"(?<![\w./%+-])(lib[\w+-]+\.so(?:\.[\w.%]*)?)\0")
 
-Names = Mapping[str, tuple[str, ...]]
+NamesByFile = Mapping[str, tuple[str, ...]]
 
 
 def loading_files(elf_facts: Iterable[ElfFacts], sizes: Mapping[str, int]) -> list[ElfFacts]:
@@ -24,7 +26,7 @@ def loading_files(elf_facts: Iterable[ElfFacts], sizes: Mapping[str, int]) -> li
     return [
         facts
         for facts in elf_facts
-        if sizes.get(facts.file, 0) <= LARGEST
+        if sizes.get(facts.file, 0) <= LARGEST_FILE
         and any(symbol.partition("@")[0] in _LOADERS for symbol in facts.undefined)
     ]
 

@@ -12,23 +12,23 @@ from pathlib import Path
 from imgbuild.audit.packages.advised import AdvisedExtra
 from imgbuild.audit.packages.generated import GeneratedCode
 from imgbuild.audit.packages.library import Library, LibraryWheel
-from imgbuild.audit.packages.loaded import Names
+from imgbuild.audit.packages.loaded import NamesByFile
 from imgbuild.audit.packages.reading import WheelMetadata, is_metadata
 from imgbuild.audit.source import stdlib
-from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
+from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, OpaqueModule
 from imgbuild.lock.resolution import Wheel
-from imgbuild.values import Arch, normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import Arch, normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 # Besides comments, the lines of an `__init__` that several packages ship alike.
-_SHARED = (b"#", b"extend_path(", b"declare_namespace(")
+_NAMESPACE_MARKS = (b"#", b"extend_path(", b"declare_namespace(")
 # How source assigns modules in sys.modules: by an assignment, or without naming them; and how it
 # adds folders to its path.
-_ASSIGNS = re.compile(rb"^\s*sys\.modules\[(.+?)\]\s*=(?!=)", re.MULTILINE)
+_MODULES_ASSIGNMENT = re.compile(rb"^\s*sys\.modules\[(.+?)\]\s*=(?!=)", re.MULTILINE)
 _LITERAL = re.compile(rb"""f?["']([\w.]+|\{__name__\}[\w.]+)["']|__name__ \+ ["']([\w.]+)["']""")
-_ANYHOW = re.compile(rb"sys\.modules\.(?:update|setdefault)\(|\bmeta_path\b")
+_MODULES_UPDATE = re.compile(rb"sys\.modules\.(?:update|setdefault)\(|\bmeta_path\b")
 # Names computed from that of the module: as text, and as a pattern. Files that it looks for.
-_COMPUTED = re.compile(rb"""(?<![\w])f["']\{__name__\}([\w.{}]+)["']""")
+_COMPUTED_NAME = re.compile(rb"""(?<![\w])f["']\{__name__\}([\w.{}]+)["']""")
 _PATTERN = re.compile(rb"""rf["']\{re\.escape\(__name__\)\}([^"'\s{}]+)["']""")
 _GLOB = re.compile(rb"""\br?glob\(["']([\w*]+)\.py["']""")
 _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\(", re.MULTILINE)
@@ -55,7 +55,7 @@ class PackageSet:
     ) -> None:
         self._library = library
         self._known = {
-            normalize(name): version for name, version in (unread_versions or {}).items()
+            normalize_package(name): version for name, version in (unread_versions or {}).items()
         }
         self.wheels: dict[str, LibraryWheel] = {
             library_wheel.package: library_wheel for library_wheel in library_wheels
@@ -71,13 +71,13 @@ class PackageSet:
         self._shared: dict[str, bool] = {}
 
     @cached_property
-    def tags(self) -> Tags:
+    def tags(self) -> WheelTags:
         """The wheel tags of the machine."""
-        return Tags(python=self.python, glibc=self.glibc, arch=self.arch)
+        return WheelTags(python=self.python, glibc=self.glibc, arch=self.arch)
 
-    def copied(self) -> contextlib.AbstractContextManager[None]:
-        """As `Library.copied`."""
-        return self._library.copied()
+    def use_in_copied_process(self) -> contextlib.AbstractContextManager[None]:
+        """As `Library.use_in_copied_process`."""
+        return self._library.use_in_copied_process()
 
     # -- packages
 
@@ -88,13 +88,13 @@ class PackageSet:
 
     def version(self, package: str) -> str | None:
         """The version of `package` (any spelling); None if it is not in the package set."""
-        name = normalize(package)
+        name = normalize_package(package)
         library_wheel = self.wheels.get(name)
         return library_wheel.version if library_wheel is not None else self._known.get(name)
 
     def metadata(self, package: str) -> WheelMetadata | None:
         """METADATA of `package`; None if it is not in the package set."""
-        library_wheel = self.wheels.get(normalize(package))
+        library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.metadata if library_wheel is not None else None
 
     def metadata_file(self, package: str) -> str:
@@ -103,17 +103,17 @@ class PackageSet:
 
     def files(self, package: str) -> Mapping[str, int]:
         """Path in the wheel of `package` → size; empty if it is not in the package set."""
-        library_wheel = self.wheels.get(normalize(package))
+        library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.files if library_wheel is not None else {}
 
     def read(self, package: str, path: str) -> bytes | None:
         """The content of a small file of `package`; None if there is none."""
-        library_wheel = self.wheels.get(normalize(package))
+        library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.read([path]).get(path) if library_wheel is not None else None
 
     def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
         """The modules of `package` that protobuf generated and that check its version."""
-        library_wheel = self.wheels.get(normalize(package))
+        library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.generated_code if library_wheel is not None else ()
 
     def elf_facts(self) -> Iterator[tuple[str, ElfFacts]]:
@@ -125,19 +125,19 @@ class PackageSet:
 
     def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
         """The extras of `package` that its import errors recommend."""
-        library_wheel = self.wheels.get(normalize(package))
+        library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.advised_extras if library_wheel is not None else ()
 
-    def loaded(self, package: str) -> Names:
+    def loaded(self, package: str) -> NamesByFile:
         """File of `package` that loads libraries by name → the names in its strings."""
-        library_wheel = self.wheels.get(normalize(package))
+        library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.loaded if library_wheel is not None else {}
 
     # -- modules
 
     def modules_of(self, package: str) -> Mapping[str, str]:
         """Module → file in the wheel of `package`; empty if it is not in the package set."""
-        library_wheel = self.wheels.get(normalize(package))
+        library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.modules(self._release) if library_wheel is not None else {}
 
     def owner(self, module: str) -> str | None:
@@ -158,25 +158,25 @@ class PackageSet:
     def exists(self, module: str) -> bool | None:
         """Whether `module` can be imported, without reading it; None if unknown."""
         if self._is_stdlib(module):
-            return stdlib.opaque(module, self.python) is not None
+            return stdlib.opaque_module(module, self.python) is not None
         if module in self._owners or module in self._folders:
             return True
-        opaque = self._absent(module)
+        opaque = self._injected_module(module)
         return None if opaque is not None else False
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         """The facts of a module; Opaque if its names are unknown, None if there is none."""
         if self._is_stdlib(name):
-            return stdlib.opaque(name, self.python)
+            return stdlib.opaque_module(name, self.python)
         owner = self._owners.get(name)
         if owner is not None:
             library_wheel = self.wheels[owner]
             if not library_wheel.modules(self._release)[name].endswith(".py"):
-                return Opaque(name, "compiled")
+                return OpaqueModule(name, "compiled")
             return library_wheel.module(name)
         if name in self._folders:
-            return Opaque(name, "namespace")
-        return self._absent(name)
+            return OpaqueModule(name, "namespace")
+        return self._injected_module(name)
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules together, which is faster than one by one."""
@@ -224,32 +224,32 @@ class PackageSet:
     def read_ahead(self, package: str) -> None:
         """Read the modules below `package` in advance, in several processes, if they are local."""
         owner = self._owners.get(package)
-        local = owner is not None and self.wheels[owner].local and self._library.ahead
+        local = owner is not None and self.wheels[owner].is_local and self._library.ahead
         if owner is None or package in self._ahead or not local:
             return
         self._ahead.add(package)
         self.prefetch(name for name in self.modules_of(owner) if name.startswith(f"{package}."))
 
     def _is_stdlib(self, module: str) -> bool:
-        return module.partition(".")[0] in stdlib.modules(self.python)
+        return module.partition(".")[0] in stdlib.stdlib_modules(self.python)
 
-    def _absent(self, name: str) -> Opaque | None:
+    def _injected_module(self, name: str) -> OpaqueModule | None:
         """Opaque if a module that no wheel contains may exist, else None."""
         if name.partition(".")[0] == "distutils" and "setuptools" in self.wheels:
-            return Opaque(name, "injected")
+            return OpaqueModule(name, "injected")
         parent = name.rpartition(".")[0]
         while parent:
             if parent in self._owners:
                 if not self.modules_of(self._owners[parent])[parent].endswith(".py"):
-                    return Opaque(name, "compiled")
+                    return OpaqueModule(name, "compiled")
                 if self._may_inject(name, parent) or self._may_serve(name, parent):
-                    return Opaque(name, "injected")
+                    return OpaqueModule(name, "injected")
                 break
             if parent in self._folders:
                 break
             parent = parent.rpartition(".")[0]
         if (self.partial or self._known) and (not parent or self._is_shared(parent)):
-            return Opaque(name, "unknown")
+            return OpaqueModule(name, "unknown")
         return None
 
     def _is_shared(self, module: str) -> bool:
@@ -262,10 +262,12 @@ class PackageSet:
 
     def _has_shared_init(self, module: str) -> bool:
         lines = self._source(module).splitlines() if "." not in module else [b"nested"]
-        if self._owners[module] == normalize(module):
+        if self._owners[module] == normalize_package(module):
             # No package is called `nvidia`; a package of this name has all its modules here.
-            return any(word in line for line in lines for word in _SHARED[1:])
-        return all(not line.strip() or any(word in line for word in _SHARED) for line in lines)
+            return any(word in line for line in lines for word in _NAMESPACE_MARKS[1:])
+        return all(
+            not line.strip() or any(word in line for word in _NAMESPACE_MARKS) for line in lines
+        )
 
     def _source(self, module: str) -> bytes:
         owner = self._owners[module]
@@ -279,7 +281,7 @@ class PackageSet:
         top = parent.partition(".")[0]
         facts = self.module(top) if top != parent else None
         registers = isinstance(facts, ModuleFacts) and (facts.registers or facts.aliases)
-        return bool(registers) and self._injections(top).serves(name)
+        return bool(registers) and self._injections(top).has_form_of(name)
 
     def _injections(self, module: str) -> Injections:
         if module not in self._injects:
@@ -295,9 +297,9 @@ class Injections:
         self._module = module
         self._any = _FOLDERS.search(source) is not None
         # Assigned in sys.modules under computed names: then parts of a name occur in the source.
-        self._computed = _ANYHOW.search(source) is not None
+        self._computed = _MODULES_UPDATE.search(source) is not None
         self._named: set[str] = set()
-        for assigned in _ASSIGNS.finditer(source):
+        for assigned in _MODULES_ASSIGNMENT.finditer(source):
             literal = _LITERAL.fullmatch(assigned[1].strip())
             if literal is not None:
                 text = (literal[1] or b"{__name__}" + literal[2]).decode()
@@ -305,7 +307,7 @@ class Injections:
             elif assigned[1].strip() != b"__name__":
                 self._computed = True
 
-    def serves(self, name: str) -> bool:
+    def has_form_of(self, name: str) -> bool:
         """Whether the module may create `name` from its own name and the files that it globs.
 
         An example is f"{__name__}.models.{model}.{module}_fast".
@@ -327,7 +329,7 @@ class Injections:
         return list(self._read_forms())
 
     def _read_forms(self) -> Iterator[tuple[re.Pattern[str], str]]:
-        for text in _COMPUTED.findall(self._source):
+        for text in _COMPUTED_NAME.findall(self._source):
             *parts, end = re.split(r"\{\w+\}", text.decode())
             if parts and end:
                 yield re.compile(r"\w+".join(map(re.escape, (*parts, end)))), end

@@ -12,14 +12,14 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.errors import FetchFailed
-from imgbuild.index.candidates import best
-from imgbuild.index.pages import Indexes, IndexFile
-from imgbuild.index.remote_wheel import Ranges, lock_wheel
+from imgbuild.index.candidates import best_wheel
+from imgbuild.index.pages import IndexFile, IndexLookup
+from imgbuild.index.remote_wheel import RangeClient, lock_wheel
 from imgbuild.lock.resolution import Wheel
 from imgbuild.project.model import DeclaredIndex
-from imgbuild.report import Unread
+from imgbuild.report import UncheckedPart
 from imgbuild.values import Sha256
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 
 ANY_GLIBC = "2.99"
 
@@ -39,7 +39,7 @@ class PinList(msgspec.Struct, frozen=True, kw_only=True):
     """Package → pin, the lines with an unknown version, and the indexes in the files."""
 
     pins: dict[str, Pin]
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UncheckedPart, ...] = ()
     indexes: tuple[DeclaredIndex, ...] = ()
 
     @property
@@ -48,7 +48,7 @@ class PinList(msgspec.Struct, frozen=True, kw_only=True):
         return {package: pin.version for package, pin in self.pins.items()}
 
 
-class Picked(msgspec.Struct, frozen=True, kw_only=True):
+class PickedWheels(msgspec.Struct, frozen=True, kw_only=True):
     """The wheels of a set, their URLs, and the packages without a wheel for the machine.
 
     `public` are pins with a local version (`2.10.0+cu130`) whose public version is read instead.
@@ -60,14 +60,14 @@ class Picked(msgspec.Struct, frozen=True, kw_only=True):
     public: tuple[str, ...] = ()
 
 
-def pick(
+def pick_wheels(
     pins: Mapping[str, str],
-    tags: Tags,
-    indexes: Indexes,
-    http: Ranges,
+    tags: WheelTags,
+    indexes: IndexLookup,
+    http: RangeClient,
     *,
-    builds: Callable[[str], Sequence[Indexes]] = lambda _: (),
-) -> Picked:
+    builds: Callable[[str], Sequence[IndexLookup]] = lambda _: (),
+) -> PickedWheels:
     """The best wheel of each pin, sorted by package; FetchFailed for an index error.
 
     If all wheels need a newer glibc, one of them is used, and the audit reports it. `builds`
@@ -80,14 +80,14 @@ def pick(
     public: list[str] = []
     for package, version in sorted(pins.items()):
         exact = Version(version)
-        source, file = indexes, _best(indexes, package, exact, tags)
+        source, file = indexes, _best_wheel(indexes, package, exact, tags)
         for other in builds(exact.local) if file is None and exact.local else ():
             with contextlib.suppress(FetchFailed):
-                source, file = other, _best(other, package, exact, tags)
+                source, file = other, _best_wheel(other, package, exact, tags)
             if file is not None:
                 break
         if file is None and exact.local:  # built for another index from the same code
-            source, file = indexes, _best(indexes, package, Version(exact.public), tags)
+            source, file = indexes, _best_wheel(indexes, package, Version(exact.public), tags)
             public += [f"{package}=={version}"] if file is not None else []
         if file is None:
             lacking.append(f"{package}=={version}")
@@ -95,14 +95,18 @@ def pick(
         wheel = lock_wheel(package, str(file.version), source.place(package).name, file, http)
         wheels.append(wheel)
         urls[wheel.sha256] = file.url
-    return Picked(wheels=tuple(wheels), urls=urls, lacking=tuple(lacking), public=tuple(public))
+    return PickedWheels(
+        wheels=tuple(wheels), urls=urls, lacking=tuple(lacking), public=tuple(public)
+    )
 
 
-def _best(indexes: Indexes, package: str, version: Version, tags: Tags) -> IndexFile | None:
+def _best_wheel(
+    indexes: IndexLookup, package: str, version: Version, tags: WheelTags
+) -> IndexFile | None:
     files = indexes.files(package)
     if not version.local:  # a pin without a local part allows any (PEP 440)
         matching = [file.version for file in files if file.version and file.is_wheel]
         public = [each for each in matching if Version(each.public) == version]
         version = max(public, default=version)
-    newer = Tags(python=tags.python, glibc=ANY_GLIBC, arch=tags.arch)
-    return best(files, version, tags) or best(files, version, newer)
+    newer = WheelTags(python=tags.python, glibc=ANY_GLIBC, arch=tags.arch)
+    return best_wheel(files, version, tags) or best_wheel(files, version, newer)

@@ -47,13 +47,13 @@ _OCTETS = SYMBOL_BITS // 8
 _HEADERS = re.compile(rb"(?:[^\r\n]+(?:\r\n|\r|\n))*")
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-Numbers = tuple[int, ...]
+WheelNumbers = tuple[int, ...]
 
 
 class FileList(msgspec.Struct, frozen=True, array_like=True):
     """Files in exactly the wheels with these numbers: paths, sizes in bytes, CRCs."""
 
-    wheels: Numbers
+    wheels: WheelNumbers
     paths: tuple[str, ...]
     sizes: tuple[int, ...]
     crcs: tuple[int, ...]
@@ -80,8 +80,8 @@ class ElfLists(msgspec.Struct, frozen=True, array_like=True):
     """
 
     files: tuple[tuple[ElfFacts, ...] | None, ...]
-    undefined: tuple[tuple[Numbers, tuple[str, ...]], ...]
-    defined: tuple[tuple[Numbers, bytes], ...]
+    undefined: tuple[tuple[WheelNumbers, tuple[str, ...]], ...]
+    defined: tuple[tuple[WheelNumbers, bytes], ...]
 
 
 class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
@@ -96,10 +96,10 @@ class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
     wheels: tuple[Sha256, ...]
     files: tuple[FileList, ...]
     installed: tuple[tuple[InstalledDifference, ...], ...]
-    modules: tuple[tuple[str, msgspec.Raw, Numbers], ...]
-    members: tuple[tuple[str, bytes, Numbers], ...]
-    imports: tuple[tuple[str, tuple[str, ...], Numbers], ...]
-    mentions: tuple[tuple[str, tuple[str, ...], Numbers], ...]
+    modules: tuple[tuple[str, msgspec.Raw, WheelNumbers], ...]
+    members: tuple[tuple[str, bytes, WheelNumbers], ...]
+    imports: tuple[tuple[str, tuple[str, ...], WheelNumbers], ...]
+    mentions: tuple[tuple[str, tuple[str, ...], WheelNumbers], ...]
     elf_facts: msgspec.Raw
 
 
@@ -153,7 +153,7 @@ class PublishedFacts:
 
     def __init__(self, file: FactsFile) -> None:
         self._file = file
-        self._packages: dict[str, _Package | None] = {}
+        self._packages: dict[str, _PackageFacts | None] = {}
         self._debs: Mapping[Sha256, tuple[ElfFacts, ...]] | None = None
         self._names: Mapping[Sha256, tuple[str, ...]] | None = None
 
@@ -167,11 +167,13 @@ class PublishedFacts:
         known = self._package(package)
         return known.elf_facts(sha256) if known is not None else None
 
-    def deb(self, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
+    def deb_libraries(self, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
         """The libraries of a Debian package; None if unknown."""
         if self._debs is None:
-            debs = _decoded(self._file.entry(DEBS), DebFacts) or DebFacts((), ElfLists((), (), ()))
-            pairs = zip(debs.debs, elf_facts_of(debs.elf_facts), strict=True)
+            debs = _decode_entry(self._file.entry(DEBS), DebFacts) or DebFacts(
+                (), ElfLists((), (), ())
+            )
+            pairs = zip(debs.debs, decode_elf_facts(debs.elf_facts), strict=True)
             self._debs = {key: elf_facts for key, elf_facts in pairs if elf_facts is not None}
         return self._debs.get(sha256)
 
@@ -182,18 +184,18 @@ class PublishedFacts:
         """
         if self._names is None:
             data = self._file.entry(NAMES)
-            self._names = _decoded(data, dict[Sha256, tuple[str, ...]]) or {}
+            self._names = _decode_entry(data, dict[Sha256, tuple[str, ...]]) or {}
         names = self._names.get(key)
         return frozenset(names) if names is not None else None
 
-    def _package(self, package: str) -> _Package | None:
+    def _package(self, package: str) -> _PackageFacts | None:
         if package not in self._packages:
-            facts = _decoded(self._file.entry(f"wheels/{package}"), PublishedPackageFacts)
-            self._packages[package] = _Package(facts) if facts is not None else None
+            facts = _decode_entry(self._file.entry(f"wheels/{package}"), PublishedPackageFacts)
+            self._packages[package] = _PackageFacts(facts) if facts is not None else None
         return self._packages[package]
 
 
-class _Package:
+class _PackageFacts:
     """The facts about the wheels of one package."""
 
     def __init__(self, facts: PublishedPackageFacts) -> None:
@@ -231,9 +233,9 @@ class _Package:
         if number is None:
             return None
         if self._elf_facts is None:
-            lists = _decoded(bytes(self._facts.elf_facts), ElfLists)
+            lists = _decode_entry(bytes(self._facts.elf_facts), ElfLists)
             self._elf_facts = (
-                elf_facts_of(lists) if lists is not None else (None,) * len(self._numbers)
+                decode_elf_facts(lists) if lists is not None else (None,) * len(self._numbers)
             )
         return self._elf_facts[number]
 
@@ -252,10 +254,10 @@ def package_facts(wheels: Mapping[Sha256, PublishedWheelFacts]) -> PublishedPack
         wheels=hashes,
         files=_file_lists(ordered),
         installed=tuple(facts.installed for facts in ordered),
-        modules=_shared([facts.modules for facts in ordered]),
-        members=_shared([facts.members for facts in ordered]),
-        imports=_shared([facts.imports or {} for facts in ordered]),
-        mentions=_shared([facts.mentions for facts in ordered]),
+        modules=_share_values([facts.modules for facts in ordered]),
+        members=_share_values([facts.members for facts in ordered]),
+        imports=_share_values([facts.imports or {} for facts in ordered]),
+        mentions=_share_values([facts.mentions for facts in ordered]),
         elf_facts=msgspec.Raw(
             msgspec.msgpack.encode(elf_lists([facts.elf_facts for facts in ordered]))
         ),
@@ -268,13 +270,13 @@ def _file_lists(wheels: Sequence[PublishedWheelFacts]) -> tuple[FileList, ...]:
         for path, size in facts.index.files.items():
             files.setdefault((path, size, facts.crcs[path]), []).append(number)
     lists = []
-    for numbers, group in _by_numbers(files):
+    for numbers, group in _group_by_numbers(files):
         paths, sizes, crcs = zip(*sorted(group), strict=True)
         lists.append(FileList(wheels=numbers, paths=paths, sizes=sizes, crcs=crcs))
     return tuple(lists)
 
 
-def _shared(wheels: Sequence[Mapping[str, T]]) -> tuple[tuple[str, T, Numbers], ...]:
+def _share_values(wheels: Sequence[Mapping[str, T]]) -> tuple[tuple[str, T, WheelNumbers], ...]:
     """The distinct values of each name, with the numbers of the wheels that have them."""
     shared: dict[tuple[str, bytes], tuple[T, list[int]]] = {}
     for number, values in enumerate(wheels):
@@ -307,12 +309,14 @@ def elf_lists(files: Sequence[tuple[ElfFacts, ...] | None]) -> ElfLists:
         )
     return ElfLists(
         files=tuple(stripped),
-        undefined=tuple((has, tuple(sorted(names))) for has, names in _by_numbers(undefined)),
-        defined=tuple((has, _planes(sorted(symbols))) for has, symbols in _by_numbers(defined)),
+        undefined=tuple((has, tuple(sorted(names))) for has, names in _group_by_numbers(undefined)),
+        defined=tuple(
+            (has, _planes(sorted(symbols))) for has, symbols in _group_by_numbers(defined)
+        ),
     )
 
 
-def elf_facts_of(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]:
+def decode_elf_facts(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]:
     """The shared objects of each file; symbols are sorted."""
     undefined: dict[int, list[str]] = {}
     defined: dict[int, list[int]] = {}
@@ -371,7 +375,7 @@ def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
         yield definition[_FIELDS], 1
 
 
-def headers_of(metadata: bytes) -> bytes:
+def metadata_headers(metadata: bytes) -> bytes:
     """METADATA without the description after its headers."""
     end = _HEADERS.match(metadata)
     return metadata[: end.end()] if end is not None else metadata
@@ -382,9 +386,9 @@ def metadata_file(files: Iterable[str]) -> str:
     return next(filter(is_metadata, files), "")
 
 
-def _by_numbers(items: Mapping[K, Sequence[int]]) -> Iterator[tuple[Numbers, list[K]]]:
+def _group_by_numbers(items: Mapping[K, Sequence[int]]) -> Iterator[tuple[WheelNumbers, list[K]]]:
     """The items with the same numbers together, in the order of the numbers."""
-    groups: dict[Numbers, list[K]] = {}
+    groups: dict[WheelNumbers, list[K]] = {}
     for item, numbers in items.items():
         groups.setdefault(tuple(numbers), []).append(item)
     yield from sorted(groups.items(), key=lambda group: group[0])
@@ -409,7 +413,7 @@ def _symbols(planes: bytes) -> list[int]:
     return list(itertools.accumulate(array("Q", bytes(octets))))
 
 
-def _decoded(data: bytes | None, form: type[T]) -> T | None:
+def _decode_entry(data: bytes | None, form: type[T]) -> T | None:
     try:
         return msgspec.msgpack.decode(data, type=form) if data is not None else None
     except msgspec.MsgspecError:

@@ -16,23 +16,23 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.published import PublishedFacts
 from imgbuild.lock.resolution import Wheel
 from imgbuild.system import files, yaml_data
-from imgbuild.values import Sha256, normalize, sha256
+from imgbuild.values import Sha256, normalize_package, sha256
 
 # The entry points of the facts that imgbuild contains: their hash, and the one in the keys, which
 # was that of the whole file.
-_RECORDED: Final = "ec21dd80c384d8f785d997a20903190cbf378f3f828ec4151878d20f5e803178"
-_IN_KEYS: Final = "d3fb2939a5f266a8d41327044a051f0e265d12b074fdc28c9d572147167805fd"
+_RECORDED_KEYS: Final = "ec21dd80c384d8f785d997a20903190cbf378f3f828ec4151878d20f5e803178"
+_KEY_PREFIX: Final = "d3fb2939a5f266a8d41327044a051f0e265d12b074fdc28c9d572147167805fd"
 
 
-def name_of(name: str) -> str:
+def normalized_name(name: str) -> str:
     """The normalized name of a package, or of the top-level module of a dotted name."""
-    return normalize(name.partition(".")[0])
+    return normalize_package(name.partition(".")[0])
 
 
-def names_of(package_set: PackageSet, packages: Iterable[str]) -> frozenset[str]:
+def lookup_names(package_set: PackageSet, packages: Iterable[str]) -> frozenset[str]:
     """The names by which a lookup finds one of `packages` or their modules."""
     return frozenset(
-        name_of(name)
+        normalized_name(name)
         for package in packages
         for name in (package, *package_set.modules_of(package), *_folders(package_set, package))
     )
@@ -46,18 +46,18 @@ def _folders(package_set: PackageSet, package: str) -> set[str]:
 @lru_cache(maxsize=1)
 def entry_points() -> Sha256:
     """The hash of the entry points that audits follow, without the reasons for them."""
-    policy = yaml_data.load(files.data("audit/entry_points.yaml"), dict[str, Any])
+    policy = yaml_data.load_yaml_data(files.data("audit/entry_points.yaml"), dict[str, Any])
     policy["entries"] = [
         {key: value for key, value in entry.items() if key != "why"} for entry in policy["entries"]
     ]
-    digest = sha256(codec.compact(policy))
-    return _IN_KEYS if digest == _RECORDED else digest
+    digest = sha256(codec.encode_compact(policy))
+    return _KEY_PREFIX if digest == _RECORDED_KEYS else digest
 
 
-def key_of(wheels: Collection[Wheel], python: str, arch: str, glibc: str) -> Sha256:
+def package_set_key(wheels: Collection[Wheel], python: str, arch: str, glibc: str) -> Sha256:
     """The key of a package set, from its files, the machine and the entry points of the audit."""
     hashes = sorted(wheel.sha256 for wheel in wheels)
-    return sha256(codec.compact([python, arch, glibc, entry_points(), hashes]))
+    return sha256(codec.encode_compact([python, arch, glibc, entry_points(), hashes]))
 
 
 def is_independent(
@@ -68,9 +68,9 @@ def is_independent(
     It is False if their files differ from a published target, or if the target's names are not
     `known`.
     """
-    before = package_set.wheels.keys() & set(map(normalize, published))
+    before = package_set.wheels.keys() & set(map(normalize_package, published))
     wheels = [package_set.wheels[name].wheel for name in before]
-    key = key_of(wheels, package_set.python, package_set.arch, package_set.glibc)
+    key = package_set_key(wheels, package_set.python, package_set.arch, package_set.glibc)
     names = known.names(key)
     others = package_set.wheels.keys() - before
-    return names is not None and names.isdisjoint(names_of(package_set, others))
+    return names is not None and names.isdisjoint(lookup_names(package_set, others))

@@ -17,25 +17,27 @@ from imgbuild.audit.packages.content import LocalContent, RemoteContent, WheelCo
 from imgbuild.audit.packages.installed import InstalledContent
 from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.index.remote_wheel import Ranges
-from imgbuild.system.boundary import reading
+from imgbuild.index.remote_wheel import RangeClient
+from imgbuild.system.boundary import convert_read_errors
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.syntax import valid_requirement
-from imgbuild.system.workers import Workers
-from imgbuild.values import normalize
+from imgbuild.system.workers import WorkerPool
+from imgbuild.values import normalize_package
 
-WORTH = 4 << 20  # bytes of source from which on processes are started
-RUNNING = 256 << 10  # bytes of source from which on running processes are used
+PARALLEL_MINIMUM = 4 << 20  # bytes of source from which on processes are started
+RUNNING_BYTES = 256 << 10  # bytes of source from which on running processes are used
 SHARE = 1 << 20  # bytes of source in one task, at most
 # Top-level modules in wheels that are not imported by that name.
-ASIDE = frozenset(("test", "tests", "testing", "docs", "examples", "benchmarks", "scripts"))
+EXCLUDED_FOLDERS = frozenset(
+    ("test", "tests", "testing", "docs", "examples", "benchmarks", "scripts")
+)
 _NEVER_ELF = (".py", ".pyi", ".txt", ".json", ".h", ".hpp", ".cuh", ".cu", ".md", ".html", ".js")
 _SMALLEST_ELF = 64
 _DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
-def readers() -> str:
+def reader_version() -> str:
     """The part of a cache key that changes with the code that reads the facts."""
     return f"{FACTS_FORMAT} {code_digest(__name__)[:16]}"
 
@@ -63,7 +65,7 @@ class WheelIndex(msgspec.Struct, frozen=True, kw_only=True):
     metadata: WheelMetadata
 
 
-def open_content(where: Path | str, label: str, http: Ranges | None = None) -> WheelContent:
+def open_content(where: Path | str, label: str, http: RangeClient | None = None) -> WheelContent:
     """The wheel at `where`, a file (Path) or a URL (str); `label` is its name in errors.
 
     A Path may also be the folder `.dist-info` of an installed package.
@@ -104,7 +106,7 @@ def parse_metadata(text: str) -> WheelMetadata:
     headers = HeaderParser().parsestr(text)
     requires = tuple(" ".join(line.split()) for line in headers.get_all("Requires-Dist", []))
     requires_python = headers.get("Requires-Python", "").strip()
-    lines = _lines_of(text, "Requires-Dist")
+    lines = _header_lines(text, "Requires-Dist")
     return WheelMetadata(
         name=headers.get("Name", ""),
         version=headers.get("Version", ""),
@@ -112,17 +114,17 @@ def parse_metadata(text: str) -> WheelMetadata:
         requires_python=requires_python,
         extras=tuple(extra.strip() for extra in headers.get_all("Provides-Extra", [])),
         lines=lines if len(lines) == len(requires) else (),
-        python_line=next(iter(_lines_of(text, "Requires-Python")), 0) if requires_python else 0,
+        python_line=next(iter(_header_lines(text, "Requires-Python")), 0) if requires_python else 0,
     )
 
 
-def required(metadata: WheelMetadata | None) -> tuple[str, ...]:
+def required_packages(metadata: WheelMetadata | None) -> tuple[str, ...]:
     """The packages that METADATA requires, ignoring markers; empty if it is unknown."""
     requirements = map(valid_requirement, metadata.requires if metadata is not None else ())
-    return tuple(normalize(each.name) for each in requirements if each is not None)
+    return tuple(normalize_package(each.name) for each in requirements if each is not None)
 
 
-def _lines_of(text: str, header: str) -> tuple[int, ...]:
+def _header_lines(text: str, header: str) -> tuple[int, ...]:
     """The lines on which headers of this name start; the headers end with the first empty line."""
     numbers = []
     for number, line in enumerate(_NEWLINE.split(text), 1):
@@ -141,7 +143,7 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
     modules = {}
     for name, file in files.items():
         package = file.endswith("/__init__.py")
-        with reading(f"{content.label}: {file!r}"):
+        with convert_read_errors(f"{content.label}: {file!r}"):
             facts = module.read_module(sources[file], name, file, package=package)
             declared = windows.read_windows(sources[file], name, package=package)
         modules[name] = msgspec.structs.replace(facts, windows=declared) if declared else facts
@@ -158,7 +160,7 @@ def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
     elf_facts = []
     for file, member in sorted(content.members().items()):
         if member.size >= _SMALLEST_ELF and not file.endswith(_NEVER_ELF):
-            with reading(f"{content.label}: {file!r}"):
+            with convert_read_errors(f"{content.label}: {file!r}"):
                 if isinstance(content, InstalledContent):
                     facts = read_elf_file(content.file(file), file)
                 else:
@@ -186,7 +188,7 @@ def _rank(file: str) -> int:
     return 0 if file.endswith("/__init__.py") else 1 if file.endswith(".so") else 2
 
 
-def installed(file: str) -> str:
+def installed_path(file: str) -> str:
     """The path of a wheel's member, relative to site-packages."""
     return _DATA.sub("", file, count=1) if ".data/" in file else file
 
@@ -195,7 +197,7 @@ def module_name(file: str) -> str | None:
     """The module of the member `file` of a wheel; None if it is not a module."""
     if not file.endswith((".py", ".so")):  # most files of large wheels
         return None
-    path = installed(file)
+    path = installed_path(file)
     if path.endswith(".py"):
         stem = path.removesuffix(".py").removesuffix("/__init__")
     else:
@@ -218,18 +220,20 @@ class ReaderProcesses:
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
-        self._pool: Workers | None = None
+        self._pool: WorkerPool | None = None
 
     def modules(self, requests: Sequence[ReadRequest]) -> list[dict[str, ModuleFacts]]:
         """The result of `read_modules` for each of `requests`, in order."""
         local = [request for request in requests if request.content.path is not None]
         total = sum(request.sizes[file] for request in local for file in request.files.values())
-        if self._processes < 2 or total < (WORTH if self._pool is None else RUNNING):
+        if self._processes < 2 or total < (
+            PARALLEL_MINIMUM if self._pool is None else RUNNING_BYTES
+        ):
             return [read_modules(request.content, request.files) for request in requests]
-        pool = self._start()
+        pool = self._start_workers()
         tasks = [
             [
-                pool.submit(_modules_task, path, request.content.label, share)
+                pool.submit_call(_modules_task, path, request.content.label, share)
                 for share in _shares(request, min(SHARE, total // (2 * self._processes)))
             ]
             if (path := request.content.path) is not None
@@ -250,10 +254,10 @@ class ReaderProcesses:
         """The shared objects of each of `contents`, which are local; in the same order."""
         if self._processes < 2 or len(contents) < 2:
             return [read_elf_facts(content) for content in contents]
-        pool = self._start()
+        pool = self._start_workers()
         # The largest first, so that no process is left with it at the end.
         tasks = {
-            content.label: pool.submit(_elf_facts_task, content.path, content.label)
+            content.label: pool.submit_call(_elf_facts_task, content.path, content.label)
             for content in sorted(contents, key=_bytes, reverse=True)
             if content.path is not None
         }
@@ -268,9 +272,9 @@ class ReaderProcesses:
             self._pool.close()
             self._pool = None
 
-    def _start(self) -> Workers:
+    def _start_workers(self) -> WorkerPool:
         if self._pool is None:
-            self._pool = Workers(self._processes)
+            self._pool = WorkerPool(self._processes)
         return self._pool
 
 

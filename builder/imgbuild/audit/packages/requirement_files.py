@@ -24,20 +24,20 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.packages.pinned import Pin, PinList
-from imgbuild.errors import InputError, Problem
+from imgbuild.errors import InputError, InputProblem
 from imgbuild.project import requirement_lines
-from imgbuild.project.model import DeclaredIndex, Place
-from imgbuild.report import Unread
+from imgbuild.project.model import DeclaredIndex, FilePlace
+from imgbuild.report import UncheckedPart
 from imgbuild.system import boundary
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
-from imgbuild.wheel.tags import Tags
+from imgbuild.values import normalize_package
+from imgbuild.wheel.tags import WheelTags
 
 STDIN = "stdin"
 LIMIT = 16 << 20  # bytes of a requirements file
 PROJECTS = (".toml", ".py", ".cfg", ".lock", ".yml", ".yaml", ".ipynb")  # not lists of lines
 KINDS = ("Dockerfile",)
-SHOWN = 3  # requirements, or lines that are not any, that a message names
+SHOWN_LINES = 3  # requirements, or lines that are not any, that a message names
 _HASH = re.compile(r"\s--hash[= ]\S+")
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _INCLUDES = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
@@ -68,8 +68,8 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     def place(self) -> str:
         return f"{self.file}:{self.number}"
 
-    def problem(self, message: str) -> Problem:
-        return Problem(file=self.file, line=self.number, message=message)
+    def line_problem(self, message: str) -> InputProblem:
+        return InputProblem(file=self.file, line=self.number, message=message)
 
 
 class _PlacedRequirement(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,9 +87,9 @@ def read_file(path: Path, name: str = "") -> RequirementText:
     """
     if path.suffix in PROJECTS or path.name in KINDS or path.is_dir():
         message = f"{path} is not a requirements file"
-        raise NotPinned(message, hint=f"pin its requirements: {_piped([path])}")
+        raise NotPinned(message, hint=f"pin its requirements: {_pipe_command([path])}")
     try:
-        text = boundary.content(path, LIMIT).decode("utf-8-sig")
+        text = boundary.read_regular_file(path, LIMIT).decode("utf-8-sig")
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message, hint="pass a file of pins") from error
@@ -99,40 +99,40 @@ def read_file(path: Path, name: str = "") -> RequirementText:
     return RequirementText(name=name or str(path), text=text, path=path)
 
 
-def read_pins(texts: Sequence[RequirementText], tags: Tags) -> PinList:
+def read_pins(texts: Sequence[RequirementText], tags: WheelTags) -> PinList:
     """The pins of all `texts` together, for the machine.
 
     NotPinned for a package without an exact version; InputError for an invalid requirement, and
     for lines that no version satisfies. Hashes, comments, markers and continued lines in the
     format of pip and uv are accepted.
     """
-    reader = _Reading(tags)
+    reader = _RequirementReader(tags)
     for text in texts:
         reader.read(text)
     names = ", ".join(text.name for text in texts)
     pins = reader.pins()
-    unpinned = reader.unpinned(pins)
+    unpinned = reader.unpinned_requirements(pins)
     if unpinned:
         reader.refuse_unpinned(names, unpinned, [text.path for text in texts])
     if reader.problems or not (pins or reader.unread):
         message = f"{names} is not a list of pinned versions"
-        left = len(reader.problems) - SHOWN
-        message += f"; the first {SHOWN} of {left + SHOWN} errors:" if left > 0 else ""
+        left = len(reader.problems) - SHOWN_LINES
+        message += f"; the first {SHOWN_LINES} of {left + SHOWN_LINES} errors:" if left > 0 else ""
         hint = "write name==version, as `uv pip freeze` and `uv pip compile` do"
-        raise InputError(message, problems=tuple(reader.problems[:SHOWN]), hint=hint)
+        raise InputError(message, problems=tuple(reader.problems[:SHOWN_LINES]), hint=hint)
     return PinList(pins=pins, unread=tuple(reader.unread), indexes=tuple(reader.indexes))
 
 
-class _Reading:
+class _RequirementReader:
     """The state of reading: requirements, lines with an unknown version, and errors."""
 
-    def __init__(self, tags: Tags) -> None:
+    def __init__(self, tags: WheelTags) -> None:
         self._tags = tags
         self._entries: dict[str, list[_PlacedRequirement]] = {}
         self._seen: set[tuple[Path, bool]] = set()
-        self.unread: list[Unread] = []
+        self.unread: list[UncheckedPart] = []
         self.indexes: list[DeclaredIndex] = []
-        self.problems: list[Problem] = []
+        self.problems: list[InputProblem] = []
 
     def read(self, text: RequirementText, *, constraint: bool = False) -> None:
         """Add the lines of `text`, and of the files that it includes, each once."""
@@ -149,7 +149,7 @@ class _Reading:
                 else:
                     self._requirement(line)
             except (InvalidRequirement, InvalidVersion, ValueError) as error:
-                self.problems.append(line.problem(str(error).partition("\n")[0]))
+                self.problems.append(line.line_problem(str(error).partition("\n")[0]))
 
     def _option(self, line: _Line, origin: Path | None) -> None:
         words = shlex.split(line.text)
@@ -159,11 +159,13 @@ class _Reading:
         value = value or " ".join(words[1:])
         if name in ("-e", "--editable"):
             why = "editable installations are only read with --environment"
-            self.unread.append(Unread(what=value, why=why, required=True))
+            self.unread.append(UncheckedPart(what=value, why=why, required=True))
         if requirement_lines.INDEX.match(line.text):
             folder = origin.parent if origin is not None else Path()
-            place = Place(file=origin.name if origin is not None else line.file, line=line.number)
-            self.indexes += requirement_lines.indexes(line.text, folder, place)
+            place = FilePlace(
+                file=origin.name if origin is not None else line.file, line=line.number
+            )
+            self.indexes += requirement_lines.declared_indexes(line.text, folder, place)
         constraint = _INCLUDES.get(name)
         if constraint is None:
             return
@@ -174,31 +176,31 @@ class _Reading:
         try:
             included = read_file(folder / value)
         except InputError as error:
-            self.problems.append(line.problem(error.message))
+            self.problems.append(line.line_problem(error.message))
             return
         self.read(included, constraint=line.constraint or constraint)
 
     def _requirement(self, line: _Line) -> None:
         if _PATH.fullmatch(line.text.partition(";")[0].strip()):
             why = "its package and version are unknown; use NAME @ URL"
-            self.unread.append(Unread(what=line.text, why=why, required=True))
+            self.unread.append(UncheckedPart(what=line.text, why=why, required=True))
             return
         requirement = parse_requirement(line.text)
         marker = requirement.marker
-        if marker is not None and not marker.evaluate(dict(self._tags.markers)):
+        if marker is not None and not marker.evaluate(dict(self._tags.environment_markers)):
             return
         pin: Pin | None
         if requirement.url is not None:
             pin = _url_pin(requirement)
             if pin is None:
                 why = "the URL does not name a wheel or an sdist, so the version is unknown"
-                unread = Unread(what=str(requirement), why=why, required=True)
+                unread = UncheckedPart(what=str(requirement), why=why, required=True)
                 self.unread.append(unread)
                 return
         else:
-            pin = _exact(requirement)
+            pin = _exact_pin(requirement)
         entry = _PlacedRequirement(line=line, requirement=requirement, pin=pin)
-        self._entries.setdefault(normalize(requirement.name), []).append(entry)
+        self._entries.setdefault(normalize_package(requirement.name), []).append(entry)
 
     def pins(self) -> dict[str, Pin]:
         """Package → pin, for packages that a requirement names and a line pins."""
@@ -209,14 +211,15 @@ class _Reading:
                 continue
             first, pin = pinned[0]
             self.problems += [
-                entry.line.problem(
-                    f"{_shown(entry)} contradicts {_shown(first)} in {first.line.place}"
+                entry.line.line_problem(
+                    f"{_without_marker(entry)} contradicts {_without_marker(first)} in"
+                    f" {first.line.place}"
                 )
                 for entry in entries
-                if not _agree(first, entry)
+                if not _pins_agree(first, entry)
             ]
             extras = {
-                normalize(extra)
+                normalize_package(extra)
                 for entry in entries
                 if not entry.line.constraint
                 for extra in entry.requirement.extras
@@ -225,7 +228,7 @@ class _Reading:
             pins[package] = Pin(version=pin.version, url=url, extras=tuple(sorted(extras)))
         return pins
 
-    def unpinned(self, pins: dict[str, Pin]) -> list[_PlacedRequirement]:
+    def unpinned_requirements(self, pins: dict[str, Pin]) -> list[_PlacedRequirement]:
         """The first requirement of each package without a pin."""
         first = []
         for package, entries in self._entries.items():
@@ -242,16 +245,18 @@ class _Reading:
             any(not entry.line.constraint for entry in entries)
             for entries in self._entries.values()
         )
-        first = ", ".join(f"{_shown(entry)} ({entry.line.place})" for entry in unpinned[:SHOWN])
-        more = f" and {len(unpinned) - SHOWN} more" if len(unpinned) > SHOWN else ""
+        first = ", ".join(
+            f"{_without_marker(entry)} ({entry.line.place})" for entry in unpinned[:SHOWN_LINES]
+        )
+        more = f" and {len(unpinned) - SHOWN_LINES} more" if len(unpinned) > SHOWN_LINES else ""
         message = (
             f"{names}: {len(unpinned)} of {packages} packages have no exact version: {first}{more}"
         )
-        hint = f"pin them: {_piped(paths, self._tags.python)}"
-        raise NotPinned(message, problems=tuple(self.problems[:SHOWN]), hint=hint)
+        hint = f"pin them: {_pipe_command(paths, self._tags.python)}"
+        raise NotPinned(message, problems=tuple(self.problems[:SHOWN_LINES]), hint=hint)
 
 
-def _piped(paths: Sequence[Path | None], python: str = "") -> str:
+def _pipe_command(paths: Sequence[Path | None], python: str = "") -> str:
     """A command that pins the requirements of these files and audits the pins."""
     files = shlex.join(str(path) if path is not None else "-" for path in paths)
     version = f" --python-version {python}" if python else ""
@@ -286,7 +291,7 @@ def _url_pin(requirement: Requirement) -> Pin | None:
     return None
 
 
-def _exact(requirement: Requirement) -> Pin | None:
+def _exact_pin(requirement: Requirement) -> Pin | None:
     """The pin of a requirement; None if it allows several versions."""
     exact = [
         clause.version
@@ -299,7 +304,7 @@ def _exact(requirement: Requirement) -> Pin | None:
     return Pin(version=exact[0])
 
 
-def _agree(first: _PlacedRequirement, other: _PlacedRequirement) -> bool:
+def _pins_agree(first: _PlacedRequirement, other: _PlacedRequirement) -> bool:
     """Whether the pin of `first` satisfies `other`."""
     pin, second = first.pin, other.pin
     if pin is None or second is None:
@@ -311,7 +316,7 @@ def _agree(first: _PlacedRequirement, other: _PlacedRequirement) -> bool:
     )
 
 
-def _shown(entry: _PlacedRequirement) -> str:
+def _without_marker(entry: _PlacedRequirement) -> str:
     """A requirement without its marker."""
     requirement = entry.requirement
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""

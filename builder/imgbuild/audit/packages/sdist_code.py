@@ -12,19 +12,19 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from imgbuild.audit.packages.reading import ASIDE
+from imgbuild.audit.packages.reading import EXCLUDED_FOLDERS
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.resolution import Wheel
 from imgbuild.values import Sha256
-from imgbuild.wheel.sdist import entries
+from imgbuild.wheel.sdist import read_entries
 
 # The hash of the wheel of an sdist; increase the number with its content.
 FACT = "sdist-code-1"
 MEMBERS = 100_000
-LARGEST = 16 << 20  # bytes of a file
-TOTAL = 256 << 20  # bytes of all files that are read
-_ASIDE = ASIDE | {"doc"}  # top-level folders of sdists that are not installed
+LARGEST_FILE = 16 << 20  # bytes of a file
+TOTAL_LIMIT = 256 << 20  # bytes of all files that are read
+_EXCLUDED_FOLDERS = EXCLUDED_FOLDERS | {"doc"}  # top-level folders of sdists that are not installed
 _NAME = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
 
 
@@ -62,7 +62,7 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
 
     IntegrityError if the sdist is not readable, too large, or without PKG-INFO.
     """
-    files = _read(sdist)
+    files = _read_sdist(sdist)
     info = f"{package.replace('-', '_')}-{version}.dist-info"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(_code(files, package.replace("-", "_"))):
@@ -70,13 +70,13 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
         archive.writestr(zipfile.ZipInfo(f"{info}/METADATA"), _metadata(files, sdist.name))
 
 
-def _read(sdist: Path) -> dict[str, bytes]:
+def _read_sdist(sdist: Path) -> dict[str, bytes]:
     """The Python files and metadata, by path below the archive's folder."""
     files: dict[str, bytes] = {}
     total = 0
-    for number, (member, content) in enumerate(entries(sdist, sdist.name), start=1):
+    for number, (member, content) in enumerate(read_entries(sdist, sdist.name), start=1):
         name = member.path.partition("/")[2]
-        if number > MEMBERS or member.size > LARGEST or total > TOTAL:
+        if number > MEMBERS or member.size > LARGEST_FILE or total > TOTAL_LIMIT:
             message = f"{sdist.name} is too large to read"
             raise IntegrityError(message)
         is_source = name.endswith(".py") or posixpath.basename(name) in ("PKG-INFO", "requires.txt")
@@ -98,7 +98,7 @@ def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]
     }
     for path, data in files.items():
         name = path.removeprefix(folder)
-        inside = path.startswith(folder) and name.partition("/")[0] in packages - _ASIDE
+        inside = path.startswith(folder) and name.partition("/")[0] in packages - _EXCLUDED_FOLDERS
         if name.endswith(".py") and (inside or name == f"{module}.py"):
             yield name, data
 
@@ -113,11 +113,11 @@ def _metadata(files: Mapping[str, bytes], sdist: str) -> bytes:
     headers, separator, text = metadata.partition(b"\n\n")
     if b"\nRequires-Dist:" in headers or not beside:
         return metadata
-    lines = "".join(f"\nRequires-Dist: {line}" for line in _required(beside[0].splitlines()))
+    lines = "".join(f"\nRequires-Dist: {line}" for line in _required_lines(beside[0].splitlines()))
     return headers + lines.encode() + separator + text
 
 
-def _required(lines: Iterable[bytes]) -> Iterator[str]:
+def _required_lines(lines: Iterable[bytes]) -> Iterator[str]:
     """The lines of requires.txt before its first section, which are unconditional."""
     for line in lines:
         text = line.decode("utf-8", "replace").strip()

@@ -7,25 +7,25 @@ import io
 import tokenize
 from collections.abc import Iterator
 
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.tree import walk_tree
 from imgbuild.system.syntax import parse_source
 
 _OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def shortened(source: bytes) -> bytes:
+def shorten_source(source: bytes) -> bytes:
     """`source` with empty strings instead of docstrings, and without comments.
 
     It is returned unchanged if it cannot be parsed.
     """
     try:
         tree = parse_source(source.decode())
-        return _without_comments(_without_docstrings(source, tree))
+        return _drop_comments(_drop_docstrings(source, tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
         return source
 
 
-def _without_comments(source: bytes) -> bytes:
+def _drop_comments(source: bytes) -> bytes:
     lines = [line.decode() for line in source.splitlines(keepends=True)]  # at line feeds alone
     for token in tokenize.tokenize(io.BytesIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -35,7 +35,7 @@ def _without_comments(source: bytes) -> bytes:
     return "".join(lines).encode()
 
 
-def _without_docstrings(source: bytes, tree: ast.Module) -> bytes:
+def _drop_docstrings(source: bytes, tree: ast.Module) -> bytes:
     lines = source.splitlines(keepends=True)
     for node in _docstrings(tree):
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
@@ -50,7 +50,7 @@ def _without_docstrings(source: bytes, tree: ast.Module) -> bytes:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
-    for node in walk(tree):
+    for node in walk_tree(tree):
         if isinstance(node, _OWNERS) and node.body and isinstance(node.body[0], ast.Expr):
             value = node.body[0].value
             if isinstance(value, ast.Constant) and isinstance(value.value, str):

@@ -18,28 +18,28 @@ _RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 _TAG = re.compile(r"[._-]?(?<![A-Za-z])cu(?:da)?[_-]?(1[1-9])\d?(?![0-9A-Za-z])")
 
 
-def runtimes(facts: ElfFacts) -> frozenset[str]:
+def linked_runtimes(facts: ElfFacts) -> frozenset[str]:
     """The major versions of the CUDA runtime to which a file is linked."""
     matches = (_RUNTIME.fullmatch(library) for library in facts.needed)
     return frozenset(match[1] for match in matches if match is not None)
 
 
-def family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
+def cuda_family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
     """The CUDA family of a package set, such as "13", which is torch's; "" if unknown."""
     majors: set[str] = set()
     for owner, facts in elf_facts:
         if owner == "torch" and not is_private(facts.file):
-            majors |= runtimes(facts)
+            majors |= linked_runtimes(facts)
     return majors.pop() if len(majors) == 1 else ""
 
 
-def skipped_variants(elf_facts: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
+def find_skipped_variants(elf_facts: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
     """Package and file of the variants that this package set does not load."""
     elf_facts = tuple(elf_facts)
-    ours = family(elf_facts)
+    ours = cuda_family(elf_facts)
     skipped: set[tuple[str, str]] = set()
     for package, files in _groups(elf_facts):
-        majors = {facts.file: _major(facts) for facts in files}
+        majors = {facts.file: _file_family(facts) for facts in files}
         if any(_TAG.search(file) and major == ours for file, major in majors.items()):
             others = (file for file, major in majors.items() if major not in ("", ours))
             skipped.update((package, file) for file in others)
@@ -54,10 +54,10 @@ def _groups(elf_facts: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, li
     return ((package, files) for (package, _), files in groups.items())
 
 
-def _major(facts: ElfFacts) -> str:
+def _file_family(facts: ElfFacts) -> str:
     """The family of a file: from its path, else from its libraries; "" for any."""
     tag = _TAG.search(facts.file)
     if tag is not None:
         return tag[1]
-    linked = runtimes(facts)
+    linked = linked_runtimes(facts)
     return next(iter(linked)) if len(linked) == 1 else ""

@@ -11,9 +11,9 @@ import re
 
 from imgbuild.audit.source.facts import FIELDS, Guard
 from imgbuild.audit.source.name_values import NameValues
-from imgbuild.audit.source.text import dotted, string
+from imgbuild.audit.source.text import dotted_name, string_value
 
-OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+OPPOSITE_OPERATORS = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 _SPEC = re.compile(r"(<=|>=|==|!=|<|>)(.+)")
 _NAMES = frozenset(("sys.version_info", "version_info"))
 _ITEMS = {"major": "[0]", "minor": "[1]", "micro": "[2]"}
@@ -24,24 +24,24 @@ _DEVICE = re.compile(r"(?:.*[._])?(?:device|device_type|device\.type|accelerator
 # Functions that return a signature, its attributes, and functions that keep the names.
 _SIGNATURES = frozenset(("signature", "getfullargspec", "getargspec"))
 _TABLES = frozenset(("parameters", "args", "kwonlyargs", "kwonlydefaults"))
-_SAME = frozenset(("set", "list", "tuple", "dict", "frozenset", "sorted"))
-UNNAMED = "?"  # a callable that is not a dotted name
+_COPYING_FUNCTIONS = frozenset(("set", "list", "tuple", "dict", "frozenset", "sorted"))
+UNNAMED_CALLABLE = "?"  # a callable that is not a dotted name
 
 
-def opposite(guards: tuple[Guard, ...], text: str) -> tuple[Guard, ...]:
+def opposite_guards(guards: tuple[Guard, ...], text: str) -> tuple[Guard, ...]:
     """The guards of the branch that runs if these do not all hold."""
     if not guards:
         return ()
     if len(guards) == 1:
-        return (_opposite(guards[0], text),)
+        return (_opposite_guard(guards[0], text),)
     return (Guard("unknown", f"not ({text})"),)
 
 
-def _opposite(guard: Guard, text: str) -> Guard:
+def _opposite_guard(guard: Guard, text: str) -> Guard:
     kind, subject, spec = guard.kind, guard.subject, guard.spec
     match = _SPEC.fullmatch(spec)
     if kind in ("version", "python") and match is not None and "," not in spec:
-        return Guard(kind, subject, OPPOSITE[match[1]] + match[2])
+        return Guard(kind, subject, OPPOSITE_OPERATORS[match[1]] + match[2])
     if kind == "present":
         return Guard("absent", subject, spec)
     if kind == "absent":
@@ -69,13 +69,13 @@ def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
 def _part(node: ast.expr) -> str | None:
     """Empty for the whole version_info, "[0]" or "[:2]" for a part; None for other expressions."""
     if isinstance(node, ast.Call):  # tuple(sys.version_info[:2])
-        whole = dotted(node.func) == "tuple" and len(node.args) == 1 and not node.keywords
+        whole = dotted_name(node.func) == "tuple" and len(node.args) == 1 and not node.keywords
         return _part(node.args[0]) if whole else None
-    if dotted(node) in _NAMES:
+    if dotted_name(node) in _NAMES:
         return ""
-    if isinstance(node, ast.Attribute) and dotted(node.value) in _NAMES:
+    if isinstance(node, ast.Attribute) and dotted_name(node.value) in _NAMES:
         return _ITEMS.get(node.attr)
-    if isinstance(node, ast.Subscript) and dotted(node.value) in _NAMES:
+    if isinstance(node, ast.Subscript) and dotted_name(node.value) in _NAMES:
         return _slice(node.slice)
     return None
 
@@ -106,8 +106,8 @@ def _items(nodes: list[ast.expr]) -> str:
 
 def platform_guard(left: ast.expr, sign: str | None, right: ast.expr) -> Guard | None:
     """The guard of a comparison with a platform or device name; None for other comparisons."""
-    name = dotted(left.func if isinstance(left, ast.Call) else left)
-    text = string(right)
+    name = dotted_name(left.func if isinstance(left, ast.Call) else left)
+    text = string_value(right)
     if text is None or sign not in ("==", "!="):
         return None
     spec = "" if sign == "==" else "!"
@@ -127,43 +127,45 @@ class Signatures:
         """Use the values of names: `sig = inspect.signature(f)`, `params = sig.parameters`."""
         self.names = names
 
-    def callable_of(self, node: ast.expr) -> str:
+    def find_callable(self, node: ast.expr) -> str:
         """The callable whose parameters an expression returns; "" for other expressions.
 
         For the fields of a dataclass this is "X.__dataclass_fields__".
         """
         if isinstance(node, ast.NamedExpr):
-            return self.callable_of(node.value)
+            return self.find_callable(node.value)
         if isinstance(node, ast.Name):
             return self.names.value(node.id).parameters_of
         if isinstance(node, ast.Attribute):
             return self._attribute(node)
         if isinstance(node, (ast.SetComp, ast.ListComp, ast.GeneratorExp, ast.DictComp)):
-            return self._named(node)
-        return self._call(node) if isinstance(node, ast.Call) else ""
+            return self._callable_of_fields(node)
+        return self._callable_of_call(node) if isinstance(node, ast.Call) else ""
 
     def _attribute(self, node: ast.Attribute) -> str:
         if node.attr in _TABLES:
-            return self.callable_of(node.value)
-        name = dotted(node)
+            return self.find_callable(node.value)
+        name = dotted_name(node)
         if name.endswith(FIELDS):
             return name
         return name.removesuffix(".__code__.co_varnames") if node.attr == "co_varnames" else ""
 
-    def _call(self, node: ast.Call) -> str:
+    def _callable_of_call(self, node: ast.Call) -> str:
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("keys", "values", "copy"):
-            return "" if node.args else self.callable_of(node.func.value)
+            return "" if node.args else self.find_callable(node.func.value)
         if len(node.args) != 1:
             return ""
-        last = dotted(node.func).rpartition(".")[2]
+        last = dotted_name(node.func).rpartition(".")[2]
         if last in _SIGNATURES:
-            return dotted(node.args[0]) or UNNAMED
+            return dotted_name(node.args[0]) or UNNAMED_CALLABLE
         if last == "fields":
-            name = dotted(node.args[0])
+            name = dotted_name(node.args[0])
             return f"{name}{FIELDS}" if name else ""
-        return self.callable_of(node.args[0]) if last in _SAME else ""
+        return self.find_callable(node.args[0]) if last in _COPYING_FUNCTIONS else ""
 
-    def _named(self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp | ast.DictComp) -> str:
+    def _callable_of_fields(
+        self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp | ast.DictComp
+    ) -> str:
         """The callable of `{field.name for field in fields(X)}` or a parameter comprehension."""
         part = node.generators[0]
         if len(node.generators) != 1 or part.ifs:
@@ -174,9 +176,11 @@ class Signatures:
             source = call.value
             target = target.elts[0] if isinstance(target, ast.Tuple) else node
         variable = target.id if isinstance(target, ast.Name) else ""
-        name = dotted(node.key if isinstance(node, ast.DictComp) else node.elt)
+        name = dotted_name(node.key if isinstance(node, ast.DictComp) else node.elt)
         return (
-            self.callable_of(source) if variable and name in (variable, f"{variable}.name") else ""
+            self.find_callable(source)
+            if variable and name in (variable, f"{variable}.name")
+            else ""
         )
 
     def parameter_test(self, test: ast.expr) -> tuple[str, str] | None:
@@ -187,9 +191,9 @@ class Signatures:
         holder, name = "", None
         if isinstance(test, ast.Compare):
             if len(test.ops) == 1 and isinstance(test.ops[0], (ast.In, ast.NotIn)):
-                holder, name = self.callable_of(test.comparators[0]), test.left
+                holder, name = self.find_callable(test.comparators[0]), test.left
         elif isinstance(test, ast.Call) and isinstance(test.func, ast.Attribute) and test.args:
             called = test.func
-            holder = self.callable_of(called.value) if called.attr == "get" else ""
+            holder = self.find_callable(called.value) if called.attr == "get" else ""
             name = test.args[0]
-        return (holder, string(name) or "") if holder else None
+        return (holder, string_value(name) or "") if holder else None

@@ -8,27 +8,33 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from imgbuild.audit.source.comparisons import opposite
-from imgbuild.audit.source.expressions import Expressions
-from imgbuild.audit.source.facts import SUPER, Class, Field, Function, Guard, Parameter
-from imgbuild.audit.source.name_values import NONE, Branches, Guards, NameValue, Result
-from imgbuild.audit.source.scopes import ClassMembers, Scope
-from imgbuild.audit.source.text import SourceText, dotted, never_continues, string, type_name
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.comparisons import opposite_guards
+from imgbuild.audit.source.expressions import ExpressionReader
+from imgbuild.audit.source.facts import SUPER_INIT, Class, Field, Function, Guard, Parameter
+from imgbuild.audit.source.name_values import NONE_VALUE, Branches, Guards, NameValue, Result
+from imgbuild.audit.source.scopes import ClassMembers, SourceScope
+from imgbuild.audit.source.text import (
+    SourceText,
+    dotted_name,
+    never_continues,
+    string_value,
+    type_name,
+)
+from imgbuild.audit.source.tree import walk_tree
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _RETURN = re.compile(rb"\breturn\b\s*([\w.]*)(\(?)")
-_REFUSES = re.compile(rb"(?:^|[:;])\s*(?:raise|assert)\b", re.MULTILINE)
+_REFUSAL = re.compile(rb"(?:^|[:;])\s*(?:raise|assert)\b", re.MULTILINE)
 # Methods of a dictionary that keep its keys.
-_READING = frozenset(("get", "setdefault", "keys", "items", "values", "copy"))
+_READING_METHODS = frozenset(("get", "setdefault", "keys", "items", "values", "copy"))
 # Reads the statements of a body.
 ReadBlock = Callable[[Sequence[ast.stmt]], None]
 
 
-class Definitions:
+class DefinitionReader:
     """Reads the definitions of functions and classes."""
 
-    def __init__(self, expressions: Expressions) -> None:
+    def __init__(self, expressions: ExpressionReader) -> None:
         self.expressions = expressions
         self.conditions = expressions.conditions
         self.names = expressions.names
@@ -36,43 +42,43 @@ class Definitions:
         self.functions: list[Function] = []
         self.classes: list[Class] = []
 
-    def function(self, node: FunctionNode, block: ReadBlock) -> None:
+    def read_function(self, node: FunctionNode, block: ReadBlock) -> None:
         """Record a function and read its body, in which parameters have their annotated types."""
         expressions, scope = self.expressions, self.expressions.scope
-        name = scope.qualified(node.name)
-        decorators = tuple(self.source.short(item) for item in node.decorator_list)
+        name = scope.qualified_name(node.name)
+        decorators = tuple(self.source.short_text(item) for item in node.decorator_list)
         for item in node.decorator_list:
-            expressions.visit(item)
+            expressions.read_expression(item)
         given = node.args
         everything = [*given.posonlyargs, *given.args, *given.kwonlyargs]
         extra = [item for item in (given.vararg, given.kwarg) if item is not None]
         for default in (*given.defaults, *given.kw_defaults):
             if default is not None:
-                expressions.visit(default)
+                expressions.read_expression(default)
         for annotation in (node.returns, *(item.annotation for item in (*everything, *extra))):
             if annotation is not None:
-                expressions.annotation(annotation)
+                expressions.read_annotation(annotation)
         forwarded = forwarded_keywords(node, supers=expressions.chains)
         facts = function_facts(self.source, node, name, decorators, expressions.guards, forwarded)
-        text = self.source.span(node)
+        text = self.source.statement_lines(node)
         has_word = b"raise" in text or b"assert" in text
-        raises = has_word and _REFUSES.search(text) is not None
+        raises = has_word and _REFUSAL.search(text) is not None
         place = len(self.functions)
         self.functions.append(facts)
-        self.names.bind(node.name)
+        self.names.bind_name(node.name)
         if scope.members is not None:
             scope.members.methods.append(node.name)
         elif scope.kind == "function":
-            scope.locals.bind(node.name, "")
-        inner = Scope(name, "function", scope)
+            scope.locals.bind_type(node.name, "")
+        inner = SourceScope(name, "function", scope)
         inner.guarded = len(expressions.guards)
         if scope.members is not None and not {"staticmethod", "classmethod"} & set(decorators):
             inner.instance = next((item.arg for item in (*given.posonlyargs, *given.args)), "")
         for argument in everything:
-            inner.locals.bind(argument.arg, type_name(argument.annotation))
+            inner.locals.bind_type(argument.arg, type_name(argument.annotation))
         for argument in extra:
-            inner.locals.bind(argument.arg, "")
-        self.names.enter(
+            inner.locals.bind_type(argument.arg, "")
+        self.names.enter_scope(
             "function", node.body, node.lineno, [item.arg for item in (*everything, *extra)]
         )
         expressions.scope = inner
@@ -84,31 +90,33 @@ class Definitions:
         )
         expressions.scope = scope
         self.conditions.scope = scope.name if scope.kind == "function" else ""
-        self.names.leave()
+        self.names.leave_scope()
 
-    def class_(self, node: ast.ClassDef, block: ReadBlock) -> None:
+    def read_class(self, node: ast.ClassDef, block: ReadBlock) -> None:
         """Read the body of a class, then record the class with its members."""
         expressions, outer = self.expressions, self.expressions.scope
         for item in (*node.decorator_list, *node.bases, *(item.value for item in node.keywords)):
-            expressions.visit(item)
+            expressions.read_expression(item)
         members = ClassMembers()
-        scope = Scope(outer.qualified(node.name), "class", outer, members)
+        scope = SourceScope(outer.qualified_name(node.name), "class", outer, members)
         if outer.kind == "function":
-            outer.locals.bind(node.name, "")
+            outer.locals.bind_type(node.name, "")
         expressions.scope = scope
-        self.names.enter("class", node.body, node.lineno)
+        self.names.enter_scope("class", node.body, node.lineno)
         block(node.body)
-        self.names.leave()
+        self.names.leave_scope()
         expressions.scope = outer
-        self.names.bind(node.name)
+        self.names.bind_name(node.name)
         methods = tuple(dict.fromkeys(members.methods))
         self.classes.append(
             Class(
                 scope.name,
                 node.lineno,
-                tuple(self.source.short(item) for item in node.bases),
-                tuple(self.source.short(item) for item in node.decorator_list),
-                next((dotted(i.value) or "?" for i in node.keywords if i.arg == "metaclass"), ""),
+                tuple(self.source.short_text(item) for item in node.bases),
+                tuple(self.source.short_text(item) for item in node.decorator_list),
+                next(
+                    (dotted_name(i.value) or "?" for i in node.keywords if i.arg == "metaclass"), ""
+                ),
                 tuple(members.fields.values()),
                 methods,
                 tuple(name for name in members.assigned.names if name not in members.fields),
@@ -124,16 +132,16 @@ def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
     Both are empty unless one of them is recognized: a condition, or constants in branches.
     """
     if not results or not all(
-        name_value.condition or name_value.is_literal for _, name_value in results
+        name_value.as_condition or name_value.is_literal for _, name_value in results
     ):
         return (), ()
     if not never_continues(node.body):
-        results = [*results, ((), NONE)]
+        results = [*results, ((), NONE_VALUE)]
     text = f"{node.name}()"
     unknown = (Guard("unknown", text),)
     true, false = (
         [
-            _plain(
+            _without_caught_guards(
                 guards
                 + conditions
                 + (() if name_value.is_literal or _is_complete(name_value) else unknown)
@@ -143,17 +151,17 @@ def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
         ]
         for side in ("truthy", "falsy")
     )
-    yes, no = (_in_each(alternatives, unknown) for alternatives in (true, false))
+    yes, no = (_common_guards(alternatives, unknown) for alternatives in (true, false))
     if any(guard.kind == "data" for guards, _ in results for guard in guards):
         return (*yes, Guard("data")), (*no, Guard("data"))
     if not yes and len(false) == 1:
-        yes = opposite(no, text)
+        yes = opposite_guards(no, text)
     if not no and len(true) == 1:
-        no = opposite(yes, text)
+        no = opposite_guards(yes, text)
     return yes, no
 
 
-def _in_each(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
+def _common_guards(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
     """The guards that hold on every path, and an unknown one if there is more than one path."""
     if len(alternatives) <= 1:
         return alternatives[0] if alternatives else unknown
@@ -168,7 +176,7 @@ def _is_complete(name_value: NameValue) -> bool:
     return bool(name_value.truthy and name_value.falsy)
 
 
-def _plain(guards: Guards) -> Guards:
+def _without_caught_guards(guards: Guards) -> Guards:
     """Guards without those for exceptions caught around them."""
     return tuple(dict.fromkeys(guard for guard in guards if guard.kind != "handled"))
 
@@ -195,7 +203,7 @@ def function_facts(
         _parameter(source, item, "keyword", default=default is not None)
         for item, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
     ]
-    returns = source.short(node.returns) if node.returns is not None else ""
+    returns = source.short_text(node.returns) if node.returns is not None else ""
     if not returns and "classmethod" in decorators and plain:
         returns = _returns_self(source, node, plain[0].arg.encode())
     return Function(
@@ -213,7 +221,7 @@ def function_facts(
 
 def _returns_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
     """`Self` if a classmethod returns only results of `cls(…)`, else empty."""
-    text = source.span(node)
+    text = source.statement_lines(node)
     matches = _RETURN.findall(text)
     constructed = {cls + b"("}
     for name, call in matches:
@@ -223,14 +231,14 @@ def _returns_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
 
 
 def _parameter(source: SourceText, item: ast.arg, kind: str, *, default: bool) -> Parameter:
-    annotation = source.short(item.annotation) if item.annotation is not None else ""
+    annotation = source.short_text(item.annotation) if item.annotation is not None else ""
     return Parameter(item.arg, kind, default, annotation)  # type: ignore[arg-type]
 
 
-def field_of(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
+def read_field(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
     """The fact of an annotated name of a class."""
     default, init = node.value is not None, True
-    if isinstance(node.value, ast.Call) and dotted(node.value.func).endswith("ield"):
+    if isinstance(node.value, ast.Call) and dotted_name(node.value.func).endswith("ield"):
         given = {item.arg: item.value for item in node.value.keywords}
         default = "default" in given or "default_factory" in given or bool(node.value.args)
         flag = given.get("init")
@@ -238,22 +246,22 @@ def field_of(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
     return Field(
         name,
         node.lineno,
-        source.short(node.annotation),
+        source.short_text(node.annotation),
         default,
         init,
-        value_of(source, node.value),
+        value_text(source, node.value),
     )
 
 
-def value_of(source: SourceText, node: ast.expr | None) -> str:
+def value_text(source: SourceText, node: ast.expr | None) -> str:
     """The `value` of Assigned and Field."""
     if isinstance(node, ast.Call):
-        name = dotted(node.func)
+        name = dotted_name(node.func)
         return f"{name}()" if name else ""
     if isinstance(node, (ast.Subscript, ast.BinOp)):
-        text = source.short(node)
+        text = source.short_text(node)
         return text if text[0].isalpha() and "(" not in text and "…" not in text else ""
-    return dotted(node) if node is not None else ""
+    return dotted_name(node) if node is not None else ""
 
 
 def forwarded_keywords(
@@ -270,13 +278,13 @@ def forwarded_keywords(
     taken: list[str] = []
     uses = understood = 0
     for statement in node.body:
-        for inner in walk(statement):
+        for inner in walk_tree(statement):
             if isinstance(inner, ast.Name) and inner.id == name:
                 uses += 1
             elif isinstance(inner, ast.Call):
-                understood += _call(inner, name, receivers, taken)
+                understood += _recognized_uses(inner, name, receivers, taken)
                 if supers and "" in receivers and _is_super(inner.func):
-                    receivers[receivers.index("")] = SUPER
+                    receivers[receivers.index("")] = SUPER_INIT
             elif isinstance(inner, (ast.Subscript, ast.Compare)):
                 understood += _key(inner, name, taken)
     if uses != understood or not receivers or "" in receivers:
@@ -287,22 +295,22 @@ def forwarded_keywords(
 def _is_super(node: ast.expr) -> bool:
     """Whether an expression is `super().__init__`."""
     owner = node.value if isinstance(node, ast.Attribute) and node.attr == "__init__" else None
-    return isinstance(owner, ast.Call) and dotted(owner.func) == "super"
+    return isinstance(owner, ast.Call) and dotted_name(owner.func) == "super"
 
 
-def _call(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> int:
+def _recognized_uses(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> int:
     """The number of recognized uses of the dictionary in this call."""
     explained = 0
     for keyword in node.keywords:
-        if keyword.arg is None and dotted(keyword.value) == name:
-            receivers.append(dotted(node.func))
+        if keyword.arg is None and dotted_name(keyword.value) == name:
+            receivers.append(dotted_name(node.func))
             explained += 1
-    if isinstance(node.func, ast.Attribute) and dotted(node.func.value) == name:
-        key = string(node.args[0]) if node.args else None
+    if isinstance(node.func, ast.Attribute) and dotted_name(node.func.value) == name:
+        key = string_value(node.args[0]) if node.args else None
         if node.func.attr == "pop" and key is not None:
             taken.append(key)
             explained += 1
-        elif node.func.attr in _READING:
+        elif node.func.attr in _READING_METHODS:
             explained += 1
     return explained
 
@@ -310,10 +318,10 @@ def _call(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> 
 def _key(node: ast.Subscript | ast.Compare, name: str, taken: list[str]) -> int:
     """1 if `kwargs["x"]` or `"x" in kwargs` is a recognized use of the dictionary, else 0."""
     if isinstance(node, ast.Compare):
-        is_membership = len(node.comparators) == 1 and dotted(node.comparators[0]) == name
-        return int(is_membership and string(node.left) is not None)
-    key = string(node.slice)
-    if dotted(node.value) != name or key is None:
+        is_membership = len(node.comparators) == 1 and dotted_name(node.comparators[0]) == name
+        return int(is_membership and string_value(node.left) is not None)
+    key = string_value(node.slice)
+    if dotted_name(node.value) != name or key is None:
         return 0
     if isinstance(node.ctx, ast.Del):
         taken.append(key)

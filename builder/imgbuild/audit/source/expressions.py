@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from imgbuild.audit.source.conditions import Conditions
+from imgbuild.audit.source.conditions import ConditionReader
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import Guards
-from imgbuild.audit.source.scopes import CALLED, NONE, LocalTypes, Scope
-from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
-from imgbuild.audit.source.text import dotted, string
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.scopes import NONE_TYPE, RESULT_PREFIX, LocalTypes, SourceScope
+from imgbuild.audit.source.stdlib import SUBSCRIPT, subscriptable_classes
+from imgbuild.audit.source.text import dotted_name, string_value
+from imgbuild.audit.source.tree import walk_tree
 
 # Python 3.14 evaluates annotations only on request (PEP 649).
-_EVALUATED = (Guard("python", "", "<3.14"),)
+_EVALUATED_ANNOTATIONS = (Guard("python", "", "<3.14"),)
 
 
 class NameUse(msgspec.Struct, gc=False):
@@ -42,22 +42,22 @@ class NameUse(msgspec.Struct, gc=False):
     call: ast.Call | None = None
 
 
-class Expressions:
+class ExpressionReader:
     """Reads the expressions of a module, in the current scope and under the current guards."""
 
-    def __init__(self, conditions: Conditions) -> None:
+    def __init__(self, conditions: ConditionReader) -> None:
         self.conditions = conditions
         self.names = conditions.names
-        self.scope = Scope("", "module", None)
+        self.scope = SourceScope("", "module", None)
         self.guards: Guards = ()
         self.chains = False  # whether results of methods of local names and of results have types
         self.lazy_annotations = False  # `from __future__ import annotations`
         self.records: list[NameUse] = []
         # Attributes that the module itself assigns: reading them does not require that they exist.
         self.stored: set[str] = set()
-        self._classes = {name.rpartition(".")[2] for name in subscripted()}
+        self._classes = {name.rpartition(".")[2] for name in subscriptable_classes()}
 
-    def visit(self, node: ast.AST) -> None:
+    def read_expression(self, node: ast.AST) -> None:
         """Record the names that an expression uses."""
         visitor = self._visitors.get(type(node))
         if visitor is not None:
@@ -68,61 +68,61 @@ class Expressions:
             if type(value) is list:
                 for item in value:
                     if isinstance(item, ast.AST):
-                        self.visit(item)
+                        self.read_expression(item)
             elif isinstance(value, ast.expr):
-                self.visit(value)
+                self.read_expression(value)
 
-    def visit_under(self, guards: Guards, node: ast.AST) -> None:
+    def read_under_guards(self, guards: Guards, node: ast.AST) -> None:
         """Read an expression that runs only under additional guards."""
         if not guards:
-            self.visit(node)
+            self.read_expression(node)
             return
-        before, self.guards = self.guards, self.with_guards(guards)
-        self.visit(node)
+        before, self.guards = self.guards, self.add_current_guards(guards)
+        self.read_expression(node)
         self.guards = before
 
-    def annotation(self, node: ast.expr) -> None:
+    def read_annotation(self, node: ast.expr) -> None:
         """Read an annotation, which Python before 3.14 evaluates in place."""
         if not self.lazy_annotations:
-            self.visit_under(_EVALUATED, node)
+            self.read_under_guards(_EVALUATED_ANNOTATIONS, node)
 
-    def with_guards(self, guards: Guards) -> Guards:
+    def add_current_guards(self, guards: Guards) -> Guards:
         """The current guards and these, without duplicates."""
         return self.guards + tuple(guard for guard in guards if guard not in self.guards)
 
-    def type_of(self, node: ast.AST | None) -> str:
+    def expression_type(self, node: ast.AST | None) -> str:
         """The type of an expression's value; "" if unknown, "None" for None."""
         if isinstance(node, ast.Await):
             return ""
         if isinstance(node, ast.Call):
-            name = dotted(node.func)
+            name = dotted_name(node.func)
             first = name.partition(".")[0]
             if self.chains and (not name or self.local_types(first) is not None):
-                return self._result_of(node, name)
+                return self._result_type(node, name)
             is_global = first and self.local_types(first) is None and not self.is_self(first)
             return f"{name}()" if is_global and first not in ("super", "cls") else ""
         if isinstance(node, ast.Name):
             types = self.local_types(node.id)
             return types.names.get(node.id, "") if types else ""
         if isinstance(node, ast.Constant) and node.value is None:
-            return NONE
+            return NONE_TYPE
         return ""
 
-    def _result_of(self, node: ast.Call, name: str) -> str:
+    def _result_type(self, node: ast.Call, name: str) -> str:
         """The type of the result of `name.method()`, or of a method of a call's result."""
         if not name:
-            callee = self._callee(node)
+            callee = self._callee_text(node)
             return f"{callee}()" if callee else ""
         first, _, method = name.partition(".")
         here = self.local_types(first) is self.scope.locals
-        return f"{CALLED}{name}()" if here and method and "." not in method else ""
+        return f"{RESULT_PREFIX}{name}()" if here and method and "." not in method else ""
 
-    def _callee(self, node: ast.Call) -> str:
+    def _callee_text(self, node: ast.Call) -> str:
         """The callee of a call, "a.b" or "a.b().c"; "" if its first name is local or unknown."""
-        name = dotted(node.func)
+        name = dotted_name(node.func)
         if not name and self.chains and isinstance(node.func, ast.Attribute):
             inner = node.func.value
-            callee = self._callee(inner) if isinstance(inner, ast.Call) else ""
+            callee = self._callee_text(inner) if isinstance(inner, ast.Call) else ""
             return f"{callee}().{node.func.attr}" if callee not in ("", "super", "cls") else ""
         first = name.partition(".")[0]
         is_global = first and self.local_types(first) is None and not self.is_self(first)
@@ -130,7 +130,7 @@ class Expressions:
 
     def local_types(self, name: str) -> LocalTypes | None:
         """The types of the function that binds a name; None if the module binds it."""
-        scope: Scope | None = self.scope
+        scope: SourceScope | None = self.scope
         inside = True
         while scope is not None and scope.kind != "module":
             if scope.kind == "function" or inside:
@@ -142,8 +142,8 @@ class Expressions:
             scope = scope.parent
         return None
 
-    def _imported_here(self, name: str) -> bool:
-        scope: Scope | None = self.scope
+    def _is_imported_here(self, name: str) -> bool:
+        scope: SourceScope | None = self.scope
         while scope is not None and scope.kind != "module":
             if name in scope.imported:
                 return True
@@ -152,80 +152,82 @@ class Expressions:
 
     def is_self(self, name: str) -> bool:
         """Whether a name is the first parameter of the method being read."""
-        scope: Scope | None = self.scope
+        scope: SourceScope | None = self.scope
         while scope is not None and scope.kind == "function":
             if scope.instance:
                 return scope.instance == name
             scope = scope.parent
         return False
 
-    def _call(self, node: ast.Call) -> None:
+    def _read_call(self, node: ast.Call) -> None:
         func = node.func
-        name = dotted(func)
+        name = dotted_name(func)
         if name:
             if name == "isinstance" and node.args:
                 self._forget_type(node.args[0])
             elif name in ("setattr", "vars") and node.args:
-                self._given_attributes(node.args[0])
+                self._read_setattr(node.args[0])
             elif name == "getattr" and len(node.args) == 2:
-                self._getattr(node)
-            self._record(name, node, call=node)
+                self._read_getattr(node)
+            self._record_reference(name, node, call=node)
         elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
-            self._chained(func, func.value, node)
+            self._read_chained_call(func, func.value, node)
         else:
-            self.visit(func)
+            self.read_expression(func)
         for argument in node.args:
-            self.visit(argument)
+            self.read_expression(argument)
         for keyword in node.keywords:
-            self.visit(keyword.value)
+            self.read_expression(keyword.value)
 
-    def _getattr(self, node: ast.Call) -> None:
+    def _read_getattr(self, node: ast.Call) -> None:
         """Record `getattr(module, "name")` without a default as a read."""
-        subject, name = dotted(node.args[0]), string(node.args[1])
+        subject, name = dotted_name(node.args[0]), string_value(node.args[1])
         if subject and name and name.isidentifier():
-            self._record(f"{subject}.{name}", node)
+            self._record_reference(f"{subject}.{name}", node)
 
-    def _chained(self, func: ast.Attribute, inner: ast.Call, node: ast.Call) -> None:
+    def _read_chained_call(self, func: ast.Attribute, inner: ast.Call, node: ast.Call) -> None:
         """Record a method of a call's result: `LLM(…).generate()`, `super().__init__()`."""
-        callee = dotted(inner.func)
+        callee = dotted_name(inner.func)
         if callee == "super":
             if self.scope.owner is not None and not inner.args:
-                self._add(f"super().{func.attr}", node, call=node)
+                self._add_reference(f"super().{func.attr}", node, call=node)
         else:
-            self.visit(inner)
-            callee = self._callee(inner)
+            self.read_expression(inner)
+            callee = self._callee_text(inner)
             if callee:
                 first = callee.partition(".")[0].removesuffix("()")
-                root = "" if self._imported_here(first) else first
+                root = "" if self._is_imported_here(first) else first
                 receiver = f"{callee}()"
-                self._add(f"{callee}().{func.attr}", node, root=root, receiver=receiver, call=node)
+                self._add_reference(
+                    f"{callee}().{func.attr}", node, root=root, receiver=receiver, call=node
+                )
 
-    def _attribute(self, node: ast.Attribute) -> None:
-        name = dotted(node)
+    def _read_attribute(self, node: ast.Attribute) -> None:
+        name = dotted_name(node)
         if not name:
-            self.visit(node.value)
+            self.read_expression(node.value)
         elif type(node.ctx) is ast.Load:
-            self._record(name, node)
+            self._record_reference(name, node)
         else:
-            self._store(node, name)
+            self._record_store(node, name)
 
-    def _store(self, node: ast.Attribute, name: str) -> None:
+    def _record_store(self, node: ast.Attribute, name: str) -> None:
         first, _, rest = name.partition(".")
         if self.is_self(first) and "." not in rest:
             self.self_attribute(rest, "")
             return
         self.stored.add(node.attr if self.local_types(first) is not None else name)
         if isinstance(node.value, ast.Attribute):
-            self._record(dotted(node.value), node)
+            self._record_reference(dotted_name(node.value), node)
 
     def self_attribute(self, name: str, kind: str) -> None:
         """Record an attribute of this type that a method assigns on self."""
         owner = self.scope.owner
         if owner is not None:
-            owner.assigned.bind(name, kind)
+            owner.assigned.bind_type(name, kind)
             owner.dynamic = owner.dynamic or name == "__dict__"
 
-    def _record(self, name: str, node: ast.expr, call: ast.Call | None = None) -> None:
+    def _record_reference(self, name: str, node: ast.expr, call: ast.Call | None = None) -> None:
         """Add a reference if its first part is imported, bound by the module, or has a type."""
         first, *rest = name.split(".")
         if rest and self.is_self(first):
@@ -234,14 +236,14 @@ class Expressions:
         types = self.local_types(first)
         if types is None:
             if rest or call is not None:
-                root = "" if self._imported_here(first) else first
-                self._add(name, node, root=root, call=call)
+                root = "" if self._is_imported_here(first) else first
+                self._add_reference(name, node, root=root, call=call)
             return
         if not rest or not types.names.get(first):
             return
         if len(rest) > 1:
             name, call = f"{first}.{rest[0]}", None
-        self._add(name, node, types=types, key=first, call=call)
+        self._add_reference(name, node, types=types, key=first, call=call)
 
     def _self_reference(
         self, first: str, rest: list[str], node: ast.expr, call: ast.Call | None
@@ -250,7 +252,7 @@ class Expressions:
         if owner is None:
             return
         if len(rest) == 1:
-            self._add(f"self.{rest[0]}", node, call=call)
+            self._add_reference(f"self.{rest[0]}", node, call=call)
             return
         if len(rest) > 2:
             call = None
@@ -258,10 +260,10 @@ class Expressions:
             owner.dynamic = True
             return
         name = f"self.{rest[0]}.{rest[1]}"
-        self._add(name, node, types=owner.assigned, key=rest[0], call=call)
-        self._add(f"self.{rest[0]}", node)
+        self._add_reference(name, node, types=owner.assigned, key=rest[0], call=call)
+        self._add_reference(f"self.{rest[0]}", node)
 
-    def _add(
+    def _add_reference(
         self,
         expression: str,
         node: ast.expr,
@@ -286,110 +288,110 @@ class Expressions:
             )
         )
 
-    def _subscript(self, node: ast.Subscript) -> None:
+    def _read_subscript(self, node: ast.Subscript) -> None:
         """Record `array.array[int]`, to be kept if the module imports the name."""
-        self.visit(node.value)
-        self.visit(node.slice)
-        name = dotted(node.value)
+        self.read_expression(node.value)
+        self.read_expression(node.slice)
+        name = dotted_name(node.value)
         if type(node.ctx) is not ast.Load or name.rpartition(".")[2] not in self._classes:
             return
         first = name.partition(".")[0]
         if self.local_types(first) is None and not self.is_self(first):
-            root = "" if self._imported_here(first) else first
-            self._add(name + SUBSCRIPT, node, root=root)
+            root = "" if self._is_imported_here(first) else first
+            self._add_reference(name + SUBSCRIPT, node, root=root)
 
     def _forget_type(self, node: ast.expr) -> None:
         """Read `isinstance(name, …)`: the name has more than one type."""
-        name = dotted(node)
+        name = dotted_name(node)
         first, _, rest = name.partition(".")
         if rest and self.is_self(first):
             if self.scope.owner is not None:
-                self.scope.owner.assigned.bind(rest, "")
+                self.scope.owner.assigned.bind_type(rest, "")
         elif (types := self.local_types(first)) is not None:
             types.forget(first)
 
-    def _given_attributes(self, node: ast.expr) -> None:
+    def _read_setattr(self, node: ast.expr) -> None:
         """Read `setattr(thing, …)`, which adds attributes with unknown names."""
         if isinstance(node, ast.Name):
             if self.is_self(node.id) and self.scope.owner is not None:
                 self.scope.owner.dynamic = True
             self.stored.add(f"{node.id}.*")
 
-    def _boolean(self, node: ast.BoolOp) -> None:
+    def _read_boolean(self, node: ast.BoolOp) -> None:
         """Read `a and b`: b is evaluated only if a holds; with `or` only if it does not."""
         before = self.guards
         for value in node.values:
-            self.visit(value)
+            self.read_expression(value)
             yes, no = self.conditions.read(value)
-            self.guards = self.with_guards(yes if isinstance(node.op, ast.And) else no)
+            self.guards = self.add_current_guards(yes if isinstance(node.op, ast.And) else no)
         self.guards = before
 
-    def _conditional(self, node: ast.IfExp) -> None:
-        self.visit(node.test)
+    def _read_conditional(self, node: ast.IfExp) -> None:
+        self.read_expression(node.test)
         yes, no = self.conditions.read(node.test)
-        self.visit_under(yes, node.body)
-        self.visit_under(no, node.orelse)
+        self.read_under_guards(yes, node.body)
+        self.read_under_guards(no, node.orelse)
 
-    def _lambda(self, node: ast.Lambda) -> None:
+    def _read_lambda(self, node: ast.Lambda) -> None:
         given = node.args
         arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
         names = [item.arg for item in arguments if item is not None]
-        self.names.enter("function", (), node.lineno, names)
-        self._visit_with_names(names, node.body)
-        self.names.leave()
+        self.names.enter_scope("function", (), node.lineno, names)
+        self._read_with_rebound_names(names, node.body)
+        self.names.leave_scope()
 
-    def _visit_with_names(self, names: list[str], *nodes: ast.AST) -> None:
+    def _read_with_rebound_names(self, names: list[str], *nodes: ast.AST) -> None:
         """Read expressions in which `names` are rebound."""
-        scope = Scope(self.scope.name, "function", self.scope)
+        scope = SourceScope(self.scope.name, "function", self.scope)
         scope.instance = self.scope.instance if self.scope.kind == "function" else ""
         scope.owner = self.scope.owner
         for name in names:
-            scope.locals.bind(name, "")
+            scope.locals.bind_type(name, "")
         before, self.scope = self.scope, scope
         for node in nodes:
-            self.visit(node)
+            self.read_expression(node)
         self.scope = before
 
-    def _comprehension(
+    def _read_comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
     ) -> None:
         names: list[str] = []
         inside: list[ast.expr] = []
         for part in node.generators:
-            self.visit(part.iter)
-            names.extend(item.id for item in walk(part.target) if isinstance(item, ast.Name))
+            self.read_expression(part.iter)
+            names.extend(item.id for item in walk_tree(part.target) if isinstance(item, ast.Name))
             inside.extend(part.ifs)
-        self.names.enter("inner", (), node.lineno, names)
+        self.names.enter_scope("inner", (), node.lineno, names)
         guards: tuple[Guard, ...] = ()
         for test in inside:
             guards += self.conditions.read(test)[0]
-        before, self.guards = self.guards, self.with_guards(guards)
+        before, self.guards = self.guards, self.add_current_guards(guards)
         inside.extend((node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,))
-        self._visit_with_names(names, *inside)
+        self._read_with_rebound_names(names, *inside)
         self.guards = before
-        self.names.leave()
+        self.names.leave_scope()
 
-    def _named(self, node: ast.NamedExpr) -> None:
-        self.visit(node.value)
-        self.names.bind_within(node.target.id, self.conditions.value(node.value))
+    def _read_named_expression(self, node: ast.NamedExpr) -> None:
+        self.read_expression(node.value)
+        self.names.bind_conditionally(node.target.id, self.conditions.value(node.value))
         if self.scope.kind == "function":
-            self.scope.locals.bind(node.target.id, self.type_of(node.value))
+            self.scope.locals.bind_type(node.target.id, self.expression_type(node.value))
 
-    def _nothing(self, node: ast.AST) -> None:
+    def _has_no_reference(self, node: ast.AST) -> None:
         """Whether a node contains no call or attribute."""
 
-    _visitors: ClassVar[dict[type[ast.AST], Callable[[Expressions, Any], None]]] = {
-        ast.Call: _call,
-        ast.Attribute: _attribute,
-        ast.Subscript: _subscript,
-        ast.BoolOp: _boolean,
-        ast.IfExp: _conditional,
-        ast.Lambda: _lambda,
-        ast.ListComp: _comprehension,
-        ast.SetComp: _comprehension,
-        ast.GeneratorExp: _comprehension,
-        ast.DictComp: _comprehension,
-        ast.NamedExpr: _named,
-        ast.Constant: _nothing,
-        ast.Name: _nothing,
+    _visitors: ClassVar[dict[type[ast.AST], Callable[[ExpressionReader, Any], None]]] = {
+        ast.Call: _read_call,
+        ast.Attribute: _read_attribute,
+        ast.Subscript: _read_subscript,
+        ast.BoolOp: _read_boolean,
+        ast.IfExp: _read_conditional,
+        ast.Lambda: _read_lambda,
+        ast.ListComp: _read_comprehension,
+        ast.SetComp: _read_comprehension,
+        ast.GeneratorExp: _read_comprehension,
+        ast.DictComp: _read_comprehension,
+        ast.NamedExpr: _read_named_expression,
+        ast.Constant: _has_no_reference,
+        ast.Name: _has_no_reference,
     }

@@ -14,7 +14,7 @@ FACTS_FORMAT = 11
 # Follows the name of a dataclass in a guard on one of its fields.
 FIELDS = ".__dataclass_fields__"
 
-SUPER = "super().__init__"  # a callee in `Function.kwargs_callees`
+SUPER_INIT = "super().__init__"  # a callee in `Function.kwargs_callees`
 
 
 class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -156,7 +156,7 @@ class Class(msgspec.Struct, frozen=True, array_like=True, gc=False):
     guards: tuple[Guard, ...] = ()
 
 
-class Assigned(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AssignedName(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A module-level name bound by other means: an assignment, a loop, `with`, `global`.
 
     `value` is the right-hand expression if it is dotted ("vllm.LLM", also "Union[A, B]"), the
@@ -211,7 +211,7 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
     guards: tuple[Guard, ...] = ()
 
 
-class Window(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class VersionWindow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A place that raises or warns for some versions of another package.
 
     `name` is the exception or the function that warns. It runs if all `guards` hold; a guard's
@@ -249,7 +249,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     imports: tuple[Import, ...] = ()
     functions: tuple[Function, ...] = ()
     classes: tuple[Class, ...] = ()
-    assigned: tuple[Assigned, ...] = ()
+    assigned: tuple[AssignedName, ...] = ()
     calls: tuple[Call, ...] = ()
     attributes: tuple[Attribute, ...] = ()
     exports: tuple[str, ...] | None = None
@@ -260,11 +260,11 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     deleted: tuple[str, ...] = ()
     dynamic: bool = False
     broken: str = ""
-    refusals: tuple[Window, ...] = ()
-    windows: tuple[Window, ...] = ()
+    refusals: tuple[VersionWindow, ...] = ()
+    windows: tuple[VersionWindow, ...] = ()
 
 
-class Opaque(msgspec.Struct, frozen=True):
+class OpaqueModule(msgspec.Struct, frozen=True):
     """A module that exists and whose names are unknown.
 
     `why` is "compiled", "namespace", "stdlib", "injected" (a module that its package adds to

@@ -6,11 +6,17 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from imgbuild.audit.source.assignments import Assignments
+from imgbuild.audit.source.assignments import AssignmentReader
 from imgbuild.audit.source.definitions import FunctionNode
 from imgbuild.audit.source.facts import Import
-from imgbuild.audit.source.text import dotted, pattern, string, string_list, strings
-from imgbuild.audit.source.tree import walk
+from imgbuild.audit.source.text import (
+    dotted_name,
+    string_list,
+    string_pattern,
+    string_value,
+    string_values,
+)
+from imgbuild.audit.source.tree import walk_tree
 
 # Without any of these words a module's names are what it binds.
 _SIGNS = (
@@ -24,17 +30,17 @@ _SIGNS = (
     b"modules[",
 )
 # A function that stores the module's dictionary adds names to it.
-_INTO_GLOBALS = re.compile(
+_GLOBALS_UPDATE = re.compile(
     rb"=\s*globals\(\)\s*$|^\s+globals\(\)\[[^\"'\]]+\]\s*=[^=]", re.MULTILINE
 )
 _TABLE = "_import_structure"
-_PUTS = ("update", "setdefault", "__setitem__")
+_ADDING_METHODS = ("update", "setdefault", "__setitem__")
 
 
 class LazyNames:
     """Reads the fields `lazy`, `registers` and `dynamic` of ModuleFacts."""
 
-    def __init__(self, tree: ast.Module, source: bytes, assignments: Assignments) -> None:
+    def __init__(self, tree: ast.Module, source: bytes, assignments: AssignmentReader) -> None:
         """Read a module; `assignments` has already read it."""
         self.assignments = assignments
         self.lazy: dict[str, str] = {}
@@ -45,80 +51,80 @@ class LazyNames:
         self._aliasing: set[str] = set()  # functions that put an alias into sys.modules
         self.tables: dict[str, ast.expr] = {}
         if any(sign in source for sign in _SIGNS):
-            self.dynamic |= _INTO_GLOBALS.search(source) is not None
-            statements = list(_top(tree.body))
+            self.dynamic |= _GLOBALS_UPDATE.search(source) is not None
+            statements = list(_import_time_statements(tree.body))
             self.tables = _tables(statements)
-            self._read(statements)
+            self._read_statements(statements)
 
-    def _read(self, statements: list[ast.stmt]) -> None:
+    def _read_statements(self, statements: list[ast.stmt]) -> None:
         """Read the statements that run when the module is imported."""
         for statement in statements:
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 if statement.name == "__getattr__":
-                    self._getattr(statement)
+                    self._read_getattr(statement)
                 elif _registers_alias(statement):
                     self._aliasing.add(statement.name)
                 continue
             if isinstance(statement, ast.Assign):
-                self._assignment(statement)
+                self._read_assignment(statement)
             if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Subscript):
-                self._item(statement.target, statement.value)
+                self._read_item(statement.target, statement.value)
             if isinstance(statement, ast.For):
-                self._aliases(statement)
+                self._read_alias_loop(statement)
             for call in _calls(statement):
-                self._called(call)
+                self._read_call(call)
 
-    def _aliases(self, loop: ast.For) -> None:
+    def _read_alias_loop(self, loop: ast.For) -> None:
         """Read `for alias in ALIASES: _import_structure.setdefault(alias, set())`.
 
         The keys of the literal table are old names of submodules, imported on demand.
         """
-        table = self.tables.get(dotted(loop.iter))
+        table = self.tables.get(dotted_name(loop.iter))
         if not isinstance(table, ast.Dict) or not isinstance(loop.target, ast.Name):
             return
         expected = f"{_TABLE}.setdefault({loop.target.id}, set())"
         if not any(ast.unparse(statement) == expected for statement in loop.body):
             return
-        for key in filter(None, map(string, filter(None, table.keys))):
+        for key in filter(None, map(string_value, filter(None, table.keys))):
             self.lazy.setdefault(key, f"{self.assignments.base}.{key}")
             self.registers.append(f"{self.assignments.base}.{key}")
 
-    def _assignment(self, statement: ast.Assign) -> None:
+    def _read_assignment(self, statement: ast.Assign) -> None:
         self.dynamic |= _is_own_module(statement.value)  # module = sys.modules[__name__]
         for target in statement.targets:
             if isinstance(target, ast.Tuple):
-                self._attached(target, statement.value)
+                self._read_lazy_loader(target, statement.value)
             elif isinstance(target, ast.Name) and target.id == "__getattr__":
                 self.dynamic = True
             elif isinstance(target, ast.Subscript):
-                self._item(target, statement.value)
+                self._read_item(target, statement.value)
             elif isinstance(target, ast.Attribute) and _is_own_module(target.value):
                 self.dynamic = True  # sys.modules[__name__].__class__ = …
 
-    def _item(self, target: ast.Subscript, value: ast.expr) -> None:
-        holder = dotted(target.value)
+    def _read_item(self, target: ast.Subscript, value: ast.expr) -> None:
+        holder = dotted_name(target.value)
         if holder in ("sys.modules", "modules"):
-            if dotted(target.slice) != "__name__":
-                self._register(target.slice)
-            elif isinstance(value, ast.Call) and "lazy" in dotted(value.func).lower():
+            if dotted_name(target.slice) != "__name__":
+                self._register_module(target.slice)
+            elif isinstance(value, ast.Call) and "lazy" in dotted_name(value.func).lower():
                 self._lazy_module(value)
             else:
                 self.dynamic = True
         elif holder == _TABLE:
-            self._structure({string(target.slice) or "": strings(value)})
-        elif isinstance(target.value, ast.Call) and dotted(target.value.func) in (
+            self._read_structure({string_value(target.slice) or "": string_values(value)})
+        elif isinstance(target.value, ast.Call) and dotted_name(target.value.func) in (
             "globals",
             "vars",
         ):
-            name = string(target.slice)
+            name = string_value(target.slice)
             if name is None:
                 self.dynamic = True
             else:
                 self.lazy.setdefault(name, "")
 
-    def _register(self, name: ast.expr) -> None:
+    def _register_module(self, name: ast.expr) -> None:
         """Record a module added to sys.modules, with "*" for computed parts of its name."""
-        text = pattern(name, self.assignments.module)
+        text = string_pattern(name, self.assignments.module)
         if text is not None and text.strip("*."):
             self.registers.append(text)
 
@@ -126,8 +132,8 @@ class LazyNames:
         """Read `sys.modules[__name__] = _LazyModule(…)`: its table, and type-checking imports."""
         table = self.tables.get(_TABLE)
         if isinstance(table, ast.Dict):
-            self._structure(_entries(table))
-        for line in self._typed():
+            self._read_structure(_entries(table))
+        for line in self._typing_imports():
             if line.name == "*":
                 self.stars.append(line.module)
             elif line.name and ("dummy" not in line.module or line.bound not in self.lazy):
@@ -144,7 +150,7 @@ class LazyNames:
         elif not table and not self.lazy and not self.stars:
             self.dynamic = True
 
-    def _structure(self, entries: dict[str, list[str] | None]) -> None:
+    def _read_structure(self, entries: dict[str, list[str] | None]) -> None:
         """Read `_import_structure`: submodule → its names."""
         for key, names in entries.items():
             if not key or names is None:
@@ -160,8 +166,8 @@ class LazyNames:
                     if not current or "dummy" in current or current.endswith(f".{name}"):
                         self.lazy[name] = module
 
-    def _called(self, call: ast.Call) -> None:
-        name = dotted(call.func)
+    def _read_call(self, call: ast.Call) -> None:
+        name = dotted_name(call.func)
         if any(_is_own_module(argument) for argument in call.args):
             self.dynamic = True  # install_config_module(sys.modules[__name__])
         if name in ("exec", "setattr") and call.args:
@@ -169,63 +175,70 @@ class LazyNames:
         elif name == f"{_TABLE}.setdefault" and len(call.args) == 2:
             key, names = call.args
             if ast.unparse(names) != "set()":  # no name is taken from the submodule
-                self._structure({string(key) or "": strings(names)})
+                self._read_structure({string_value(key) or "": string_values(names)})
         elif name == f"{_TABLE}.update":
             self.dynamic = True
         elif isinstance(call.func, ast.Attribute):
-            self._method_called(call, call.func, name)
+            self._read_method_call(call, call.func, name)
         elif name in self._aliasing and len(call.args) > 1:
-            alias, target = pattern(call.args[0], self.assignments.module), string(call.args[1])
+            alias, target = (
+                string_pattern(call.args[0], self.assignments.module),
+                string_value(call.args[1]),
+            )
             if alias and target and "*" not in alias:
                 self.aliases[alias] = (self.assignments.base if target[0] == "." else "") + target
         elif name:
             for argument in call.args[:1]:
-                text = pattern(argument, self.assignments.module) if "alias" in name else None
+                text = (
+                    string_pattern(argument, self.assignments.module) if "alias" in name else None
+                )
                 if text is not None and text.startswith(self.assignments.module + "."):
                     self.registers.append(text)
 
-    def _method_called(self, call: ast.Call, func: ast.Attribute, name: str) -> None:
+    def _read_method_call(self, call: ast.Call, func: ast.Attribute, name: str) -> None:
         owner = func.value
         if isinstance(owner, ast.Call):
-            self.dynamic |= dotted(owner.func) in ("globals", "vars") and func.attr in _PUTS
-        elif isinstance(owner, ast.Subscript) and dotted(owner.value) == _TABLE and call.args:
-            self._structure({string(owner.slice) or "": string_list(call.args[0])})
+            self.dynamic |= (
+                dotted_name(owner.func) in ("globals", "vars") and func.attr in _ADDING_METHODS
+            )
+        elif isinstance(owner, ast.Subscript) and dotted_name(owner.value) == _TABLE and call.args:
+            self._read_structure({string_value(owner.slice) or "": string_list(call.args[0])})
         elif name in ("sys.modules.setdefault", "sys.modules.update") and call.args:
-            self._register(call.args[0])
+            self._register_module(call.args[0])
 
-    def _attached(self, target: ast.Tuple, value: ast.expr) -> None:
+    def _read_lazy_loader(self, target: ast.Tuple, value: ast.expr) -> None:
         """Read `__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, …)`."""
-        if not any(dotted(item) == "__getattr__" for item in target.elts):
+        if not any(dotted_name(item) == "__getattr__" for item in target.elts):
             return
-        if not isinstance(value, ast.Call) or not dotted(value.func).endswith("attach"):
+        if not isinstance(value, ast.Call) or not dotted_name(value.func).endswith("attach"):
             self.dynamic = True
             return
         given = {item.arg: item.value for item in value.keywords}
         given.update(zip(("submodules", "submod_attrs"), value.args[1:], strict=False))
         submodules, attributes = given.get("submodules"), given.get("submod_attrs")
-        for name in strings(submodules) or () if submodules is not None else ():
+        for name in string_values(submodules) or () if submodules is not None else ():
             self.lazy[name] = f"{self.assignments.base}.{name}"
         if isinstance(attributes, ast.Name):
             attributes = self.tables.get(attributes.id, attributes)
         if isinstance(attributes, ast.Dict):
-            self._structure(_entries(attributes))
+            self._read_structure(_entries(attributes))
         elif attributes is not None:
             self.dynamic = True
 
-    def _typed(self) -> list[Import]:
+    def _typing_imports(self) -> list[Import]:
         """The top-level imports that only type checkers see."""
         top = [line for line in self.assignments.imports if not line.scope]
         return [line for line in top if any(guard.kind == "typing" for guard in line.guards)]
 
-    def _getattr(self, node: FunctionNode) -> None:
+    def _read_getattr(self, node: FunctionNode) -> None:
         """Read a module's `__getattr__`: the names for which it returns values."""
         name = node.args.args[0].arg if node.args.args else "name"
-        understood = any(isinstance(inner, ast.Raise) for inner in walk(node))
+        understood = any(isinstance(inner, ast.Raise) for inner in walk_tree(node))
         for statement in node.body:
-            understood &= self._answers(statement, name)
+            understood &= self._returns_for_names(statement, name)
         self.dynamic |= not understood
         root = self.assignments.module.partition(".")[0]
-        for line in self._typed():  # it returns their names, except for its own submodules
+        for line in self._typing_imports():  # it returns their names, except for its own submodules
             is_served = line.bound in self.lazy or line.module.startswith(f"{root}.")
             if is_served and line.module != root and line.name not in ("", "*"):
                 read = self.lazy.get(line.bound, "").partition(":")[0]
@@ -233,27 +246,27 @@ class LazyNames:
                 if not read or line.module.endswith(f".{read}"):
                     self.lazy[line.bound] = _source(line)
 
-    def _answers(self, statement: ast.stmt, name: str) -> bool:
+    def _returns_for_names(self, statement: ast.stmt, name: str) -> bool:
         """Whether a statement returns values only for names that could be read from it."""
         if isinstance(statement, ast.If):
-            is_understood = self._test(statement, name)
-            rest = all(self._answers(child, name) for child in statement.orelse)
+            is_understood = self._read_name_test(statement, name)
+            rest = all(self._returns_for_names(child, name) for child in statement.orelse)
             return is_understood and rest
         if isinstance(statement, ast.Try):
             inner = [*statement.body, *statement.orelse, *statement.finalbody]
-            return all(self._answers(child, name) for child in inner)
+            return all(self._returns_for_names(child, name) for child in inner)
         if isinstance(statement, ast.Return):
-            return self._looked_up(statement)
+            return self._uses_table(statement)
         if isinstance(statement, ast.Assign):
-            self._looked_up(statement)
+            self._uses_table(statement)
         return True
 
-    def _test(self, statement: ast.If, name: str) -> bool:
+    def _read_name_test(self, statement: ast.If, name: str) -> bool:
         """Read `if name == "X"`, `if name in TABLE`: the names are lazy."""
         test = statement.test
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test = test.operand
-        if isinstance(test, ast.Call) and dotted(test.func) == f"{name}.startswith":
+        if isinstance(test, ast.Call) and dotted_name(test.func) == f"{name}.startswith":
             return bool(statement.body) and isinstance(statement.body[-1], ast.Raise)
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
             test = next(
@@ -262,25 +275,25 @@ class LazyNames:
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
             return isinstance(statement.body[-1], ast.Raise)
         left, right = test.left, test.comparators[0]
-        if dotted(right) == name:
+        if dotted_name(right) == name:
             left, right = right, left
-        if dotted(left) != name:
-            is_understood = self._looked_up(statement)
+        if dotted_name(left) != name:
+            is_understood = self._uses_table(statement)
             return is_understood or isinstance(statement.body[-1], ast.Raise)
-        return self._names(statement, right)
+        return self._record_names(statement, right)
 
-    def _names(self, statement: ast.If, right: ast.expr) -> bool:
+    def _record_names(self, statement: ast.If, right: ast.expr) -> bool:
         """Record the names with which the requested name is compared."""
         names = string_list(right)
         if names is not None:
             for item in names:
-                self.lazy[item] = self._taken(statement.body, item)
+                self.lazy[item] = self._branch_module(statement.body, item)
             return True
-        holder = dotted(right)
-        if isinstance(right, ast.Call) and dotted(right.func) == "globals":
+        holder = dotted_name(right)
+        if isinstance(right, ast.Call) and dotted_name(right.func) == "globals":
             return True
         if holder in self.tables:
-            self._table(self.tables[holder])
+            self._record_table(self.tables[holder])
             return True
         if holder == "__all__":
             for item in self.assignments.exports or ():
@@ -288,42 +301,42 @@ class LazyNames:
             return self.assignments.exports is not None
         return False
 
-    def _taken(self, body: list[ast.stmt], name: str) -> str:
+    def _branch_module(self, body: list[ast.stmt], name: str) -> str:
         """The module from which the branch for one name imports it; "" if unknown."""
         for statement in body:
             if isinstance(statement, ast.ImportFrom):
                 for alias in statement.names:
                     if (alias.asname or alias.name) == name:
                         other = "" if alias.name == name else f":{alias.name}"
-                        return self.assignments.absolute(statement) + other
+                        return self.assignments.absolute_module(statement) + other
         return ""
 
-    def _looked_up(self, statement: ast.stmt) -> bool:
+    def _uses_table(self, statement: ast.stmt) -> bool:
         """Whether a statement uses a table; the names in the table are recorded."""
-        for node in walk(statement):
+        for node in walk_tree(statement):
             if isinstance(node, ast.Name) and node.id in self.tables:
-                self._table(self.tables[node.id])
+                self._record_table(self.tables[node.id])
                 return True
         return False
 
-    def _table(self, table: ast.expr) -> None:
+    def _record_table(self, table: ast.expr) -> None:
         if not isinstance(table, ast.Dict):
-            names = strings(table)
+            names = string_values(table)
             if names is None:
                 self.dynamic = True
             for name in names or ():
                 self.lazy.setdefault(name, "")
             return
         for key, value in zip(table.keys, table.values, strict=True):
-            text = string(key)
+            text = string_value(key)
             if text is None:
                 self.dynamic = True
             else:
-                self.lazy[text] = self._target(value, text)
+                self.lazy[text] = self._table_target(value, text)
 
-    def _target(self, value: ast.expr, name: str) -> str:
+    def _table_target(self, value: ast.expr, name: str) -> str:
         """Module and name of a table's value: ".outputs:X", "pkg.mod", (".mod", "X")."""
-        text = string(value) or ":".join((strings(value) or [])[:2])
+        text = string_value(value) or ":".join((string_values(value) or [])[:2])
         module, _, other = text.partition(":")
         if module.startswith("."):
             level = len(module) - len(module.lstrip("."))
@@ -334,7 +347,7 @@ class LazyNames:
         return module if other in ("", name) else f"{module}:{other}"
 
 
-def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+def _import_time_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements that run when the module is imported, including those in branches."""
     for statement in body:
         yield statement
@@ -344,9 +357,9 @@ def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             inner = getattr(statement, name, ())
             for item in inner if isinstance(inner, list) else ():
                 if isinstance(item, ast.ExceptHandler):
-                    yield from _top(item.body)
+                    yield from _import_time_statements(item.body)
                 else:
-                    yield from _top([item])
+                    yield from _import_time_statements([item])
 
 
 def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
@@ -354,7 +367,7 @@ def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
     for name in ("value", "test", "iter"):
         part = getattr(statement, name, None)
         if isinstance(part, ast.AST):
-            yield from (node for node in walk(part) if isinstance(node, ast.Call))
+            yield from (node for node in walk_tree(part) if isinstance(node, ast.Call))
 
 
 def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
@@ -397,11 +410,11 @@ def _registers_alias(node: FunctionNode) -> bool:
 
 def _is_own_module(node: ast.expr) -> bool:
     """Whether an expression is `sys.modules[__name__]`."""
-    return isinstance(node, ast.Subscript) and dotted(node.slice) == "__name__"
+    return isinstance(node, ast.Subscript) and dotted_name(node.slice) == "__name__"
 
 
 def _entries(table: ast.Dict) -> dict[str, list[str] | None]:
     return {
-        string(key) or "": strings(value)
+        string_value(key) or "": string_values(value)
         for key, value in zip(table.keys, table.values, strict=True)
     }

@@ -7,7 +7,7 @@ import warnings
 
 import msgspec
 
-from imgbuild.audit.source.conditions import Conditions
+from imgbuild.audit.source.conditions import ConditionReader
 from imgbuild.audit.source.expressions import NameUse
 from imgbuild.audit.source.facts import (
     Attribute,
@@ -15,17 +15,17 @@ from imgbuild.audit.source.facts import (
     Class,
     Import,
     ModuleFacts,
-    Window,
+    VersionWindow,
     import_target,
 )
 from imgbuild.audit.source.lazy_names import LazyNames
 from imgbuild.audit.source.name_values import NameValues
-from imgbuild.audit.source.program import rewrite
-from imgbuild.audit.source.scopes import CALLED, NONE, LocalTypes
-from imgbuild.audit.source.statements import Statements
-from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
-from imgbuild.audit.source.text import BUILTINS, SourceText, dotted, string
-from imgbuild.system.collector import paused
+from imgbuild.audit.source.program import rewrite_program
+from imgbuild.audit.source.scopes import NONE_TYPE, RESULT_PREFIX, LocalTypes
+from imgbuild.audit.source.statements import StatementReader
+from imgbuild.audit.source.stdlib import SUBSCRIPT, subscriptable_classes
+from imgbuild.audit.source.text import BUILTINS, SourceText, dotted_name, string_value
+from imgbuild.system.collector import pause_collector
 from imgbuild.system.syntax import parse_source
 
 _CHAIN = 8  # methods whose results are followed
@@ -42,35 +42,39 @@ def read_module(
     """
     try:
         # A tree has no cycles, and the search for them takes a third of the time.
-        with paused():
-            return _read(source, module, file, package=package, program=program)
+        with pause_collector():
+            return _read_module(source, module, file, package=package, program=program)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return ModuleFacts(
             module=module, file=file, package=package, broken=str(error) or "nested too deeply"
         )
 
 
-def _read(source: bytes, module: str, file: str, *, package: bool, program: bool) -> ModuleFacts:
+def _read_module(
+    source: bytes, module: str, file: str, *, package: bool, program: bool
+) -> ModuleFacts:
     source = source.removeprefix(b"\xef\xbb\xbf")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = parse_source(source)
     if program:
-        rewrite(tree, source)
+        rewrite_program(tree, source)
     names = NameValues(tree.body, source)
-    statements = Statements(Conditions(SourceText(source), module, names), package=package)
+    statements = StatementReader(
+        ConditionReader(SourceText(source), module, names), package=package
+    )
     statements.expressions.chains = program
-    refusals: list[Window] = []
+    refusals: list[VersionWindow] = []
 
-    def _raise(node: ast.Raise) -> None:
+    def _record_raise(node: ast.Raise) -> None:
         guards = statements.expressions.guards
         if guards and node.exc is not None and not statements.expressions.scope.name:
             call = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-            name = dotted(call).rpartition(".")[2]
-            refusals.append(Window(node.lineno, "raise", name, "", guards))
+            name = dotted_name(call).rpartition(".")[2]
+            refusals.append(VersionWindow(node.lineno, "raise", name, "", guards))
 
-    statements.watchers = {ast.Raise: _raise}
-    statements.block(tree.body)
+    statements.watchers = {ast.Raise: _record_raise}
+    statements.read_block(tree.body)
     statements.watchers = {}  # without this cycle, trees are freed at once
     assignments, definitions = statements.assignments, statements.definitions
     stored = statements.expressions.stored
@@ -82,7 +86,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
         package=package,
         imports=tuple(assignments.imports),
         functions=tuple(definitions.functions),
-        classes=tuple(_completed(definition, stored) for definition in definitions.classes),
+        classes=tuple(_complete_class(definition, stored) for definition in definitions.classes),
         assigned=tuple(assignments.assigned),
         calls=calls,
         attributes=attributes,
@@ -97,7 +101,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
     )
 
 
-def _bound(statements: Statements) -> set[str]:
+def _bound_names(statements: StatementReader) -> set[str]:
     """The names that any top-level statement of the module binds."""
     assignments, definitions = statements.assignments, statements.definitions
     names = {line.bound for line in assignments.imports if not line.scope}
@@ -111,10 +115,12 @@ def _bound(statements: Statements) -> set[str]:
     return names
 
 
-def _resolved_references(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
+def _resolved_references(
+    statements: StatementReader,
+) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
     """The references that are facts: their root is bound, or their receiver has a type."""
     imports, stored = statements.assignments.imports, statements.expressions.stored
-    bound = _bound(statements)
+    bound = _bound_names(statements)
     scoped = {line.bound for line in imports if line.scope}
     stars = any(line.name == "*" for line in imports)
     calls: list[Call] = []
@@ -125,7 +131,7 @@ def _resolved_references(statements: Statements) -> tuple[tuple[Call, ...], tupl
         if receiver is None:
             continue
         if record.call is not None:
-            calls.append(_call(record, record.call, receiver))
+            calls.append(_call_fact(record, record.call, receiver))
         elif record.expression.endswith(SUBSCRIPT) and not _is_from_stdlib(record, imports):
             continue
         elif _requires_attribute(record, stored, imported):
@@ -142,7 +148,7 @@ def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
         is_bound = not root or root in bound or (stars and root not in BUILTINS)
         return record.receiver if is_bound else None
     kind = _result_type(record.types, record.types.names.get(record.key, ""))
-    if not kind or kind == NONE:
+    if not kind or kind == NONE_TYPE:
         return None
     root = kind.partition(".")[0].removesuffix("()")
     return kind if root in bound or (stars and root not in BUILTINS) else None
@@ -152,9 +158,9 @@ def _result_type(types: LocalTypes, kind: str) -> str:
     """The type of the result of a method of a local name: "LLM().clone()"; others unchanged."""
     methods = ""
     for _ in range(_CHAIN):
-        if not kind.startswith(CALLED):
+        if not kind.startswith(RESULT_PREFIX):
             return f"{kind}{methods}" if kind.endswith("()") or not methods else ""
-        name, _, method = kind.removeprefix(CALLED).partition(".")
+        name, _, method = kind.removeprefix(RESULT_PREFIX).partition(".")
         methods = f".{method}{methods}"
         kind = types.names.get(name, "")
     return ""
@@ -175,17 +181,17 @@ def _is_from_stdlib(record: NameUse, imports: list[Import]) -> bool:
     """Whether a subscripted name is imported from the standard library."""
     first, _, rest = record.expression.removesuffix(SUBSCRIPT).partition(".")
     return any(
-        ".".join(filter(None, (*import_target(line), rest))) in subscripted()
+        ".".join(filter(None, (*import_target(line), rest))) in subscriptable_classes()
         for line in imports
         if line.bound == first
     )
 
 
-def _call(record: NameUse, node: ast.Call, receiver: str) -> Call:
+def _call_fact(record: NameUse, node: ast.Call, receiver: str) -> Call:
     plain = [item for item in node.args if type(item) is not ast.Starred]
     literals: list[str] = []
     for item in node.args:
-        text = string(item)
+        text = string_value(item)
         if text is None or len(text) > 200:
             break
         literals.append(text)
@@ -203,7 +209,7 @@ def _call(record: NameUse, node: ast.Call, receiver: str) -> Call:
     )
 
 
-def _completed(definition: Class, stored: set[str]) -> Class:
+def _complete_class(definition: Class, stored: set[str]) -> Class:
     """A class with the attributes that the module assigns to it: `Class.name = …`."""
     prefix = f"{definition.name}."
     extra = tuple(name.removeprefix(prefix) for name in stored if name.startswith(prefix))

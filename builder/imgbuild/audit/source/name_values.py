@@ -21,14 +21,16 @@ Guards = tuple[Guard, ...]
 Branches = tuple[Guards, Guards]
 
 # Guards on what must be installed for a branch to run; only these are kept after the branch.
-_LASTING = frozenset(("version", "present", "absent", "python", "platform", "takes", "result"))
-_DECLARED = re.compile(
+_LASTING_GUARDS = frozenset(
+    ("version", "present", "absent", "python", "platform", "takes", "result")
+)
+_DECLARATION = re.compile(
     rb"\b(?:global|nonlocal)[ \t\\\r\n]+([^\s,\\;#]+(?:[ \t\\\r\n]*,[^,;#\n]+)*)"
 )
 
 
 # Without any of these, no expression of a module is the version of a package.
-_OF_VERSIONS = (
+_VERSION_WORDS = (
     *(b"__version__", b"VERSION", b"ersion(", b"parse(", b"distribution("),
     *(b"ersion (", b"parse (", b"distribution ("),
 )
@@ -54,21 +56,21 @@ class NameValue(msgspec.Struct, frozen=True):
     derived: bool = False
 
     @property
-    def informative(self) -> tuple[bool, bool]:
+    def is_informative(self) -> tuple[bool, bool]:
         """Whether a true value, and whether a false value, depends on installed packages."""
         if self.derived or self.package:
             return True, True
         return _is_informative(self.truthy), _is_informative(self.falsy)
 
     @property
-    def condition(self) -> Branches | None:
+    def as_condition(self) -> Branches | None:
         """The guards of the name as a condition; None if it has none."""
         return (self.truthy or (), self.falsy or ()) if self.truthy or self.falsy else None
 
 
-UNKNOWN = NameValue()
-NONE = NameValue(truthy=None, is_none=True, is_literal=True)
-State = dict[str, NameValue]
+UNKNOWN_VALUE = NameValue()
+NONE_VALUE = NameValue(truthy=None, is_none=True, is_literal=True)
+ScopeState = dict[str, NameValue]
 
 
 Result = tuple[Guards, NameValue]
@@ -77,12 +79,12 @@ Result = tuple[Guards, NameValue]
 class FlowPath(msgspec.Struct, frozen=True):
     """One path through a statement: the values of names at its end, and its guards."""
 
-    state: State
+    state: ScopeState
     guards: Guards = ()
     fallback: bool = False  # it runs only if the first path fails
 
 
-class Frame:
+class ScopeFrame:
     """The names of one scope that is being read."""
 
     __slots__ = (
@@ -101,7 +103,7 @@ class Frame:
     def __init__(
         self,
         kind: Literal["module", "class", "function", "inner"],
-        parent: Frame | None,
+        parent: ScopeFrame | None,
         body: Sequence[ast.AST] = (),
         line: int = 0,
         names: Iterable[str] = (),
@@ -118,20 +120,20 @@ class Frame:
         self.expressions = expressions
         self.line = line
         self.parameters = frozenset(names)
-        self.values: State = dict.fromkeys(self.parameters, UNKNOWN)
+        self.values: ScopeState = dict.fromkeys(self.parameters, UNKNOWN_VALUE)
         self.declared: set[str] = set()
         # Of a function: the values that it returns, each with the guards within the function.
         self.results: list[Result] = []
         self._sites: dict[str, list[BindingSite]] | None = None
 
-    def sites(self, name: str) -> list[BindingSite]:
+    def binding_sites(self, name: str) -> list[BindingSite]:
         """The places in this scope that bind a name."""
         if self._sites is None:
             self._sites = binding_sites(self.body, expressions=self.expressions)
         return self._sites.get(name, [])
 
 
-def constant(value: object) -> NameValue:
+def literal_value(value: object) -> NameValue:
     """The value of a literal."""
     return NameValue(
         literal=value if isinstance(value, str) else "",
@@ -148,23 +150,23 @@ class NameValues:
     def __init__(self, body: Sequence[ast.AST] = (), source: bytes = b"") -> None:
         """Read a module with these statements and this text."""
         self._expressions = b":=" in source or not source
-        self.frame = Frame("module", None, body, expressions=self._expressions)
+        self.frame = ScopeFrame("module", None, body, expressions=self._expressions)
         # Names that some function binds for a scope around it.
         declares = b"global" in source or b"nonlocal" in source
         self.elsewhere = {
             name.strip(b" \t\\\r").decode("utf-8", "replace")
-            for declaration in (_DECLARED.findall(source) if declares else ())
+            for declaration in (_DECLARATION.findall(source) if declares else ())
             for name in declaration.split(b",")
         }
         # Attributes and functions whose values depend on what is installed, by their last names as
         # their owners are unknown: whether a true value does, and whether a false one does.
         self.answers: dict[str, tuple[bool, bool]] = {}
         # Whether a value may depend on the version of a package.
-        self.versioned = not source or any(word in source for word in _OF_VERSIONS)
+        self.versioned = not source or any(word in source for word in _VERSION_WORDS)
 
     # Scopes
 
-    def enter(
+    def enter_scope(
         self,
         kind: Literal["class", "function", "inner"],
         body: Sequence[ast.AST],
@@ -172,20 +174,20 @@ class NameValues:
         names: Iterable[str] = (),
     ) -> None:
         """Start a new scope, such as a function body."""
-        self.frame = Frame(kind, self.frame, body, line, names, expressions=self._expressions)
+        self.frame = ScopeFrame(kind, self.frame, body, line, names, expressions=self._expressions)
 
-    def leave(self) -> None:
+    def leave_scope(self) -> None:
         """Leave a scope: its values are not visible outside."""
         self.frame = self.frame.parent or self.frame
 
-    def declare(self, names: Collection[str]) -> None:
+    def declare_names(self, names: Collection[str]) -> None:
         """Record `global` or `nonlocal`: other scopes may bind the names, too."""
         self.frame.declared.update(names)
-        self.frame.values.update(dict.fromkeys(names, UNKNOWN))
+        self.frame.values.update(dict.fromkeys(names, UNKNOWN_VALUE))
 
     # Names
 
-    def bind(self, name: str, name_value: NameValue = UNKNOWN) -> None:
+    def bind_name(self, name: str, name_value: NameValue = UNKNOWN_VALUE) -> None:
         """Bind a name to a new value."""
         self.frame.values[name] = name_value
         self.versioned = self.versioned or bool(name_value.package) or name_value.derived
@@ -194,42 +196,46 @@ class NameValues:
 
     def add_answer(self, name: str, name_value: NameValue) -> None:
         """Record the value of an attribute, or the result of a function, of this name."""
-        if name_value.is_literal and name_value.condition is None:
+        if name_value.is_literal and name_value.as_condition is None:
             return
-        yes, no = name_value.informative
+        yes, no = name_value.is_informative
         before = self.answers.get(name, (True, True))
         yes, no = self.answers[name] = (yes and before[0], no and before[1])
         self.versioned = self.versioned or (yes and no)
 
-    def bind_within(self, name: str, name_value: NameValue) -> None:
+    def bind_conditionally(self, name: str, name_value: NameValue) -> None:
         """Bind a name in an expression that may not run: the name may keep its value."""
         frame = self.frame
         while frame.kind == "inner" and frame.parent is not None:
             frame = frame.parent
         before = frame.values.get(name)
         self.versioned = self.versioned or bool(name_value.package) or name_value.derived
-        frame.values[name] = name_value if before is None else _merged(name_value, before)
+        frame.values[name] = name_value if before is None else _merge_values(name_value, before)
 
     def value(self, name: str) -> NameValue:
         """The value of a name at this place."""
-        frame: Frame | None = self.frame
-        passed: list[Frame] = []
+        frame: ScopeFrame | None = self.frame
+        passed: list[ScopeFrame] = []
         line = 0  # that of the outermost function between here and the name, which runs later
         while frame is not None:
             visible = frame.kind != "class" or frame is self.frame
             name_value = frame.values.get(name) if visible else None
             if name_value is not None:
-                if name_value is UNKNOWN or any(inner.sites(name) for inner in passed):
-                    return UNKNOWN
+                if name_value is UNKNOWN_VALUE or any(
+                    inner.binding_sites(name) for inner in passed
+                ):
+                    return UNKNOWN_VALUE
                 return (
-                    name_value if self._is_only_binding(name, name_value, frame, line) else UNKNOWN
+                    name_value
+                    if self._is_only_binding(name, name_value, frame, line)
+                    else UNKNOWN_VALUE
                 )
             if frame.kind == "function":
                 line = frame.line
             if frame.kind != "class":
                 passed.append(frame)
             frame = frame.parent
-        return UNKNOWN
+        return UNKNOWN_VALUE
 
     def is_local(self, name: str) -> bool:
         """Whether a name is a parameter or a local variable, which may have any meaning.
@@ -240,28 +246,32 @@ class NameValues:
         while frame.parent is not None:
             if name in frame.parameters:
                 return True
-            places = frame.sites(name) if frame.kind != "class" or frame is self.frame else []
+            places = (
+                frame.binding_sites(name) if frame.kind != "class" or frame is self.frame else []
+            )
             if places:
                 return not all(site.definition for site in places)
             frame = frame.parent
         return False
 
-    def _is_only_binding(self, name: str, name_value: NameValue, frame: Frame, line: int) -> bool:
+    def _is_only_binding(
+        self, name: str, name_value: NameValue, frame: ScopeFrame, line: int
+    ) -> bool:
         """Whether no other binding of a name in its scope can determine its value here."""
         if name in self.elsewhere and (line or name not in frame.declared):
             return False
         return not line or all(
             site.line < line or (site.module and site.module == name_value.module)
-            for site in frame.sites(name)
+            for site in frame.binding_sites(name)
         )
 
     # Paths through statements
 
-    def state(self) -> State:
+    def state(self) -> ScopeState:
         """A copy of the values of this scope, for `restore`."""
         return dict(self.frame.values)
 
-    def restore(self, state: State) -> State:
+    def restore(self, state: ScopeState) -> ScopeState:
         """Continue with the values of `state`; returns the current ones."""
         before, self.frame.values = self.frame.values, dict(state)
         return before
@@ -274,34 +284,34 @@ class NameValues:
         for name in {name for path in paths for name in path.state}:
             values = [path.state.get(name) for path in paths]
             if any(value is not values[0] for value in values):
-                state[name] = self._joined(name, paths)
+                state[name] = self._joined_value(name, paths)
         self.frame.values = state
         if self.frame.kind == "class":
             for name, name_value in state.items():
                 self.add_answer(name, name_value)
 
-    def _joined(self, name: str, paths: Sequence[FlowPath]) -> NameValue:
+    def _joined_value(self, name: str, paths: Sequence[FlowPath]) -> NameValue:
         bound = [(path, path.state[name]) for path in paths if name in path.state]
         if len(bound) < len(paths) and self.frame.kind == "class":
-            return UNKNOWN  # where the class does not bind it, the name is that of the module
+            return UNKNOWN_VALUE  # where the class does not bind it, the name is that of the module
         first, name_value = bound[0]
         if len(bound) == 1:  # the other paths do not bind it, so nothing reads it there
             return name_value
         conditions = {value for _, value in bound if value.truthy and value.falsy}
         whole = name_value if name_value in conditions else None
-        name_value = _with_guards(name_value, first.guards)
+        name_value = _add_guards(name_value, first.guards)
         for path, other in bound[1:]:
-            more = _with_guards(other, path.guards)
+            more = _add_guards(other, path.guards)
             if name_value.is_literal and _runs_without(other.package, first.guards):
-                name_value = _merged(more, name_value, fallback=True)
+                name_value = _merge_values(more, name_value, fallback=True)
             else:
                 fallback = path.fallback or _runs_without(name_value.package, path.guards)
-                name_value = _merged(name_value, more, fallback=fallback)
+                name_value = _merge_values(name_value, more, fallback=fallback)
             if not (path.fallback and other.is_literal):
                 whole = None
         if whole is not None:
             return msgspec.structs.replace(name_value, truthy=whole.truthy, falsy=whole.falsy)
-        if conditions and name_value.condition is None:
+        if conditions and name_value.as_condition is None:
             no = Guard("unknown", f"not ({name})")
             return msgspec.structs.replace(
                 name_value, truthy=(Guard("unknown", name),), falsy=(no,)
@@ -310,18 +320,20 @@ class NameValues:
 
     def enter_loop(self, body: Sequence[ast.AST]) -> None:
         """Start a loop: names may have values from the end of its body."""
-        for name in self._rebound(body):
-            self.frame.values[name] = UNKNOWN
+        for name in self._rebound_names(body):
+            self.frame.values[name] = UNKNOWN_VALUE
 
-    def after_interruption(self, body: Sequence[ast.AST], before: State) -> None:
+    def end_interruptible_block(self, body: Sequence[ast.AST], before: ScopeState) -> None:
         """End a loop or a `try`, which may be left anywhere within its body."""
-        for name, count in self._rebound(body).items():
+        for name, count in self._rebound_names(body).items():
             if count > 1 or self.frame.values[name] == before.get(name):
-                self.frame.values[name] = UNKNOWN
+                self.frame.values[name] = UNKNOWN_VALUE
 
-    def _rebound(self, body: Sequence[ast.AST]) -> dict[str, int]:
+    def _rebound_names(self, body: Sequence[ast.AST]) -> dict[str, int]:
         """The names with known values that `body` rebinds, and how often."""
-        values = {name: value for name, value in self.frame.values.items() if value is not UNKNOWN}
+        values = {
+            name: value for name, value in self.frame.values.items() if value is not UNKNOWN_VALUE
+        }
         if not values:
             return {}
         bound = binding_sites(body, expressions=self._expressions)
@@ -335,33 +347,33 @@ class NameValues:
 
 
 def _is_informative(guards: Guards | None) -> bool:
-    return guards is None or any(guard.kind in _LASTING for guard in guards)
+    return guards is None or any(guard.kind in _LASTING_GUARDS for guard in guards)
 
 
-def _with_guards(name_value: NameValue, guards: Guards) -> NameValue:
+def _add_guards(name_value: NameValue, guards: Guards) -> NameValue:
     """A value assigned on a path with guards: if the value is true, the guards hold."""
-    lasting = tuple(guard for guard in guards if guard.kind in _LASTING)
+    lasting = tuple(guard for guard in guards if guard.kind in _LASTING_GUARDS)
     if not lasting:
         return name_value
     return msgspec.structs.replace(
         name_value,
-        truthy=_all_of(name_value.truthy, lasting),
-        falsy=_all_of(name_value.falsy, lasting),
+        truthy=_combine_guards(name_value.truthy, lasting),
+        falsy=_combine_guards(name_value.falsy, lasting),
     )
 
 
-def _all_of(guards: Guards | None, more: Guards) -> Guards | None:
+def _combine_guards(guards: Guards | None, more: Guards) -> Guards | None:
     return None if guards is None else tuple(dict.fromkeys(guards + more))
 
 
-def _common(first: Guards | None, other: Guards | None) -> Guards | None:
+def _common_guards(first: Guards | None, other: Guards | None) -> Guards | None:
     """The guards that hold in either case."""
     if first is None or other is None:
         return other if first is None else first
     return tuple(guard for guard in first if guard in other)
 
 
-def _merged(first: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
+def _merge_values(first: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
     """The value of a name that has one value or the other.
 
     A literal on a `fallback` path is ignored, as is None: reading a version from it fails.
@@ -372,13 +384,16 @@ def _merged(first: NameValue, other: NameValue, *, fallback: bool = False) -> Na
         main = other
     else:
         main = NameValue(
-            package=_same_or_empty(first.package, other.package),
-            literal=_same_or_empty(first.literal, other.literal),
-            module=_same_or_empty(first.module, other.module),
-            parameters_of=_same_or_empty(first.parameters_of, other.parameters_of),
+            package=_equal_or_empty(first.package, other.package),
+            literal=_equal_or_empty(first.literal, other.literal),
+            module=_equal_or_empty(first.module, other.module),
+            parameters_of=_equal_or_empty(first.parameters_of, other.parameters_of),
             derived=first.package != other.package,
         )
-    truthy, falsy = _common(first.truthy, other.truthy), _common(first.falsy, other.falsy)
+    truthy, falsy = (
+        _common_guards(first.truthy, other.truthy),
+        _common_guards(first.falsy, other.falsy),
+    )
     return msgspec.structs.replace(
         main,
         truthy=truthy,
@@ -397,5 +412,5 @@ def _runs_without(package: str, guards: Guards) -> bool:
     )
 
 
-def _same_or_empty(first: str, other: str) -> str:
+def _equal_or_empty(first: str, other: str) -> str:
     return first if first == other else ""

@@ -14,37 +14,37 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from imgbuild.audit.source.scopes import binding_sites
-from imgbuild.audit.source.text import dotted, string
-from imgbuild.audit.source.tree import BLOCKS, children, walk
+from imgbuild.audit.source.text import dotted_name, string_value
+from imgbuild.audit.source.tree import BLOCKS, child_nodes, walk_tree
 
 # The function that holds the statements of a program: see `module.read_module`.
 PROGRAM = "__main__"
 _GLOBAL = re.compile(rb"(?:^|[:;])[ \t]*global[ \t\\]", re.MULTILINE)
-_INLINED = re.compile(rb"\*\*[ \t]*(?:\{|dict\b)")
-_STARRED = re.compile(rb"\*\*[ \t]*([\w\x80-\xff]+)")
+_INLINE_KEYWORDS = re.compile(rb"\*\*[ \t]*(?:\{|dict\b)")
+_STARRED_NAME = re.compile(rb"\*\*[ \t]*([\w\x80-\xff]+)")
 _DICTIONARY = re.compile(rb"=[ \t]*(?:[(\\]\s*)*(?:\{|dict\b)")
 _WORD = re.compile(rb"[\w\x80-\xff]+")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _CLOSURES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 # Methods of a dictionary that do not remove keys.
-_KEEP = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
-_ADD = frozenset(("setdefault", "update"))
-_REMOTE = "ray.remote"
+_READING_METHODS = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
+_ADDING_METHODS = frozenset(("setdefault", "update"))
+_REMOTE_DECORATOR = "ray.remote"
 _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
 
-def rewrite(tree: ast.Module, source: bytes) -> None:
+def rewrite_program(tree: ast.Module, source: bytes) -> None:
     """Rewrite the statements of a program, and add those at its top as the function PROGRAM."""
     names = _dictionaries(source)
-    if names or b"partial(" in source or _INLINED.search(source) is not None:
-        _expand(tree, names)
+    if names or b"partial(" in source or _INLINE_KEYWORDS.search(source) is not None:
+        _expand_keywords(tree, names)
     if b".options(" in source:
         _set_options(tree)
     functions = list(_functions(tree.body))
     tree.body.append(_program(tree, source))
     for function in functions:
-        _rename(function.body, _parameters(function))
+        _rename_values(function.body, _parameters(function))
 
 
 def _parameters(scope: _Scope) -> set[str]:
@@ -58,7 +58,7 @@ def _parameters(scope: _Scope) -> set[str]:
 
 def _dictionaries(source: bytes) -> set[str]:
     """The names in `**name` that may be bound to a literal dictionary."""
-    starred = set(_STARRED.findall(source))
+    starred = set(_STARRED_NAME.findall(source))
     starts = [match.start() for match in _DICTIONARY.finditer(source)] if starred else []
     lines = [source[source.rfind(b"\n", 0, start) + 1 : start] for start in starts]
     return {
@@ -81,17 +81,17 @@ def _functions(body: Sequence[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncF
 def _set_options(tree: ast.Module) -> None:
     """Read `f.options(x=1)` of a function or class with the decorator `ray.remote` as its call."""
     remote: dict[str, ast.expr] = {}
-    nodes = walk(tree)
+    nodes = walk_tree(tree)
     for node in nodes:
         for decorator in getattr(node, "decorator_list", ()):
             name_node = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if dotted(name_node) == _REMOTE:
+            if dotted_name(name_node) == _REMOTE_DECORATOR:
                 remote[node.name] = name_node  # type: ignore[attr-defined]
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value
-            decorator = remote.get(dotted(owner))
-            if isinstance(owner, ast.Call) and dotted(owner.func) == _REMOTE:
+            decorator = remote.get(dotted_name(owner))
+            if isinstance(owner, ast.Call) and dotted_name(owner.func) == _REMOTE_DECORATOR:
                 decorator = owner.func
             if decorator is not None and node.func.attr == "options":
                 node.func = decorator
@@ -101,7 +101,7 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
     """The statements of a program as a function, including those under `if __name__ == …`."""
     body: list[ast.stmt] = []
     may_declare = b"global" in source and _GLOBAL.search(source) is not None
-    nodes = walk(tree) if may_declare else ()
+    nodes = walk_tree(tree) if may_declare else ()
     names = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     for node in tree.body:
         is_main = isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
@@ -109,7 +109,7 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
             body += node.body
         elif not isinstance(node, (ast.Import, ast.ImportFrom, *_FUNCTIONS, ast.ClassDef)):
             body.append(node)
-    _rename(body, names, shared=True)
+    _rename_values(body, names, shared=True)
     if names:
         body.insert(0, ast.Global(sorted(names), lineno=1, col_offset=0))
     nothing = ast.arguments([], [], None, [], [], None, [])
@@ -121,7 +121,7 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
 # -- keywords
 
 
-class _Tree:
+class _NameTree:
     """Parent nodes, calls, and the uses of `names` in each function and in the module."""
 
     def __init__(self, tree: ast.Module, names: Collection[str]) -> None:
@@ -141,28 +141,28 @@ class _Tree:
                         break
             elif isinstance(node, ast.Call):
                 self.calls.append(node)
-            for child in children(node):
+            for child in child_nodes(node):
                 self.parents[child] = node
                 left.append((child, around))
 
 
-def _expand(tree: ast.Module, names: Collection[str]) -> None:
+def _expand_keywords(tree: ast.Module, names: Collection[str]) -> None:
     """Replace `**{…}`, and `**name` of a local dictionary, by keywords; add calls of `partial`.
 
     `names` are the names of dictionaries.
     """
-    nodes = _Tree(tree, names)
+    nodes = _NameTree(tree, names)
     for call in nodes.calls:
         if any(word.arg is None for word in call.keywords):
-            call.keywords = [each for word in call.keywords for each in _inlined(word)]
+            call.keywords = [each for word in call.keywords for each in _inline_keywords(word)]
     for scope in nodes.uses:
         _expand_scope(scope, nodes)
     for call in nodes.calls:
-        if dotted(call.func).rpartition(".")[2] == "partial" and call.args:
+        if dotted_name(call.func).rpartition(".")[2] == "partial" and call.args:
             _add_call(call)
 
 
-def _inlined(word: ast.keyword) -> list[ast.keyword]:
+def _inline_keywords(word: ast.keyword) -> list[ast.keyword]:
     """The keywords of `**{…}` and `**dict(…)`; others unchanged."""
     names = _keys(word.value) if word.arg is None else None
     return [word] if names is None else [_keyword(name, word) for name in names]
@@ -176,15 +176,15 @@ def _keyword(name: str, place: ast.keyword) -> ast.keyword:
 def _keys(node: ast.expr) -> list[str] | None:
     """The keys of a literal dictionary; None for others."""
     if isinstance(node, ast.Dict):
-        keys = [string(key) for key in node.keys]
+        keys = [string_value(key) for key in node.keys]
         return None if None in keys else [key for key in keys if key is not None]
-    if isinstance(node, ast.Call) and dotted(node.func) == "dict" and not node.args:
+    if isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args:
         names = [word.arg for word in node.keywords]
         return None if None in names else [name for name in names if name is not None]
     return None
 
 
-def _expand_scope(scope: _Scope, nodes: _Tree) -> None:
+def _expand_scope(scope: _Scope, nodes: _NameTree) -> None:
     """Replace `**name` where the scope binds the name once, to a dictionary that keeps its keys."""
     by_name: dict[str, list[ast.Name]] = {}
     for use in nodes.uses[scope]:
@@ -198,13 +198,13 @@ def _expand_scope(scope: _Scope, nodes: _Tree) -> None:
         bound = nodes.parents[stores[0]]
         keys = _keys(bound.value) if isinstance(bound, ast.Assign) else None
         sites = binding_sites(scope.body) if sites is None else sites
-        others = {_use(nodes.parents, use) for use in uses if use is not stores[0]}
+        others = {_classify_use(nodes.parents, use) for use in uses if use is not stores[0]}
         if keys is None or "other" in others or len(sites.get(name, ())) != 1:
             continue
         later = [line for use in uses if (line := _set_key(nodes.parents, use, bound))]
         for word in starred:
             added = [*keys, *(key for key, line in later if line < word.value.lineno)]
-            _replace(nodes.parents[word], word, added, more="add" in others)
+            _replace_keyword(nodes.parents[word], word, added, more="add" in others)
 
 
 def _is_starred(node: ast.AST) -> TypeGuard[ast.keyword]:
@@ -218,13 +218,15 @@ def _set_key(
     """Key and line of `name["key"] = …` in the block that binds the name; None for other uses."""
     item = parents[use]
     statement = parents[item]
-    key = string(item.slice) if isinstance(item, ast.Subscript) and item.value is use else None
+    key = (
+        string_value(item.slice) if isinstance(item, ast.Subscript) and item.value is use else None
+    )
     if key is None or not isinstance(statement, ast.Assign) or item not in statement.targets:
         return None
     return (key, use.lineno) if parents[statement] is parents[bound] else None
 
 
-def _replace(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, more: bool) -> None:
+def _replace_keyword(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, more: bool) -> None:
     """Replace `**name` in a call by keywords; with `more` it may have others too."""
     if isinstance(call, ast.Call) and word in call.keywords:
         given = {each.arg for each in call.keywords}
@@ -233,22 +235,22 @@ def _replace(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, more: boo
         call.keywords[at : at + 1] = [*added, *([word] if more else [])]
 
 
-def _use(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> str:
+def _classify_use(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> str:
     """The effect of a use on the keys of a dictionary: "keep", "add" or "other"."""
     parent = parents[use]
     if isinstance(parent, ast.Subscript) and parent.value is use:
         kinds = {ast.Load: "keep", ast.Store: "add"}
         return kinds.get(type(parent.ctx), "other")
     if isinstance(parent, ast.Attribute) and isinstance(parents[parent], ast.Call):
-        effect = "keep" if parent.attr in _KEEP else "other"
-        return "add" if parent.attr in _ADD else effect
+        effect = "keep" if parent.attr in _READING_METHODS else "other"
+        return "add" if parent.attr in _ADDING_METHODS else effect
     return "keep" if _is_starred(parent) else "other"
 
 
 def _add_call(node: ast.Call) -> None:
     """Make `f(x=1)` an argument of `partial(f, x=1)`; further arguments are unknown."""
     function, *rest = node.args
-    if not dotted(function):
+    if not dotted_name(function):
         return
     unknown = ast.copy_location(ast.Constant(None), function)
     call = ast.Call(
@@ -262,7 +264,7 @@ def _add_call(node: ast.Call) -> None:
 # -- names
 
 
-def _rename(body: list[ast.stmt], bound: set[str], *, shared: bool = False) -> None:
+def _rename_values(body: list[ast.stmt], bound: set[str], *, shared: bool = False) -> None:
     """Give each value of a name its own name, in statements that bind it one after another.
 
     `bound` are names with a value before. Statements that are `shared` with other code are copied.
@@ -310,4 +312,4 @@ def _names(statement: ast.stmt) -> Iterator[tuple[ast.Name, bool]]:
         if isinstance(node, ast.Name):
             yield node, closed
         closed = closed or isinstance(node, _CLOSURES)
-        left.extend((child, closed) for child in children(node))
+        left.extend((child, closed) for child in child_nodes(node))

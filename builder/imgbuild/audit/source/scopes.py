@@ -12,16 +12,16 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from imgbuild.audit.source.facts import Field
-from imgbuild.audit.source.tree import children
+from imgbuild.audit.source.tree import child_nodes
 
 # The type of a local name that is unknown or ambiguous.
-UNTYPED = ""
-NONE = "None"
-CALLED = "result of "  # begins the type of what a method of a local name returns
+UNTYPED_VALUE = ""
+NONE_TYPE = "None"
+RESULT_PREFIX = "result of "  # begins the type of what a method of a local name returns
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 # The fields of a node that bind names in its scope, in a module without `:=`.
-_BINDING: dict[type[ast.AST], tuple[str, ...]] = {
+_BINDING_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Assign: ("targets",),
     ast.AnnAssign: ("target",),
     ast.AugAssign: ("target",),
@@ -48,7 +48,7 @@ _BINDING: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Starred: ("value",),
 }
 if sys.version_info >= (3, 12):
-    _BINDING[ast.TypeAlias] = ("name",)
+    _BINDING_FIELDS[ast.TypeAlias] = ("name",)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -60,23 +60,25 @@ class LocalTypes:
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
 
-    def bind(self, name: str, kind: str) -> None:
+    def bind_type(self, name: str, kind: str) -> None:
         """Bind a name to an expression of this type, "" if unknown.
 
         None does not count: it is often a placeholder until the value is assigned.
         """
         current = self.names.get(name)
-        if current is None or current == NONE:
+        if current is None or current == NONE_TYPE:
             self.names[name] = kind
-        elif kind == NONE:
+        elif kind == NONE_TYPE:
             return
         elif current not in (kind, kind.removesuffix("()")):
-            self.names[name] = current.removesuffix("()") if current == f"{kind}()" else UNTYPED
+            self.names[name] = (
+                current.removesuffix("()") if current == f"{kind}()" else UNTYPED_VALUE
+            )
 
     def forget(self, name: str) -> None:
         """Remove the type of a name, which may have several."""
         if name in self.names:
-            self.names[name] = UNTYPED
+            self.names[name] = UNTYPED_VALUE
 
 
 class ClassMembers:
@@ -91,7 +93,7 @@ class ClassMembers:
         self.methods: list[str] = []
 
 
-class Scope:
+class SourceScope:
     """A function, class or module being read."""
 
     __slots__ = (
@@ -99,7 +101,7 @@ class Scope:
     )  # fmt: skip
 
     def __init__(
-        self, name: str, kind: str, parent: Scope | None, members: ClassMembers | None = None
+        self, name: str, kind: str, parent: SourceScope | None, members: ClassMembers | None = None
     ) -> None:
         """A scope by its qualified name; `kind` is "module", "class" or "function"."""
         self.name = name
@@ -115,7 +117,7 @@ class Scope:
         self.members = members
         self.owner: ClassMembers | None = parent.owner if parent and kind == "function" else members
 
-    def qualified(self, name: str) -> str:
+    def qualified_name(self, name: str) -> str:
         """The qualified name of a definition in this scope."""
         return f"{self.name}.{name}" if self.name else name
 
@@ -135,7 +137,7 @@ def binding_sites(
 
     `expressions=False` skips expressions, which are most of a tree, for a module without `:=`.
     """
-    inside = _inside if expressions else _binding
+    inside = _scope_parts if expressions else _binding
     sites: dict[str, list[BindingSite]] = {}
     declared: set[str] = set()
     left: list[ast.AST] = list(body)
@@ -145,7 +147,7 @@ def binding_sites(
             if type(node.ctx) is not ast.Load:
                 sites.setdefault(node.id, []).append(BindingSite(node.lineno))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for name, site in _imported(node):
+            for name, site in _imported_names(node):
                 sites.setdefault(name, []).append(site)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             declared.update(node.names)
@@ -161,16 +163,16 @@ def binding_sites(
     return sites
 
 
-def module_of(alias: ast.alias) -> tuple[str, str]:
+def imported_module(alias: ast.alias) -> tuple[str, str]:
     """The name that `import …` binds, and the imported module."""
     first = alias.name.partition(".")[0]
     return alias.asname or first, alias.name if alias.asname else first
 
 
-def _imported(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, BindingSite]]:
+def _imported_names(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, BindingSite]]:
     for alias in node.names:
         if isinstance(node, ast.Import):
-            name, module = module_of(alias)
+            name, module = imported_module(alias)
             yield name, BindingSite(node.lineno, module, definition=True)
         else:
             yield alias.asname or alias.name, BindingSite(node.lineno, definition=True)
@@ -186,7 +188,7 @@ def _name(node: ast.AST) -> str:
 def _binding(node: ast.AST) -> Iterable[ast.AST]:
     """The parts of a node that belong to the same scope, without expressions."""
     parts: list[ast.AST] = []
-    for field in _BINDING.get(type(node), ()):
+    for field in _BINDING_FIELDS.get(type(node), ()):
         value = getattr(node, field, None)
         if isinstance(value, list):
             parts += value
@@ -195,7 +197,7 @@ def _binding(node: ast.AST) -> Iterable[ast.AST]:
     return parts
 
 
-def _inside(node: ast.AST) -> Iterable[ast.AST]:
+def _scope_parts(node: ast.AST) -> Iterable[ast.AST]:
     """The parts of a node that belong to the same scope."""
     if isinstance(node, _FUNCTIONS):
         return [*node.decorator_list, node.args]
@@ -207,4 +209,4 @@ def _inside(node: ast.AST) -> Iterable[ast.AST]:
         elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         parts = [part for generator in node.generators for part in (generator.iter, *generator.ifs)]
         return [*elements, *parts]
-    return children(node)
+    return child_nodes(node)

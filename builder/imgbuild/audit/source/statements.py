@@ -11,38 +11,43 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from imgbuild.audit.source.assignments import Assignments
-from imgbuild.audit.source.conditions import Conditions
-from imgbuild.audit.source.definitions import Definitions, FunctionNode
-from imgbuild.audit.source.expressions import Expressions
+from imgbuild.audit.source.assignments import AssignmentReader
+from imgbuild.audit.source.conditions import ConditionReader
+from imgbuild.audit.source.definitions import DefinitionReader, FunctionNode
+from imgbuild.audit.source.expressions import ExpressionReader
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.name_values import UNKNOWN, FlowPath, Guards, State
-from imgbuild.audit.source.text import dotted, never_continues
-from imgbuild.audit.source.tree import walk
-from imgbuild.audit.source.try_statements import Try, TryGuards, imported, read_try
+from imgbuild.audit.source.name_values import UNKNOWN_VALUE, FlowPath, Guards, ScopeState
+from imgbuild.audit.source.text import dotted_name, never_continues
+from imgbuild.audit.source.tree import walk_tree
+from imgbuild.audit.source.try_statements import (
+    TryGuards,
+    TryStatement,
+    imported_subjects,
+    read_try,
+)
 
 
-class Statements:
+class StatementReader:
     """Reads the statements of a module in order, each once."""
 
-    def __init__(self, conditions: Conditions, *, package: bool) -> None:
+    def __init__(self, conditions: ConditionReader, *, package: bool) -> None:
         """Read for the module of `conditions`; `package`: whether it is an `__init__`."""
         self.conditions = conditions
         self.names = conditions.names
-        self.expressions = Expressions(conditions)
-        self.assignments = Assignments(self.expressions, package=package)
-        self.definitions = Definitions(self.expressions)
+        self.expressions = ExpressionReader(conditions)
+        self.assignments = AssignmentReader(self.expressions, package=package)
+        self.definitions = DefinitionReader(self.expressions)
         # Called with each statement of its kind before it is read.
         self.watchers: dict[type[ast.stmt], Callable[[Any], None]] = {}
         self._after: Sequence[ast.stmt] = ()  # the statements after the `try` that is read
         self._caught = False  # whether a `try` around it handles an import's exception
 
-    def block(self, statements: Sequence[ast.stmt], guards: Guards = ()) -> None:
+    def read_block(self, statements: Sequence[ast.stmt], guards: Guards = ()) -> None:
         """Read statements in order; after an early exit, the rest has the opposite guards."""
         expressions = self.expressions
         before = expressions.guards
         if guards:
-            expressions.guards = expressions.with_guards(guards)
+            expressions.guards = expressions.add_current_guards(guards)
         for place, statement in enumerate(statements, start=1):
             kind = type(statement)
             if kind in self.watchers:
@@ -51,25 +56,25 @@ class Statements:
             if kind in (ast.Try, ast.TryStar):
                 self._after = statements[place:]
             if reader is None:
-                expressions.visit(statement)
+                expressions.read_expression(statement)
             elif left := reader(self, statement):
-                expressions.guards = expressions.with_guards(left)
+                expressions.guards = expressions.add_current_guards(left)
         expressions.guards = before
 
-    def _if(self, node: ast.If) -> Guards | None:
-        self.expressions.visit(node.test)
+    def _read_if(self, node: ast.If) -> Guards | None:
+        self.expressions.read_expression(node.test)
         yes, no = self.conditions.read(node.test)
         if not yes and not no:
-            yes, no = self.conditions.while_imported(node.test)
-        data = () if typing_only(yes + no) else (Guard("data"),)
+            yes, no = self.conditions.guards_during_import(node.test)
+        data = () if is_typing_only(yes + no) else (Guard("data"),)
         before = self.names.state()
-        self.block(node.body, yes or data)
+        self.read_block(node.body, yes or data)
         body_state = self.names.restore(before)
-        self.block(node.orelse, no or data)
+        self.read_block(node.orelse, no or data)
         other = self.names.state()
-        if typing_only(yes):
+        if is_typing_only(yes):
             self.names.restore({**body_state, **other})
-        elif typing_only(no):
+        elif is_typing_only(no):
             self.names.restore({**other, **body_state})
         else:
             paths = ((node.body, FlowPath(body_state, yes)), (node.orelse, FlowPath(other, no)))
@@ -78,152 +83,159 @@ class Statements:
             return no
         return yes if node.orelse and never_continues(node.orelse) else None
 
-    def _assert(self, node: ast.Assert) -> Guards | None:
-        self.expressions.visit(node.test)
+    def _read_assert(self, node: ast.Assert) -> Guards | None:
+        self.expressions.read_expression(node.test)
         return self.conditions.read(node.test)[0]
 
-    def _try(self, node: Try) -> None:
-        tried = read_try(node, self.conditions, self.assignments.absolute, self._after)
+    def _read_try(self, node: TryStatement) -> None:
+        tried = read_try(node, self.conditions, self.assignments.absolute_module, self._after)
         before, outside = self.names.state(), self._caught
         self._caught = bool(tried.body)
-        self.block(node.body, tried.body)
+        self.read_block(node.body, tried.body)
         self._caught = outside
         done = self.names.state()
         self.names.join(FlowPath(done), FlowPath(before, fallback=True))
-        self.names.after_interruption(node.body, before)
+        self.names.end_interruptible_block(node.body, before)
         failed = self.names.state()
-        paths = self._handlers(node, tried, failed)
+        paths = self._read_handlers(node, tried, failed)
         self.names.restore(done)
-        self.block(node.orelse, tried.orelse)
+        self.read_block(node.orelse, tried.orelse)
         if not never_continues(node.body) and not never_continues(node.orelse):
             paths.insert(0, FlowPath(self.names.state(), tried.orelse))
         self.names.join(*paths)
-        self.block(node.finalbody)
+        self.read_block(node.finalbody)
         for name, (truthy, falsy) in tried.flags.items():
-            name_value = self.names.state().get(name, UNKNOWN)
-            self.names.bind(name, msgspec.structs.replace(name_value, truthy=truthy, falsy=falsy))
+            name_value = self.names.state().get(name, UNKNOWN_VALUE)
+            self.names.bind_name(
+                name, msgspec.structs.replace(name_value, truthy=truthy, falsy=falsy)
+            )
 
-    def _handlers(self, node: Try, tried: TryGuards, failed: State) -> list[FlowPath]:
+    def _read_handlers(
+        self, node: TryStatement, tried: TryGuards, failed: ScopeState
+    ) -> list[FlowPath]:
         """Read the handlers; returns the paths that continue after them."""
         paths = []
         scope = self.expressions.scope
         for handler, guards in zip(node.handlers, tried.handlers, strict=True):
             self.names.restore(failed)
             if handler.type is not None:
-                self.expressions.visit(handler.type)
+                self.expressions.read_expression(handler.type)
             if handler.name:
-                self.names.bind(handler.name)
+                self.names.bind_name(handler.name)
                 if scope.kind == "function":
-                    scope.locals.bind(handler.name, "")
-            self.block(handler.body, guards)
+                    scope.locals.bind_type(handler.name, "")
+            self.read_block(handler.body, guards)
             if handler.name:  # Python deletes it
-                self.names.bind(handler.name)
+                self.names.bind_name(handler.name)
             if not never_continues(handler.body):
                 paths.append(FlowPath(self.names.state(), guards, fallback=True))
         return paths
 
-    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+    def _read_with(self, node: ast.With | ast.AsyncWith) -> None:
         guards: Guards = ()
         for item in node.items:
-            self.expressions.visit(item.context_expr)
+            self.expressions.read_expression(item.context_expr)
             if item.optional_vars is not None:
                 self.assignments.targets(item.optional_vars, node)
             call = item.context_expr
-            if isinstance(call, ast.Call) and dotted(call.func).endswith("suppress"):
-                names = [dotted(argument).rpartition(".")[2] for argument in call.args]
+            if isinstance(call, ast.Call) and dotted_name(call.func).endswith("suppress"):
+                names = [dotted_name(argument).rpartition(".")[2] for argument in call.args]
                 guards += (Guard("handled", ", ".join(names)),)
         before = self.names.state()
-        self.block(node.body, guards)
+        self.read_block(node.body, guards)
         if guards:
             self.names.join(FlowPath(self.names.state()), FlowPath(before, fallback=True))
 
-    def _for(self, node: ast.For | ast.AsyncFor) -> None:
-        self.expressions.visit(node.iter)
+    def _read_for(self, node: ast.For | ast.AsyncFor) -> None:
+        self.expressions.read_expression(node.iter)
         before = self.names.state()
         self.names.enter_loop(node.body)
         self.assignments.targets(node.target, node)
-        self.block(node.body)
-        self._after_loop(node.body, before)
-        self.block(node.orelse)
+        self.read_block(node.body)
+        self._read_loop(node.body, before)
+        self.read_block(node.orelse)
 
-    def _while(self, node: ast.While) -> None:
+    def _read_while(self, node: ast.While) -> None:
         before = self.names.state()
         self.names.enter_loop((node.test, *node.body))
-        self.expressions.visit(node.test)
-        self.block(node.body, self.conditions.read(node.test)[0])
-        self._after_loop(node.body, before)
-        self.block(node.orelse)
+        self.expressions.read_expression(node.test)
+        self.read_block(node.body, self.conditions.read(node.test)[0])
+        self._read_loop(node.body, before)
+        self.read_block(node.orelse)
 
-    def _after_loop(self, body: Sequence[ast.stmt], before: State) -> None:
+    def _read_loop(self, body: Sequence[ast.stmt], before: ScopeState) -> None:
         """Read a loop: names have their values from before it, or from its end."""
         self.names.join(FlowPath(self.names.state()), FlowPath(before))
-        self.names.after_interruption(body, before)
+        self.names.end_interruptible_block(body, before)
 
-    def _match(self, node: ast.Match) -> None:
-        self.expressions.visit(node.subject)
+    def _read_match(self, node: ast.Match) -> None:
+        self.expressions.read_expression(node.subject)
         before = self.names.state()
         paths = [FlowPath(before)]
         for case in node.cases:
             self.names.restore(before)
-            for part in walk(case.pattern):
+            for part in walk_tree(case.pattern):
                 for value in _pattern_values(part):
-                    self.expressions.visit(value)
+                    self.expressions.read_expression(value)
                 name = getattr(part, "name", None) or getattr(part, "rest", None)
                 if isinstance(name, str):
-                    self.assignments.bind(name, "", node)
+                    self.assignments.bind_name(name, "", node)
             guards: Guards = ()
             if case.guard is not None:
-                self.expressions.visit(case.guard)
+                self.expressions.read_expression(case.guard)
                 guards = self.conditions.read(case.guard)[0]
             data = (Guard("data"),) if case.guard is not None else ()
-            self.block(case.body, guards or data)
+            self.read_block(case.body, guards or data)
             if not never_continues(case.body):
                 paths.append(FlowPath(self.names.state(), guards))
         self.names.join(*paths)
 
-    def _import(self, node: ast.Import | ast.ImportFrom) -> Guards | None:
+    def _read_import(self, node: ast.Import | ast.ImportFrom) -> Guards | None:
         """Read a `try` body: statements after an import run only if it succeeded."""
         if isinstance(node, ast.Import):
-            self.assignments.import_(node)
+            self.assignments.read_import(node)
         else:
-            self.assignments.import_from(node)
+            self.assignments.read_import_from(node)
         if not self._caught:
             return None
-        return tuple(Guard("present", name) for name in imported(node, self.assignments.absolute))
+        return tuple(
+            Guard("present", name)
+            for name in imported_subjects(node, self.assignments.absolute_module)
+        )
 
-    def _function(self, node: FunctionNode) -> None:
+    def _read_function(self, node: FunctionNode) -> None:
         outside, self._caught = self._caught, False
-        self.definitions.function(node, self.block)
+        self.definitions.read_function(node, self.read_block)
         self._caught = outside
 
-    def _class(self, node: ast.ClassDef) -> None:
-        self.definitions.class_(node, self.block)
+    def _read_class(self, node: ast.ClassDef) -> None:
+        self.definitions.read_class(node, self.read_block)
 
     # The reader of each kind of statement; it returns guards of the statements that follow.
-    _readers: ClassVar[dict[type[ast.stmt], Callable[[Statements, Any], Guards | None]]] = {
-        ast.Import: _import,
-        ast.ImportFrom: _import,
-        ast.Assign: lambda self, node: self.assignments.assign(node),
-        ast.AnnAssign: lambda self, node: self.assignments.annotated(node),
-        ast.AugAssign: lambda self, node: self.assignments.augmented(node),
+    _readers: ClassVar[dict[type[ast.stmt], Callable[[StatementReader, Any], Guards | None]]] = {
+        ast.Import: _read_import,
+        ast.ImportFrom: _read_import,
+        ast.Assign: lambda self, node: self.assignments.read_assign(node),
+        ast.AnnAssign: lambda self, node: self.assignments.read_annotated_assign(node),
+        ast.AugAssign: lambda self, node: self.assignments.read_augmented_assign(node),
         ast.Delete: lambda self, node: self.assignments.delete(node),
-        ast.Global: lambda self, node: self.assignments.global_(node),
-        ast.Nonlocal: lambda self, node: self.assignments.nonlocal_(node),
-        ast.Expr: lambda self, node: self.assignments.expression(node),
-        ast.Return: lambda self, node: self.assignments.return_(node),
-        ast.FunctionDef: _function,
-        ast.AsyncFunctionDef: _function,
-        ast.ClassDef: _class,
-        ast.If: _if,
-        ast.Try: _try,
-        ast.TryStar: _try,
-        ast.With: _with,
-        ast.AsyncWith: _with,
-        ast.For: _for,
-        ast.AsyncFor: _for,
-        ast.While: _while,
-        ast.Match: _match,
-        ast.Assert: _assert,
+        ast.Global: lambda self, node: self.assignments.read_global(node),
+        ast.Nonlocal: lambda self, node: self.assignments.read_nonlocal(node),
+        ast.Expr: lambda self, node: self.assignments.read_expression_statement(node),
+        ast.Return: lambda self, node: self.assignments.read_return(node),
+        ast.FunctionDef: _read_function,
+        ast.AsyncFunctionDef: _read_function,
+        ast.ClassDef: _read_class,
+        ast.If: _read_if,
+        ast.Try: _read_try,
+        ast.TryStar: _read_try,
+        ast.With: _read_with,
+        ast.AsyncWith: _read_with,
+        ast.For: _read_for,
+        ast.AsyncFor: _read_for,
+        ast.While: _read_while,
+        ast.Match: _read_match,
+        ast.Assert: _read_assert,
     }
 
 
@@ -236,6 +248,6 @@ def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
     return part.keys if isinstance(part, ast.MatchMapping) else ()
 
 
-def typing_only(guards: Guards) -> bool:
+def is_typing_only(guards: Guards) -> bool:
     """Whether a condition is on TYPE_CHECKING; one branch then always runs."""
     return any(guard.kind == "typing" for guard in guards)

@@ -9,16 +9,16 @@ from functools import lru_cache
 import msgspec
 from packaging.specifiers import SpecifierSet
 
-from imgbuild.audit.source.facts import Opaque
+from imgbuild.audit.source.facts import OpaqueModule
 from imgbuild.matrix.fields import STANDALONE_RELEASES
-from imgbuild.report import Unread
+from imgbuild.report import UncheckedPart
 from imgbuild.system import files, yaml_data
 
 # Follows the name of a class that is subscripted: Python calls this method.
 SUBSCRIPT = ".__class_getitem__"
 # The Pythons with which packages were run: those of this repository's bases, and standalone ones.
 # Of the standard library of others only the names are known, not what its functions do.
-RUN = ("3.10", "3.11", "3.12", "3.13")
+SUPPORTED_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 _Names = dict[str, str]  # specifier of Python's version → names, separated by spaces
 
@@ -32,33 +32,33 @@ class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 @lru_cache(maxsize=1)
-def load() -> StandardLibrary:
+def load_standard_library() -> StandardLibrary:
     """The bundled table."""
-    return yaml_data.load(files.data("audit/stdlib.yaml"), StandardLibrary)
+    return yaml_data.load_yaml_data(files.data("audit/stdlib.yaml"), StandardLibrary)
 
 
-def opaque(module: str, python: str) -> Opaque | None:
+def opaque_module(module: str, python: str) -> OpaqueModule | None:
     """A module or submodule of the standard library; None if this version does not have it."""
     parent, _, name = module.rpartition(".")
     while parent:
-        if name in lacks(python).get(parent, ()):
+        if name in missing_names(python).get(parent, ()):
             return None
         parent, _, name = parent.rpartition(".")
-    return Opaque(module, "stdlib", lacks(python).get(module, frozenset()))
+    return OpaqueModule(module, "stdlib", missing_names(python).get(module, frozenset()))
 
 
 @lru_cache
-def modules(python: str) -> frozenset[str]:
+def stdlib_modules(python: str) -> frozenset[str]:
     """The top-level modules of a Python version ("3.11")."""
-    table = load().modules
+    table = load_standard_library().modules
     names = {*sys.stdlib_module_names, *" ".join(table.values()).split()}
-    return frozenset(names - set(_lacking(table, python)))
+    return frozenset(names - set(_removed_names(table, python)))
 
 
 @lru_cache
-def having(module: str) -> str:
+def pythons_with_module(module: str) -> str:
     """The Pythons with a top-level module that some lack, such as "Python 3.11 or newer"; or ""."""
-    pythons = [python for python in STANDALONE_RELEASES if module in modules(python)]
+    pythons = [python for python in STANDALONE_RELEASES if module in stdlib_modules(python)]
     if len(pythons) in (0, len(STANDALONE_RELEASES)):
         return ""
     if pythons[-1] == STANDALONE_RELEASES[-1]:
@@ -67,40 +67,42 @@ def having(module: str) -> str:
 
 
 @lru_cache
-def lacks(python: str) -> Mapping[str, frozenset[str]]:
+def missing_names(python: str) -> Mapping[str, frozenset[str]]:
     """Module → the names missing in a Python version.
 
     A submodule is a name of its parent; a class that cannot be subscripted is listed with the
     suffix SUBSCRIPT.
     """
-    table = load()
-    missing = {module: set(_lacking(names, python)) for module, names in table.names.items()}
+    table = load_standard_library()
+    missing = {module: set(_removed_names(names, python)) for module, names in table.names.items()}
     for module, names in table.subscripts.items():
-        refused = (name + SUBSCRIPT for name in _lacking(names, python))
+        refused = (name + SUBSCRIPT for name in _removed_names(names, python))
         missing.setdefault(module, set()).update(refused)
     return {module: frozenset(names) for module, names in missing.items()}
 
 
 @lru_cache(maxsize=1)
-def subscripted() -> frozenset[str]:
+def subscriptable_classes() -> frozenset[str]:
     """The classes that can be subscripted in some versions only: "array.array"."""
     return frozenset(
         f"{module}.{name}"
-        for module, names in load().subscripts.items()
+        for module, names in load_standard_library().subscripts.items()
         for name in " ".join(names.values()).split()
     )
 
 
-def unread(python: str) -> tuple[Unread, ...]:
+def unread_parts(python: str) -> tuple[UncheckedPart, ...]:
     """The unchecked part of the standard library, for a Python that no base has; else empty."""
     minor = ".".join(python.split(".")[:2])
-    if minor in RUN:
+    if minor in SUPPORTED_PYTHONS:
         return ()
-    why = f"only its names are known; packages were tested with Python {', '.join(RUN)}"
-    return (Unread(what=f"the behavior of the standard library of Python {minor}", why=why),)
+    why = (
+        f"only its names are known; packages were tested with Python {', '.join(SUPPORTED_PYTHONS)}"
+    )
+    return (UncheckedPart(what=f"the behavior of the standard library of Python {minor}", why=why),)
 
 
-def _lacking(names: _Names, python: str) -> list[str]:
+def _removed_names(names: _Names, python: str) -> list[str]:
     return [
         name
         for spec, listed in names.items()

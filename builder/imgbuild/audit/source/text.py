@@ -53,11 +53,11 @@ _NO_TYPES = BUILTINS | frozenset(
     ]
 )
 _LITERAL = 40  # characters of a literal in the text of a call
-_LONGEST = 160
+_LONGEST_TEXT = 160
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def dotted(node: ast.AST) -> str:
+def dotted_name(node: ast.AST) -> str:
     """The dotted text of names and attributes, "a.b.c"; "" for other expressions."""
     parts = []
     while type(node) is ast.Attribute:
@@ -71,53 +71,55 @@ def dotted(node: ast.AST) -> str:
     return ".".join(reversed(parts))
 
 
-def string(node: ast.AST | None) -> str | None:
+def string_value(node: ast.AST | None) -> str | None:
     """The value of a string literal; None for one with surrogates, which UTF-8 cannot encode."""
     if type(node) is ast.Constant and type(node.value) is str and not SURROGATE.search(node.value):
         return node.value
     return None
 
 
-def strings(node: ast.AST | None) -> list[str] | None:
+def string_values(node: ast.AST | None) -> list[str] | None:
     """The strings of a literal list, tuple or set, or of a sum of them; None for others."""
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        values = [string(item) for item in node.elts]
+        values = [string_value(item) for item in node.elts]
         return None if None in values else [item for item in values if item is not None]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = strings(node.left), strings(node.right)
+        left, right = string_values(node.left), string_values(node.right)
         return None if left is None or right is None else left + right
     return None
 
 
 def string_list(node: ast.AST) -> list[str] | None:
-    """The result of `strings`; for a single string literal, a list with it."""
-    literal = string(node)
-    return strings(node) if literal is None else [literal]
+    """The result of `string_values`; for a single string literal, a list with it."""
+    literal = string_value(node)
+    return string_values(node) if literal is None else [literal]
 
 
 def type_name(node: ast.AST | None) -> str:
     """The class that an annotation names, X for `Optional[X]`; "" if none or several."""
     if node is None:
         return ""
-    text = string(node)
+    text = string_value(node)
     if text is not None:
         try:
             return type_name(parse_expression(text))
         except SyntaxError:
             return ""
     if isinstance(node, ast.Subscript):
-        if dotted(node.value).rpartition(".")[2] in ("Optional", "Final", "Required"):
+        if dotted_name(node.value).rpartition(".")[2] in ("Optional", "Final", "Required"):
             return type_name(node.slice)
-        if dotted(node.value).rpartition(".")[2] == "Union" and isinstance(node.slice, ast.Tuple):
-            return _only(node.slice.elts)
+        if dotted_name(node.value).rpartition(".")[2] == "Union" and isinstance(
+            node.slice, ast.Tuple
+        ):
+            return _only_type(node.slice.elts)
         return ""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _only([node.left, node.right])
-    name = dotted(node)
+        return _only_type([node.left, node.right])
+    name = dotted_name(node)
     return "" if name.rpartition(".")[2] in _NO_TYPES else name
 
 
-def _only(nodes: list[ast.expr]) -> str:
+def _only_type(nodes: list[ast.expr]) -> str:
     """The only type of a union other than None."""
     rest = [node for node in nodes if not (isinstance(node, ast.Constant) and node.value is None)]
     return type_name(rest[0]) if len(rest) == 1 else ""
@@ -145,12 +147,12 @@ class SourceText:
             cut = b" ".join(piece.strip() for piece in pieces)
         return cut.decode("utf-8", "replace")
 
-    def short(self, node: ast.expr) -> str:
+    def short_text(self, node: ast.expr) -> str:
         """The node's source, shortened to 160 characters."""
         text = self.text(node)
-        return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+        return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
 
-    def span(self, node: ast.stmt) -> bytes:
+    def statement_lines(self, node: ast.stmt) -> bytes:
         """The lines of a statement."""
         return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
@@ -174,7 +176,7 @@ def evaluated_text(node: ast.expr, is_local: Callable[[str], bool]) -> str:
         items = node.elts if isinstance(node, ast.Tuple) else [node]
         texts = [_argument(item) for item in items]
         return "" if UNKNOWN_ARGUMENT in texts else ast.unparse(node)
-    name = dotted(node.func if isinstance(node, ast.Call) else node)
+    name = dotted_name(node.func if isinstance(node, ast.Call) else node)
     if not name or is_local(name.partition(".")[0]):
         return ""
     return f"{name}({', '.join(_arguments(node))})" if isinstance(node, ast.Call) else name
@@ -195,7 +197,7 @@ def _argument(node: ast.expr) -> str:
 def empty_collection(node: ast.expr) -> bool:
     """Whether an expression is an empty collection: `[]`, `dict()`."""
     if isinstance(node, ast.Call):
-        last = dotted(node.func) in ("dict", "frozenset", "list", "set", "tuple")
+        last = dotted_name(node.func) in ("dict", "frozenset", "list", "set", "tuple")
         return last and not node.args and not node.keywords
     if isinstance(node, ast.Dict):
         return not node.keys
@@ -210,30 +212,36 @@ def never_continues(block: Sequence[ast.stmt]) -> bool:
     if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
         return True
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        return dotted(last.value.func) in ("sys.exit", "exit", "quit", "os._exit", "pytest.skip")
+        return dotted_name(last.value.func) in (
+            "sys.exit",
+            "exit",
+            "quit",
+            "os._exit",
+            "pytest.skip",
+        )
     if isinstance(last, (ast.Try, ast.TryStar)):
         bodies = [last.orelse or last.body, *(handler.body for handler in last.handlers)]
         return never_continues(last.finalbody) or all(map(never_continues, bodies))
     return isinstance(last, ast.If) and never_continues(last.body) and never_continues(last.orelse)
 
 
-def pattern(node: ast.expr, module: str) -> str | None:
+def string_pattern(node: ast.expr, module: str) -> str | None:
     """A string expression with "*" for computed parts; None if it is not a string."""
-    text = string(node)
+    text = string_value(node)
     if text is not None:
         return text
     if isinstance(node, ast.JoinedStr):
         parts = [
-            string(part) if isinstance(part, ast.Constant) else _formatted(part, module)
+            string_value(part) if isinstance(part, ast.Constant) else _formatted_part(part, module)
             for part in node.values
         ]
         return "".join(part or "*" for part in parts)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = pattern(node.left, module), pattern(node.right, module)
+        left, right = string_pattern(node.left, module), string_pattern(node.right, module)
         return None if left is None and right is None else (left or "*") + (right or "*")
-    return module if dotted(node) == "__name__" else None
+    return module if dotted_name(node) == "__name__" else None
 
 
-def _formatted(part: ast.expr, module: str) -> str:
-    name = dotted(part.value) if isinstance(part, ast.FormattedValue) else ""
+def _formatted_part(part: ast.expr, module: str) -> str:
+    name = dotted_name(part.value) if isinstance(part, ast.FormattedValue) else ""
     return module if name in ("__name__", "__package__") else "*"

@@ -44,7 +44,7 @@ BLOCKS = {
 _WITH_GAPS = (ast.Dict, ast.arguments)  # whose lists may contain None
 
 
-def children(node: ast.AST) -> list[ast.AST]:
+def child_nodes(node: ast.AST) -> list[ast.AST]:
     """The nodes directly below a node, in the order of its fields."""
     below: list[ast.AST] = []
     for name in _FIELDS[type(node)]:
@@ -58,10 +58,10 @@ def children(node: ast.AST) -> list[ast.AST]:
     return below
 
 
-def walk(node: ast.AST) -> list[ast.AST]:
+def walk_tree(node: ast.AST) -> list[ast.AST]:
     """A node and all nodes below it, in the order of `ast.walk`."""
     nodes = [node]
     for each in nodes:
         if _FIELDS[type(each)]:
-            nodes += children(each)
+            nodes += child_nodes(each)
     return nodes

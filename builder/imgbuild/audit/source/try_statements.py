@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from imgbuild.audit.source.conditions import Conditions
+from imgbuild.audit.source.conditions import ConditionReader
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import Branches, Guards, NameValue
-from imgbuild.audit.source.scopes import module_of
-from imgbuild.audit.source.text import dotted
+from imgbuild.audit.source.scopes import imported_module
+from imgbuild.audit.source.text import dotted_name
 
-Try = ast.Try | ast.TryStar
-Absolute = Callable[[ast.ImportFrom], str]
+TryStatement = ast.Try | ast.TryStar
+AbsoluteFunction = Callable[[ast.ImportFrom], str]
 
 # Exceptions of a missing package or name; those that any code may raise, imports too; all whose
 # handlers hide a finding.
-_OF_IMPORTS = frozenset(("ImportError", "ModuleNotFoundError", "PackageNotFoundError"))
-_OF_ANYTHING = frozenset(("Exception", "BaseException", "OSError", "RuntimeError"))
-_HIDING = _OF_IMPORTS | _OF_ANYTHING | {"AttributeError", "TypeError", "NameError"}
+_IMPORT_ERRORS = frozenset(("ImportError", "ModuleNotFoundError", "PackageNotFoundError"))
+_ANY_ERRORS = frozenset(("Exception", "BaseException", "OSError", "RuntimeError"))
+_HIDING_ERRORS = _IMPORT_ERRORS | _ANY_ERRORS | {"AttributeError", "TypeError", "NameError"}
 
 
 class TryGuards(msgspec.Struct, frozen=True):
@@ -33,15 +33,18 @@ class TryGuards(msgspec.Struct, frozen=True):
 
 
 def read_try(
-    node: Try, conditions: Conditions, absolute: Absolute, after: Sequence[ast.stmt] = ()
+    node: TryStatement,
+    conditions: ConditionReader,
+    absolute: AbsoluteFunction,
+    after: Sequence[ast.stmt] = (),
 ) -> TryGuards:
     """The guards of a `try`; `absolute` returns the module of a `from` import.
 
     `after` are the following statements of its block: they may raise the stored exception of a
     handler.
     """
-    caught = [_caught(handler) for handler in node.handlers]
-    raised = _raised(node, conditions)
+    caught = [_caught_names(handler) for handler in node.handlers]
+    raised = _guards_of_raise(node, conditions)
     if raised is not None:
         yes, no = raised
         return TryGuards(body=(), handlers=tuple(yes for _ in caught), orelse=no, flags={})
@@ -50,23 +53,23 @@ def read_try(
         {
             name
             for names, handler in zip(caught, node.handlers, strict=True)
-            if not _raises(handler.body) and not _raises_later(handler, after)
+            if not _always_raises(handler.body) and not _raises_later(handler, after)
             for name in names
-            if name in _HIDING
+            if name in _HIDING_ERRORS
         }
     )
     present = tuple(Guard("present", subject) for subject in subjects)
     absent = (Guard("absent", ", ".join(subjects)),) if subjects else ()
-    more = not _only_queries(node.body, conditions)
+    more = not _queries_only(node.body, conditions)
     handlers = tuple(
         absent
         if absent and _handles_absence(names, more=more)
-        else (Guard("unknown", _except(names)),)
+        else (Guard("unknown", _except_text(names)),)
         for names in caught
     )
-    imports = [names for names in caught if (_OF_IMPORTS | _OF_ANYTHING) & set(names)]
+    imports = [names for names in caught if (_IMPORT_ERRORS | _ANY_ERRORS) & set(names)]
     sure = all(_handles_absence(names, more=more) for names in imports)
-    failed = absent if sure or not imports else (Guard("unknown", _except(imports[-1])),)
+    failed = absent if sure or not imports else (Guard("unknown", _except_text(imports[-1])),)
     return TryGuards(
         body=(Guard("handled", ", ".join(hidden)),) if hidden else (),
         handlers=handlers,
@@ -75,11 +78,11 @@ def read_try(
     )
 
 
-def _caught(handler: ast.ExceptHandler) -> list[str]:
+def _caught_names(handler: ast.ExceptHandler) -> list[str]:
     if handler.type is None:
         return ["BaseException"]
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return [dotted(item).rpartition(".")[2] for item in types]
+    return [dotted_name(item).rpartition(".")[2] for item in types]
 
 
 def _handles_absence(names: list[str], *, more: bool) -> bool:
@@ -87,11 +90,11 @@ def _handles_absence(names: list[str], *, more: bool) -> bool:
 
     `more`: whether the body contains anything but imports and reads of versions.
     """
-    wide = bool(_OF_ANYTHING & set(names))
-    return not (wide and more) and bool((_OF_IMPORTS | _OF_ANYTHING) & set(names))
+    wide = bool(_ANY_ERRORS & set(names))
+    return not (wide and more) and bool((_IMPORT_ERRORS | _ANY_ERRORS) & set(names))
 
 
-def _only_queries(body: list[ast.stmt], conditions: Conditions) -> bool:
+def _queries_only(body: list[ast.stmt], conditions: ConditionReader) -> bool:
     """Whether statements only import, read versions, or cannot fail."""
     before = conditions.names.state()
     asks = all(_is_query(statement, conditions) for statement in body)
@@ -99,10 +102,10 @@ def _only_queries(body: list[ast.stmt], conditions: Conditions) -> bool:
     return asks
 
 
-def _is_query(statement: ast.stmt, conditions: Conditions) -> bool:
+def _is_query(statement: ast.stmt, conditions: ConditionReader) -> bool:
     if isinstance(statement, ast.Import):
-        for bound, module in map(module_of, statement.names):
-            conditions.names.bind(bound, NameValue(module=module))
+        for bound, module in map(imported_module, statement.names):
+            conditions.names.bind_name(bound, NameValue(module=module))
     if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
         return isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass))
     value = statement.value
@@ -111,11 +114,11 @@ def _is_query(statement: ast.stmt, conditions: Conditions) -> bool:
     return bool(conditions.versions.package(value))
 
 
-def _except(names: list[str]) -> str:
+def _except_text(names: list[str]) -> str:
     return f"except {', '.join(names)}"
 
 
-def _raises(block: list[ast.stmt]) -> bool:
+def _always_raises(block: list[ast.stmt]) -> bool:
     return isinstance(block[-1], ast.Raise)
 
 
@@ -124,34 +127,36 @@ def _raises_later(handler: ast.ExceptHandler, after: Sequence[ast.stmt]) -> bool
     names = {
         target.id
         for statement in handler.body
-        if isinstance(statement, ast.Assign) and dotted(statement.value) == handler.name
+        if isinstance(statement, ast.Assign) and dotted_name(statement.value) == handler.name
         for target in statement.targets
         if isinstance(target, ast.Name)
     }
     return any(
-        isinstance(last, ast.Raise) and last.exc is not None and dotted(last.exc) in names
+        isinstance(last, ast.Raise) and last.exc is not None and dotted_name(last.exc) in names
         for statement in (after if names else ())
         for last in (statement.body[-1] if isinstance(statement, ast.If) else statement,)
     )
 
 
-def _raised(node: Try, conditions: Conditions) -> Branches | None:
+def _guards_of_raise(node: TryStatement, conditions: ConditionReader) -> Branches | None:
     """Whether `try: if not is_torch_available(): raise X` with `except X` works like an `if`."""
     first = node.body[0]
     if len(node.body) != 1 or not isinstance(first, ast.If) or first.orelse:
         return None
-    if not _raises(first.body):
+    if not _always_raises(first.body):
         return None
     yes, no = conditions.read(first.test)
     return (yes, no) if yes or no else None
 
 
-def _subjects(body: list[ast.stmt], conditions: Conditions, absolute: Absolute) -> list[str]:
+def _subjects(
+    body: list[ast.stmt], conditions: ConditionReader, absolute: AbsoluteFunction
+) -> list[str]:
     """The modules, and names as "module:name", that the body requires."""
     subjects: list[str] = []
     for statement in body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            subjects.extend(imported(statement, absolute))
+            subjects.extend(imported_subjects(statement, absolute))
         elif isinstance(statement, (ast.Assign, ast.Expr)):
             package = conditions.versions.package(statement.value)
             if package:
@@ -159,7 +164,7 @@ def _subjects(body: list[ast.stmt], conditions: Conditions, absolute: Absolute) 
     return list(dict.fromkeys(subjects))
 
 
-def imported(node: ast.Import | ast.ImportFrom, absolute: Absolute) -> list[str]:
+def imported_subjects(node: ast.Import | ast.ImportFrom, absolute: AbsoluteFunction) -> list[str]:
     """The modules, and names as "module:name", that an import requires."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -167,7 +172,7 @@ def imported(node: ast.Import | ast.ImportFrom, absolute: Absolute) -> list[str]
     return [module if alias.name == "*" else f"{module}:{alias.name}" for alias in node.names]
 
 
-def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:
+def _flags(node: TryStatement, present: Guards, missing: Guards) -> dict[str, Branches]:
     """Names whose value depends on success: a flag, or a module that becomes None."""
     succeeded = {name: True for name, value in _constants([*node.body, *node.orelse]) if value}
     for statement in node.body:
@@ -188,7 +193,7 @@ def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:
     return flags
 
 
-def _is_flag(node: Try, name: str) -> bool:
+def _is_flag(node: TryStatement, name: str) -> bool:
     """Whether a `try` sets a name to a constant, such as a flag that was False before."""
     return any(
         isinstance(statement, ast.Assign)

@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild.audit.source.comparisons import MIRROR
 from imgbuild.audit.source.name_values import NameValues
-from imgbuild.audit.source.text import dotted, string
+from imgbuild.audit.source.text import dotted_name, string_value
 
 _LOOKS_LIKE = re.compile(r"v?\d+(\.\d+)*[\w.+-]*$")
 # Functions that parse a version, and those that return a package's version.
@@ -23,8 +23,10 @@ _PARSERS = frozenset(("Version", "parse", "parse_version", "LooseVersion", "Stri
 _MAKERS = _PARSERS - {"str"}
 # Functions that convert a part of a version, and methods that return the version itself.
 _CONVERTERS = frozenset(("bool", "float", "int", "list", "map", "tuple"))
-_SAME = frozenset(("lstrip", "removeprefix", "removesuffix", "replace", "rstrip", "strip"))
-_ASKERS = frozenset(
+_TRIMMING_METHODS = frozenset(
+    ("lstrip", "removeprefix", "removesuffix", "replace", "rstrip", "strip")
+)
+_VERSION_FUNCTIONS = frozenset(
     [
         "version",
         "get_version",
@@ -39,11 +41,11 @@ _ASKERS = frozenset(
         "metadata_version",
     ]
 )
-_OF_VERSIONS = frozenset(("release", "base_version", "public", "version", "__version__"))
-_SINGLE = ("number", "text")
+_VERSION_ATTRIBUTES = frozenset(("release", "base_version", "public", "version", "__version__"))
+_SINGLE_KINDS = ("number", "text")
 
 
-class Versions:
+class VersionReader:
     """Recognizes expressions for versions of packages."""
 
     def __init__(self, names: NameValues) -> None:
@@ -57,44 +59,44 @@ class Versions:
         if isinstance(node, ast.Name):
             return self.names.value(node.id).package
         if isinstance(node, ast.Subscript):
-            return self._first(node)
+            return self._first_of_split(node)
         if isinstance(node, ast.Attribute):
             return self._attribute(node)
         if isinstance(node, ast.Call):
-            return self._call(node)
+            return self._package_of_call(node)
         return ""
 
-    def _first(self, node: ast.Subscript) -> str:
+    def _first_of_split(self, node: ast.Subscript) -> str:
         """The version in `….split("+")[0]`, without its local part."""
         zero = isinstance(node.slice, ast.Constant) and node.slice.value == 0
         call = node.value
         if not zero or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return ""
         cut = call.func.attr in ("split", "partition") and call.args
-        return self.package(call.func.value) if cut and string(call.args[0]) == "+" else ""
+        return self.package(call.func.value) if cut and string_value(call.args[0]) == "+" else ""
 
     def _attribute(self, node: ast.Attribute) -> str:
-        name = dotted(node)
+        name = dotted_name(node)
         if node.attr in ("__version__", "VERSION", "version") and name:
             first = name.partition(".")[0]
             module = self.names.value(first).module
             if module and node.attr != "version":
                 return module.partition(".")[0]
-        if node.attr in _OF_VERSIONS:
+        if node.attr in _VERSION_ATTRIBUTES:
             return self.package(node.value)
         return ""
 
-    def _call(self, node: ast.Call) -> str:
-        callee = dotted(node.func)
+    def _package_of_call(self, node: ast.Call) -> str:
+        callee = dotted_name(node.func)
         last = callee.rpartition(".")[2]
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _TRIMMING_METHODS:
             return self.package(node.func.value)
         if not callee:
             return ""
         if not node.args:
             return ""
-        if last in _ASKERS:
-            text = string(node.args[0])
+        if last in _VERSION_FUNCTIONS:
+            text = string_value(node.args[0])
             if text is None and isinstance(node.args[0], ast.Name):
                 text = self.names.value(node.args[0].id).literal
             if text and not _LOOKS_LIKE.match(text):
@@ -107,7 +109,7 @@ class Versions:
             return False
         if isinstance(node, ast.Name):
             return self.names.value(node.id).derived or bool(self.package(node))
-        if self.package(node) or all(self.answers(node)):
+        if self.package(node) or all(self.version_conditions(node)):
             return True
         if isinstance(node, ast.Attribute):
             return self.depends_on_version(node.value)
@@ -119,42 +121,42 @@ class Versions:
             return self.depends_on_version(node.generators[0].iter)
         return any(map(self.depends_on_version, _operands(node)))
 
-    def answers(self, node: ast.AST) -> tuple[bool, bool]:
+    def version_conditions(self, node: ast.AST) -> tuple[bool, bool]:
         """Whether an attribute or function of this module is informative if true, and if false."""
         last = ""
         if isinstance(node, ast.Attribute):
             last = node.attr
         elif isinstance(node, ast.Call):
-            callee = dotted(node.func)
+            callee = dotted_name(node.func)
             last = callee.rpartition(".")[2]
             last = last if callee in (last, f"self.{last}", f"cls.{last}") else ""
         return self.names.answers.get(last, (False, False))
 
     def _is_version_call(self, node: ast.Call) -> bool:
-        callee = dotted(node.func)
+        callee = dotted_name(node.func)
         if callee.rpartition(".")[2] in _PARSERS or callee in _CONVERTERS:
             return any(map(self.depends_on_version, node.args))
         return isinstance(node.func, ast.Attribute) and self.depends_on_version(node.func.value)
 
     def _version(self, node: ast.expr) -> bool:
         """Whether an operand is a version: of a package, or a literal."""
-        if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _MAKERS:
-            return bool(self.literal(node)) or self.depends_on_version(node)
+        if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in _MAKERS:
+            return bool(self.literal_version(node)) or self.depends_on_version(node)
         return self.depends_on_version(node)
 
-    def literal(self, node: ast.AST) -> str:
+    def literal_version(self, node: ast.AST) -> str:
         """The version in a literal expression; "" if it is not one."""
-        text = string(node)
+        text = string_value(node)
         if text is None and isinstance(node, ast.Name):
             text = self.names.value(node.id).literal or None
         if text is not None:
             return text.removeprefix("v") if _LOOKS_LIKE.match(text) else ""
-        if isinstance(node, ast.Attribute) and node.attr in _OF_VERSIONS:
-            return self.literal(node.value)
+        if isinstance(node, ast.Attribute) and node.attr in _VERSION_ATTRIBUTES:
+            return self.literal_version(node.value)
         if isinstance(node, ast.Call) and len(node.args) == 1:
-            last = dotted(node.func).rpartition(".")[2]
-            return self.literal(node.args[0]) if last in _PARSERS | {"version"} else ""
-        return numbers(node)
+            last = dotted_name(node.func).rpartition(".")[2]
+            return self.literal_version(node.args[0]) if last in _PARSERS | {"version"} else ""
+        return number_tuple_version(node)
 
 
 def _operands(node: ast.AST) -> Sequence[ast.expr]:
@@ -170,7 +172,7 @@ def _operands(node: ast.AST) -> Sequence[ast.expr]:
     return (node.value,) if isinstance(node, (ast.NamedExpr, ast.Subscript)) else ()
 
 
-def numbers(node: ast.AST) -> str:
+def number_tuple_version(node: ast.AST) -> str:
     """The version of a tuple of numbers: 3.11 for (3, 11); "" for other expressions."""
     if not isinstance(node, ast.Tuple) or not node.elts:
         return ""
@@ -191,7 +193,7 @@ class VersionPart(msgspec.Struct, frozen=True):
 
 
 def part_comparison(
-    versions: Versions, left: ast.expr, sign: str, right: ast.expr
+    versions: VersionReader, left: ast.expr, sign: str, right: ast.expr
 ) -> tuple[str, str] | None:
     """The package and the specifier of one comparison; None if neither side is a part."""
     part = _part(versions, left)
@@ -218,18 +220,18 @@ def _spec(sign: str, items: list[int]) -> str:
     return f"<{after}" if sign == "<=" else f">={after}"
 
 
-def _part(versions: Versions, node: ast.expr) -> VersionPart | None:
+def _part(versions: VersionReader, node: ast.expr) -> VersionPart | None:
     if isinstance(node, ast.Attribute):
         package = versions.package(node.value) if node.attr == "major" else ""
         return VersionPart(package, 1, "number") if package else None
     if isinstance(node, ast.Subscript):
-        return _cut(versions, node)
+        return _sliced_part(versions, node)
     if isinstance(node, ast.Call) and len(node.args) in (1, 2) and not node.keywords:
-        return _converted(versions, dotted(node.func), node.args)
+        return _converted_part(versions, dotted_name(node.func), node.args)
     return None
 
 
-def _cut(versions: Versions, node: ast.Subscript) -> VersionPart | None:
+def _sliced_part(versions: VersionReader, node: ast.Subscript) -> VersionPart | None:
     """The part in `….release[:2]`, `….split(".")[0]`."""
     value, single, count = node.value, not isinstance(node.slice, ast.Slice), 0
     if isinstance(node.slice, ast.Slice):
@@ -244,48 +246,50 @@ def _cut(versions: Versions, node: ast.Subscript) -> VersionPart | None:
         package = versions.package(value.value)
         return VersionPart(package, count, "number" if single else "numbers") if package else None
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        split = value.func.attr == "split" and [string(argument) for argument in value.args] == [
-            "."
-        ]
+        split = value.func.attr == "split" and [
+            string_value(argument) for argument in value.args
+        ] == ["."]
         package = versions.package(value.func.value) if split else ""
         return VersionPart(package, count, "text" if single else "texts") if package else None
     return None
 
 
-def _converted(versions: Versions, callee: str, given: list[ast.expr]) -> VersionPart | None:
+def _converted_part(
+    versions: VersionReader, callee: str, given: list[ast.expr]
+) -> VersionPart | None:
     """The part in `int(….split(".")[0])`, `tuple(map(int, ….split(".")[:2]))`."""
     inner = given[0]
     if callee == "int" and len(given) == 1:
         part = _part(versions, inner)
-        fits = part is not None and part.form in _SINGLE
+        fits = part is not None and part.form in _SINGLE_KINDS
         return msgspec.structs.replace(part, form="number") if part and fits else None
     if callee != "tuple" or len(given) != 1:
         return None
     texts: ast.expr | None = None
-    if isinstance(inner, ast.Call) and dotted(inner.func) == "map" and len(inner.args) == 2:
-        texts = inner.args[1] if dotted(inner.args[0]) == "int" else None
+    if isinstance(inner, ast.Call) and dotted_name(inner.func) == "map" and len(inner.args) == 2:
+        texts = inner.args[1] if dotted_name(inner.args[0]) == "int" else None
     elif isinstance(inner, (ast.GeneratorExp, ast.ListComp)):
-        texts = _each_as_int(inner)
+        texts = _integer_iterable(inner)
     part = _part(versions, texts) if texts is not None else None
     fits = part is not None and part.form == "texts"
     return msgspec.structs.replace(part, form="numbers") if part and fits else None
 
 
-def _each_as_int(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
+def _integer_iterable(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
     """The iterable of `int(x) for x in …`; None for other comprehensions."""
     each, element = node.generators[0], node.elt
     if len(node.generators) != 1 or each.ifs or not isinstance(element, ast.Call):
         return None
-    name = dotted(each.target)
-    whole = dotted(element.func) == "int" and [dotted(argument) for argument in element.args] == [
-        name
-    ]
+    name = dotted_name(each.target)
+    whole = dotted_name(element.func) == "int" and [
+        dotted_name(argument) for argument in element.args
+    ] == [name]
     return each.iter if name and whole else None
 
 
 def _items(part: VersionPart, node: ast.expr) -> list[int]:
     """The numbers with which a part is compared; empty unless they are literals of its form."""
-    if part.form in _SINGLE:
+    if part.form in _SINGLE_KINDS:
         nodes = [node]
     else:
         node_type = ast.Tuple if part.form == "numbers" else ast.List
@@ -293,7 +297,7 @@ def _items(part: VersionPart, node: ast.expr) -> list[int]:
     if part.form in ("number", "numbers"):
         numbers = [_number(element) for element in nodes]
     else:
-        texts = [string(element) or "" for element in nodes]
+        texts = [string_value(element) or "" for element in nodes]
         numbers = [int(text) if text.isdecimal() else None for text in texts]
     return [] if None in numbers else [number for number in numbers if number is not None]
 

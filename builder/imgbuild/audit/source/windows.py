@@ -10,33 +10,35 @@ import ast
 import re
 from typing import Literal
 
-from imgbuild.audit.source.conditions import DATA, Conditions
-from imgbuild.audit.source.facts import Guard, Window
+from imgbuild.audit.source.conditions import DATA, ConditionReader
+from imgbuild.audit.source.facts import Guard, VersionWindow
 from imgbuild.audit.source.name_values import Branches, Guards, NameValues
-from imgbuild.audit.source.statements import Statements
-from imgbuild.audit.source.text import SourceText, dotted, string
+from imgbuild.audit.source.statements import StatementReader
+from imgbuild.audit.source.text import SourceText, dotted_name, string_value
 from imgbuild.system.syntax import parse_source, valid_requirement
 
 # A module without these words has no window: most need not be parsed.
-_COMPARES = re.compile(rb"__version__|[Vv]ersion\(|version\.parse|require_version")
-_REFUSES = re.compile(rb"\braise\b|\bassert\b|\.warn|require_version")
+_COMPARISON = re.compile(rb"__version__|[Vv]ersion\(|version\.parse|require_version")
+_REFUSAL = re.compile(rb"\braise\b|\bassert\b|\.warn|require_version")
 _WARNERS = frozenset(("warn", "warning", "warning_once", "warn_once", "warning_advice"))
 _REQUIRERS = frozenset(("require_version", "require_version_core"))
-_STARTS = ("^=", "!^=")
-_UNSET = re.compile(r"not \(.*\bos\.(?:getenv|environ)\b.*\)|.*\bos\.(?:getenv|environ)\b.*")
+_PREFIX_OPERATORS = ("^=", "!^=")
+_UNSET_CONDITION = re.compile(
+    r"not \(.*\bos\.(?:getenv|environ)\b.*\)|.*\bos\.(?:getenv|environ)\b.*"
+)
 
 
 Outcome = Literal["raise", "warn"]
 
 
-def read_windows(source: bytes, module: str, *, package: bool) -> tuple[Window, ...]:
+def read_windows(source: bytes, module: str, *, package: bool) -> tuple[VersionWindow, ...]:
     """The windows that `source` declares; empty if it cannot be parsed."""
-    if _COMPARES.search(source) is None or _REFUSES.search(source) is None:
+    if _COMPARISON.search(source) is None or _REFUSAL.search(source) is None:
         return ()
     try:
         tree = parse_source(source.removeprefix(b"\xef\xbb\xbf"))
         reader = _WindowReader(source, tree, module, package=package)
-        reader.statements.block(tree.body)
+        reader.statements.read_block(tree.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
     return tuple(reader.windows)
@@ -51,24 +53,24 @@ class _WindowReader:
     """
 
     def __init__(self, source: bytes, tree: ast.Module, module: str, *, package: bool) -> None:
-        self.conditions = Conditions(SourceText(source), module, NameValues(tree.body, source))
-        self.conditions.refine = self._refine
-        self.statements = Statements(self.conditions, package=package)
+        self.conditions = ConditionReader(SourceText(source), module, NameValues(tree.body, source))
+        self.conditions.refine = self._refine_branches
+        self.statements = StatementReader(self.conditions, package=package)
         self.statements.watchers = {
-            ast.Raise: self._raise,
-            ast.Assert: self._assert,
-            ast.Expr: self._expression,
+            ast.Raise: self._read_raise,
+            ast.Assert: self._read_assert,
+            ast.Expr: self._read_expression,
         }
         self.expressions = self.statements.expressions
-        self.windows: list[Window] = []
+        self.windows: list[VersionWindow] = []
 
-    def _refine(self, test: ast.expr, branches: Branches) -> Branches:
+    def _refine_branches(self, test: ast.expr, branches: Branches) -> Branches:
         branches = self._two_versions(test) or branches
         if branches == DATA:
-            text = self.conditions.source.short(test)
+            text = self.conditions.source.short_text(test)
             return (Guard("data", text),), (Guard("data", f"not ({text})"),)
         yes, no = branches
-        return _complement(yes, no), _complement(no, yes)
+        return _complement_guards(yes, no), _complement_guards(no, yes)
 
     def _two_versions(self, test: ast.expr) -> Branches | None:
         """A comparison of the versions of two packages: `x == y`, `x.startswith(y)`."""
@@ -81,55 +83,57 @@ class _WindowReader:
             if test.func.attr != "startswith":
                 return None
             left, right = test.func.value, test.args[0]
-            signs = _STARTS
+            signs = _PREFIX_OPERATORS
         else:
             return None
         package, other = map(self.conditions.versions.package, (left, right))
-        if not package or not other or (package == other and signs != _STARTS):
+        if not package or not other or (package == other and signs != _PREFIX_OPERATORS):
             return None
         yes, no = (Guard("version", package, f"{sign}@{other}") for sign in signs)
         return (yes,), (no,)
 
-    def _raise(self, node: ast.Raise) -> None:
+    def _read_raise(self, node: ast.Raise) -> None:
         if node.exc is not None:
             call = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-            self._window(
-                node.lineno, "raise", dotted(call).rpartition(".")[2], self.expressions.guards
+            self._record_window(
+                node.lineno, "raise", dotted_name(call).rpartition(".")[2], self.expressions.guards
             )
 
-    def _assert(self, node: ast.Assert) -> None:
+    def _read_assert(self, node: ast.Assert) -> None:
         failed = self.conditions.read(node.test)[1]
-        guards = self.expressions.with_guards(failed)
-        self._window(node.lineno, "raise", "AssertionError", guards)
+        guards = self.expressions.add_current_guards(failed)
+        self._record_window(node.lineno, "raise", "AssertionError", guards)
 
-    def _expression(self, node: ast.Expr) -> None:
+    def _read_expression(self, node: ast.Expr) -> None:
         call = node.value
         if isinstance(call, ast.Call):
-            last = dotted(call.func).rpartition(".")[2]
+            last = dotted_name(call.func).rpartition(".")[2]
             if last in _WARNERS:
-                self._window(node.lineno, "warn", last, self.expressions.guards)
+                self._record_window(node.lineno, "warn", last, self.expressions.guards)
             elif last in _REQUIRERS and call.args:
-                self._require(call)
+                self._read_requirement(call)
 
-    def _require(self, call: ast.Call) -> None:
+    def _read_requirement(self, call: ast.Call) -> None:
         """Record `require_version("numpy>=2")`: raises for other versions and without numpy."""
-        requirement = valid_requirement(string(call.args[0]) or "")
+        requirement = valid_requirement(string_value(call.args[0]) or "")
         if requirement is None:
             return
         guard = Guard("version", requirement.name.replace("-", "_"), f"!{requirement.specifier}")
-        self._window(call.lineno, "raise", "ImportError", self.expressions.with_guards((guard,)))
+        self._record_window(
+            call.lineno, "raise", "ImportError", self.expressions.add_current_guards((guard,))
+        )
 
-    def _window(self, line: int, outcome: Outcome, name: str, guards: Guards) -> None:
+    def _record_window(self, line: int, outcome: Outcome, name: str, guards: Guards) -> None:
         """Record a window if the last guard in its function is on another package's version."""
         scope = self.expressions.scope
-        retained = tuple(guard for guard in guards if not _UNSET.fullmatch(guard.subject))
+        retained = tuple(guard for guard in guards if not _UNSET_CONDITION.fullmatch(guard.subject))
         within = [guard for guard in guards[scope.guarded :] if guard in retained]
         package = self.conditions.module.partition(".")[0]
         if within and within[-1].kind == "version" and within[-1].subject != package:
-            self.windows.append(Window(line, outcome, name, scope.name, retained))
+            self.windows.append(VersionWindow(line, outcome, name, scope.name, retained))
 
 
-def _complement(guards: Guards, other: Guards) -> Guards:
+def _complement_guards(guards: Guards, other: Guards) -> Guards:
     """`guards`, or the complement of `other` if only the other branch is recognized.
 
     There is a complement if `other` is a version range of one package, or data.

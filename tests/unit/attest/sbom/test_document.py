@@ -15,12 +15,12 @@ from cyclonedx.schema import SchemaVersion
 from packageurl import PackageURL
 
 from imgbuild.attest.sbom import cyclonedx, document, needs, packages, spdx
-from imgbuild.attest.sbom.document import ComponentKind, Sbom, sbom
+from imgbuild.attest.sbom.document import ComponentKind, Sbom, create_sbom
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock import extension
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan import image_digests
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import create_plan
 from imgbuild.values import Arch, sha256
 from tests.support import extended, sbom_sample, standalone_matrix
 
@@ -33,7 +33,9 @@ MARKERS = {"platform_system": "Linux", "python_version": "3.11"}
 @functools.cache
 def sample_sbom(arch: Arch = Arch.X86_64) -> Sbom:
     lock = sbom_sample.lock()
-    return sbom(lock, sbom_sample.digests_of(lock), arch, sbom_sample.packages(lock))
+    return create_sbom(
+        lock, sbom_sample.invented_digests(lock), arch, sbom_sample.package_metadata(lock)
+    )
 
 
 def named(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def test_requirement_applies_if_its_marker_matches():
         two=(),
         three=(),
     )
-    assert needs.of_wheels(sample, MARKERS) == {"one": ("two",), "two": (), "three": ()}
+    assert needs.wheel_dependencies(sample, MARKERS) == {"one": ("two",), "two": (), "three": ()}
 
 
 def test_requirements_with_versions_override_earlier_records():
@@ -73,7 +75,7 @@ def test_requirements_with_versions_override_earlier_records():
         "two": Package(file="two.whl", needs=("one",)),
         "x": Package(file="x.whl", requires=()),
     }
-    assert needs.of_wheels(both, MARKERS) == {"one": ("two",), "two": ("one",), "x": ()}
+    assert needs.wheel_dependencies(both, MARKERS) == {"one": ("two",), "two": ("one",), "x": ()}
 
 
 def test_extra_applies_if_requested():
@@ -83,15 +85,15 @@ def test_extra_applies_if_requested():
         far=(),
         verl=("Ray[all]",),
     )
-    assert needs.of_wheels(sample, MARKERS)["ray"] == ("grpcio",)
+    assert needs.wheel_dependencies(sample, MARKERS)["ray"] == ("grpcio",)
     del sample["verl"]
-    assert needs.of_wheels(sample, MARKERS)["ray"] == ()
+    assert needs.wheel_dependencies(sample, MARKERS)["ray"] == ()
 
 
 def test_deb_dependency_resolves_to_first_installed_alternative_or_provider():
     sample = package_metadata(one=("absent | two | three", "awk"), two=(), three=())
     sample["mawk"] = Package(file="mawk", provides=("awk",))
-    assert needs.of_debs(sample)["one"] == ("mawk", "two")
+    assert needs.deb_dependencies(sample)["one"] == ("mawk", "two")
 
 
 # -- the SBOM
@@ -113,7 +115,9 @@ def test_sbom_contains_every_part_of_lock_once():
         "pkg:pypi/torch@2.6.0?file_name=torch-2.6.0-py3-none-any.whl"
     )
     lock = sbom_sample.lock()
-    layers = {layer.name: layer for layer in sbom_sample.digests_of(lock).arch[Arch.X86_64].layers}
+    layers = {
+        layer.name: layer for layer in sbom_sample.invented_digests(lock).arch[Arch.X86_64].layers
+    }
     assert parts["wheel/torch"].layer == layers["torch"]
     assert parts["deb/bash"].layer == layers["debian-12"]
     assert parts["tool/setuptools-75.0-py3-none-any.whl"].layer is None
@@ -142,8 +146,8 @@ def test_tool_is_listed_as_requested_and_in_its_layer():
     base = msgspec.structs.replace(lock.base, packages=("python3",), tools=("bash",))
     resolved = msgspec.structs.replace(lock.arch[Arch.X86_64], tools=("bash",))
     lock = msgspec.structs.replace(lock, base=base, arch={Arch.X86_64: resolved})
-    digests = sbom_sample.digests_of(lock)
-    sbom_file = sbom(lock, digests, Arch.X86_64, sbom_sample.packages(lock))
+    digests = sbom_sample.invented_digests(lock)
+    sbom_file = create_sbom(lock, digests, Arch.X86_64, sbom_sample.package_metadata(lock))
     assert "deb/bash" in sbom_file.needs["image"]
     layers = {layer.name: layer for layer in digests.arch[Arch.X86_64].layers}
     parts = {part.id: part for part in sbom_file.components}
@@ -162,7 +166,7 @@ def test_registry_base_is_identified_by_digest_with_unknown_contents():
         lock.arch[Arch.X86_64], debs=(), base_layers=(layer,), base_manifest=digest
     )
     lock = msgspec.structs.replace(lock, base=base, arch={Arch.X86_64: resolved})
-    sbom_file = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, SbomPackages())
+    sbom_file = create_sbom(lock, sbom_sample.invented_digests(lock), Arch.X86_64, SbomPackages())
     part = next(part for part in sbom_file.components if part.kind is ComponentKind.BASE)
     purl = PackageURL.from_string(part.purl)
     assert (purl.name, purl.version) == ("python", digest)
@@ -170,20 +174,20 @@ def test_registry_base_is_identified_by_digest_with_unknown_contents():
         "arch": "amd64",
         "repository_url": "host.example:5000/group/python",
     }
-    assert json.loads(cyclonedx.document(sbom_file))["compositions"] == [
+    assert json.loads(cyclonedx.cyclonedx_document(sbom_file))["compositions"] == [
         {"aggregate": "unknown", "assemblies": ["base"]}
     ]
-    valid_cyclonedx(cyclonedx.document(sbom_file))
-    valid_spdx(spdx.document(sbom_file))
+    valid_cyclonedx(cyclonedx.cyclonedx_document(sbom_file))
+    valid_spdx(spdx.spdx_document(sbom_file))
 
 
 def test_extension_sbom_lists_added_and_published_packages(tmp_path: Path):
-    matrix = extended.read(extended.repository(tmp_path))
-    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
-    target_digests = image_digests.digests_of(
-        lock, extended.records(plan(lock, arch) for arch in lock.arch)
+    matrix = extended.read_extended(extended.create_repository(tmp_path))
+    lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
+    target_digests = image_digests.compute_digests(
+        lock, extended.invented_records(create_plan(lock, arch) for arch in lock.arch)
     )
-    sbom_file = sbom(lock, target_digests, Arch.X86_64, SbomPackages())
+    sbom_file = create_sbom(lock, target_digests, Arch.X86_64, SbomPackages())
     parts = {part.id: part for part in sbom_file.components}
     script = parts["file/opt/team/train.sh"]
     assert (script.kind, script.sha256) == (ComponentKind.FILE, sha256(extended.SCRIPT))
@@ -195,8 +199,8 @@ def test_extension_sbom_lists_added_and_published_packages(tmp_path: Path):
     assert {"deb/rsync", "wheel/wandb", "wheel/torch", "file/opt/team/train.sh"} <= {
         *sbom_file.needs["image"]
     }
-    valid_cyclonedx(cyclonedx.document(sbom_file))
-    valid_spdx(spdx.document(sbom_file))
+    valid_cyclonedx(cyclonedx.cyclonedx_document(sbom_file))
+    valid_spdx(spdx.spdx_document(sbom_file))
 
 
 def test_purls_match_packageurl_library():
@@ -240,27 +244,27 @@ def valid_spdx(data: bytes) -> None:
 
 @pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_cyclonedx_is_valid(arch: Arch):
-    valid_cyclonedx(cyclonedx.document(sample_sbom(arch)))
+    valid_cyclonedx(cyclonedx.cyclonedx_document(sample_sbom(arch)))
 
 
 @pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_spdx_is_valid(arch: Arch):
-    valid_spdx(spdx.document(sample_sbom(arch)))
+    valid_spdx(spdx.spdx_document(sample_sbom(arch)))
 
 
 def test_validators_reject_invalid_documents():
-    broken = json.loads(cyclonedx.document(sample_sbom()))
+    broken = json.loads(cyclonedx.cyclonedx_document(sample_sbom()))
     broken["components"][0]["hashes"] = [{"alg": "SHA-256", "content": "short"}]
     with pytest.raises(AssertionError):
         valid_cyclonedx(json.dumps(broken).encode())
-    broken = json.loads(spdx.document(sample_sbom()))
+    broken = json.loads(spdx.spdx_document(sample_sbom()))
     broken["relationships"][1]["relatedSpdxElement"] = "SPDXRef-nobody"
     with pytest.raises(AssertionError):
         valid_spdx(json.dumps(broken).encode())
 
 
 def test_cyclonedx_contains_all_sbom_data():
-    document = json.loads(cyclonedx.document(sample_sbom()))
+    document = json.loads(cyclonedx.cyclonedx_document(sample_sbom()))
     digest = sample_sbom().digest
     about = document["metadata"]["component"]
     assert (about["name"], about["version"], about["type"]) == ("small", digest, "container")
@@ -286,7 +290,7 @@ def test_cyclonedx_contains_all_sbom_data():
 
 
 def test_spdx_contains_all_sbom_data():
-    document = json.loads(spdx.document(sample_sbom()))
+    document = json.loads(spdx.spdx_document(sample_sbom()))
     listed = {item["SPDXID"]: item for item in document["packages"]}
     assert all(item["downloadLocation"] == "NOASSERTION" for item in listed.values())
     assert listed["SPDXRef-wheel-torch"]["licenseDeclared"] == "BSD-3-Clause"
@@ -308,15 +312,17 @@ def test_spdx_contains_all_sbom_data():
     assert ("image", "CONTAINS", "sdist-antlr4-runtime") not in related(document)
 
 
-@pytest.mark.parametrize("write", [cyclonedx.document, spdx.document])
+@pytest.mark.parametrize("write", [cyclonedx.cyclonedx_document, spdx.spdx_document])
 def test_documents_depend_only_on_sbom(write):
     lock = sbom_sample.lock()
-    again = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, sbom_sample.packages(lock))
+    again = create_sbom(
+        lock, sbom_sample.invented_digests(lock), Arch.X86_64, sbom_sample.package_metadata(lock)
+    )
     assert write(again) == write(sample_sbom())
     # A changed licence yields another document with another serial number.
     other = SbomPackages(packages={})
-    changed = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, other)
-    field = "serialNumber" if write is cyclonedx.document else "documentNamespace"
+    changed = create_sbom(lock, sbom_sample.invented_digests(lock), Arch.X86_64, other)
+    field = "serialNumber" if write is cyclonedx.cyclonedx_document else "documentNamespace"
     assert json.loads(write(changed))[field] != json.loads(write(sample_sbom()))[field]
     assert write(sample_sbom(Arch.ARM64)) != write(sample_sbom())
 
@@ -324,10 +330,10 @@ def test_documents_depend_only_on_sbom(write):
 @pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_lock_bundle_yields_same_sbom(arch: Arch):
     lock = sbom_sample.lock()
-    recorded_packages = sbom_sample.packages(lock)
-    counted = packages.of_lock(recorded_packages, lock)
+    recorded_packages = sbom_sample.package_metadata(lock)
+    counted = packages.packages_of_lock(recorded_packages, lock)
     assert counted != recorded_packages
-    assert sbom(lock, sbom_sample.digests_of(lock), arch, counted) == sample_sbom(arch)
+    assert create_sbom(lock, sbom_sample.invented_digests(lock), arch, counted) == sample_sbom(arch)
 
 
 def test_component_identifiers_are_unique():
@@ -339,7 +345,7 @@ def test_component_identifiers_are_unique():
 def test_standalone_python_is_component_with_licence_and_layer():
     lock = standalone_matrix.lock()
     archive = standalone_matrix.archive()
-    sbom_file = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, SbomPackages())
+    sbom_file = create_sbom(lock, sbom_sample.invented_digests(lock), Arch.X86_64, SbomPackages())
     part = next(each for each in sbom_file.components if each.kind is ComponentKind.INTERPRETER)
     purl = PackageURL.from_string(part.purl)
     assert (purl.type, purl.name, purl.version) == ("generic", "cpython", "3.12.11")
@@ -350,10 +356,10 @@ def test_standalone_python_is_component_with_licence_and_layer():
     assert part.layer is not None
     assert (part.layer.name, part.licence.expression) == ("python", "PSF-2.0")
     assert part.id in sbom_file.needs["image"]
-    document = json.loads(cyclonedx.document(sbom_file))
+    document = json.loads(cyclonedx.cyclonedx_document(sbom_file))
     assert named(document, part.id)["type"] == "platform"
     assert named(document, part.id)["cpe"] == "cpe:2.3:a:python:python:3.12.11:*:*:*:*:*:*:*"
-    packages_of = json.loads(spdx.document(sbom_file))["packages"]
+    packages_of = json.loads(spdx.spdx_document(sbom_file))["packages"]
     (package,) = (each for each in packages_of if each["name"] == "cpython")
     assert (package["primaryPackagePurpose"], package["licenseDeclared"]) == (
         "APPLICATION", "PSF-2.0"
@@ -363,6 +369,4 @@ def test_standalone_python_is_component_with_licence_and_layer():
 
 
 def test_cpe_of_cpython_has_prerelease_as_update():
-    assert document._cpe_of_cpython("3.15.0rc1") == (
-        "cpe:2.3:a:python:python:3.15.0:rc1:*:*:*:*:*:*"
-    )
+    assert document._cpython_cpe("3.15.0rc1") == ("cpe:2.3:a:python:python:3.15.0:rc1:*:*:*:*:*:*")

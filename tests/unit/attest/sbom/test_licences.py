@@ -50,7 +50,7 @@ FORMAT = "Format: https://example.org/copyright-format/1.0/\n"
     ],
 )
 def test_licence_is_read_from_metadata(fields: str, expected: Licence):
-    assert licences.of_metadata(f"{HEAD}{fields}\nDescription\nLicense: MIT\n") == expected
+    assert licences.metadata_licence(f"{HEAD}{fields}\nDescription\nLicense: MIT\n") == expected
 
 
 @each_row(
@@ -73,12 +73,12 @@ def test_licence_is_read_from_metadata(fields: str, expected: Licence):
 )  # fmt: skip
 def test_licence_is_read_from_copyright_file(stated: list[str], expected: str):
     files = "".join(f"\nFiles: *\nLicense: {licence}\n the text\n .\n" for licence in stated)
-    assert licences.of_copyright(FORMAT + files) == Licence(expected)
+    assert licences.copyright_licence(FORMAT + files) == Licence(expected)
 
 
 def test_paragraph_without_files_is_a_referenced_licence_text():
     text = f"{FORMAT}\nFiles: *\nLicense: GPL-2 or ISC\n\nLicense: GPL-2\n text\n\nLicense: ISC\n"
-    assert licences.of_copyright(text).expression == "GPL-2.0-only OR ISC"
+    assert licences.copyright_licence(text).expression == "GPL-2.0-only OR ISC"
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_paragraph_without_files_is_a_referenced_licence_text():
     ],
 )
 def test_copyright_file_in_free_text_yields_no_licence(text: str):
-    assert licences.of_copyright(text) == Licence()
+    assert licences.copyright_licence(text) == Licence()
 
 
 def test_licences_outside_the_spdx_list_become_references():
-    references = licences.references(
+    references = licences.licence_references(
         "(MIT OR LicenseRef-Debian-b) AND LicenseRef-Debian-a AND LicenseRef-Debian-b"
     )
     assert list(references) == ["LicenseRef-Debian-a", "LicenseRef-Debian-b"]

@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_metadata_requirements_keep_versions_extras_and_markers():
-    assert packages.of_metadata("one.whl", METADATA) == Package(
+    assert packages.package_from_metadata("one.whl", METADATA) == Package(
         file="one.whl",
         licence="MIT",
         requires=(
@@ -49,7 +49,7 @@ def test_metadata_requirements_keep_versions_extras_and_markers():
 
 
 def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: Path):
-    deb = debs.make(
+    deb = debs.write_deb(
         tmp_path / "tool.deb",
         "tool",
         [debs.folder("./usr"), debs.file("./usr/share/doc/tool/copyright", COPYRIGHT)],
@@ -59,7 +59,7 @@ def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: P
         Provides="thing (= 1.0)",
     )
     store.add_file(tmp_path / "tool.deb", deb.sha256)
-    assert packages.look([(deb.sha256, deb)], store) == {
+    assert packages.look_up_packages([(deb.sha256, deb)], store) == {
         deb.sha256: Package(
             file=deb.file,
             licence="MIT",
@@ -81,58 +81,67 @@ def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: P
 def test_deb_uses_copyright_file_of_another_package(
     store: Store, tmp_path: Path, path: str, leads: str
 ):
-    deb = debs.make(tmp_path / "tool.deb", "tool", [debs.symlink(path, leads)])
+    deb = debs.write_deb(tmp_path / "tool.deb", "tool", [debs.symlink(path, leads)])
     store.add_file(tmp_path / "tool.deb", deb.sha256)
-    assert packages.look([(deb.sha256, deb)], store)[deb.sha256].copyright_package == "tool-base"
+    assert (
+        packages.look_up_packages([(deb.sha256, deb)], store)[deb.sha256].copyright_package
+        == "tool-base"
+    )
 
 
 def test_cached_files_are_recorded_and_missing_ones_omitted(store: Store, tmp_path: Path):
-    wheel = samples.add(store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0")
+    wheel = samples.add_to_store(
+        store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0"
+    )
     pip = samples.wheel("pip")
     resolved = Resolution(wheels=(pip, wheel), debs=(samples.deb("bash"), samples.deb("python3")))
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: resolved})
     images = tmp_path / "images"
-    packages.keep(images, lock, store)
+    packages.record_packages(images, lock, store)
     first_packages = packages.read_packages(images)
     wheel_package = Package(file=wheel.file, requires=())
     assert first_packages.packages == {wheel.sha256: wheel_package}
     # A wheel whose metadata the resolver read remotely is recorded without the file.
     store.put_fact("metadata", pip.sha256, METADATA.encode())
-    packages.keep(images, lock, store)
+    packages.record_packages(images, lock, store)
     recorded_packages = packages.read_packages(images)
     assert recorded_packages.packages[pip.sha256].licence == "MIT"
     # Recorded metadata remains after the file was removed from the cache.
     store.drop_file(wheel.sha256)
     packages.packages_path(images).unlink()
-    packages.keep(images, lock, store)
+    packages.record_packages(images, lock, store)
     assert packages.read_packages(images) == recorded_packages
     # Only dependencies in the lock count: none of pip's.
     plain = msgspec.structs.replace(recorded_packages.packages[pip.sha256], requires=())
-    counted = packages.of_lock(recorded_packages, lock)
+    counted = packages.packages_of_lock(recorded_packages, lock)
     assert counted.packages == {wheel.sha256: wheel_package, pip.sha256: plain}
     alone = msgspec.structs.replace(resolved, wheels=(pip,))
     smaller = msgspec.structs.replace(lock, arch={Arch.X86_64: alone})
-    assert list(packages.of_lock(recorded_packages, smaller).packages) == [pip.sha256]
+    assert list(packages.packages_of_lock(recorded_packages, smaller).packages) == [pip.sha256]
 
 
 def test_record_without_versions_is_recreated(store: Store, tmp_path: Path):
-    wheel = samples.add(store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0")
+    wheel = samples.add_to_store(
+        store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0"
+    )
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=(wheel,), debs=())})
     earlier = Package(file=wheel.file, needs=("numpy",))
-    codec.write(packages.packages_path(tmp_path), SbomPackages(packages={wheel.sha256: earlier}))
-    assert packages.recorded([tmp_path]) == {}
-    packages.keep(tmp_path, lock, store)
+    codec.write_document(
+        packages.packages_path(tmp_path), SbomPackages(packages={wheel.sha256: earlier})
+    )
+    assert packages.recorded_packages([tmp_path]) == {}
+    packages.record_packages(tmp_path, lock, store)
     current = {wheel.sha256: Package(file=wheel.file, requires=())}
     assert packages.read_packages(tmp_path).packages == current
-    assert packages.recorded([tmp_path, tmp_path / "absent"]) == current
+    assert packages.recorded_packages([tmp_path, tmp_path / "absent"]) == current
 
 
 def test_files_of_committed_locks_are_recorded_with_requirements():
-    catalogue = project_paths.catalogue()
+    catalogue = project_paths.catalogue_project()
     recorded_packages = packages.read_packages(catalogue.images)
     for name in catalogue.locked_targets():
         lock = read_lock(catalogue.images, name)
-        lock_packages = packages.of_lock(recorded_packages, lock).packages
+        lock_packages = packages.packages_of_lock(recorded_packages, lock).packages
         files = [
             each
             for locked in lock.arch.values()
@@ -147,7 +156,7 @@ def test_files_of_committed_locks_are_recorded_with_requirements():
 
 
 def test_no_file_is_written_without_records(store: Store, tmp_path: Path):
-    packages.keep(tmp_path / "images", samples.lock(), store)
+    packages.record_packages(tmp_path / "images", samples.lock(), store)
     assert not packages.packages_path(tmp_path / "images").exists()
 
 
@@ -155,14 +164,14 @@ def test_conflicting_records_of_file_are_refused():
     package = Package(file="one.whl", licence="MIT", requires=())
     recorded_packages = SbomPackages(packages={"a" * 64: package})
     with pytest.raises(IntegrityError, match=r"recorded as .*MIT.* is now .*ISC"):
-        packages.merge(
+        packages.merge_sbom_packages(
             recorded_packages, {"a" * 64: msgspec.structs.replace(package, licence="ISC")}
         )
 
 
 def test_unreadable_packages_file_is_refused(tmp_path: Path):
     path = packages.packages_path(tmp_path)
-    codec.write(path, SbomPackages(format=99))
+    codec.write_document(path, SbomPackages(format=99))
     with pytest.raises(LockStale, match=r"packages\.json: unsupported format 99 \(expected 1"):
         packages.read_packages(tmp_path)
     path.write_bytes(b"[]")

@@ -40,7 +40,7 @@ def test_cosign_bundle_verifies_with_its_key(key):
     assert bundle.dsse_envelope is not None
     assert bundle.hint == key.public.hint
     assert bundle.dsse_envelope.by(key.public)
-    statement = bundle.dsse_envelope.statement("bundle.json")
+    statement = bundle.dsse_envelope.parse_statement("bundle.json")
     assert statement.digests == (DIGEST,)
     assert statement.predicate_type == in_toto.SIGNATURE
 
@@ -69,8 +69,8 @@ def test_cosign_collection_verifies_with_its_key(key):
 
 
 def test_bundle_has_fields_of_cosign_bundle(key):
-    envelope = statements.sign(forms.about_image(DIGEST), key)
-    ours = json.loads(forms.bundle(envelope, key.public.hint))
+    envelope = statements.sign_statement(forms.about_image(DIGEST), key)
+    ours = json.loads(forms.create_bundle(envelope, key.public.hint))
     theirs = json.loads((DATA / "bundle.json").read_bytes())
     for bundle in (ours, theirs):
         bundle["dsseEnvelope"].pop("signatures")
@@ -83,7 +83,9 @@ def test_bundle_has_fields_of_cosign_bundle(key):
 
 def test_same_statement_yields_same_bundle(key):
     bundles = [
-        forms.bundle(statements.sign(forms.about_image(DIGEST), key), key.public.hint)
+        forms.create_bundle(
+            statements.sign_statement(forms.about_image(DIGEST), key), key.public.hint
+        )
         for _ in range(2)
     ]
     assert bundles[0] == bundles[1]
@@ -101,17 +103,17 @@ def test_bundle_manifest_has_type_and_subject():
 
 
 def test_tag_of_a_collection_is_derived_from_the_digest():
-    assert forms.tag(DIGEST, forms.SIGNATURES) == f"sha256-{DIGEST[7:]}.sig"
+    assert forms.collection_tag(DIGEST, forms.SIGNATURES) == f"sha256-{DIGEST[7:]}.sig"
 
 
 def test_statement_lists_its_subjects():
-    data = statements.of([DIGEST, OTHER], in_toto.SPDX, {"a": 1})
+    data = statements.create_statement([DIGEST, OTHER], in_toto.SPDX, {"a": 1})
     statement = codec.decode(data, statements.Statement, file="x")
     assert statement.digests == (DIGEST, OTHER)
     assert (statement.predicate_type, statement.predicate) == (in_toto.SPDX, {"a": 1})
 
 
 def test_envelope_of_another_type_is_refused(key):
-    envelope = statements.sign(b'{"subject": "me"}', key)
+    envelope = statements.sign_statement(b'{"subject": "me"}', key)
     with pytest.raises(InputError, match="here is not a valid in-toto statement"):
-        envelope.statement("here")
+        envelope.parse_statement("here")

@@ -19,21 +19,21 @@ from imgbuild.oci.documents import (
     EMPTY_TYPE,
     MANIFEST,
     Descriptor,
-    descriptor,
-    manifest_of,
+    create_descriptor,
+    create_manifest,
 )
-from imgbuild.registry.client import Client, bytes_source
+from imgbuild.registry.client import RegistryClient, bytes_source
 from imgbuild.values import sha256
 from tests.support import memory_registry
-from tests.support.memory_registry import Registry, named
+from tests.support.memory_registry import Registry, sha256_digest
 
 IMAGE = b'{"config":{},"layers":[],"schemaVersion":2}'
 OTHER = b'{"config":{},"layers":[],"schemaVersion":2 }'
 NAME = "team/image"
-NAMED = named(IMAGE).replace(":", "-")  # the referrers tag
+NAMED = sha256_digest(IMAGE).replace(":", "-")  # the referrers tag
 DATA = Path(__file__).parents[3] / "data/signing"
 OLDER = "sha256:02d560857c48149546476f40f0f56fd4735f288a7b9dcf67c4b72c5e429af1f4"
-TAG = forms.tag(OLDER, forms.SIGNATURES)
+TAG = forms.collection_tag(OLDER, forms.SIGNATURES)
 
 
 @pytest.fixture(name="key")
@@ -43,34 +43,36 @@ def _key():
 
 @pytest.fixture(name="registry", params=[True, False], ids=["referrers", "tags"])
 def _registry(request, monkeypatch, tmp_path: Path):
-    memory_registry.alone(monkeypatch, tmp_path)
+    memory_registry.isolate_logins(monkeypatch, tmp_path)
     with memory_registry.serve(Registry(referrers_api=request.param)) as registry:
         yield registry
 
 
 def subject(data=IMAGE):
-    return Descriptor(media_type=MANIFEST, digest=named(data), size=len(data))
+    return Descriptor(media_type=MANIFEST, digest=sha256_digest(data), size=len(data))
 
 
 def sign(registry, key, payloads=(), data=IMAGE):
-    client, repository = Client(first_wait=0.001), registry.repository(NAME)
+    client, repository = RegistryClient(first_wait=0.001), registry.repository(NAME)
     client.put_manifest(repository, data, MANIFEST)
-    return signer.sign(client, repository, subject(data), key, payloads)
+    return signer.sign_subject(client, repository, subject(data), key, payloads)
 
 
 def read(registry, data=IMAGE):
-    return stored.read(Client(first_wait=0.001), registry.repository(NAME), named(data))
+    return stored.read_signatures(
+        RegistryClient(first_wait=0.001), registry.repository(NAME), sha256_digest(data)
+    )
 
 
 def statement(kind, predicate, data=IMAGE):
-    return statements.of([named(data)], kind, predicate)
+    return statements.create_statement([sha256_digest(data)], kind, predicate)
 
 
 def put_collection(registry, tag, manifest, *contents):
     """Store a collection as cosign 1 and 2 do."""
-    registry.blobs |= {(NAME, named(data)): data for data in contents}
-    registry.manifests[NAME, named(manifest)] = (manifest, MANIFEST)
-    registry.tags[NAME, tag] = named(manifest)
+    registry.blobs |= {(NAME, sha256_digest(data)): data for data in contents}
+    registry.manifests[NAME, sha256_digest(manifest)] = (manifest, MANIFEST)
+    registry.tags[NAME, tag] = sha256_digest(manifest)
 
 
 def put_older(registry, manifest=None):
@@ -81,7 +83,9 @@ def put_older(registry, manifest=None):
 
 
 def read_older(registry):
-    return stored.read(Client(first_wait=0.001), registry.repository(NAME), OLDER)
+    return stored.read_signatures(
+        RegistryClient(first_wait=0.001), registry.repository(NAME), OLDER
+    )
 
 
 def test_signatures_are_read_back(registry, key):
@@ -95,7 +99,7 @@ def test_signatures_are_read_back(registry, key):
     assert all(each.place.startswith("bundle sha256:") for each in found.signatures)
     assert all(tag == NAMED or not tag.startswith("sha256-") for _, tag in registry.tags)
     assert all(each.by(key.public) for each in found.signatures)
-    assert all(each.digests == (named(IMAGE),) for each in found.signatures)
+    assert all(each.digests == (sha256_digest(IMAGE),) for each in found.signatures)
     assert {each.payload for each in found.signatures} >= set(said)
 
 
@@ -124,8 +128,8 @@ def test_lost_signature_is_signed_again(registry, key):
 def test_other_referrers_are_not_reported_as_damaged(registry, key):
     """The other referrers are an index with a subject and a listed manifest that was deleted."""
     sign(registry, key)
-    client, repository = Client(first_wait=0.001), registry.repository(NAME)
-    about = {"mediaType": MANIFEST, "digest": named(IMAGE), "size": len(IMAGE)}
+    client, repository = RegistryClient(first_wait=0.001), registry.repository(NAME)
+    about = {"mediaType": MANIFEST, "digest": sha256_digest(IMAGE), "size": len(IMAGE)}
     index = {
         "schemaVersion": 2,
         "mediaType": memory_registry.INDEX,
@@ -150,14 +154,14 @@ def test_second_key_adds_signature(registry, key):
 
 
 def test_unsigned_image_has_no_signatures(registry):
-    Client().put_manifest(registry.repository(NAME), IMAGE, MANIFEST)
+    RegistryClient().put_manifest(registry.repository(NAME), IMAGE, MANIFEST)
     assert read(registry) == stored.AttachedSignatures(signatures=(), damaged=())
 
 
 def test_other_referrers_are_not_modified(registry, key):
-    client, repository = Client(first_wait=0.001), registry.repository(NAME)
+    client, repository = RegistryClient(first_wait=0.001), registry.repository(NAME)
     sign(registry, key)
-    client.upload(repository, bytes_source(b"{}"))
+    client.upload_blob(repository, bytes_source(b"{}"))
     sbom = {
         **json.loads(forms.bundle_manifest(subject(), b"{}", "x")),
         "artifactType": "application/spdx+json",
@@ -165,7 +169,7 @@ def test_other_referrers_are_not_modified(registry, key):
     client.put_manifest(repository, json.dumps(sbom).encode(), MANIFEST)
     stored_signatures = read(registry)
     assert (len(stored_signatures.signatures), stored_signatures.damaged) == (1, ())
-    assert len(client.referrers(repository, named(IMAGE))) == 2
+    assert len(client.referrers(repository, sha256_digest(IMAGE))) == 2
 
 
 def test_bundle_with_flipped_byte_is_damaged_and_others_are_read(registry, key):
@@ -181,10 +185,14 @@ def test_bundle_with_flipped_byte_is_damaged_and_others_are_read(registry, key):
 def test_cosign_2_signature_and_statements_are_read(registry):
     key = put_older(registry)
     signing = keys.load_private(DATA / "cosign.key", lambda _: b"pw")
-    envelope = statements.sign(statements.of([OLDER], in_toto.SPDX, {"b": 2}), signing)
-    data = codec.compact(envelope)
-    manifest = manifest_of(descriptor(CONFIG, b"{}"), [descriptor(forms.DSSE, data)])
-    put_collection(registry, forms.tag(OLDER, forms.ATTESTATIONS), manifest, data)
+    envelope = statements.sign_statement(
+        statements.create_statement([OLDER], in_toto.SPDX, {"b": 2}), signing
+    )
+    data = codec.encode_compact(envelope)
+    manifest = create_manifest(
+        create_descriptor(CONFIG, b"{}"), [create_descriptor(forms.DSSE, data)]
+    )
+    put_collection(registry, forms.collection_tag(OLDER, forms.ATTESTATIONS), manifest, data)
     found = read_older(registry)
     assert found.damaged == ()
     assert {each.kind for each in found.signatures} == {in_toto.SIGNATURE, in_toto.SPDX}
@@ -205,9 +213,9 @@ def test_cosign_2_signature_with_flipped_byte_matches_no_key(registry):
 def test_invalid_collection_layer_is_reported_with_location(registry):
     manifest = json.loads((DATA / "collection.json").read_bytes())
     data = b'{"critical": 7}'
-    layer = {**manifest["layers"][0], "digest": named(data), "size": len(data)}
+    layer = {**manifest["layers"][0], "digest": sha256_digest(data), "size": len(data)}
     put_older(registry, json.dumps({**manifest, "layers": [*manifest["layers"], layer]}).encode())
-    registry.blobs[NAME, named(data)] = data
+    registry.blobs[NAME, sha256_digest(data)] = data
     found = read_older(registry)
     (damage,) = found.damaged
     assert f"layer 2 of {TAG}" in damage
@@ -218,7 +226,7 @@ def test_missing_collection_layer_is_damaged(registry):
     put_older(registry)
     registry.blobs.clear()
     (damage,) = read_older(registry).damaged
-    assert named((DATA / "claim.json").read_bytes()) in damage
+    assert sha256_digest((DATA / "claim.json").read_bytes()) in damage
 
 
 def test_missing_bundle_is_damaged(registry, key):
@@ -235,14 +243,19 @@ def test_missing_bundle_is_damaged(registry, key):
 def test_moved_signature_names_its_image(registry, key):
     """A signature of another image is not valid for this one, wherever it is stored."""
     sign(registry, key, data=OTHER)
-    client, repository = Client(first_wait=0.001), registry.repository(NAME)
+    client, repository = RegistryClient(first_wait=0.001), registry.repository(NAME)
     client.put_manifest(repository, IMAGE, MANIFEST)
     older = put_older(registry)
-    registry.tags[NAME, forms.tag(named(IMAGE), forms.SIGNATURES)] = registry.tags[NAME, TAG]
+    registry.tags[NAME, forms.collection_tag(sha256_digest(IMAGE), forms.SIGNATURES)] = (
+        registry.tags[NAME, TAG]
+    )
     bundle = next(data for data in registry.blobs.values() if b'"verificationMaterial"' in data)
     stored.put_bundle(client, repository, subject(), bundle, in_toto.SIGNATURE)
     stored_signatures = read(registry)
-    assert [each.digests for each in stored_signatures.signatures] == [(named(OTHER),), (OLDER,)]
+    assert [each.digests for each in stored_signatures.signatures] == [
+        (sha256_digest(OTHER),),
+        (OLDER,),
+    ]
     assert [each.by(key.public) for each in stored_signatures.signatures] == [True, False]
     assert stored_signatures.signatures[1].by(older)
 
@@ -252,7 +265,7 @@ def test_cosign_referrer_listing_of_bundles_is_read(registry, key):
     sign(registry, key)
     if registry.referrers_api:
         return
-    tag = named(IMAGE).replace(":", "-")
+    tag = sha256_digest(IMAGE).replace(":", "-")
     index = json.loads(registry.manifests[NAME, registry.tags[NAME, tag]][0])
     index["manifests"][0]["artifactType"] = EMPTY_TYPE
     data = json.dumps(index).encode()

@@ -34,7 +34,7 @@ from tests.support.rows import each_row
     ],
 )
 def test_common_spellings_are_recognized(name: str, capability: str) -> None:
-    model = gpu_models.find(name)
+    model = gpu_models.find_gpu_model(name)
     assert model is not None
     assert (model.capability, model.arch) == (capability, None)
 
@@ -51,30 +51,30 @@ def test_common_spellings_are_recognized(name: str, capability: str) -> None:
     ],
 )
 def test_integrated_gpus_require_arm64(name: str, capability: str) -> None:
-    model = gpu_models.find(name)
+    model = gpu_models.find_gpu_model(name)
     assert model is not None
     assert (model.capability, model.arch) == (capability, Arch.ARM64)
 
 
 def test_tegra_capability_requires_arm64() -> None:
-    model = gpu_models.find("8.7")
+    model = gpu_models.find_gpu_model("8.7")
     assert model is not None
     assert (model.tegra, model.arch) == (True, Arch.ARM64)
 
 
 @each_row("name", ["", "NVIDIA", "MI300X", "A100X2", "RTX 6000", "hopper", "A" * 200])
 def test_unknown_names_are_rejected(name: str) -> None:
-    assert gpu_models.find(name) is None
+    assert gpu_models.find_gpu_model(name) is None
 
 
 def test_similar_name_is_suggested() -> None:
-    assert gpu_models.similar("H1000") == "H100"
-    assert gpu_models.similar("hopper") == ""
+    assert gpu_models.most_similar_name("H1000") == "H100"
+    assert gpu_models.most_similar_name("hopper") == ""
 
 
 def test_model_names_are_unique() -> None:
-    names = [name for model in gpu_models.load() for name in model.names]
+    names = [name for model in gpu_models.load_gpu_models() for name in model.names]
     assert len(names) == len(set(names))
-    for model in gpu_models.load():
+    for model in gpu_models.load_gpu_models():
         for name in model.names:
-            assert gpu_models.find(name.replace("#", "9")) == model, name
+            assert gpu_models.find_gpu_model(name.replace("#", "9")) == model, name

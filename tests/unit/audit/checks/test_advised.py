@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.audit import judge
-from imgbuild.audit.judge import Terms
+from imgbuild.audit.judge import AuditTerms
 from imgbuild.report import Severity
 from tests.support import audited
 from tests.support.rows import each_row
@@ -33,7 +33,9 @@ def _findings(tmp_path, part, *, named=("cluster",), installed=("fastweb==2.0",)
     }
     metadata = {"cluster==2.60.0": METADATA}
     package_set = audited.package_set(tmp_path, packages, metadata=metadata, **more)
-    return judge.audit(package_set, Terms(named=named), checks=["metadata"]).findings
+    return judge.audit_package_set(
+        package_set, AuditTerms(named=named), checks=["metadata"]
+    ).findings
 
 
 @pytest.mark.parametrize("handler", [ADDS, RAISES, ("(ImportError, OSError)", RAISES[1])])

@@ -31,7 +31,7 @@ def test_build_tag_contradicting_package_set_is_an_error(
     tmp_path, version, torch, subject, words, remedy
 ):
     package_set = opened(tmp_path, {"flash-attn": version, "torch": torch})
-    (finding,) = build_tags.check(package_set, "12.4")
+    (finding,) = build_tags.check_build_tags(package_set, "12.4")
     assert finding.severity is Severity.ERROR
     assert words in finding.message
     assert f"flash_attn-{version}-py3-none-any.whl" in finding.message
@@ -53,18 +53,18 @@ def test_build_tag_contradicting_package_set_is_an_error(
 )
 def test_matching_build_tag_is_not_reported(tmp_path, version, torch):
     package_set = opened(tmp_path, {"flash-attn": version, "torch": torch})
-    assert build_tags.check(package_set, "12.4") == []
+    assert build_tags.check_build_tags(package_set, "12.4") == []
 
 
 def test_cuda_release_is_used_without_torch(tmp_path):
     package_set = opened(tmp_path, {"kernels": "1.0+cu13torch2.9"})
-    (finding,) = build_tags.check(package_set, "12.4")
+    (finding,) = build_tags.check_build_tags(package_set, "12.4")
     assert "is for CUDA 12.4" in finding.message
-    assert build_tags.check(package_set, "") == []
+    assert build_tags.check_build_tags(package_set, "") == []
 
 
 def test_torch_constraint_is_learned_from_build_tag(tmp_path):
     package_set = opened(tmp_path, {"flash-attn": "2.7+cu12torch2.6", "torch": "2.7.0"})
-    (finding,) = build_tags.check(package_set, "12.4")
+    (finding,) = build_tags.check_build_tags(package_set, "12.4")
     assert finding.evidence is not None
     assert (finding.evidence.other, finding.evidence.spec) == ("torch", "==2.6.*")

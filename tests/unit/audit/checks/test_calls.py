@@ -7,7 +7,7 @@ import pytest
 from imgbuild.audit.checks import calls
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy, NameRegistry
-from imgbuild.report import Relation, Severity
+from imgbuild.report import ConflictRelation, Severity
 from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
 
@@ -54,7 +54,7 @@ Mine()
 def check(user: str, policy: MainPathPolicy | None = None):
     package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
     policy = policy or rules("user")
-    return calls.check(package_set, main_path(package_set, policy), policy)
+    return calls.check_calls(package_set, main_path(package_set, policy), policy)
 
 
 def subjects(user: str):
@@ -66,7 +66,7 @@ def test_removed_keyword_is_an_error_with_location():
     assert finding.severity is Severity.ERROR
     assert finding.where == "user 1.0 user/__init__.py:3"
     assert "passes best_of= to lib.Args, which lib 2.0 does not accept" in finding.message
-    assert finding.evidence.relation is Relation.KEYWORD
+    assert finding.evidence.relation is ConflictRelation.KEYWORD
     assert finding.evidence.subject == "lib.Args(best_of)"
     assert (finding.evidence.other, finding.evidence.other_version) == ("lib", "2.0")
 
@@ -74,29 +74,29 @@ def test_removed_keyword_is_an_error_with_location():
 @each_row(
     ("source", "relation", "subject"),
     [
-        ("import lib\nlib.core.make('x', 1)\n", Relation.ARGUMENT, "lib.core.make(mode)"),
-        ("from lib import Args\nArgs()\n", Relation.ARGUMENT, "lib.Args(model)"),
-        ("from lib import Args\nArgs('m', 1, 2)\n", Relation.ARGUMENT, "lib.Args(2)"),
-        ("import lib\nprint(lib.envs.SLOW)\n", Relation.NAME, "lib.envs:SLOW"),
-        ("from lib import envs\nX = envs.SLOW\n", Relation.NAME, "lib.envs:SLOW"),
+        ("import lib\nlib.core.make('x', 1)\n", ConflictRelation.ARGUMENT, "lib.core.make(mode)"),
+        ("from lib import Args\nArgs()\n", ConflictRelation.ARGUMENT, "lib.Args(model)"),
+        ("from lib import Args\nArgs('m', 1, 2)\n", ConflictRelation.ARGUMENT, "lib.Args(2)"),
+        ("import lib\nprint(lib.envs.SLOW)\n", ConflictRelation.NAME, "lib.envs:SLOW"),
+        ("from lib import envs\nX = envs.SLOW\n", ConflictRelation.NAME, "lib.envs:SLOW"),
         (
             "from lib import Engine\ndef f():\n    e = Engine(1)\n    e.generate(1, lora=2)\nf()\n",
-            Relation.KEYWORD,
+            ConflictRelation.KEYWORD,
             "lib.Engine.generate(lora)",
         ),
         (
             "from lib import Args\ndef f(a: Args):\n    print(a.disable_log)\nf(1)\n",
-            Relation.ATTRIBUTE,
+            ConflictRelation.ATTRIBUTE,
             "lib.Args.disable_log",
         ),
         (
             INHERITED,
-            Relation.KEYWORD,
+            ConflictRelation.KEYWORD,
             "lib.core.Engine.generate(lora)",
         ),
         (
             DERIVED,
-            Relation.KEYWORD,
+            ConflictRelation.KEYWORD,
             "lib.core.Trainer.__init__(processing_class)",
         ),
     ],
@@ -172,11 +172,11 @@ def test_duplicate_registration_is_reported(call, count):
     )
     user = f"from lib import AutoConfig\nNAME = 'x'\n{call}\n"
     package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": AUTO})
-    findings = calls.check(package_set, main_path(package_set, policy), policy)
+    findings = calls.check_calls(package_set, main_path(package_set, policy), policy)
     assert len(findings) == count
     for finding in findings:
         assert finding.evidence is not None
-        assert finding.evidence.relation is Relation.REGISTERED
+        assert finding.evidence.relation is ConflictRelation.REGISTERED
         assert finding.evidence.subject == "lib.AutoConfig.register(aimv2)"
 
 

@@ -35,10 +35,10 @@ NVCC = {"nvidia/cu13/bin/nvcc": "#!"}
 def test_compilation_at_import_is_reported(tmp_path, source, more, severity) -> None:
     package_set = audited.package_set(tmp_path, {"user==1": {"user/__init__.py": source}, **more})
     path = main_path(package_set, rules("user"))
-    findings = compiling.check(package_set, path, image=True)
+    findings = compiling.check_compiling(package_set, path, image=True)
     assert [finding.severity for finding in findings] == ([severity] if severity else [])
     if severity:
         assert findings[0].evidence is not None
         assert findings[0].evidence.subject == "nvcc"
-        elsewhere = compiling.check(package_set, path, image=False)
+        elsewhere = compiling.check_compiling(package_set, path, image=False)
         assert [finding.severity for finding in elsewhere] == [Severity.WARNING]

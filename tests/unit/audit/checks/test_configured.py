@@ -30,7 +30,7 @@ def _findings(tmp_path, target, *, group="optim"):
     package_set = audited.package_set(tmp_path, {"train==1.0": files})
     entry = MainPathEntry(name="train.main.main", why="a test")
     rules = MainPathPolicy(walk=frozenset(["train"]), entries=(entry,))
-    return list(configured.check(package_set, main_path(package_set, rules)))
+    return list(configured.check_configured_targets(package_set, main_path(package_set, rules)))
 
 
 @pytest.mark.parametrize("target", ["train.configs.Critic", "train.gone.actors.Actor"])

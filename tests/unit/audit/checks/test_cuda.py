@@ -8,17 +8,18 @@ import pytest
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import cuda as cudas
-from imgbuild.audit.checks.floors import floors
+from imgbuild.audit.checks.floors import compute_floors
 from imgbuild.audit.source.facts import ElfFacts, GpuCode
-from imgbuild.report import Finding, Floors, Relation
+from imgbuild.report import ConflictRelation, Finding, Floors
 from tests.support.rows import each_row
-from tests.support.shared_objects import SharedObjects, library, module
+from tests.support.shared_objects import SharedObjects, extension_module, shared_library
 
 
 def subjects(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """The package and subject of each finding."""
     assert all(
-        finding.evidence and finding.evidence.relation is Relation.CUDA for finding in findings
+        finding.evidence and finding.evidence.relation is ConflictRelation.CUDA
+        for finding in findings
     )
     return [
         (finding.evidence.package, finding.evidence.subject)
@@ -34,43 +35,52 @@ def wheels(**packages: str) -> SharedObjects:
 
 # -- families
 
-CU12 = library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.12",))
-CPU = library("torch/lib/libtorch_cpu.so")
+CU12 = shared_library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.12",))
+CPU = shared_library("torch/lib/libtorch_cpu.so")
 
 
 def test_single_cuda_family_has_no_findings() -> None:
-    asks = module("vllm/_C.abi3.so", needed=("libcudart.so.12",))
-    assert cudas.check(SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 1": [asks]}), "12.8") == []
+    asks = extension_module("vllm/_C.abi3.so", needed=("libcudart.so.12",))
+    assert (
+        cudas.check_cuda(SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 1": [asks]}), "12.8")
+        == []
+    )
 
 
 def test_two_cuda_families_in_one_process_are_an_error() -> None:
-    asks = module("vllm/_C.abi3.so", needed=("libcudart.so.13",))
+    asks = extension_module("vllm/_C.abi3.so", needed=("libcudart.so.13",))
     package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 0.20.2": [asks]})
-    findings = cudas.check(package_set, "12.8")
+    findings = cudas.check_cuda(package_set, "12.8")
     assert subjects(findings) == [("vllm", "libcudart.so.13")]
     assert "torch 2.9.0 (torch/lib/libtorch_cuda.so) to libcudart.so.12" in findings[0].message
 
 
 def test_private_copy_in_triton_is_ignored() -> None:
-    private_copy = library("triton/backends/nvidia/lib/libcupti.so.12", needed=("libcudart.so.11",))
+    private_copy = shared_library(
+        "triton/backends/nvidia/lib/libcupti.so.12", needed=("libcudart.so.11",)
+    )
     assert (
-        cudas.check(SharedObjects({"torch 2.9.0": [CU12], "triton 3.2": [private_copy]}), "12.8")
+        cudas.check_cuda(
+            SharedObjects({"torch 2.9.0": [CU12], "triton 3.2": [private_copy]}), "12.8"
+        )
         == []
     )
 
 
 def test_alternative_files_are_not_a_second_family() -> None:
     files = [
-        library(f"bitsandbytes/libbitsandbytes_cuda{major}0.so", needed=(f"libcudart.so.{major}",))
+        shared_library(
+            f"bitsandbytes/libbitsandbytes_cuda{major}0.so", needed=(f"libcudart.so.{major}",)
+        )
         for major in (12, 13)
     ]
     package_set = SharedObjects({"torch 2.8.0": [CU12, CPU], "bitsandbytes 0.48.1": files})
-    assert cudas.check(package_set, "12.8") == []
+    assert cudas.check_cuda(package_set, "12.8") == []
 
 
 def saver(name: str, major: str) -> ElfFacts:
     needed = (f"libcudart.so.{major}",)
-    return module(f"torch_memory_saver_hook_{name}.abi3.so", needed=needed)
+    return extension_module(f"torch_memory_saver_hook_{name}.abi3.so", needed=needed)
 
 
 @each_row(
@@ -93,25 +103,25 @@ def test_unloaded_variants_for_other_families_are_ignored(
 ) -> None:
     package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
     expected = [("torch-memory-saver", "libcudart.so.13")] if broken else []
-    assert subjects(cudas.check(package_set, "12.8")) == expected
+    assert subjects(cudas.check_cuda(package_set, "12.8")) == expected
 
 
 def test_variants_in_two_packages_are_not_alternatives() -> None:
     package_set = SharedObjects(
         {
             "torch 2.9.0": [CU12, CPU],
-            "one 1": [module("hook_cu12.so", needed=("libcudart.so.12",))],
-            "two 1": [module("hook_cu13.so", needed=("libcudart.so.13",))],
+            "one 1": [extension_module("hook_cu12.so", needed=("libcudart.so.12",))],
+            "two 1": [extension_module("hook_cu13.so", needed=("libcudart.so.13",))],
         }
     )
-    assert subjects(cudas.check(package_set, "12.8")) == [("two", "libcudart.so.13")]
+    assert subjects(cudas.check_cuda(package_set, "12.8")) == [("two", "libcudart.so.13")]
 
 
 def test_cpu_build_of_torch_is_an_error() -> None:
     package_set = SharedObjects({"torch 2.6.0": [CPU]})
-    assert subjects(cudas.check(package_set, "12.4")) == [("torch", "libtorch_cuda.so")]
-    assert cudas.check(package_set, "") == []
-    assert cudas.check(SharedObjects({"torch 2.6.0": []}), "12.4") == []
+    assert subjects(cudas.check_cuda(package_set, "12.4")) == [("torch", "libtorch_cuda.so")]
+    assert cudas.check_cuda(package_set, "") == []
+    assert cudas.check_cuda(SharedObjects({"torch 2.6.0": []}), "12.4") == []
 
 
 # -- components
@@ -139,7 +149,7 @@ def test_cpu_build_of_torch_is_an_error() -> None:
 def test_components_of_another_cuda_release_are_reported(
     cuda: str, package: str, version: str, broken: bool
 ) -> None:
-    findings = cudas.check(wheels(**{package: version}), cuda)
+    findings = cudas.check_cuda(wheels(**{package: version}), cuda)
     name = package.replace("_", "-")
     assert subjects(findings) == ([(name, f"{name} {version}")] if broken else [])
 
@@ -154,7 +164,7 @@ def test_headers_of_another_release_are_reported_only_with_compiler(
         {"cuda-toolkit 13.0.2": [], "nvidia-cuda-cccl 13.3.5": [], **beside},
         requires={"cuda-toolkit": ('nvidia-cuda-cccl==13.0.85.*; extra == "cccl"',)},
     )
-    assert [finding.severity for finding in cudas.check(package_set, "13.0")] == [severity]
+    assert [finding.severity for finding in cudas.check_cuda(package_set, "13.0")] == [severity]
 
 
 def test_cuda_metapackage_determines_component_versions() -> None:
@@ -167,7 +177,7 @@ def test_cuda_metapackage_determines_component_versions() -> None:
             )
         },
     )
-    findings = cudas.check(package_set, "13.0")
+    findings = cudas.check_cuda(package_set, "13.0")
     assert subjects(findings) == [("nvidia-cublas", "nvidia-cublas 13.2.0.9")]
     assert findings[0].remedy == "constrain nvidia-cublas to CUDA 13.0: nvidia-cublas==13.1.0.*"
 
@@ -201,45 +211,45 @@ def code(*archs: str) -> tuple[GpuCode, ...]:
 def test_gpus_run_code_of_compatible_architectures(
     arch: str, runs_on: tuple[str, ...], not_on: tuple[str, ...]
 ) -> None:
-    assert all(gpus.runs(GpuCode(arch), gpu) for gpu in runs_on)
-    assert not any(gpus.runs(GpuCode(arch), gpu) for gpu in not_on)
+    assert all(gpus.can_run(GpuCode(arch), gpu) for gpu in runs_on)
+    assert not any(gpus.can_run(GpuCode(arch), gpu) for gpu in not_on)
 
 
 def test_architectures_with_few_kernels_are_ignored() -> None:
     built = code("sm_80*20", "sm_90*18", "compute_52:8.4*1", "sm_120a*2")
-    assert [gpu for gpu in ("8.0", "9.0", "10.0", "12.0") if gpus.covers(built, gpu)] == [
+    assert [gpu for gpu in ("8.0", "9.0", "10.0", "12.0") if gpus.covers_gpu(built, gpu)] == [
         "8.0",
         "9.0",
     ]
 
 
 def kernels(*archs: str) -> ElfFacts:
-    return library("torch/lib/libtorch_cuda.so", gpu=code(*archs))
+    return shared_library("torch/lib/libtorch_cuda.so", gpu=code(*archs))
 
 
 def test_library_without_code_for_gpu_is_an_error() -> None:
     package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80", "sm_90"), CPU]})
-    assert cudas.check(package_set, "12.4", ("8.0", "8.6", "9.0")) == []
-    findings = cudas.check(package_set, "12.4", ("9.0", "12.0"))
+    assert cudas.check_cuda(package_set, "12.4", ("8.0", "8.6", "9.0")) == []
+    findings = cudas.check_cuda(package_set, "12.4", ("9.0", "12.0"))
     assert subjects(findings) == [("torch", "sm_120")]
     assert "built for sm_80, sm_90 (CUDA error: no kernel image" in findings[0].message
 
 
 def test_kernels_for_a_single_gpu_generation_are_not_reported() -> None:
-    hopper = module("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", gpu=code("sm_90a"))
+    hopper = extension_module("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", gpu=code("sm_90a"))
     package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
-    assert cudas.check(package_set, "12.4", ("8.0",)) == []
+    assert cudas.check_cuda(package_set, "12.4", ("8.0",)) == []
 
 
 def test_assembler_without_gpu_support_is_an_error() -> None:
     binaries = "triton/backends/nvidia/bin/"
-    older = library(f"{binaries}ptxas", ptxas_architectures=("sm_90", "sm_90a", "sm_100a"))
-    newer = library(f"{binaries}ptxas-blackwell", ptxas_architectures=("sm_100a", "sm_103f"))
+    older = shared_library(f"{binaries}ptxas", ptxas_architectures=("sm_90", "sm_90a", "sm_100a"))
+    newer = shared_library(f"{binaries}ptxas-blackwell", ptxas_architectures=("sm_100a", "sm_103f"))
     package_set = SharedObjects({"triton 3.6.0": [older, newer]})
-    assert cudas.check(package_set, "13.0", ("9.0", "10.0", "10.3")) == []
-    findings = cudas.check(package_set, "13.0", ("9.0", "12.1"))
+    assert cudas.check_cuda(package_set, "13.0", ("9.0", "10.0", "10.3")) == []
+    findings = cudas.check_cuda(package_set, "13.0", ("9.0", "12.1"))
     assert subjects(findings) == [("triton", "sm_121")]
-    assert cudas.check(SharedObjects({"torch 2.11.0": [CPU]}), "", ("12.1",)) == []
+    assert cudas.check_cuda(SharedObjects({"torch 2.11.0": [CPU]}), "", ("12.1",)) == []
 
 
 # -- floors
@@ -247,15 +257,15 @@ def test_assembler_without_gpu_support_is_an_error() -> None:
 
 def test_minimum_requirements_are_computed_from_files() -> None:
     files = [
-        library(
+        shared_library(
             "torch/lib/libtorch_cuda.so",
             gpu=code("sm_80", "sm_86", "sm_90", "compute_90:8.7"),
             required_versions={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.9")},
         ),
-        module("vllm/_C.abi3.so", gpu=code("sm_80", "sm_90", "compute_90:8.4")),
-        module("vllm/_flashmla_C.abi3.so", gpu=code("sm_90a")),
+        extension_module("vllm/_C.abi3.so", gpu=code("sm_80", "sm_90", "compute_90:8.4")),
+        extension_module("vllm/_flashmla_C.abi3.so", gpu=code("sm_90a")),
     ]
-    assert floors(files, "12.4") == Floors(
+    assert compute_floors(files, "12.4") == Floors(
         cuda="12.4",
         driver="525.60.13",
         driver_full="570.26",  # the PTX that newer GPUs run was written by CUDA 12.8
@@ -266,7 +276,7 @@ def test_minimum_requirements_are_computed_from_files() -> None:
 
 
 def test_machine_code_requires_driver_of_release() -> None:
-    bounds = floors([kernels("sm_90")], "13.0.2")
+    bounds = compute_floors([kernels("sm_90")], "13.0.2")
     assert (bounds.driver, bounds.driver_full) == ("580.65.06", "580.65.06")
     assert (bounds.gpu, bounds.gpu_ptx) == (("9.0",), ())
 
@@ -283,31 +293,33 @@ def test_machine_code_requires_driver_of_release() -> None:
     ],
 )
 def test_unknown_driver_requirement_is_empty(cuda: str, ptx: str, driver: str) -> None:
-    bounds = floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)
+    bounds = compute_floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)
     assert bounds.driver == "580.65.06"
     assert bounds.driver_full == driver
 
 
 def test_unknown_cuda_major_has_no_driver() -> None:
-    bounds = floors([kernels("sm_90")], "14.0")
+    bounds = compute_floors([kernels("sm_90")], "14.0")
     assert (bounds.driver, bounds.driver_full) == ("", "")
 
 
 def test_image_without_kernels_has_no_gpu_requirement() -> None:
-    assert floors([CPU], "12.4").gpu == ()
+    assert compute_floors([CPU], "12.4").gpu == ()
 
 
 def test_drivers_and_releases_are_sorted() -> None:
-    drivers_table = gpus.load()
-    order = [gpus.numbers(release.cuda) for release in drivers_table.releases]
+    drivers_table = gpus.load_drivers()
+    order = [gpus.version_numbers(release.cuda) for release in drivers_table.releases]
     assert order == sorted(order)
     result = [release for release in drivers_table.releases if release.driver]
     for release in result:
-        assert gpus.numbers(drivers_table.oldest(release.cuda)) <= gpus.numbers(release.driver)
-    drivers = [gpus.numbers(release.driver) for release in result]
+        assert gpus.version_numbers(
+            drivers_table.oldest_driver(release.cuda)
+        ) <= gpus.version_numbers(release.driver)
+    drivers = [gpus.version_numbers(release.driver) for release in result]
     assert drivers == sorted(drivers)
     assert result == list(drivers_table.releases[: len(result)])  # only the newest have none
-    written = [gpus.numbers(release.ptx) for release in drivers_table.releases]
+    written = [gpus.version_numbers(release.ptx) for release in drivers_table.releases]
     assert written == sorted(written)
 
 
@@ -315,4 +327,4 @@ def test_drivers_and_releases_are_sorted() -> None:
     ("driver", "cuda"), [("580.159.04", "13.5"), ("550.54.15", "12.9"), ("390.48", "")]
 )
 def test_newest_release_for_driver_is_found(driver: str, cuda: str) -> None:
-    assert gpus.load().newest(driver) == cuda
+    assert gpus.load_drivers().newest_release(driver) == cuda

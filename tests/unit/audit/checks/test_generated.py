@@ -87,7 +87,7 @@ def _audit(tmp_path, runtime, pieces, user=""):
                       "vllm/run.py": "class LLM:\n    def generate(self):\n        pass\n"},
     }  # fmt: skip
     package_set = audited.package_set(tmp_path, sets)
-    return judge.audit(package_set, checks=["support"]).findings
+    return judge.audit_package_set(package_set, checks=["support"]).findings
 
 
 @each_row(
@@ -152,6 +152,8 @@ def test_protobuf_without_version_rule_rejects_code_requiring_it(tmp_path):
         "protobuf==4.25.8": {"google/protobuf/__init__.py": ""},
         "pieces==1.0": {"pieces/model_pb2.py": GENERATED.format(5, 29, 0)},
     }
-    (finding,) = judge.audit(audited.package_set(tmp_path, sets), checks=["support"]).findings
+    (finding,) = judge.audit_package_set(
+        audited.package_set(tmp_path, sets), checks=["support"]
+    ).findings
     assert finding.severity is Severity.WARNING
     assert finding.remedy.startswith("choose protobuf>=5.29.0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.checks.refusals import refusals
+from imgbuild.audit.checks.refusals import import_refusals
 from imgbuild.audit.main_path.closure import main_path
 from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
@@ -139,7 +139,7 @@ def refusal_lines(
     modules = SourceModules(packages)
     return [
         f"{refusal.place.file}:{refusal.place.line} {refusal.raised} {refusal.cause}"
-        for refusal in refusals(modules, main_path(modules, rules("user")))
+        for refusal in import_refusals(modules, main_path(modules, rules("user")))
     ]
 
 
@@ -322,7 +322,7 @@ def test_name_in_lazy_import_table_imports_its_module(name: str, count: int) -> 
         "lib 2": {"lib/__init__.py": LIB.format(default=None, change="pass")},
     }
     modules = SourceModules(packages)
-    assert len(list(refusals(modules, main_path(modules, rules("user.main"))))) == count
+    assert len(list(import_refusals(modules, main_path(modules, rules("user.main"))))) == count
 
 
 @each_row(

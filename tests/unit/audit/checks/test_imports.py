@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.audit.checks import imports
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.report import Relation, Severity
+from imgbuild.report import ConflictRelation, Severity
 from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
 
@@ -16,7 +16,7 @@ LIB = {"lib/__init__.py": "from .core import run\n", "lib/core.py": "def run(): 
 def check(user: str, *entries: str, lib: str = "lib 2.0", corners: tuple[str, ...] = ("user",)):
     package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, lib: LIB})
     path = main_path(package_set, rules(*(entries or ("user",))), corners)
-    return imports.check(package_set, path)
+    return imports.check_imports(package_set, path)
 
 
 def test_removed_name_is_an_error_with_location():
@@ -25,7 +25,7 @@ def test_removed_name_is_an_error_with_location():
     assert finding.where == "user 1.0 user/__init__.py:3"
     assert "imports walk from lib.core, but lib 2.0 does not define it" in finding.message
     evidence = finding.evidence
-    assert evidence.relation is Relation.NAME
+    assert evidence.relation is ConflictRelation.NAME
     assert (evidence.package, evidence.version) == ("user", "1.0")
     assert (evidence.file, evidence.line) == ("user/__init__.py", 3)
     assert (evidence.other, evidence.other_version) == ("lib", "2.0")
@@ -34,7 +34,7 @@ def test_removed_name_is_an_error_with_location():
 
 def test_removed_module_is_an_error():
     (finding,) = check("from lib.tools import walk\n")
-    assert finding.evidence.relation is Relation.MODULE
+    assert finding.evidence.relation is ConflictRelation.MODULE
     assert finding.evidence.subject == "lib.tools"
 
 
@@ -49,7 +49,7 @@ def test_fallback_import_names_the_preceding_import():
 
 def test_import_of_missing_package_is_an_error():
     (finding,) = check("import setuptools\n")
-    assert finding.evidence.relation is Relation.PACKAGE
+    assert finding.evidence.relation is ConflictRelation.PACKAGE
     assert finding.evidence.subject == "setuptools"
     assert finding.evidence.other == ""
 
@@ -106,13 +106,13 @@ def test_missing_optional_package_is_not_reported(source):
 def test_vendored_package_is_not_reported():
     files = {"user/__init__.py": "import colorama\n", "user/third/colorama/__init__.py": ""}
     package_set = SourceModules({"user 1.0": files})
-    assert imports.check(package_set, main_path(package_set, rules("user"))) == []
+    assert imports.check_imports(package_set, main_path(package_set, rules("user"))) == []
 
 
 def test_partial_package_set_ignores_missing_packages():
     files = {"user/__init__.py": "import setuptools\nfrom lib import walk\n"}
     package_set = SourceModules({"user 1.0": files, "lib 2.0": LIB}, partial=True)
-    findings = imports.check(package_set, main_path(package_set, rules("user")))
+    findings = imports.check_imports(package_set, main_path(package_set, rules("user")))
     assert [finding.evidence and finding.evidence.subject for finding in findings] == ["lib:walk"]
 
 
@@ -122,7 +122,7 @@ def test_vendored_package_in_unimportable_folder_is_not_reported():
         "user/vendor/gql-0.2.0/gql_parser/__init__.py": "",
     }
     package_set = SourceModules({"user 1.0": files})
-    findings = imports.check(package_set, main_path(package_set, rules("user"), ("user",)))
+    findings = imports.check_imports(package_set, main_path(package_set, rules("user"), ("user",)))
     assert [finding.evidence.subject for finding in findings if finding.evidence] == ["other"]
 
 
@@ -130,11 +130,11 @@ def test_missing_namespace_part_is_not_attributed_to_another_package():
     files = {"user/__init__.py": "import space.cloud.registry\nimport space.cloud.part.gone\n"}
     parts = {"space/cloud/part/__init__.py": ""}
     package_set = SourceModules({"user 1.0": files, "lib 2.0": parts})
-    findings = imports.check(package_set, main_path(package_set, rules("user"), ("user",)))
+    findings = imports.check_imports(package_set, main_path(package_set, rules("user"), ("user",)))
     evidence = [finding.evidence for finding in findings if finding.evidence]
     assert [(item.relation, item.other) for item in evidence] == [
-        (Relation.PACKAGE, ""),
-        (Relation.MODULE, "lib"),
+        (ConflictRelation.PACKAGE, ""),
+        (ConflictRelation.MODULE, "lib"),
     ]
 
 
@@ -160,7 +160,9 @@ def part_findings(part: str, user: str):
     package_set = SourceModules(packages)
     corners = ("fmt.parts.engine", "engine.backend")
     path = main_path(package_set, rules("engine", walk=("fmt", "engine")), corners)
-    return [(finding.severity, finding.message) for finding in imports.check(package_set, path)]
+    return [
+        (finding.severity, finding.message) for finding in imports.check_imports(package_set, path)
+    ]
 
 
 @each_row(

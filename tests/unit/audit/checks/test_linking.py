@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.audit.checks import linking
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 from tests.support.rows import each_row
-from tests.support.shared_objects import BASE, SharedObjects, library, module
+from tests.support.shared_objects import BASE, SharedObjects, extension_module, shared_library
 
 OLD = "_ZN5torch3jit17parseSchemaOrNameERKSs"
 NEW = "_ZN5torch3jit17parseSchemaOrNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 TORCH = [
-    library("torch/lib/libc10.so"),
-    library("torch/lib/libtorch_cpu.so", defines=[NEW]),
+    shared_library("torch/lib/libc10.so"),
+    shared_library("torch/lib/libtorch_cpu.so", defines=[NEW]),
 ]
 FILE = "flashinfer/kernels.abi3.so"
 
 
 def linking_findings(package_set: SharedObjects, *, base: bool = True) -> list[Finding]:
-    return linking.check(package_set, BASE if base else ())
+    return linking.check_linking(package_set, BASE if base else ())
 
 
 def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
@@ -27,7 +27,7 @@ def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
     return finding
 
 
-def relation(finding: Finding) -> tuple[Relation, str, str, str]:
+def relation(finding: Finding) -> tuple[ConflictRelation, str, str, str]:
     """The evidence of a finding as relation, other package, subject and file."""
     assert finding.evidence is not None
     evidence = finding.evidence
@@ -38,7 +38,7 @@ def relation(finding: Finding) -> tuple[Relation, str, str, str]:
 
 
 def kernels(symbol: str, **facts: object) -> SharedObjects:
-    asks = module(FILE, needed=("libc10.so",), undefined=(symbol,), **facts)
+    asks = extension_module(FILE, needed=("libc10.so",), undefined=(symbol,), **facts)
     return SharedObjects({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
 
 
@@ -46,7 +46,7 @@ def kernels(symbol: str, **facts: object) -> SharedObjects:
 def test_symbol_with_another_string_abi_is_an_error(base: bool) -> None:
     finding = only(kernels(OLD), base=base)
     assert finding.severity is Severity.ERROR
-    assert relation(finding) == (Relation.SYMBOL, "torch", OLD, FILE)
+    assert relation(finding) == (ConflictRelation.SYMBOL, "torch", OLD, FILE)
     assert f"torch 2.6.0 defines it with std::string of the C++11 ABI ({NEW})" in finding.message
 
 
@@ -65,13 +65,13 @@ def test_symbols_of_base_interpreter_and_driver_are_defined(symbol: str) -> None
 
 @pytest.mark.parametrize("symbol", ["PyNew_OfTomorrow", "cublasOfTomorrow", "custom_op"])
 def test_partial_package_set_ignores_undefined_symbols(symbol: str) -> None:
-    assert relation(only(kernels(symbol)))[0] is Relation.SYMBOL
+    assert relation(only(kernels(symbol)))[0] is ConflictRelation.SYMBOL
     assert linking_findings(kernels(symbol), base=False) == []
 
 
 def test_private_library_copy_does_not_serve_other_packages() -> None:
-    private = library("other.libs/libjpeg-1234.so.8", defines=["jpeg_start"])
-    asks = module("pic/_pic.abi3.so", undefined=("jpeg_start",))
+    private = shared_library("other.libs/libjpeg-1234.so.8", defines=["jpeg_start"])
+    asks = extension_module("pic/_pic.abi3.so", undefined=("jpeg_start",))
     package_set = SharedObjects({"other 1": [private], "pic 1": [asks]})
     assert relation(only(package_set))[2] == "jpeg_start"
     bundled_set = SharedObjects({"pic 1": [asks, private]})
@@ -79,10 +79,10 @@ def test_private_library_copy_does_not_serve_other_packages() -> None:
 
 
 def test_many_undefined_symbols_are_summarized() -> None:
-    asks = module(FILE, undefined=tuple(f"_ZN5torch{number}" for number in range(20)))
+    asks = extension_module(FILE, undefined=tuple(f"_ZN5torch{number}" for number in range(20)))
     package_set = SharedObjects({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
     findings = linking_findings(package_set)
-    assert len(findings) == linking.SHOWN
+    assert len(findings) == linking.SHOWN_SYMBOLS
     places = [f"({place} of 20 undefined symbols)" for place in (1, 2, 3)]
     assert [finding.message[-len(places[0]) :] for finding in findings] == places
     every = sorted(f"_ZN5torch{number}" for number in range(20))
@@ -96,13 +96,15 @@ def test_many_undefined_symbols_are_summarized() -> None:
 
 def linked(name: str, **facts: object) -> SharedObjects:
     """A package set of one file that is linked to the library `name`."""
-    return SharedObjects({"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=(name,), **facts)]})
+    return SharedObjects(
+        {"vllm 0.20.2": [extension_module("vllm/_C.abi3.so", needed=(name,), **facts)]}
+    )
 
 
 def test_missing_library_is_an_error() -> None:
     finding = only(linked("libcudart.so.13"))
     assert finding.severity is Severity.ERROR
-    assert relation(finding) == (Relation.LIBRARY, "", "libcudart.so.13", "vllm/_C.abi3.so")
+    assert relation(finding) == (ConflictRelation.LIBRARY, "", "libcudart.so.13", "vllm/_C.abi3.so")
     assert finding.remedy.startswith("add nvidia-cuda-runtime, or choose a vllm")
 
 
@@ -110,8 +112,8 @@ def test_missing_library_is_an_error() -> None:
 def test_other_major_version_of_library_is_named(base: bool) -> None:
     package_set = SharedObjects(
         {
-            "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13",))],
-            "nvidia-cuda-runtime-cu12 12.8.90": [library("nvidia/lib/libcudart.so.12")],
+            "vllm 0.20.2": [extension_module("vllm/_C.abi3.so", needed=("libcudart.so.13",))],
+            "nvidia-cuda-runtime-cu12 12.8.90": [shared_library("nvidia/lib/libcudart.so.12")],
         },
         partial=not base,
     )
@@ -123,7 +125,7 @@ def test_other_major_version_of_library_is_named(base: bool) -> None:
 def test_cpu_build_of_torch_is_named() -> None:
     package_set = SharedObjects(
         {
-            "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libtorch_cuda.so",))],
+            "vllm 0.20.2": [extension_module("vllm/_C.abi3.so", needed=("libtorch_cuda.so",))],
             "torch 2.11.0": TORCH,
         },
         partial=True,
@@ -135,14 +137,18 @@ def test_cpu_build_of_torch_is_named() -> None:
 
 def test_partial_package_set_ignores_libraries_of_absent_package() -> None:
     package_set = SharedObjects(
-        {"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13", "libgone.so"))]},
+        {
+            "vllm 0.20.2": [
+                extension_module("vllm/_C.abi3.so", needed=("libcudart.so.13", "libgone.so"))
+            ]
+        },
         partial=True,
     )
     assert linking_findings(package_set, base=False) == []
 
 
 def test_unread_library_is_assumed_present() -> None:
-    asks = module("vllm/_C.abi3.so", needed=("libtorch_nvshmem.so",))
+    asks = extension_module("vllm/_C.abi3.so", needed=("libtorch_nvshmem.so",))
     packages = {"vllm 1": [asks], "torch 2.11.0": TORCH}
     unread = {"torch": ("torch/lib/libtorch_nvshmem.so",)}
     assert linking_findings(SharedObjects(packages, unread=unread, partial=True), base=False) == []
@@ -151,7 +157,7 @@ def test_unread_library_is_assumed_present() -> None:
 
 def test_symbols_of_unread_package_are_assumed_defined() -> None:
     package_set = SharedObjects(
-        {"torch 2.6.0": [], "a 1": [module("a/_a.abi3.so", undefined=(OLD,))]}
+        {"torch 2.6.0": [], "a 1": [extension_module("a/_a.abi3.so", undefined=(OLD,))]}
     )
     assert linking_findings(package_set, base=False) == []
 
@@ -162,18 +168,18 @@ def test_libraries_of_base_and_driver_are_present(name: str) -> None:
 
 
 def test_runpath_is_resolved_from_installed_location() -> None:
-    asks = module(
+    asks = extension_module(
         "a/sub/_a.abi3.so", needed=("libz.so.9",), runpath=("$ORIGIN/../../other/lib", "/opt")
     )
-    located_library = library("b-1.data/purelib/other/lib/libz.so.9")
+    located_library = shared_library("b-1.data/purelib/other/lib/libz.so.9")
     assert linking_findings(SharedObjects({"a 1": [asks], "b 1": [located_library]})) == []
-    elsewhere = library("b-1.data/purelib/away/lib/libz.so.9")
+    elsewhere = shared_library("b-1.data/purelib/away/lib/libz.so.9")
     assert len(linking_findings(SharedObjects({"a 1": [asks], "b 1": [elsewhere]}))) == 1
 
 
 def test_required_package_may_provide_libraries() -> None:
-    asks = module("a/_a.abi3.so", needed=("libtvm_ffi.so",))
-    library_file = library("tvm_ffi/lib/libtvm_ffi.so")
+    asks = extension_module("a/_a.abi3.so", needed=("libtvm_ffi.so",))
+    library_file = shared_library("tvm_ffi/lib/libtvm_ffi.so")
     packages = {"a 1": [asks], "middle 1": [], "apache-tvm-ffi 1": [library_file]}
     requires = {"a": ("middle>=1",), "middle": ("apache_tvm_ffi",)}
     assert linking_findings(SharedObjects(packages, requires=requires)) == []
@@ -181,7 +187,9 @@ def test_required_package_may_provide_libraries() -> None:
 
 
 def test_missing_libraries_of_file_are_one_finding() -> None:
-    asks = module("a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",))
+    asks = extension_module(
+        "a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",)
+    )
     finding = only(SharedObjects({"a 1": [asks]}))
     assert (
         "libx.so.1, which nothing in the image provides; also missing: liby.so.1" in finding.message
@@ -195,7 +203,7 @@ def test_too_old_glibc_is_reported() -> None:
     wants = {"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")}
     for base in (True, False):
         finding = only(linked("libc.so.6", required_versions=wants), base=base)
-        assert relation(finding)[::2] == (Relation.ABI, "libc.so.6:GLIBC_2.38")
+        assert relation(finding)[::2] == (ConflictRelation.ABI, "libc.so.6:GLIBC_2.38")
         assert "(glibc 2.36)" in finding.message
 
 
@@ -208,13 +216,15 @@ def test_too_old_libstdcxx_is_reported() -> None:
 
 def test_missing_version_of_bundled_library_is_reported() -> None:
     wants = {"libnvJitLink.so.12": ("libnvJitLink.so.12.4",)}
-    asks = module("vllm/_C.abi3.so", needed=("libnvJitLink.so.12",), required_versions=wants)
+    asks = extension_module(
+        "vllm/_C.abi3.so", needed=("libnvJitLink.so.12",), required_versions=wants
+    )
     for offers, count in (
         ((), 0),
         (("libnvJitLink.so.12.4",), 0),
         (("libnvJitLink.so.12.1",), 1),
     ):
-        link = library("nvidia/lib/libnvJitLink.so.12", defined_versions=offers)
+        link = shared_library("nvidia/lib/libnvJitLink.so.12", defined_versions=offers)
         package_set = SharedObjects({"vllm 1": [asks], "nvidia-nvjitlink-cu12 12": [link]})
         assert len(linking_findings(package_set)) == count
 
@@ -226,7 +236,7 @@ def test_missing_version_of_bundled_library_is_reported() -> None:
     ("numpy", "compiled", "count"), [("2.2.6", 1, 1), ("1.26.4", 1, 0), ("2.2.6", 2, 0)]
 )
 def test_numpy_1_extension_fails_with_numpy_2(numpy: str, compiled: int, count: int) -> None:
-    asks = module("pandas/_libs.abi3.so", numpy=compiled)
+    asks = extension_module("pandas/_libs.abi3.so", numpy=compiled)
     package_set = SharedObjects(
         {"pandas 2.0.3": [asks], f"numpy {numpy}": []},
         sources={"pandas/__init__.py": "from pandas import _libs"},
@@ -234,7 +244,7 @@ def test_numpy_1_extension_fails_with_numpy_2(numpy: str, compiled: int, count: 
     findings = linking_findings(package_set)
     assert len(findings) == count
     for finding in findings:
-        assert relation(finding)[:2] == (Relation.ABI, "numpy")
+        assert relation(finding)[:2] == (ConflictRelation.ABI, "numpy")
         assert finding.severity is Severity.ERROR
 
 
@@ -247,7 +257,7 @@ def test_package_built_entirely_for_numpy_1_is_an_error(
 ) -> None:
     # scikit-image 0.22.0 imports its modules on first use, so its source has no such imports.
     asks = [
-        module(f"skimage/_m{at}.so", numpy=numpy_version)
+        extension_module(f"skimage/_m{at}.so", numpy=numpy_version)
         for at, numpy_version in enumerate(compiled)
     ]
     package_set = SharedObjects({"scikit-image 0.22.0": asks, "numpy 2.2.6": []})
@@ -274,22 +284,26 @@ def test_undefined_symbol_in_module_imported_with_package_is_an_error(
 ) -> None:
     inner = "import pack._ext as engine\nthing = engine.thing"
     sources = {"pack/__init__.py": source, "pack/inner.py": inner}
-    package_set = SharedObjects({"pack 1": [module("pack/_ext.abi3.so", **LACKS)]}, sources=sources)
+    package_set = SharedObjects(
+        {"pack 1": [extension_module("pack/_ext.abi3.so", **LACKS)]}, sources=sources
+    )
     assert only(package_set).severity is severity
 
 
 def test_undefined_symbol_in_main_module_is_an_error() -> None:
     sources = {"pack/__init__.py": "import importlib\nimportlib.import_module('pack')"}
-    package_set = SharedObjects({"pack 1": [module("pack/pack.abi3.so", **LACKS)]}, sources=sources)
+    package_set = SharedObjects(
+        {"pack 1": [extension_module("pack/pack.abi3.so", **LACKS)]}, sources=sources
+    )
     assert only(package_set).severity is Severity.ERROR
 
 
 def test_finding_about_linked_library_has_severity_of_its_module() -> None:
     files = [
-        module("pack/_ext.abi3.so", needed=("libone.so",)),
-        library("pack/lib/libone.so", needed=("libtwo.so",)),
-        library("pack/lib/libtwo.so", **LACKS),
-        library("pack/lib/libplugin.so", **LACKS),
+        extension_module("pack/_ext.abi3.so", needed=("libone.so",)),
+        shared_library("pack/lib/libone.so", needed=("libtwo.so",)),
+        shared_library("pack/lib/libtwo.so", **LACKS),
+        shared_library("pack/lib/libplugin.so", **LACKS),
     ]
     sources = {"pack/__init__.py": "import pack._ext"}
     findings = linking_findings(SharedObjects({"pack 1": files}, sources=sources))
@@ -301,7 +315,7 @@ def test_finding_about_linked_library_has_severity_of_its_module() -> None:
 
 def test_optional_extension_for_another_torch_is_a_warning() -> None:
     symbol = "_ZNK3c106SymInt16sym_ne_slow_pathERKS0_"
-    asks = module("pack/_C.abi3.so", needed=("libc10.so",), undefined=(symbol,))
+    asks = extension_module("pack/_C.abi3.so", needed=("libc10.so",), undefined=(symbol,))
     guarded = {"pack/__init__.py": "try:\n    import pack._C\nexcept ImportError:\n    pass"}
     findings = linking_findings(
         SharedObjects({"pack 1": [asks], "torch 2.8.0": TORCH}, sources=guarded)
@@ -310,14 +324,14 @@ def test_optional_extension_for_another_torch_is_a_warning() -> None:
 
 
 def test_unselected_library_alternative_is_skipped() -> None:
-    files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
+    files = [shared_library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
     assert linking_findings(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
 
 
 def test_modules_for_another_python_or_machine_are_skipped() -> None:
     files = [
-        module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
-        module("vllm/_C.abi3.so", machine="arm64", **LACKS),
+        extension_module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
+        extension_module("vllm/_C.abi3.so", machine="arm64", **LACKS),
     ]
     package_set = SharedObjects({"vllm 1": files})
     assert linking_findings(package_set) == []
@@ -326,18 +340,18 @@ def test_modules_for_another_python_or_machine_are_skipped() -> None:
 
 
 def test_loaded_cuda_variant_must_be_complete() -> None:
-    torch = library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.13",))
-    runtime = library("nvidia/cu13/lib/libcudart.so.13")
-    other = module("hook_preload_cu12.abi3.so", needed=("libcudart.so.12",))
-    plain = module("hook_preload.abi3.so", needed=("libcudart.so.12",))
-    ours = module("hook_preload_cu13.abi3.so", needed=("libcudart.so.13",))
+    torch = shared_library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.13",))
+    runtime = shared_library("nvidia/cu13/lib/libcudart.so.13")
+    other = extension_module("hook_preload_cu12.abi3.so", needed=("libcudart.so.12",))
+    plain = extension_module("hook_preload.abi3.so", needed=("libcudart.so.12",))
+    ours = extension_module("hook_preload_cu13.abi3.so", needed=("libcudart.so.13",))
     around = {"torch 2.11.0": [torch], "nvidia-cuda-runtime 13.0.96": [runtime]}
     assert linking_findings(SharedObjects({**around, "saver 1": [other, plain, ours]})) == []
 
     (alone,) = linking_findings(SharedObjects({**around, "saver 1": [plain]}))
     assert relation(alone)[2] == "libcudart.so.12"
 
-    torn = module(ours.file, needed=("libcudart.so.13", "libgone.so.1"))
+    torn = extension_module(ours.file, needed=("libcudart.so.13", "libgone.so.1"))
     (finding,) = linking_findings(SharedObjects({**around, "saver 1": [other, plain, torn]}))
     assert relation(finding)[2] == "libgone.so.1"
     assert finding.severity is Severity.ERROR

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.audit.checks import linking
-from imgbuild.audit.packages.base import linked
+from imgbuild.audit.packages.base import linked_libraries
 from imgbuild.report import Severity
 from imgbuild.values import Arch
 from tests.support import audited
@@ -30,7 +30,7 @@ def _loaded(tmp_path, *names, links=None, more=None, packages=None):
         **(packages or {}),
     }
     package_set = audited.package_set(tmp_path, every, arch=ARCH)
-    found = linking.check(package_set, [*linked(links or {}), *BASE])
+    found = linking.check_linking(package_set, [*linked_libraries(links or {}), *BASE])
     return [finding for finding in found if " loads lib" in finding.message]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from imgbuild.audit.checks import metadata
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.report import Relation, Severity
+from imgbuild.report import ConflictRelation, Severity
 from tests.support import audited
 
 
@@ -15,7 +15,7 @@ def metadata_findings(tmp_path, packages, requires=None, constraints=(), extras=
     package_set = audited.package_set(
         tmp_path, {pin: {} for pin in packages}, metadata=lines, **more
     )
-    return metadata.check(package_set, constraints, extras or {})
+    return metadata.check_metadata(package_set, constraints, extras or {})
 
 
 def test_consistent_package_set_has_no_findings(tmp_path):
@@ -27,7 +27,7 @@ def test_version_conflict_names_both_packages(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1", "b==3.0"], {"a==1": ["Requires-Dist: b<3"]})
     assert finding.severity is Severity.ERROR
     assert finding.message == "a 1 requires b<3, but b is 3.0"
-    assert finding.evidence.relation is Relation.REQUIREMENT
+    assert finding.evidence.relation is ConflictRelation.REQUIREMENT
     assert (finding.evidence.other, finding.evidence.other_version) == ("b", "3.0")
     assert finding.evidence.spec == "<3"
     assert (finding.evidence.file, finding.evidence.line) == ("a-1.dist-info/METADATA", 4)
@@ -82,8 +82,10 @@ def test_wheel_requiring_newer_glibc_is_an_error(tmp_path, glibc, fits):
     package_set = audited.package_set(tmp_path, {"a==1": {}}, glibc=glibc)
     name = "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"
     library_wheel = package_set.wheels["a"]
-    library_wheel.wheel = audited.changed(library_wheel.wheel, file=name)
-    assert audited.subjects(metadata.check(package_set)) == ([] if fits else [name])
+    library_wheel.wheel = audited.with_changes(library_wheel.wheel, file=name)
+    assert audited.finding_subjects(metadata.check_metadata(package_set)) == (
+        [] if fits else [name]
+    )
 
 
 def test_learned_constraints_are_checked(tmp_path):
@@ -132,7 +134,7 @@ def test_requirements_of_requested_extra_must_be_present(tmp_path, partial):
     )
     assert finding.severity is Severity.ERROR
     assert "aiohttp is not in this package set" in finding.message
-    assert finding.evidence.relation is Relation.REQUIREMENT
+    assert finding.evidence.relation is ConflictRelation.REQUIREMENT
     assert finding.where.startswith("ray 2.48 ray-2.48.dist-info/METADATA:")
     (finding,) = metadata_findings(
         tmp_path / "old", [*packages, "aiohttp==3.0"], RAY, extras=extras, partial=partial

@@ -9,7 +9,7 @@ from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.store import Store
-from imgbuild.report import Relation, Severity
+from imgbuild.report import ConflictRelation, Severity
 from imgbuild.values import Arch
 from tests.support import audited
 from tests.support.rows import each_row
@@ -28,7 +28,9 @@ def package(**sources: str) -> dict[str, audited.Files]:
 
 
 def check(package_set: PackageSet, *entries: str):
-    return other_python.check(package_set, main_path(package_set, rules(*(entries or ("user",)))))
+    return other_python.check_other_python(
+        package_set, main_path(package_set, rules(*(entries or ("user",))))
+    )
 
 
 def severities(tmp_path, source, *entries, **more):
@@ -54,7 +56,7 @@ def test_import_on_main_path_is_an_error_with_location(tmp_path):
         " this package set has Python 3.11 (used by user)"
     )
     assert finding.remedy == "choose another version of user, or a base with another Python"
-    assert finding.evidence.relation is Relation.MODULE
+    assert finding.evidence.relation is ConflictRelation.MODULE
     assert (finding.evidence.subject, finding.evidence.other) == ("user.part._C", "")
 
 
@@ -158,7 +160,7 @@ def test_module_of_another_package_is_not_reported_as_removed(tmp_path, line):
         "lib==2.0": {"lib/__init__.py": "", f"lib/_C.{BUILD}": b"\0"},
     }
     package_set = audited.package_set(tmp_path, packages)
-    (finding,) = imports.check(package_set, main_path(package_set, rules("user")))
+    (finding,) = imports.check_imports(package_set, main_path(package_set, rules("user")))
     assert finding.severity is Severity.ERROR
     assert "imports lib._C, which its wheel contains only for Python 3.12" in finding.message
     assert finding.evidence is not None
@@ -244,7 +246,7 @@ def test_incompatible_wheel_is_reported_by_metadata_check_only(tmp_path):
     wheel, path = audited.wheel(tmp_path, "user", "1.0", files)
     for file, count in ((wheel.file, 1), ("user-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", 0)):
         package_set = open_package_set(
-            [audited.changed(wheel, file=file)],
+            [audited.with_changes(wheel, file=file)],
             Library(Store.open(tmp_path / "cache"), processes=1),
             python="3.11",
             arch=Arch.X86_64,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.checks.refusals import refusals
+from imgbuild.audit.checks.refusals import import_refusals
 from imgbuild.audit.main_path.closure import main_path
 from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
@@ -81,7 +81,7 @@ def refusal_lines(
     modules = SourceModules(packages, partial=partial)
     return [
         f"{refusal.place.line} {refusal.raised} {refusal.at} {refusal.cause}"
-        for refusal in refusals(modules, main_path(modules, rules("user")))
+        for refusal in import_refusals(modules, main_path(modules, rules("user")))
     ]
 
 
@@ -114,9 +114,9 @@ def test_published_packages_are_checked_only_against_additions():
         }
     )
     path = main_path(modules, rules("user"))
-    assert len(list(refusals(modules, path, {"lib"}))) == 1
-    assert len(list(refusals(modules, path, {"user"}))) == 1
-    assert not list(refusals(modules, path, {"user", "lib"}))
+    assert len(list(import_refusals(modules, path, {"lib"}))) == 1
+    assert len(list(import_refusals(modules, path, {"user"}))) == 1
+    assert not list(import_refusals(modules, path, {"user", "lib"}))
 
 
 SPEC = "from importlib.util import find_spec\n"

@@ -5,8 +5,8 @@ import pytest
 from imgbuild.audit import judge
 from imgbuild.audit.checks import rules
 from imgbuild.audit.checks.rules import Rule, RuleEvidence
-from imgbuild.audit.judge import Terms
-from imgbuild.report import Relation, Severity
+from imgbuild.audit.judge import AuditTerms
+from imgbuild.report import ConflictRelation, Severity
 from imgbuild.values import Arch
 from tests.support import audited
 from tests.support.rows import each_row
@@ -27,7 +27,7 @@ RULE = Rule(
 
 def rule_findings(tmp_path, pins, text="#define ONE\n#define TARGET 2\n", rule=RULE, **more):
     packages = {pin: ({"a/x.h": text} if pin.startswith("a==") else {}) for pin in pins}
-    return rules.check(audited.package_set(tmp_path, packages, **more), [rule])
+    return rules.check_rules(audited.package_set(tmp_path, packages, **more), [rule])
 
 
 def test_finding_names_line_of_evidence(tmp_path):
@@ -35,7 +35,7 @@ def test_finding_names_line_of_evidence(tmp_path):
     assert finding.severity is Severity.ERROR
     assert finding.where == "a 2.1 a/x.h:2"
     assert finding.remedy == "choose b>=2"
-    assert finding.evidence.relation is Relation.RULE
+    assert finding.evidence.relation is ConflictRelation.RULE
     assert (finding.evidence.subject, finding.evidence.spec) == ("a-b", ">=2")
 
 
@@ -49,7 +49,7 @@ def test_wheel_without_evidence_has_no_findings(tmp_path):
 
 
 def test_rule_applies_to_one_architecture(tmp_path):
-    arm = audited.changed(RULE, arch=(Arch.ARM64,))
+    arm = audited.with_changes(RULE, arch=(Arch.ARM64,))
     assert rule_findings(tmp_path, ["a==2.1", "b==1.9"], rule=arm) == []
     assert (
         len(rule_findings(tmp_path / "arm", ["a==2.1", "b==1.9"], rule=arm, arch=Arch.ARM64)) == 1
@@ -57,7 +57,7 @@ def test_rule_applies_to_one_architecture(tmp_path):
 
 
 def test_bundled_rules_are_complete():
-    release_rules = rules.load()
+    release_rules = rules.load_rules()
     assert len({rule.id for rule in release_rules}) == len(release_rules) >= 3
     assert all(rule.why and rule.cure and rule.source and rule.shown.text for rule in release_rules)
 
@@ -66,43 +66,43 @@ def test_pyarrow_26_with_numpy_1_is_reported(tmp_path):
     header = "#define NPY_TARGET_VERSION NPY_2_0_API_VERSION\n"
     files = {"pyarrow/src/arrow/python/numpy_interop.h": header}
     broken = audited.package_set(tmp_path, {"pyarrow==26.0.1": files, "numpy==1.26.4": {}})
-    assert audited.subjects(rules.check(broken)) == ["pyarrow-numpy-1"]
+    assert audited.finding_subjects(rules.check_rules(broken)) == ["pyarrow-numpy-1"]
     sound = audited.package_set(tmp_path / "2", {"pyarrow==26.0.1": files, "numpy==2.0.0": {}})
-    assert rules.check(sound) == []
+    assert rules.check_rules(sound) == []
 
 
 def test_trl_0_15_with_vllm_0_7_is_reported(tmp_path):
     files = {"trl/trainer/grpo_trainer.py": "LLM(\n    enable_prefix_caching=True,\n)\n"}
     broken = audited.package_set(tmp_path, {"trl==0.15.2": files, "vllm==0.7.2": {}})
-    (finding,) = rules.check(broken)
+    (finding,) = rules.check_rules(broken)
     assert finding.severity is Severity.WARNING
     assert finding.where == "trl 0.15.2 trl/trainer/grpo_trainer.py:2"
     sound = audited.package_set(tmp_path / "2", {"trl==0.16.0": files, "vllm==0.7.2": {}})
-    assert rules.check(sound) == []
+    assert rules.check_rules(sound) == []
 
 
 def test_qwen2_5_vl_with_transformers_4_52_is_reported(tmp_path):
     files = {"vllm/model_executor/models/qwen2.py": "x = dict(hidden_act=config.hidden_act)\n"}
     broken = audited.package_set(tmp_path, {"vllm==0.8.5.post1": files, "transformers==4.52.4": {}})
-    findings = rules.check(broken)
-    assert audited.subjects(findings) == ["vllm-qwen2.5-vl-text-config"]
+    findings = rules.check_rules(broken)
+    assert audited.finding_subjects(findings) == ["vllm-qwen2.5-vl-text-config"]
     assert findings[0].severity is Severity.NOTE
     sound = audited.package_set(
         tmp_path / "2", {"vllm==0.8.5.post1": files, "transformers==4.51.3": {}}
     )
-    assert rules.check(sound) == []
+    assert rules.check_rules(sound) == []
 
 
 def test_xgrammar_row_stride_is_reported(tmp_path):
     path = "xgrammar/kernels/apply_token_bitmask_inplace_triton.py"
     by_shape = {path: "kernel(\n    logits.shape[-1],\n)\n"}
     broken = {"vllm==0.8.5.post1": {}, "xgrammar==0.1.18": by_shape}
-    (finding,) = rules.check(audited.package_set(tmp_path, broken))
+    (finding,) = rules.check_rules(audited.package_set(tmp_path, broken))
     assert finding.where == f"xgrammar 0.1.18 {path}:2"
     assert finding.severity is Severity.NOTE
     by_stride = {path: "kernel(\n    logits.stride()[0],\n)\n"}
     sound = {"vllm==0.10.2": {}, "xgrammar==0.1.23": by_stride}
-    assert rules.check(audited.package_set(tmp_path / "2", sound)) == []
+    assert rules.check_rules(audited.package_set(tmp_path / "2", sound)) == []
 
 
 def test_verl_0_9_0_without_flash_attn_is_reported(tmp_path):
@@ -111,19 +111,21 @@ def test_verl_0_9_0_without_flash_attn_is_reported(tmp_path):
     path = "verl/utils/attention_utils.py"
     needs = {"verl==0.9.0": {path: f"{head}        {line}"}}
     namespace = {"flash-attn-4==4.0.0": {"flash_attn/cute/x.py": ""}}
-    (finding,) = rules.check(audited.package_set(tmp_path / "missing", {**needs, **namespace}))
+    (finding,) = rules.check_rules(
+        audited.package_set(tmp_path / "missing", {**needs, **namespace})
+    )
     assert finding.severity is Severity.ERROR
     assert finding.message.startswith("verl 0.9.0 without flash-attn: ")
     assert finding.where == f"verl 0.9.0 {path}:5"
     there = audited.package_set(tmp_path / "there", {**needs, "flash-attn==2.8.3": {}})
-    assert rules.check(there) == []
+    assert rules.check_rules(there) == []
     partial = audited.package_set(tmp_path / "partial", needs, partial=True)
-    assert rules.check(partial) == []
+    assert rules.check_rules(partial) == []
     tries = {path: f"{head}        try:\n            {line}        except ImportError: ...\n"}
-    assert rules.check(audited.package_set(tmp_path / "tries", {"verl==0.9.0": tries})) == []
+    assert rules.check_rules(audited.package_set(tmp_path / "tries", {"verl==0.9.0": tries})) == []
 
 
-ALONE = audited.changed(RULE, other="", clash="", spec="", lacks="a._C")
+ALONE = audited.with_changes(RULE, other="", clash="", spec="", lacks="a._C")
 OTHER_BUILD: audited.Files = {
     "a/__init__.py": "",
     "a/x.h": "TARGET 2",
@@ -136,29 +138,29 @@ def test_rule_about_module_applies_to_another_python(tmp_path, python, there):
     sound = {**OTHER_BUILD, "a/_C.abi3.so": b"\0"}
     for number, (files, count) in enumerate(((OTHER_BUILD, there), (sound, 0))):
         package_set = audited.package_set(tmp_path / str(number), {"a==2.1": files}, python=python)
-        findings = rules.check(package_set, [ALONE])
+        findings = rules.check_rules(package_set, [ALONE])
         assert [finding.message for finding in findings] == [
             f"a 2.1 on Python {python}: it fails"
         ] * count
 
 
 def test_rule_combines_missing_module_and_versions(tmp_path):
-    pair = audited.changed(RULE, lacks="a._C")
+    pair = audited.with_changes(RULE, lacks="a._C")
     for version, messages in (("1.9", ["a 2.1 with b 1.9 on Python 3.11: it fails"]), ("2.0", [])):
         packages: dict[str, audited.Files] = {"a==2.1": OTHER_BUILD, f"b=={version}": {}}
-        findings = rules.check(audited.package_set(tmp_path / version, packages), [pair])
+        findings = rules.check_rules(audited.package_set(tmp_path / version, packages), [pair])
         assert [finding.message for finding in findings] == messages
 
 
 def test_rule_is_skipped_if_other_package_provides_module(tmp_path):
-    rule = audited.changed(ALONE, unless="spare")
+    rule = audited.with_changes(ALONE, unless="spare")
     spare: dict[str, audited.Files] = {"another==1": {"spare/__init__.py": ""}}
     package_set = audited.package_set(tmp_path, {"a==2.1": OTHER_BUILD, **spare})
-    assert rules.check(package_set, [rule]) == []
+    assert rules.check_rules(package_set, [rule]) == []
     complete_set = audited.package_set(
         tmp_path / "2", {"a==2.1": OTHER_BUILD}, unread_versions={"spare": "2.0"}
     )
-    assert rules.check(complete_set, [rule]) == []
+    assert rules.check_rules(complete_set, [rule]) == []
 
 
 @each_row(
@@ -172,12 +174,12 @@ def test_rule_is_skipped_if_other_package_provides_module(tmp_path):
     ],
 )
 def test_rule_applies_to_some_gpus(tmp_path, gpu, severity, expected):
-    rule = audited.changed(RULE, gpu=("9.0", "10.0"), severity=severity)
+    rule = audited.with_changes(RULE, gpu=("9.0", "10.0"), severity=severity)
     packages = {"a==2.1": {"a/x.h": "TARGET 2"}, "b==1.9": {}}
-    findings = rules.check(audited.package_set(tmp_path, packages), [rule], gpu=gpu)
+    findings = rules.check_rules(audited.package_set(tmp_path, packages), [rule], gpu=gpu)
     assert [finding.severity for finding in findings] == expected
     anywhere = audited.package_set(tmp_path / "2", packages)
-    assert [finding.severity for finding in rules.check(anywhere, [RULE], gpu=gpu)] == [
+    assert [finding.severity for finding in rules.check_rules(anywhere, [RULE], gpu=gpu)] == [
         Severity.ERROR
     ]
 
@@ -205,23 +207,23 @@ DEEP_GEMM: audited.Files = {
 def test_vllm_0_20_has_deep_gemm_for_python_3_12(tmp_path, version, python, gpu, expected):
     packages = {f"vllm=={version}": DEEP_GEMM}
     package_set = audited.package_set(tmp_path, packages, python=python, partial=True)
-    report = judge.audit(package_set, Terms(gpu=gpu), checks=["imports", "rules"])
+    report = judge.audit_package_set(package_set, AuditTerms(gpu=gpu), checks=["imports", "rules"])
     assert [(finding.check, finding.severity) for finding in report.findings] == expected
-    alone = judge.audit(package_set, Terms(gpu=gpu), checks=["imports"])
+    alone = judge.audit_package_set(package_set, AuditTerms(gpu=gpu), checks=["imports"])
     assert len(alone.findings) == (python != "3.12")
 
 
 def test_rule_warning_does_not_hide_import_error(tmp_path):
     files = {**DEEP_GEMM, "vllm/__init__.py": "import vllm.third_party.deep_gemm\n"}
     package_set = audited.package_set(tmp_path, {"vllm==0.20.2": files}, partial=True)
-    terms = Terms(named=("vllm",))
-    report = judge.audit(package_set, terms, checks=["imports", "rules"])
+    terms = AuditTerms(named=("vllm",))
+    report = judge.audit_package_set(package_set, terms, checks=["imports", "rules"])
     assert [(finding.check, finding.severity) for finding in report.findings] == [
         ("imports", Severity.ERROR),
         ("rules", Severity.WARNING),
     ]
-    terms = audited.changed(terms, gpu=("9.0",))
-    report = judge.audit(package_set, terms, checks=["imports", "rules"])
+    terms = audited.with_changes(terms, gpu=("9.0",))
+    report = judge.audit_package_set(package_set, terms, checks=["imports", "rules"])
     assert [finding.check for finding in report.findings] == ["rules"]
 
 
@@ -231,9 +233,9 @@ def test_rule_warning_does_not_hide_import_error(tmp_path):
 )
 def test_rule_requires_version_pair_or_missing_package(more):
     with pytest.raises(ValueError, match="set other, clash and spec, or missing, or lacks"):
-        audited.changed(RULE, **more)
+        audited.with_changes(RULE, **more)
     with pytest.raises(ValueError, match="set other, clash and spec"):
-        audited.changed(ALONE, lacks="")
+        audited.with_changes(ALONE, lacks="")
 
 
 @each_row(
@@ -251,6 +253,6 @@ def test_ray_commands_fail_with_click_8_3_on_python_3_10(tmp_path, ray, click, p
         "ray/scripts/scripts.py": "def alias(command):\n    new_command = copy.deepcopy(command)\n"
     }
     packages = {f"ray=={ray}": files, f"click=={click}": {}}
-    findings = rules.check(audited.package_set(tmp_path, packages, python=python))
-    assert audited.subjects(findings) == ["ray-click-sentinel"] * count
+    findings = rules.check_rules(audited.package_set(tmp_path, packages, python=python))
+    assert audited.finding_subjects(findings) == ["ray-click-sentinel"] * count
     assert all(f"with click {click} on Python 3.10: " in finding.message for finding in findings)

@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import ConflictRelation, Finding, Severity
 from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
 
@@ -18,7 +18,10 @@ def check(
     package_set = SourceModules({"user 1.0": files}, python=python)
     policy = rules(*(entries or ("user",)))
     path = main_path(package_set, policy, ("user",))
-    return [*imports.check(package_set, path), *calls.check(package_set, path, policy)]
+    return [
+        *imports.check_imports(package_set, path),
+        *calls.check_calls(package_set, path, policy),
+    ]
 
 
 def test_import_of_newer_name_is_an_error_with_location():
@@ -29,7 +32,7 @@ def test_import_of_newer_name_is_an_error_with_location():
     assert "imports override from typing, but Python 3.11 does not define it" in finding.message
     assert finding.remedy == "choose another version of user, or a base with another Python"
     assert finding.evidence is not None
-    assert finding.evidence.relation is Relation.NAME
+    assert finding.evidence.relation is ConflictRelation.NAME
     assert (finding.evidence.other, finding.evidence.subject) == ("", "typing:override")
 
 
@@ -45,33 +48,48 @@ else:
 @each_row(
     ("source", "python", "relation", "subject"),
     [
-        ("from warnings import deprecated\n", "3.12", Relation.NAME, "warnings:deprecated"),
-        ("from inspect import getargspec\n", "3.11", Relation.NAME, "inspect:getargspec"),
-        ("import asyncio.timeouts\n", "3.10", Relation.MODULE, "asyncio.timeouts"),
-        ("from asyncio import timeouts\n", "3.10", Relation.NAME, "asyncio:timeouts"),
+        ("from warnings import deprecated\n", "3.12", ConflictRelation.NAME, "warnings:deprecated"),
+        ("from inspect import getargspec\n", "3.11", ConflictRelation.NAME, "inspect:getargspec"),
+        ("import asyncio.timeouts\n", "3.10", ConflictRelation.MODULE, "asyncio.timeouts"),
+        ("from asyncio import timeouts\n", "3.10", ConflictRelation.NAME, "asyncio:timeouts"),
         (
             "from importlib.resources.abc import Traversable\n",
             "3.10",
-            Relation.MODULE,
+            ConflictRelation.MODULE,
             "importlib.resources.abc",
         ),
         (
             "import inspect\ninspect.getargspec(print)\n",
             "3.11",
-            Relation.NAME,
+            ConflictRelation.NAME,
             "inspect:getargspec",
         ),
-        ("import pkgutil\nX = pkgutil.ImpImporter\n", "3.12", Relation.NAME, "pkgutil:ImpImporter"),
-        ("import os.path as p\np.splitroot('/')\n", "3.11", Relation.NAME, "os.path:splitroot"),
-        ("import os\nos.path.splitroot('/')\n", "3.11", Relation.NAME, "os.path:splitroot"),
+        (
+            "import pkgutil\nX = pkgutil.ImpImporter\n",
+            "3.12",
+            ConflictRelation.NAME,
+            "pkgutil:ImpImporter",
+        ),
+        (
+            "import os.path as p\np.splitroot('/')\n",
+            "3.11",
+            ConflictRelation.NAME,
+            "os.path:splitroot",
+        ),
+        ("import os\nos.path.splitroot('/')\n", "3.11", ConflictRelation.NAME, "os.path:splitroot"),
         (
             "def f():\n    import enum\n    enum.member(1)\nf()\n",
             "3.10",
-            Relation.NAME,
+            ConflictRelation.NAME,
             "enum:member",
         ),
-        ("import array\nX = array.array[int]\n", "3.11", Relation.SUBSCRIPT, "array.array"),
-        ("from array import array\nX = array[int]\n", "3.11", Relation.SUBSCRIPT, "array.array"),
+        ("import array\nX = array.array[int]\n", "3.11", ConflictRelation.SUBSCRIPT, "array.array"),
+        (
+            "from array import array\nX = array[int]\n",
+            "3.11",
+            ConflictRelation.SUBSCRIPT,
+            "array.array",
+        ),
     ],
 )
 def test_names_of_another_python_are_reported(source, python, relation, subject):

@@ -9,7 +9,7 @@ from imgbuild.audit.checks import support
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached, main_path
 from imgbuild.audit.source import windows
 from imgbuild.audit.source.facts import Guard
-from imgbuild.report import Relation, Severity
+from imgbuild.report import ConflictRelation, Severity
 from tests.support import audited
 from tests.support.rows import each_row
 from tests.support.source_modules import rules
@@ -125,7 +125,7 @@ def support_findings(tmp_path, packages, reached=(), partial=False):
         module for package in package_set.packages for module in package_set.modules_of(package)
     }
     level = {(module, runner): Reached(Level.CERTAIN, "own.main") for module, runner in reached}
-    return support.check(package_set, MainPath(level, modules))
+    return support.check_support(package_set, MainPath(level, modules))
 
 
 def package_files(source):
@@ -137,7 +137,7 @@ def test_exception_on_main_path_is_an_error(tmp_path):
     (finding,) = support_findings(tmp_path, packages, [("own.a", "")])
     assert finding.severity is Severity.ERROR
     assert finding.where == "own 1 own/a.py:5"
-    assert finding.evidence.relation is Relation.WINDOW
+    assert finding.evidence.relation is ConflictRelation.WINDOW
     assert (finding.evidence.other, finding.evidence.spec) == ("torch", ">=2.6")
     assert "raises ImportError when it is imported with torch 2.5.1" in finding.message
 
@@ -172,7 +172,7 @@ def test_uncalled_method_that_raises_is_not_an_error(tmp_path, calls, severity):
     package_set = audited.package_set(
         tmp_path, {"own==1": files, "torch==2.5.1": {"torch/__init__.py": ""}}
     )
-    (finding,) = support.check(
+    (finding,) = support.check_support(
         package_set, main_path(package_set, rules("own.a.main", walk=("own",)))
     )
     assert finding.severity is severity
@@ -266,7 +266,7 @@ def test_invalid_requirement_is_ignored(tmp_path):
     for more, count in (("", 1), ("Requires-Dist: torch>=2.7\n", 0)):
         folder = tmp_path / str(count)
         package_set = audited.package_set(folder, pins, metadata={"xformers==0.0.29": bad + more})
-        assert len(support.check(package_set, main_path(package_set))) == count
+        assert len(support.check_support(package_set, main_path(package_set))) == count
 
 
 @pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.1", 0)])

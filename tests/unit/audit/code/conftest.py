@@ -14,4 +14,4 @@ from tests.support.audited_code import Findings
 @pytest.fixture
 def audit(tmp_path: Path) -> Findings:
     """A function that audits a user's files, by path, with packages; returns the shown findings."""
-    return partial(audited_code.findings, tmp_path)
+    return partial(audited_code.audit_files, tmp_path)

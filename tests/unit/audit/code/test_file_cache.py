@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.audit.code.file_cache import FileCache, decoded
+from imgbuild.audit.code.file_cache import FileCache, decode_value
 from imgbuild.audit.code.model import CodeText
 from imgbuild.cache.store import Store
 
@@ -28,7 +28,7 @@ def _cache(store: Store, key: str = "reader", place: str = "") -> FileCache:
 
 def _value(cache: FileCache, file: str, key: str) -> int | None:
     raw = cache.read(file, key)
-    return None if raw is None else decoded(raw, int)
+    return None if raw is None else decode_value(raw, int)
 
 
 def _facts(store: Store) -> int:

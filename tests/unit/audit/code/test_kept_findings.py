@@ -10,7 +10,7 @@ import pytest
 from imgbuild.audit.checks import calls
 from imgbuild.audit.code import check
 from imgbuild.audit.code.code_files import find_files
-from imgbuild.audit.code.kept_findings import reach
+from imgbuild.audit.code.kept_findings import reachable_digests
 from imgbuild.cache.store import Store
 from tests.support import audited
 from tests.support.audited_code import BASE
@@ -32,13 +32,13 @@ class _Code:
         self.store = Store.open(folder / "cache")
         self.packages = audited.package_set(folder, {"base==4.0": {"base.py": BASE}})
         self.checked: list[str] = []
-        original = calls.check
+        original = calls.check_calls
 
         def _recording(package_set: object, path: object, rules: object) -> object:
             self.checked += path.modules()  # type: ignore[attr-defined]
             return original(package_set, path, rules)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(calls, "check", _recording)
+        monkeypatch.setattr(calls, "check_calls", _recording)
         for name, text in FILES.items():
             self.write(name, text)
 
@@ -48,7 +48,7 @@ class _Code:
     def audit(self, key: str = "set") -> tuple[Sequence[str], Sequence[str]]:
         """The modules that were checked, and the findings."""
         self.checked.clear()
-        checked = check.check(
+        checked = check.check_code(
             self.packages, find_files([self.folder]), self.store, key=key
         ).findings
         return sorted(self.checked), [f"{Path(each.file).name} {each.code}" for each in checked]
@@ -113,9 +113,9 @@ def test_each_package_set_has_separate_findings(code: _Code) -> None:
 def test_modules_of_an_import_cycle_have_the_same_digest() -> None:
     uses = {"a": ["b"], "b": ["a", "c"], "c": [], "d": ["a"], "e": []}
     content = {name: name.upper() for name in uses}
-    first = reach(content, uses)
+    first = reachable_digests(content, uses)
     assert first["a"] == first["b"] != first["d"]
-    changed = reach(content | {"c": "other"}, uses)
+    changed = reachable_digests(content | {"c": "other"}, uses)
     assert {name for name in uses if first[name] != changed[name]} == {"a", "b", "c", "d"}
-    alone = reach(content | {"d": "other"}, uses)
+    alone = reachable_digests(content | {"d": "other"}, uses)
     assert {name for name in uses if first[name] != alone[name]} == {"d"}

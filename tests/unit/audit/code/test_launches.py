@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.code.launches import SlurmGpus, allocation
+from imgbuild.audit.code.launches import SlurmGpus, requested_gpus
 from imgbuild.report import Severity
 from tests.support import audited
-from tests.support.audited_code import Findings, shown
+from tests.support.audited_code import Findings, finding_places
 from tests.support.rows import each_row
 from tests.unit.audit.code.test_scripts import PACKAGES as SCRIPTED
 
@@ -64,7 +64,7 @@ JOB = "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gres=gpu:a100:4\n"
     ],
 )
 def test_gpus_of_slurm_script_are_read(lines: list[str], expected: SlurmGpus | None) -> None:
-    assert allocation("".join(f"#SBATCH {line}\n" for line in lines)) == expected
+    assert requested_gpus("".join(f"#SBATCH {line}\n" for line in lines)) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_process_count_is_compared_with_gpus(
 ) -> None:
     many = "distributed_type: MULTI_GPU\nnum_processes: 16\nnum_machines: 2\n"
     findings = audit({"job.sh": f"{JOB}{line}\n", "configs/many.yaml": many}, PACKAGES)
-    assert [each for each in shown(findings) if "IMG305" not in each] == expected
+    assert [each for each in finding_places(findings) if "IMG305" not in each] == expected
 
 
 STAGE3 = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n"
@@ -115,7 +115,7 @@ def test_options_rejected_by_zero_stage_3_are_reported(
         "train.py": "def chosen():\n    return {}\n" * (value == "chosen()") + SCRIPT.format(value),
     }
     findings = [each for each in audit(files, PACKAGES) if each.code == "IMG407"]
-    assert shown(findings) == expected
+    assert finding_places(findings) == expected
 
 
 def test_deepspeed_keys_are_compared_with_deepspeed_classes(audit: Findings) -> None:
@@ -126,7 +126,7 @@ def test_deepspeed_keys_are_compared_with_deepspeed_classes(audit: Findings) -> 
         '  "offload_param": {"device": "cpu", "pin_memry": true}}}\n'
     )
     findings = audit({"ds.json": ds}, PACKAGES)
-    assert shown(findings) == [
+    assert finding_places(findings) == [
         "IMG404 3:4 overlap_comm",
         "IMG405 5:4",
         "IMG404 6:39 pin_memory",
@@ -154,7 +154,7 @@ def test_user_configuration_is_compared_with_the_packaged_one(
     audit: Findings,
 ) -> None:
     findings = audit({"conf/mine.yaml": MINE}, SCRIPTED)
-    assert shown(findings) == [
+    assert finding_places(findings) == [
         "IMG406 5:3 trainer.epochs",
         "IMG406 10:5 actor_rollout_ref.rollout.gpu_memory_utilization",
     ]
@@ -183,7 +183,7 @@ def test_overrides_of_user_configuration_are_checked(audit: Findings) -> None:
         "conf/mine.yaml": "defaults:\n  - ppo_trainer\n  - _self_\nmine:\n  weight: 1\n",
         "run.sh": f"{run} mine.weight=2 trainer.epochs=1 mine.weights=2\n",
     }
-    assert shown(audit(files, SCRIPTED)) == ["IMG401 1:102 mine.weight"]
+    assert finding_places(audit(files, SCRIPTED)) == ["IMG401 1:102 mine.weight"]
 
 
 COMPOSED = """\
@@ -202,6 +202,6 @@ def test_overrides_in_python_are_checked(audit: Findings) -> None:
     hydra: audited.Files = {"hydra/__init__.py": "def compose(*a, **k): ...\n"
                            "def initialize_config_module(*a, **k): ...\n"}  # fmt: skip
     findings = audit({"a.py": code}, {**SCRIPTED, "hydra-core==1.3": hydra})
-    assert shown(findings) == ["IMG401 8:40 trainer.epochs"]
+    assert finding_places(findings) == ["IMG401 8:40 trainer.epochs"]
     other = code.replace("verl.trainer.config", "mine.config")
     assert audit({"a.py": other}, {**SCRIPTED, "hydra-core==1.3": hydra}) == []

@@ -8,9 +8,9 @@ from imgbuild.audit.code import check, other_sets
 from imgbuild.audit.code.code_files import find_files
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.cache.store import Store
-from imgbuild.report import Evidence, Relation
+from imgbuild.report import ConflictRelation, Evidence
 from tests.support import audited
-from tests.support.audited_code import findings, shown
+from tests.support.audited_code import audit_files, finding_places
 from tests.support.rows import each_row
 
 PASSED_ON = {
@@ -36,7 +36,7 @@ def test_keywords_are_followed_through_user_functions_and_classes(
     tmp_path: Path, script: str, expected: list[str]
 ) -> None:
     start = "from dataclasses import dataclass; from trl import SFTConfig, SFTTrainer\n"
-    assert shown(findings(tmp_path, {"train.py": start + script})) == expected
+    assert finding_places(audit_files(tmp_path, {"train.py": start + script})) == expected
 
 
 RAY_PACKAGES: dict[str, audited.Files] = {
@@ -57,7 +57,7 @@ def test_ray_remote_options_are_checked_against_ray(tmp_path: Path) -> None:
         "A.options(num_gpus=1, names='x').remote()\nray.remote(A).options(num_gpu=1)\n"
         "f.options(name='x')\nA.other(num_gpu=1)\n"
     )
-    assert shown(findings(tmp_path, {"run.py": script}, RAY_PACKAGES)) == [
+    assert finding_places(audit_files(tmp_path, {"run.py": script}, RAY_PACKAGES)) == [
         "IMG102 2:13 num_gpus",
         "IMG102 6:23 name",
         "IMG102 7:23 num_gpus",
@@ -73,16 +73,16 @@ def test_suggestion_for_a_mistyped_keyword_is_chosen_from_all_versions(tmp_path:
         for name, more in (("0.18", "=1, max_prompt_length=1"), ("1.12", "=1"))
     )  # fmt: skip
     evidence = Evidence(
-        package="", version="", file="x.py", line=1, relation=Relation.KEYWORD, other="trl",
+        package="", version="", file="x.py", line=1, relation=ConflictRelation.KEYWORD, other="trl",
         other_version="1.12", subject="trl.make(max_prompt_len)",
     )  # fmt: skip
     others = [OtherSet("old", {"trl": "0.18"}, lambda: old)]
-    nearest = other_sets.find(new, evidence, others)
+    nearest = other_sets.find_replacement(new, evidence, others)
     assert (nearest.instead, nearest.having, nearest.targets) == (
         *("max_prompt_length", "0.18"),
         ("old",),
     )
-    assert other_sets.find(new, evidence, []).instead == "max_completion_length"
+    assert other_sets.find_replacement(new, evidence, []).instead == "max_completion_length"
 
 
 MANY: dict[str, audited.Files] = {
@@ -100,7 +100,7 @@ def test_keywords_that_no_possible_class_accepts_are_reported(tmp_path: Path) ->
         "from datasets import load\nds = load('x')\nds.map(len, num_procs=1)\n"
         "ds.map(len, num_proc=1)\nds.shard(1, more=1)\nload('x').shard(1, others=1)\n"
     )
-    assert shown(findings(tmp_path, {"run.py": script}, MANY)) == [
+    assert finding_places(audit_files(tmp_path, {"run.py": script}, MANY)) == [
         "IMG102 3:13 num_proc",
         "IMG102 6:20",
     ]
@@ -127,7 +127,7 @@ def test_functions_assigned_to_removed_names_are_reported(tmp_path: Path) -> Non
     )
     others = [OtherSet("old", {"vllm": "0.8"}, lambda: old)]
     store = Store.open(tmp_path / "cache")
-    shown_findings = check.check(new, find_files([path]), store, others).findings
+    shown_findings = check.check_code(new, find_files([path]), store, others).findings
     assert [(each.code, each.line, each.column) for each in shown_findings] == [
         ("IMG108", 5, 1),
         ("IMG108", 8, 1),

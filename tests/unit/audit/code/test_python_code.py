@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild.report import Severity
 from tests.support import audited
-from tests.support.audited_code import Findings, findings, shown
+from tests.support.audited_code import Findings, audit_files, finding_places
 
 SCRIPT = """\
 from trl import SFTTrainer, SFTConfig, load
@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 def test_failing_calls_are_reported_with_column_and_new_name(audit: Findings) -> None:
     findings = audit({"train.py": SCRIPT})
-    assert shown(findings) == [
+    assert finding_places(findings) == [
         "IMG102 2:25 eval_strategy",
         "IMG102 4:35 processing_class",
         "IMG104 6:5 train",
@@ -130,7 +130,7 @@ def test_script_named_like_package_hides_it_only_in_its_folder(
 
 def test_checkout_next_to_script_does_not_hide_installed_package(audit: Findings) -> None:
     files = {"run.py": "from trl import Gone\n", "trl/setup.py": "", "trl/README": ""}
-    assert shown(audit(files)) == ["IMG101 1:17"]
+    assert finding_places(audit(files)) == ["IMG101 1:17"]
 
 
 def test_notebook_cells_are_read_without_magics(audit: Findings) -> None:
@@ -140,7 +140,7 @@ def test_notebook_cells_are_read_without_magics(audit: Findings) -> None:
         {"cell_type": "code", "source": ["# a comment\n", "trl.load('x', token=1)\n"]},
     ]
     findings = audit({"train.ipynb": json.dumps({"cells": cells})})
-    assert shown(findings) == ["IMG102 2:15"]
+    assert finding_places(findings) == ["IMG102 2:15"]
     assert findings[0].where.endswith("train.ipynb:cell 3:2:15")
 
 
@@ -162,7 +162,7 @@ GONE = "from trl import Gone\n"
 )
 def test_cell_with_ipython_syntax_is_read(audit: Findings, cell: str) -> None:
     findings = audit({"a.ipynb": json.dumps({"cells": [{"cell_type": "code", "source": cell}]})})
-    assert shown(findings) == [f"IMG101 {cell.count(chr(10))}:17"]
+    assert finding_places(findings) == [f"IMG101 {cell.count(chr(10))}:17"]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_cell_with_ipython_syntax_is_read(audit: Findings, cell: str) -> None:
 )
 def test_invalid_cell_does_not_hide_other_cells(audit: Findings, cell: object) -> None:
     cells = [cell, {"cell_type": "code", "source": [GONE]}]
-    assert shown(audit({"a.ipynb": json.dumps({"cells": cells})})) == ["IMG101 1:17"]
+    assert finding_places(audit({"a.ipynb": json.dumps({"cells": cells})})) == ["IMG101 1:17"]
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"cells": {"a": 1}}', "9" * 10_000, "[]", "{}"])
@@ -189,7 +189,7 @@ def test_damaged_notebook_has_no_code(audit: Findings, text: str) -> None:
 
 def test_development_files_may_import_packages_missing_from_image(audit: Findings) -> None:
     tests = "import pytest\nimport trl\ntrl.gone()\n"
-    assert shown(audit({"tests/test_train.py": tests})) == ["IMG101 3:1"]
+    assert finding_places(audit({"tests/test_train.py": tests})) == ["IMG101 3:1"]
 
 
 def test_syntax_error_is_a_warning(audit: Findings) -> None:
@@ -226,7 +226,7 @@ def test_noqa_comment_suppresses_named_findings(audit: Findings) -> None:
     script = (
         "import deepspeed  # noqa: F401, IMG101\nimport apex  # noqa\nimport xyz  # noqa: IMG102\n"
     )
-    assert shown(audit({"train.py": script})) == ["IMG101 2:1", "IMG101 3:1"]
+    assert finding_places(audit({"train.py": script})) == ["IMG101 2:1", "IMG101 3:1"]
 
 
 def test_files_with_the_same_name_are_all_checked(audit: Findings) -> None:
@@ -253,7 +253,7 @@ def test_import_in_a_class_body_defines_an_attribute(
             "made/more.py": "def log_metrics(self, split):\n    return split\n",
         }
     }
-    assert shown(audit({"train.py": code}, packages)) == ["IMG104 4:1"]
+    assert finding_places(audit({"train.py": code}, packages)) == ["IMG104 4:1"]
 
 
 def test_names_added_on_first_use_are_not_reported_as_missing(audit: Findings) -> None:
@@ -261,7 +261,7 @@ def test_names_added_on_first_use_are_not_reported_as_missing(audit: Findings) -
         "from .imports import lazy_import\nlazy_import(globals(), aliases={'connect': '.client'})\n"
     )
     packages = {"sockets==1.0": {"sockets/__init__.py": made, "sockets/imports.py": ""}}
-    assert shown(audit({"a.py": "import sockets\nsockets.connect('x')\n"}, packages)) == []
+    assert finding_places(audit({"a.py": "import sockets\nsockets.connect('x')\n"}, packages)) == []
 
 
 def test_method_overridden_by_a_subclass_is_not_checked_by_annotation(
@@ -274,7 +274,7 @@ def test_method_overridden_by_a_subclass_is_not_checked_by_annotation(
     )
     code = "from made import make\nengine = make()\nengine.send([])\nengine.stop(1)\n"
     findings = audit({"a.py": code}, {"made==1.0": {"made/__init__.py": made}})
-    assert shown(findings) == ["IMG103 4:1"]
+    assert finding_places(findings) == ["IMG103 4:1"]
 
 
 EXPIRED = "__expired_attributes__ = {'float_': 'Use `np.float64` instead.', 'asfarray': 'No.'}\n"
@@ -307,8 +307,8 @@ except AttributeError:
 if hasattr(np, "float_"):
     z = np.float_
 """
-    found = findings(tmp_path, {"a.py": source}, packages)
-    assert shown(found) == ["IMG101 3:19", "IMG101 4:5 float64"]
+    found = audit_files(tmp_path, {"a.py": source}, packages)
+    assert finding_places(found) == ["IMG101 3:19", "IMG101 4:5 float64"]
     assert found[1].message == "uses numpy.float_, which numpy 2.2 does not have"
     assert found[1].remedy == "Use `np.float64` instead."
 
@@ -438,8 +438,8 @@ ray.wait([], old=1, other=1)
 ray.kill(None, other=1)
 ray.shutdown(None, other=1)
 """
-    found = findings(tmp_path, {"a.py": source}, {"ray==2.9": RAY})
-    assert shown(found) == ["IMG102 3:46 num_cpus", "IMG102 5:13 timeout"]
+    found = audit_files(tmp_path, {"a.py": source}, {"ray==2.9": RAY})
+    assert finding_places(found) == ["IMG102 3:46 num_cpus", "IMG102 5:13 timeout"]
 
 
 LAZY = """
@@ -477,8 +477,8 @@ x = lazy.served, lazy.float16, lazy.float128, lazy.lazy_a
 y = lazy.float64
 z = opened.anything
 """
-    found = findings(tmp_path, {"a.py": source}, packages)
-    assert shown(found) == ["IMG101 4:27", "IMG101 6:5"]
+    found = audit_files(tmp_path, {"a.py": source}, packages)
+    assert finding_places(found) == ["IMG101 4:27", "IMG101 6:5"]
 
 
 def test_package_names_imported_by_a_user_module_are_checked(audit: Findings) -> None:
@@ -490,7 +490,7 @@ def test_package_names_imported_by_a_user_module_are_checked(audit: Findings) ->
             "mine.SFTTrainer('m', tokenizer=None)\nmine.other(x=1)\n",
         }
     )
-    assert shown(found) == ["IMG102 3:11", "IMG102 5:22 processing_class"]
+    assert finding_places(found) == ["IMG102 3:11", "IMG102 5:22 processing_class"]
 
 
 ENUMERATIONS = """
@@ -525,5 +525,5 @@ x = Strategy.GROUP.value, Strategy.TENSOR.short(), Strategy.__members__, Strateg
 y = Strategy.TENSOR_GROUP
 z = Bits.ONE, Bits.TWO, Open.NAME
 """
-    found = findings(tmp_path, {"a.py": source}, {"quant==1": {"quant.py": ENUMERATIONS}})
-    assert shown(found) == ["IMG104 4:5 TENSOR", "IMG104 5:15"]
+    found = audit_files(tmp_path, {"a.py": source}, {"quant==1": {"quant.py": ENUMERATIONS}})
+    assert finding_places(found) == ["IMG104 4:5 TENSOR", "IMG104 5:15"]

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from imgbuild.audit.code.model import CodeText
-from imgbuild.audit.code.reading import digest
+from imgbuild.audit.code.reading import text_digest
 from imgbuild.report import Severity
 from tests.support import audited
-from tests.support.audited_code import Findings, shown
+from tests.support.audited_code import Findings, finding_places
 
 ARGUMENTS = """
 from typing import Literal
@@ -107,7 +107,7 @@ PACKAGES: dict[str, audited.Files] = {
 def test_script_variables_and_commands_are_compared_with_source(
     audit: Findings, line: str, expected: str
 ) -> None:
-    assert shown(audit({"run.sh": f"{line}\n"}, PACKAGES)) == [expected]
+    assert finding_places(audit({"run.sh": f"{line}\n"}, PACKAGES)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,9 @@ OVERRIDES = "python -m verl.trainer.main_ppo"
 def test_variables_with_options_are_expanded(
     audit: Findings, script: str, expected: str | None
 ) -> None:
-    assert shown(audit({"run.sh": f"{script}\n"}, PACKAGES)) == ([expected] if expected else [])
+    assert finding_places(audit({"run.sh": f"{script}\n"}, PACKAGES)) == (
+        [expected] if expected else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,13 +192,13 @@ def test_variables_with_options_are_expanded(
 def test_commands_in_other_files_are_compared(
     audit: Findings, file: str, source: str, expected: str | None
 ) -> None:
-    assert shown(audit({file: source}, PACKAGES)) == ([expected] if expected else [])
+    assert finding_places(audit({file: source}, PACKAGES)) == ([expected] if expected else [])
 
 
 def test_program_of_missing_package_is_a_warning(audit: Findings) -> None:
     script = "deepspeed train.py\nif true; then python -m sglang.launch_server; fi\ncd deepspeed\n"
     findings = audit({"run.sh": script}, PACKAGES)
-    assert shown(findings) == ["IMG305 1:1", "IMG305 2:25"]
+    assert finding_places(findings) == ["IMG305 1:1", "IMG305 2:25"]
     assert {each.severity for each in findings} == {Severity.WARNING}
 
 
@@ -205,7 +207,7 @@ def test_notebook_commands_are_reported_by_cell(audit: Findings) -> None:
     cells.append("%env VLLM_USE_V2=a b\n%set_env VLLM_USE_V3 1")
     code = [{"cell_type": "code", "source": cell} for cell in cells]
     findings = audit({"a.ipynb": json.dumps({"cells": code})}, PACKAGES)
-    assert shown(findings) == [
+    assert finding_places(findings) == [
         "IMG301 3:3",
         "IMG302 2:6 serve",
         "IMG201 1:6 VLLM_USE_V1",
@@ -216,7 +218,7 @@ def test_notebook_commands_are_reported_by_cell(audit: Findings) -> None:
 
 def test_notebook_is_checked_again_if_only_its_commands_change() -> None:
     first, second = (
-        digest(CodeText(file="a.ipynb", kind="python", source=b"\n", commands=commands))
+        text_digest(CodeText(file="a.ipynb", kind="python", source=b"\n", commands=commands))
         for commands in (b"vllm serve m", b"vllm serve n")
     )
     assert first != second
@@ -276,7 +278,7 @@ def test_accelerate_and_deepspeed_files_are_checked(
         "d.yaml": "num_proceses: 2\n",
     }
     findings = audit(files, ACCELERATE)
-    assert shown(findings) == [
+    assert finding_places(findings) == [
         "IMG404 3:1 num_processes",
         "IMG405 4:1",
         "IMG404 5:1",
@@ -301,7 +303,7 @@ def test_invalid_accelerate_values_are_reported(audit: Findings) -> None:
         "c.yaml": f"{start}distributed_type: 'NO'\nmixed_precision: no\n",
     }
     findings = [each for each in audit(files, packages) if each.code == "IMG405"]
-    assert shown(findings) == ["IMG405 2:1 FSDP", "IMG405 3:1 bf16"]
+    assert finding_places(findings) == ["IMG405 2:1 FSDP", "IMG405 3:1 bf16"]
 
 
 def test_release_that_removed_an_option_is_named(audit: Findings) -> None:

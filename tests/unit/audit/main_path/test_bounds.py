@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from imgbuild.audit.main_path.answers import answer
+from imgbuild.audit.main_path.answers import answer_expression
 from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules
 
@@ -237,4 +237,4 @@ def _audit_answer(source: str) -> bool | None:
     packaging = {"packaging/__init__.py": "", "packaging/version.py": ""}
     others = {"other 1": {"other/__init__.py": "__version__ = '1'"}, "packaging 26.4": packaging}
     modules = SourceModules({"lib 1": files, **others})
-    return answer(modules, "lib.t::f()")
+    return answer_expression(modules, "lib.t::f()")

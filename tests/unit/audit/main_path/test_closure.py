@@ -173,7 +173,7 @@ def test_verl_rollout_is_followed_if_engine_is_installed():
 
 
 def test_bundled_policy_is_valid():
-    loaded = policies.load()
+    loaded = policies.load_policy()
     assert {"trl", "vllm", "verl", "transformers"} <= loaded.walk
     assert len({entry.name for entry in loaded.entries}) == len(loaded.entries)
     assert all(entry.why for entry in loaded.entries)

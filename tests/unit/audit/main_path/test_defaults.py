@@ -68,7 +68,7 @@ def _missing(tmp_path, *, current="true", test="", body="import queue_new", more
     package_set = audited.package_set(tmp_path, packages)
     entry = MainPathEntry(name="train.main.main", why="a test", also=("train.main.Current",))
     rules = MainPathPolicy(walk=frozenset(["train"]), entries=(entry,))
-    findings = imports.check(package_set, main_path(package_set, rules))
+    findings = imports.check_imports(package_set, main_path(package_set, rules))
     return {
         finding.evidence.subject: finding.severity
         for finding in findings
@@ -195,5 +195,5 @@ def test_dataclass_defaults_determine_values(tmp_path, default, more, is_needed)
     package_set = audited.package_set(tmp_path, {"train==1.0": files})
     entry = MainPathEntry(name="train.trainer.Trainer", why="a test")
     rules = MainPathPolicy(walk=frozenset(["train"]), entries=(entry,))
-    findings = imports.check(package_set, main_path(package_set, rules))
+    findings = imports.check_imports(package_set, main_path(package_set, rules))
     assert [finding.severity for finding in findings] == [Severity.ERROR] * is_needed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imgbuild.audit.main_path.answers import answer
+from imgbuild.audit.main_path.answers import answer_expression
 from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules
 
@@ -119,8 +119,8 @@ def recursive():
 def test_evaluated_libraries_may_be_missing_from_partial_set() -> None:
     sources = {"lib 1": {"lib.py": TOOLS}, "torch 2.4": {"torch.py": "__version__ = '2.4'\n"}}
     question = "lib::required_torch_version(min_version=1.11)"
-    assert answer(SourceModules(sources, partial=True), question) is True
-    assert answer(SourceModules(sources), question) is None
+    assert answer_expression(SourceModules(sources, partial=True), question) is True
+    assert answer_expression(SourceModules(sources), question) is None
 
 
 def packages(**versions: str) -> SourceModules:
@@ -169,5 +169,5 @@ def test_truth_of_call_is_evaluated(
     call: str, versions: dict[str, str], expected: bool | None
 ) -> None:
     modules = packages(**versions)
-    assert answer(modules, f"lib.tools::{call}") is expected
-    assert answer(modules, f"lib::{call}") is expected
+    assert answer_expression(modules, f"lib.tools::{call}") is expected
+    assert answer_expression(modules, f"lib::{call}") is expected

@@ -6,7 +6,14 @@ import sys
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from imgbuild.audit.main_path.guards import ATTRIBUTE, IMPORT, MISSING, GuardState, evaluate, judge
+from imgbuild.audit.main_path.guards import (
+    ATTRIBUTE,
+    IMPORT,
+    MISSING_ERRORS,
+    GuardState,
+    evaluate_guard,
+    judge_guards,
+)
 from imgbuild.audit.source.facts import Guard, ModuleFacts
 from imgbuild.audit.source.module import read_module
 from tests.support.rows import each_row
@@ -62,40 +69,40 @@ RUNS, SKIPPED, UNKNOWN, HANDLED = (
     ids=str,
 )
 def test_guards_are_evaluated_in_package_set(guard, state):
-    assert evaluate(MODULES, guard) is state
+    assert evaluate_guard(MODULES, guard) is state
 
 
 def test_missing_package_of_partial_set_is_unknown():
     package_set = SourceModules({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
-    assert evaluate(package_set, Guard("present", "vllm")) is UNKNOWN
-    assert evaluate(package_set, Guard("absent", "vllm")) is UNKNOWN
-    assert evaluate(package_set, Guard("present", "trl")) is RUNS
+    assert evaluate_guard(package_set, Guard("present", "vllm")) is UNKNOWN
+    assert evaluate_guard(package_set, Guard("absent", "vllm")) is UNKNOWN
+    assert evaluate_guard(package_set, Guard("present", "trl")) is RUNS
 
 
 def test_all_guards_must_hold():
-    course = judge(MODULES, (Guard("present", "vllm"), Guard("python", "", "<3.9")))
+    course = judge_guards(MODULES, (Guard("present", "vllm"), Guard("python", "", "<3.9")))
     assert not course.runs
-    assert judge(MODULES, ()).certain
-    assert not judge(MODULES, (Guard("unknown", "x"), Guard("present", "vllm"))).certain
+    assert judge_guards(MODULES, ()).certain
+    assert not judge_guards(MODULES, (Guard("unknown", "x"), Guard("present", "vllm"))).certain
 
 
 def test_handlers_catch_listed_exceptions_and_subclasses():
-    assert judge(MODULES, (Guard("handled", "ImportError"),)).catches(*IMPORT)
-    assert not judge(MODULES, (Guard("handled", "ImportError"),)).catches(*ATTRIBUTE)
-    assert judge(MODULES, (Guard("handled", "Exception"),)).catches(*ATTRIBUTE)
-    assert judge(MODULES, (Guard("handled", ""),)).catches(*ATTRIBUTE)
-    missing_only = judge(MODULES, (Guard("handled", "ModuleNotFoundError"),))
-    assert missing_only.catches(*MISSING)
-    assert not missing_only.catches(*IMPORT)
-    both = judge(MODULES, (Guard("handled", "ImportError, AttributeError"),))
-    assert both.catches(*IMPORT)
-    assert both.catches(*ATTRIBUTE)
+    assert judge_guards(MODULES, (Guard("handled", "ImportError"),)).catches_error(*IMPORT)
+    assert not judge_guards(MODULES, (Guard("handled", "ImportError"),)).catches_error(*ATTRIBUTE)
+    assert judge_guards(MODULES, (Guard("handled", "Exception"),)).catches_error(*ATTRIBUTE)
+    assert judge_guards(MODULES, (Guard("handled", ""),)).catches_error(*ATTRIBUTE)
+    missing_only = judge_guards(MODULES, (Guard("handled", "ModuleNotFoundError"),))
+    assert missing_only.catches_error(*MISSING_ERRORS)
+    assert not missing_only.catches_error(*IMPORT)
+    both = judge_guards(MODULES, (Guard("handled", "ImportError, AttributeError"),))
+    assert both.catches_error(*IMPORT)
+    assert both.catches_error(*ATTRIBUTE)
 
 
 def test_hasattr_applies_only_to_its_expression():
-    course = judge(MODULES, (Guard("handled", "AttributeError", "vllm.envs.VLLM_USE_V1"),))
+    course = judge_guards(MODULES, (Guard("handled", "AttributeError", "vllm.envs.VLLM_USE_V1"),))
     assert course.asked == {"vllm.envs.VLLM_USE_V1"}
-    assert not course.catches(*ATTRIBUTE)
+    assert not course.catches_error(*ATTRIBUTE)
 
 
 # -- Python's own version
@@ -150,7 +157,7 @@ def guard_verdict(test: str, python: str) -> bool | None:
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     package_set = SourceModules({"m 1": {"m.py": source}}, python=python)
-    yes, no = (judge(package_set, line.guards) for line in facts.imports[1:])
+    yes, no = (judge_guards(package_set, line.guards) for line in facts.imports[1:])
     assert yes.certain == no.certain
     assert not yes.certain or yes.runs != no.runs
     return yes.runs if yes.certain else None
@@ -233,11 +240,11 @@ CALLEES = SourceModules(
     ],
 )
 def test_guard_is_true_if_callable_has_the_parameter(callee, name, state):
-    assert evaluate(CALLEES, Guard("takes", f"trl:{callee}", name)) is state
+    assert evaluate_guard(CALLEES, Guard("takes", f"trl:{callee}", name)) is state
 
 
 def test_guard_on_missing_module_is_unknown():
-    assert evaluate(CALLEES, Guard("takes", "peft::LLM", "seed")) is UNKNOWN
+    assert evaluate_guard(CALLEES, Guard("takes", "peft::LLM", "seed")) is UNKNOWN
 
 
 FOUND = "    return find_spec('nvtx') is not None\n"
@@ -281,10 +288,10 @@ def test_result_of_function_in_another_module_is_evaluated(body: str, present, a
         assert isinstance(facts, ModuleFacts)
         (guard,) = next(line.guards for line in facts.imports if line.module == "lib.fast")
         assert guard == Guard("result", "lib::is_nvtx_available(...)")
-        assert evaluate(modules, guard) is state
+        assert evaluate_guard(modules, guard) is state
         opposite = {RUNS: SKIPPED, SKIPPED: RUNS}.get(state)
         if opposite is not None and present is RUNS:
-            assert evaluate(modules, Guard("result", guard.subject, "!")) is opposite
+            assert evaluate_guard(modules, Guard("result", guard.subject, "!")) is opposite
 
 
 TOOLS = """
@@ -328,11 +335,11 @@ def test_name_or_comparison_is_evaluated_where_bound(condition: str, state) -> N
     facts = modules.module("lib")
     assert isinstance(facts, ModuleFacts)
     (guard,) = next(line.guards for line in facts.imports if line.module == "lib.fast")
-    assert evaluate(modules, guard) is state
+    assert evaluate_guard(modules, guard) is state
 
 
 def test_comparison_with_an_unknown_name_is_unknown() -> None:
     source = "def flag():\n    return True\nif flag() == unknown:\n    import lib.fast\n"
     modules = SourceModules({"lib 1": {"lib/__init__.py": source}})
-    assert evaluate(modules, Guard("result", "lib::flag()")) is RUNS
-    assert evaluate(modules, Guard("result", "lib::flag() == unknown")) is UNKNOWN
+    assert evaluate_guard(modules, Guard("result", "lib::flag()")) is RUNS
+    assert evaluate_guard(modules, Guard("result", "lib::flag() == unknown")) is UNKNOWN

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.audit.judge import Terms, audit, of_additions
+from imgbuild.audit.judge import AuditTerms, audit_package_set, terms_for_additions
 from imgbuild.audit.main_path import policy
-from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.main_path.named import add_named_packages
 from imgbuild.report import Severity
 from tests.support import audited
 from tests.support.rows import each_row
@@ -26,20 +26,20 @@ PACKAGES = {
 
 def test_named_packages_are_entry_points_and_followed(tmp_path: Path) -> None:
     package_set = audited.package_set(tmp_path, PACKAGES)
-    rules = with_named(package_set, ["gadget"])
-    assert {entry.name for entry in rules.entries} - {e.name for e in policy.load().entries} == {
-        "gadget"
-    }
-    assert rules.walk == policy.load().walk
+    rules = add_named_packages(package_set, ["gadget"])
+    assert {entry.name for entry in rules.entries} - {
+        e.name for e in policy.load_policy().entries
+    } == {"gadget"}
+    assert rules.walk == policy.load_policy().walk
     assert rules.imported == {"gadget"}
-    assert with_named(package_set, []) == policy.load()
+    assert add_named_packages(package_set, []) == policy.load_policy()
 
 
 def test_unimportable_named_package_is_an_error(tmp_path: Path) -> None:
     package_set = audited.package_set(tmp_path, PACKAGES)
-    plain = audit(package_set, Terms(), checks=["imports"])
+    plain = audit_package_set(package_set, AuditTerms(), checks=["imports"])
     assert not [finding for finding in plain.findings if finding.severity is Severity.ERROR]
-    report = audit(package_set, Terms(named=("gadget",)), checks=["imports"])
+    report = audit_package_set(package_set, AuditTerms(named=("gadget",)), checks=["imports"])
     (error,) = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     assert "GONE" in error.message
     assert error.where.endswith("gadget/core.py:1")
@@ -54,16 +54,16 @@ def test_dependency_of_an_addition_is_followed_only_if_imported(
 ) -> None:
     packages = PACKAGES | {"shell==1.0": {"shell.py": source}}
     package_set = audited.package_set(tmp_path, packages)
-    terms = of_additions(Terms(), {"shell", "torch"}, {"shell", "gadget"})
+    terms = terms_for_additions(AuditTerms(), {"shell", "torch"}, {"shell", "gadget"})
     assert (terms.named, terms.added) == (("shell",), ("gadget", "shell"))
-    report = audit(package_set, terms, checks=["imports"])
+    report = audit_package_set(package_set, terms, checks=["imports"])
     errors = [each for each in report.findings if each.severity is Severity.ERROR]
     assert [word for each in errors for word in ("GONE",) if word in each.message] == expected
     assert len(errors) == len(expected)
 
 
 def test_all_additions_are_named_if_none_is_requested() -> None:
-    assert of_additions(Terms(), {"ray"}, {"b", "a"}).named == ("a", "b")
+    assert terms_for_additions(AuditTerms(), {"ray"}, {"b", "a"}).named == ("a", "b")
 
 
 def test_only_import_time_code_of_named_package_is_followed(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_only_import_time_code_of_named_package_is_followed(tmp_path: Path) -> N
         "import helper\ndef start():\n    helper.GONE\ndef later():\n    helper.LATER\nstart()\n"
     )
     packages = {"helper==1.0": {"helper.py": ""}, "gadget==1.0": {"gadget.py": source}}
-    report = audit(
-        audited.package_set(tmp_path, packages), Terms(named=("gadget",)), checks=["calls"]
+    report = audit_package_set(
+        audited.package_set(tmp_path, packages), AuditTerms(named=("gadget",)), checks=["calls"]
     )
     assert [finding.evidence.subject for finding in report.findings if finding.evidence] == [
         "helper:GONE"
@@ -82,7 +82,9 @@ def test_only_import_time_code_of_named_package_is_followed(tmp_path: Path) -> N
 def errors(folder: Path, packages: dict[str, dict[str, str]]) -> list[str]:
     """The import errors if all packages are named."""
     named = tuple(name.partition("==")[0] for name in packages)
-    report = audit(audited.package_set(folder, packages), Terms(named=named), checks=["imports"])
+    report = audit_package_set(
+        audited.package_set(folder, packages), AuditTerms(named=named), checks=["imports"]
+    )
     return [finding.message for finding in report.findings if finding.severity is Severity.ERROR]
 
 
@@ -129,7 +131,7 @@ def test_lazy_module_with_most_names_is_imported(tmp_path: Path) -> None:
 
 def test_walked_package_without_entry_points_is_checked_if_named(tmp_path: Path) -> None:
     # liger-kernel 0.5.8 with transformers 4.53: its patches import names that are gone.
-    assert "liger-kernel" in policy.load().walk
+    assert "liger-kernel" in policy.load_policy().walk
     packages = {
         "transformers==4.53.3": {"transformers/__init__.py": ""},
         "liger-kernel==0.5.8": {
@@ -249,6 +251,6 @@ def test_module_named_like_package_is_its_part_only_if_it_uses_it(
         place = name.removeprefix("../") if name.startswith("../") else f"parts/{name}"
         files[f"gadget/{place}"] = source
     packages = {"helper==1.0": {"helper.py": ""}, "gadget==1.0": files}
-    rules = with_named(audited.package_set(tmp_path, packages), ["helper", "gadget"])
+    rules = add_named_packages(audited.package_set(tmp_path, packages), ["helper", "gadget"])
     entries = [entry.name for entry in rules.entries if entry.name.startswith("gadget.")]
     assert entries == (["gadget.parts.helper"] if is_integration else [])

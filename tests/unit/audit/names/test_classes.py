@@ -7,7 +7,7 @@ import pytest
 from imgbuild.audit.names import classes
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import LookupResult
-from imgbuild.audit.source.facts import Class, ModuleFacts, Opaque
+from imgbuild.audit.source.facts import Class, ModuleFacts, OpaqueModule
 from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules
 
@@ -83,7 +83,7 @@ def facts(name: str) -> ModuleFacts:
 
 
 def resolved(expression: str, module: str = "user", scope: str = "") -> LookupResult:
-    return classes.resolve(MODULES, facts(module), expression, scope=scope)
+    return classes.resolve_expression(MODULES, facts(module), expression, scope=scope)
 
 
 @each_row(
@@ -137,7 +137,7 @@ def test_unresolvable_callee_is_unknown(expression, state):
     ],
 )
 def test_instance_attributes_are_listed(name, has):
-    attributes = classes.attributes(MODULES, look_up(MODULES, "pkg.a", name))
+    attributes = classes.instance_attributes(MODULES, look_up(MODULES, "pkg.a", name))
     assert attributes is not None
     assert has <= attributes
     assert "gone" not in attributes
@@ -145,7 +145,7 @@ def test_instance_attributes_are_listed(name, has):
 
 @each_row("name", ["Free", "Under", "Strange", "Made", "Wrapped", "make"])
 def test_dynamic_attributes_are_unknown(name):
-    assert classes.attributes(MODULES, look_up(MODULES, "pkg.a", name)) is None
+    assert classes.instance_attributes(MODULES, look_up(MODULES, "pkg.a", name)) is None
 
 
 @each_row(
@@ -166,7 +166,7 @@ def test_dynamic_attributes_are_unknown(name):
     ],
 )
 def test_class_of_receiver_is_found(receiver, expected):
-    lookup_result = classes.class_of(MODULES, facts("user"), receiver)
+    lookup_result = classes.receiver_class(MODULES, facts("user"), receiver)
     name = lookup_result.definition.name if isinstance(lookup_result.definition, Class) else None
     assert name == expected
 
@@ -174,7 +174,7 @@ def test_class_of_receiver_is_found(receiver, expected):
 class Searched:
     """A package set with text search."""
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         return MODULES.module(name)
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
@@ -194,5 +194,5 @@ class Searched:
 )
 def test_annotation_includes_subclasses(receiver, name, state):
     modules = Searched()
-    holder = classes.class_of(modules, facts("user"), receiver)
-    assert classes.member(modules, holder, name).state == state
+    holder = classes.receiver_class(modules, facts("user"), receiver)
+    assert classes.find_member(modules, holder, name).state == state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imgbuild.audit.names.lookup import look_up
-from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts, Opaque
+from imgbuild.audit.source.facts import AssignedName, Class, Function, ModuleFacts, OpaqueModule
 from imgbuild.audit.source.module import read_module
 from tests.support.rows import each_row
 
@@ -62,9 +62,9 @@ class Modules:
     def __init__(self) -> None:
         self.read: list[str] = []
 
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
+    def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         if name == "native":
-            return Opaque(name, "compiled")
+            return OpaqueModule(name, "compiled")
         if name not in MODULES:
             return None
         self.read.append(name)
@@ -153,7 +153,7 @@ def test_lookup_result_has_definition_and_trace():
     assert lookup_result.definition.name == "One"
     assert lookup_result.trace == ("pkg:Renamed", "pkg.a:One")
     assert isinstance(look_up(Modules(), "pkg.a", "two").definition, Function)
-    assert isinstance(look_up(Modules(), "pkg.a", "THREE").definition, Assigned)
+    assert isinstance(look_up(Modules(), "pkg.a", "THREE").definition, AssignedName)
     assert isinstance(look_up(Modules(), "pkg", "a").definition, ModuleFacts)
 
 
@@ -176,7 +176,7 @@ def test_many_star_imports_are_searched_by_word():
     extra["many.m3"] += "__all__ += ['Other']\nOther = 1\n"
 
     class Many(Searched):
-        def module(self, name: str) -> ModuleFacts | Opaque | None:
+        def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
             self.read.append(name)
             source = extra.get(name)
             if source is None:

@@ -101,8 +101,8 @@ def signature(name: str, *, bound: bool = True) -> CallSignature | None:
     first, _, member = name.partition(".")
     lookup_result = look_up(MODULES, "pkg", first)
     if member:
-        lookup_result = classes.member(MODULES, lookup_result, member)
-    return signatures.signature(MODULES, lookup_result, bound=bound)
+        lookup_result = classes.find_member(MODULES, lookup_result, member)
+    return signatures.find_signature(MODULES, lookup_result, bound=bound)
 
 
 @each_row(
@@ -148,14 +148,14 @@ def test_indeterminable_signatures_are_unknown(name):
 def test_signature_of_a_function_with_any_arguments_accepts_them(name):
     call_signature = signature(name)
     assert call_signature is not None
-    assert call_signature.accepts("anything")
+    assert call_signature.accepts_keyword("anything")
 
 
 def test_positional_only_parameters_are_not_keywords():
     call_signature = signature("Own")
     assert call_signature is not None
-    assert not call_signature.accepts("a")
-    assert call_signature.accepts("b")
+    assert not call_signature.accepts_keyword("a")
+    assert call_signature.accepts_keyword("b")
 
 
 def test_method_accessed_on_class_takes_self():

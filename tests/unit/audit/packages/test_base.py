@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.audit.packages.base import is_read, loaded_first, read_base, read_standalone
+from imgbuild.audit.packages.base import is_read, libraries_loaded_first, read_base, read_standalone
 from imgbuild.audit.packages.library_map import LibraryMap
 from imgbuild.cache.store import Store
 from tests.support import debs, standalone_matrix
-from tests.support.standalone_python import pack, sample
+from tests.support.standalone_python import pack_archive, sample_entries
 
 REAL = next(
     path for path in Path(msgspec.__file__ or "").parent.glob("*.so") if path.stat().st_size
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Store:
 def test_libraries_interpreter_and_links_are_read(tmp_path: Path, store: Store) -> None:
     data = REAL.read_bytes()
     path = tmp_path / "libs.deb"
-    deb = debs.make(
+    deb = debs.write_deb(
         path,
         "libs",
         [
@@ -47,14 +47,18 @@ def test_libraries_interpreter_and_links_are_read(tmp_path: Path, store: Store) 
         ("python3.11", "x86_64"),
     ]
     package_set = LibraryMap([], base_libraries, "x86_64", {})
-    assert package_set.in_base("libone.so.1") == package_set.in_base("libone.so.1.2") is not None
-    assert package_set.in_base("libthree.so") is None
-    assert package_set.defines("any", "PyInit__core")
+    assert (
+        package_set.base_library("libone.so.1")
+        == package_set.base_library("libone.so.1.2")
+        is not None
+    )
+    assert package_set.base_library("libthree.so") is None
+    assert package_set.defines_symbol("any", "PyInit__core")
 
 
 def test_debian_package_is_read_once(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "libs.deb"
-    deb = debs.make(path, "libs", [debs.file("./usr/lib/libone.so.1", REAL.read_bytes())])
+    deb = debs.write_deb(path, "libs", [debs.file("./usr/lib/libone.so.1", REAL.read_bytes())])
     first = read_base([deb], lambda _: path, store)
     path.unlink()
     assert read_base([deb], lambda _: path, store) == first
@@ -68,7 +72,7 @@ def test_interpreter_archive_is_read_once(tmp_path: Path, store: Store) -> None:
         "python/lib/libunused.so.1": data,
         f"python/{stdlib}": data,
     }
-    path.write_bytes(pack({**sample(), **files}))
+    path.write_bytes(pack_archive({**sample_entries(), **files}))
     archive = standalone_matrix.archive()
     assert not is_read(archive, store)
     facts = read_standalone(archive, "3.12", lambda _: path, store)
@@ -76,9 +80,9 @@ def test_interpreter_archive_is_read_once(tmp_path: Path, store: Store) -> None:
     assert sorted((each.file, each.machine) for each in facts) == [
         ("bin/python3.12", "x86_64"), ("lib/libunused.so.1", "x86_64"), (stdlib, "x86_64")
     ]  # fmt: skip
-    loaded = loaded_first(facts, "3.12")
+    loaded = libraries_loaded_first(facts, "3.12")
     assert [each.file for each in loaded] == ["bin/python3.12"]
-    assert LibraryMap([], loaded, "x86_64", {}).defines("any", "PyInit__core")
+    assert LibraryMap([], loaded, "x86_64", {}).defines_symbol("any", "PyInit__core")
     assert is_read(archive, store)
     path.unlink()
     assert read_standalone(archive, "3.12", lambda _: path, store) == facts

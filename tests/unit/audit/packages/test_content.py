@@ -5,12 +5,12 @@ import zipfile
 
 import pytest
 
-from imgbuild.audit.packages.content import GAP, LONGEST, WheelMember, coalesce
+from imgbuild.audit.packages.content import GAP, LONGEST_REQUEST, WheelMember, group_members
 from imgbuild.audit.packages.reading import open_content
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from tests.support import wheels
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
 NOISE = random.Random(7).randbytes(3 * GAP)
 FILES = {
@@ -23,12 +23,12 @@ FILES = {
 
 @pytest.fixture(params=["file", "server"])
 def content(request, tmp_path):
-    path = wheels.make(tmp_path, FILES)
+    path = wheels.write_wheel(tmp_path, FILES)
     if request.param == "file":
         yield open_content(path, path.name)
         return
-    with serve(Site(files={path.name: path.read_bytes()})) as site:
-        yield open_content(site.url(path.name), path.name, Http(attempts=1))
+    with serve_site(FileSite(files={path.name: path.read_bytes()})) as site:
+        yield open_content(site.url(path.name), path.name, HttpClient(attempts=1))
 
 
 def test_members_and_contents_are_read(content):
@@ -41,10 +41,10 @@ def test_members_and_contents_are_read(content):
 
 
 def test_bytes_between_members_are_not_fetched(tmp_path):
-    path = wheels.make(tmp_path, FILES)
-    site = Site(files={path.name: path.read_bytes()})
-    with serve(site):
-        remote = open_content(site.url(path.name), path.name, Http(attempts=1))
+    path = wheels.write_wheel(tmp_path, FILES)
+    site = FileSite(files={path.name: path.read_bytes()})
+    with serve_site(site):
+        remote = open_content(site.url(path.name), path.name, HttpClient(attempts=1))
         assert set(remote.read(["demo/__init__.py", "demo/a.py", "demo/z.py"])) == {
             "demo/__init__.py",
             "demo/a.py",
@@ -64,20 +64,23 @@ def member(start, end):
 def test_adjacent_members_share_a_request_within_limits():
     near, far = member(0, 10), member(10 + GAP + 1, 20 + GAP + 1)
     touching = member(10 + GAP, 20 + GAP)
-    assert len(coalesce([("a", near), ("b", far)])) == 2
-    assert len(coalesce([("a", near), ("b", touching)])) == 1
-    halves = [("a", member(0, LONGEST // 2)), ("b", member(LONGEST // 2, LONGEST + 1))]
-    assert [len(group) for group in coalesce(halves)] == [1, 1]
+    assert len(group_members([("a", near), ("b", far)])) == 2
+    assert len(group_members([("a", near), ("b", touching)])) == 1
+    halves = [
+        ("a", member(0, LONGEST_REQUEST // 2)),
+        ("b", member(LONGEST_REQUEST // 2, LONGEST_REQUEST + 1)),
+    ]
+    assert [len(group) for group in group_members(halves)] == [1, 1]
 
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_damaged_content_is_rejected(tmp_path, remote):
-    path = wheels.make(tmp_path, FILES, method=zipfile.ZIP_STORED)
+    path = wheels.write_wheel(tmp_path, FILES, method=zipfile.ZIP_STORED)
     data = path.read_bytes().replace(b"VALUE = 1", b"VALUE = 2")
     path.write_bytes(data)
-    with serve(Site(files={path.name: data})) as site:
+    with serve_site(FileSite(files={path.name: data})) as site:
         where = site.url(path.name) if remote else path
-        damaged = open_content(where, "demo.whl", Http(attempts=1))
+        damaged = open_content(where, "demo.whl", HttpClient(attempts=1))
         with pytest.raises(IntegrityError, match=r"demo\.whl: 'demo/__init__\.py' has CRC"):
             damaged.read(["demo/__init__.py"])
 
@@ -97,7 +100,7 @@ def test_server_is_not_queried_offline():
 
 
 def test_misplaced_local_header_is_rejected(tmp_path):
-    path = wheels.make(tmp_path, FILES)
+    path = wheels.write_wheel(tmp_path, FILES)
     data = path.read_bytes()
     path.write_bytes(b"XXXX" + data[4:])
     with pytest.raises(IntegrityError, match="no local header"):

@@ -1,6 +1,6 @@
 """Tests which Python loads an extension module, according to its file name."""
 
-from imgbuild.audit.packages.extensions import modules_for, other_builds, python_of
+from imgbuild.audit.packages.extensions import extension_modules, other_builds, python_for_extension
 from tests.support.rows import each_row
 
 
@@ -21,15 +21,15 @@ from tests.support.rows import each_row
     ],
 )
 def test_python_version_is_read_from_extension_file_name(file, python):
-    assert python_of(file) == python
+    assert python_for_extension(file) == python
 
 
 def test_extension_modules_are_found_by_python_version():
     builds = [f"a/_C.cpython-{python}-x86_64-linux-gnu.so" for python in ("310", "39", "313")]
     files = ["a/__init__.py", *builds, "a/_D.abi3.so", "a/_E.so", "b-2/_F.cpython-310.so"]
     same = {"a": "a/__init__.py", "a._D": "a/_D.abi3.so", "a._E": "a/_E.so"}
-    assert modules_for(files, "3.11") == same
-    assert modules_for(files, "3.10") == {**same, "a._C": builds[0]}
-    assert modules_for(files, "3.13") == {**same, "a._C": builds[2]}
+    assert extension_modules(files, "3.11") == same
+    assert extension_modules(files, "3.10") == {**same, "a._C": builds[0]}
+    assert extension_modules(files, "3.13") == {**same, "a._C": builds[2]}
     assert other_builds(files, same) == {"a._C": ["3.9", "3.10", "3.13"]}
-    assert other_builds(files, modules_for(files, "3.10")) == {}
+    assert other_builds(files, extension_modules(files, "3.10")) == {}

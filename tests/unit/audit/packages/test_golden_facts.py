@@ -13,7 +13,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.published import elf_facts_of, elf_lists, headers_of
+from imgbuild.audit.packages.published import decode_elf_facts, elf_lists, metadata_headers
 from imgbuild.audit.source.facts import FACTS_FORMAT
 from imgbuild.cache.facts_file import FORMAT
 from imgbuild.cache.store import Store
@@ -30,7 +30,7 @@ FILES: audited.Files = {
     "demo/__init__.py": """\
 import importlib
 from typing import TYPE_CHECKING
-from demo.classes import Base as Base
+from demo.classes import Base
 try:
     import fast
 except ImportError:
@@ -86,10 +86,10 @@ def test_reader_results_match_published_facts(
             "remedy": REMEDY,
             "index": library_wheel.index,
             "modules": {module: library_wheel.module(module) for module in library_wheel.sources},
-            "elves": elf_facts_of(elf_lists([library_wheel.elf_facts()])),
+            "elves": decode_elf_facts(elf_lists([library_wheel.elf_facts()])),
             "imports": library_wheel.imports,
             "mentions": library_wheel.mentioning("demo", "other"),
-            "headers": headers_of(b"Name: demo\nVersion: 1.0\n\nLong text.\n").decode(),
+            "headers": metadata_headers(b"Name: demo\nVersion: 1.0\n\nLong text.\n").decode(),
         }
     text = codec.encode(msgspec.to_builtins(facts)).decode()
     golden(DATA / "demo.json", text)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from imgbuild.audit.packages.library import Library, pack, unpack
+from imgbuild.audit.packages.library import Library, pack_value, unpack_value
 from imgbuild.audit.packages.reading import find_modules, module_name, parse_metadata
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Http
+from imgbuild.http.client import HttpClient
 from tests.support import audited, wheels
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 from tests.unit.cache.test_transfer import Recorder
 
 FILES: audited.Files = {
@@ -68,7 +68,7 @@ def test_changed_reader_code_invalidates_cache(store, demo, monkeypatch):
     with Library(store) as library:
         library.wheel(*demo).module("demo.a")
     demo[1].unlink()
-    monkeypatch.setattr("imgbuild.audit.packages.library.readers", lambda: "others")
+    monkeypatch.setattr("imgbuild.audit.packages.library.reader_version", lambda: "others")
     with pytest.raises(IntegrityError):
         Library(store).wheel(*demo).module("demo.a")
 
@@ -85,7 +85,10 @@ def test_damaged_facts_are_read_again(store, demo):
 def test_remote_facts_are_not_used_for_local_wheel(store, demo):
     wheel, path = demo
     data = path.read_bytes()
-    with serve(Site(files={wheel.file: data})) as site, Library(store, Http()) as library:
+    with (
+        serve_site(FileSite(files={wheel.file: data})) as site,
+        Library(store, HttpClient()) as library,
+    ):
         assert library.wheel(wheel, site.url(wheel.file)).module("demo.a") is not None
     assert Library(store).wheel(wheel, site.url(wheel.file)).module("demo.a") is not None
     path.unlink()
@@ -142,16 +145,16 @@ def test_inconsistent_metadata_lines_are_dropped():
 
 
 def test_two_metadata_files_are_rejected(tmp_path, store):
-    files = {"other-1.dist-info/METADATA": wheels.metadata("other", "1")}
+    files = {"other-1.dist-info/METADATA": wheels.minimal_metadata("other", "1")}
     wheel, path = audited.wheel(tmp_path, "demo", "1.0", files)
     with pytest.raises(IntegrityError, match=r"one \.dist-info/METADATA, found 2"):
         _ = Library(store).wheel(wheel, path).index
 
 
 def test_pack_and_unpack_are_inverse():
-    assert unpack(pack({"a": (1, 2)}), dict[str, tuple[int, ...]]) == {"a": (1, 2)}
-    assert unpack(b"rubbish", dict[str, int]) is None
-    assert unpack(pack([1]), dict[str, int]) is None
+    assert unpack_value(pack_value({"a": (1, 2)}), dict[str, tuple[int, ...]]) == {"a": (1, 2)}
+    assert unpack_value(b"rubbish", dict[str, int]) is None
+    assert unpack_value(pack_value([1]), dict[str, int]) is None
 
 
 def test_progress_bar_counts_each_read_package_once(store, demo, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import Injections
-from imgbuild.audit.source.facts import ModuleFacts, Opaque
+from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.resolution import BuiltWheel, Resolution, installed_wheels
@@ -36,10 +36,10 @@ def test_opaque_modules_exist_without_content(package_set):
     facts = package_set.module("yaml")
     assert isinstance(facts, ModuleFacts)
     assert facts.file == "yaml/__init__.py"
-    assert package_set.module("torch._C") == Opaque("torch._C", "compiled")
-    assert package_set.module("torch._C._nn") == Opaque("torch._C._nn", "compiled")
-    assert package_set.module("nvidia") == Opaque("nvidia", "namespace")
-    assert package_set.module("json.tool") == Opaque("json.tool", "stdlib")
+    assert package_set.module("torch._C") == OpaqueModule("torch._C", "compiled")
+    assert package_set.module("torch._C._nn") == OpaqueModule("torch._C._nn", "compiled")
+    assert package_set.module("nvidia") == OpaqueModule("nvidia", "namespace")
+    assert package_set.module("json.tool") == OpaqueModule("json.tool", "stdlib")
     assert package_set.module("torch.absent") is None
     assert package_set.module("absent") is None
 
@@ -81,7 +81,7 @@ def test_setuptools_provides_distutils(tmp_path):
     package_set = audited.package_set(
         tmp_path, {"setuptools==80": {"setuptools/__init__.py": ""}}, python="3.12"
     )
-    assert package_set.module("distutils.core") == Opaque("distutils.core", "injected")
+    assert package_set.module("distutils.core") == OpaqueModule("distutils.core", "injected")
 
 
 BUILDS: audited.Files = {
@@ -109,9 +109,9 @@ def test_library_caches_modules_by_python_version(tmp_path):
     assert set(package_sets["3.10"].modules_of("demo")) == {"demo", "demo._a", "demo._d"}
     assert (older.exists("demo._c"), newer.exists("demo._c")) == (False, True)
     assert older.module("demo._c") is None
-    assert newer.module("demo._c") == Opaque("demo._c", "compiled")
+    assert newer.module("demo._c") == OpaqueModule("demo._c", "compiled")
     newer.prefetch(["demo._d"])
-    assert newer.module("demo._d") == Opaque("demo._d", "compiled")
+    assert newer.module("demo._d") == OpaqueModule("demo._d", "compiled")
     assert isinstance(older.module("demo._d"), ModuleFacts)
     assert set(older.files("demo")) == set(newer.files("demo")) > set(BUILDS)
 
@@ -169,12 +169,12 @@ sys.meta_path.append(Finder(OLD))
 @pytest.mark.parametrize("source", [ALIASES, FINDER])
 def test_modules_with_computed_names_are_found(source: bytes) -> None:
     injections = Injections(source, "a")
-    assert injections.serves("a.models.b.image_processing_b_fast")
-    assert not injections.serves("a.models.b.image_processing_b")
-    assert not injections.serves("a.models.b.tokenization_b_fast")
-    assert not injections.serves("a.other.b.image_processing_b_fast")
+    assert injections.has_form_of("a.models.b.image_processing_b_fast")
+    assert not injections.has_form_of("a.models.b.image_processing_b")
+    assert not injections.has_form_of("a.models.b.tokenization_b_fast")
+    assert not injections.has_form_of("a.other.b.image_processing_b_fast")
     without = Injections(source.replace(b"sys.modules", b"x").replace(b"meta_path", b"x"), "a")
-    assert not without.serves("a.models.b.image_processing_b_fast")
+    assert not without.has_form_of("a.models.b.image_processing_b_fast")
 
 
 def test_built_wheels_of_resolution_are_included():
@@ -200,5 +200,5 @@ def test_package_without_files_has_only_a_version(tmp_path):
     assert opened.version("odd") == "1.0"
     assert opened.packages == ("nvidia-a", "nvidia-b", "pyyaml", "torch")
     assert opened.exists("odd") is None
-    assert opened.module("odd.inner") == Opaque("odd.inner", "unknown")
+    assert opened.module("odd.inner") == OpaqueModule("odd.inner", "unknown")
     assert opened.exists("torch.absent") is False

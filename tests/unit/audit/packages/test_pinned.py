@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from urllib.parse import unquote
 
-from imgbuild.audit.packages.pinned import pick
-from imgbuild.http.client import Http
-from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.audit.packages.pinned import pick_wheels
+from imgbuild.http.client import HttpClient
+from imgbuild.index.pages import IndexAddress, IndexLookup
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.local_index import LocalIndex
-from tests.support.servers import Site, serve
+from tests.support.servers import FileSite, serve_site
 
-MACHINE = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+MACHINE = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 
 
 def test_best_wheel_is_selected() -> None:
@@ -22,12 +22,12 @@ def test_best_wheel_is_selected() -> None:
     index.wheel("thewheel", "1.0", tag="cp311-cp311-manylinux_2_28_aarch64")
     index.wheel("newer", "2.0+cu124", tag="py3-none-manylinux_2_39_x86_64")
     index.wheel("other", "1.0", tag="py3-none-win_amd64")
-    with serve(Site(files=index.site_files())) as site:
-        indexes = Indexes(
-            {"i": IndexAddress(name="i", address=site.url("simple"))}, {}, "i", Http()
+    with serve_site(FileSite(files=index.site_files())) as site:
+        indexes = IndexLookup(
+            {"i": IndexAddress(name="i", address=site.url("simple"))}, {}, "i", HttpClient()
         )
         pins = {"thewheel": "1.0", "newer": "2.0", "other": "1.0"}
-        picked = pick(pins, MACHINE, indexes, Http())
+        picked = pick_wheels(pins, MACHINE, indexes, HttpClient())
     files = {wheel.package: (wheel.version, wheel.file) for wheel in picked.wheels}
     assert files == {
         "thewheel": ("1.0", "thewheel-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"),

@@ -15,9 +15,9 @@ from imgbuild.audit.packages.published import (
     InstalledDifference,
     PublishedFacts,
     absolute_lines,
-    elf_facts_of,
+    decode_elf_facts,
     elf_lists,
-    headers_of,
+    metadata_headers,
     package_facts,
     relative_lines,
 )
@@ -90,7 +90,9 @@ def published(tmp_path):
 
 def entries_of(published):
     facts = {wheel.sha256: facts for wheel, _, facts in published}
-    metadata = {wheel.sha256: wheels.metadata("demo", wheel.version) for wheel, _, _ in published}
+    metadata = {
+        wheel.sha256: wheels.minimal_metadata("demo", wheel.version) for wheel, _, _ in published
+    }
     return {
         "wheels/demo": msgspec.msgpack.encode(package_facts(facts)),
         METADATA: msgspec.msgpack.encode(dict(sorted(metadata.items()))),
@@ -194,7 +196,7 @@ def test_missing_facts_file_publishes_nothing(tmp_path):
     facts = PublishedFacts(FactsFile.open(tmp_path / "absent.zip"))
     assert facts.wheel("demo", "0" * 64) is None
     assert facts.elf_facts("demo", "0" * 64) is None
-    assert facts.deb("0" * 64) is None
+    assert facts.deb_libraries("0" * 64) is None
 
 
 def test_damaged_facts_are_ignored_or_equal(tmp_path, published, archive):
@@ -218,7 +220,7 @@ def test_facts_shared_by_versions_are_stored_once(published):
 
 
 def test_symbol_hashes_are_truncated_to_40_bits():
-    (elf_facts,) = elf_facts_of(elf_lists([(LIBRARY,)]))
+    (elf_facts,) = decode_elf_facts(elf_lists([(LIBRARY,)]))
     assert elf_facts is not None
     assert elf_facts[0].undefined == ("free", "malloc@GLIBC_2.2.5")
     assert array("Q", elf_facts[0].defined).tolist() == [3, 5, 1 << 39]
@@ -227,12 +229,12 @@ def test_symbol_hashes_are_truncated_to_40_bits():
 
 
 def test_unread_files_differ_from_files_without_libraries():
-    assert elf_facts_of(elf_lists([None, (), (LIBRARY,)]))[:2] == (None, ())
+    assert decode_elf_facts(elf_lists([None, (), (LIBRARY,)]))[:2] == (None, ())
 
 
 def test_debian_libraries_are_published(archive):
     published = PublishedFacts(FactsFile.open(archive))
-    libraries = published.deb("d" * 64)
+    libraries = published.deb_libraries("d" * 64)
     assert libraries is not None
     assert [facts.file for facts in libraries] == ["demo/lib.so"]
 
@@ -256,9 +258,9 @@ def test_installed_files_are_members_with_differences_applied(published):
 
 def test_published_metadata_has_no_description():
     head = b"Metadata-Version: 2.1\nName: demo\nLicense: a\n  b\n"
-    assert headers_of(head + b"\nName: no\n") == head
+    assert metadata_headers(head + b"\nName: no\n") == head
     windows = head.replace(b"\n", b"\r\n")
-    assert headers_of(windows + b"\r\ntext") == windows
+    assert metadata_headers(windows + b"\r\ntext") == windows
 
 
 def test_module_lines_are_stored_as_differences(published):

@@ -10,10 +10,10 @@ from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.audit.packages.requirement_files import RequirementText, read_file, read_pins
 from imgbuild.errors import InputError
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
+from imgbuild.wheel.tags import WheelTags
 from tests.support.rows import each_row
 
-MACHINE = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+MACHINE = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 TEXT = """\
 # made by a tool
 --index-url https://example.invalid/simple

@@ -65,7 +65,7 @@ def test_unreadable_sdist_is_rejected_by_name(
 ) -> None:
     with pytest.raises(IntegrityError, match=r"gadget-kit-1\.0\.tar\.gz has no PKG-INFO"):
         wheel_contents(tmp_path, {"gadget.py": b""})
-    monkeypatch.setattr(sdist_code, "LARGEST", 3)
+    monkeypatch.setattr(sdist_code, "LARGEST_FILE", 3)
     with pytest.raises(IntegrityError, match=r"tar\.gz is too large to read"):
         wheel_contents(tmp_path, {"PKG-INFO": INFO})
     broken = tmp_path / "broken.tar.gz"

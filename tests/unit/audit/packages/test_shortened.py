@@ -6,7 +6,7 @@ import inspect
 import pytest
 
 from imgbuild.audit.packages import library
-from imgbuild.audit.packages.shortened import shortened
+from imgbuild.audit.packages.shortened import shorten_source
 
 SOURCE = '''\
 """The module.
@@ -36,12 +36,12 @@ def places(source: bytes) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("text", [SOURCE, inspect.getsource(library)])
 def test_statements_keep_their_lines(text: str) -> None:
     source = text.encode()
-    assert places(shortened(source)) == places(source)
-    assert len(shortened(source)) < len(source)
+    assert places(shorten_source(source)) == places(source)
+    assert len(shorten_source(source)) < len(source)
 
 
 def test_only_docstrings_and_comments_are_removed() -> None:
-    text = shortened(SOURCE.encode()).decode()
+    text = shorten_source(SOURCE.encode()).decode()
     assert "import os" in text
     assert "# no comment" in text
     assert "    x = 1\n" in text
@@ -53,4 +53,4 @@ def test_only_docstrings_and_comments_are_removed() -> None:
 
 @pytest.mark.parametrize("source", [b"def f(:\n", b'"""\xff"""\n', b""])
 def test_unparsable_source_is_unchanged(source: bytes) -> None:
-    assert shortened(source) == source
+    assert shorten_source(source) == source

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from imgbuild.audit.source.facts import Guard
 from tests.support.rows import each_row
-from tests.support.source_guards import DATA, NEW, guards, kinds, version
+from tests.support.source_guards import DATA, NEW, guard_kinds, guards_of_import, version_guards
 
 # Results compared with constants
 
 
 @each_row("number", ["1", "0", "1.0", "0.0"])
 def test_comparison_with_number_equal_to_bool_is_unknown(number):
-    assert kinds(f"ok = {NEW}\nif ok == {number}:\n    import marked\n") == ["unknown"]
+    assert guard_kinds(f"ok = {NEW}\nif ok == {number}:\n    import marked\n") == ["unknown"]
 
 
 @each_row(
@@ -25,7 +25,9 @@ def test_comparison_with_number_equal_to_bool_is_unknown(number):
     ],
 )
 def test_comparison_with_bool_becomes_guard(test, spec):
-    assert guards(f"ok = {NEW}\nif {test}:\n    import marked\n") == version("vllm", spec)
+    assert guards_of_import(f"ok = {NEW}\nif {test}:\n    import marked\n") == version_guards(
+        "vllm", spec
+    )
 
 
 # Names of predicates
@@ -45,17 +47,17 @@ def test_comparison_with_bool_becomes_guard(test, spec):
 )
 def test_local_variable_is_judged_by_value_not_by_name(bound, test):
     head = f"def f(q, x):\n    {bound}\n    if {test}:\n"
-    assert guards(f"{head}        import marked\n") == DATA
-    assert guards(f"{head}        return\n    import marked\n") == ()
+    assert guards_of_import(f"{head}        import marked\n") == DATA
+    assert guards_of_import(f"{head}        return\n    import marked\n") == ()
 
 
 @each_row("name", ["vllm_available", "is_torch", "has_requests"])
 @each_row("given", ["{}", "*, {}=True", "*{}", "**{}"])
 def test_parameter_condition_depends_on_data_regardless_of_its_name(name, given):
     body = f"    if {name}:\n        import marked\n"
-    assert guards(f"def f({given.format(name)}):\n{body}") == DATA
+    assert guards_of_import(f"def f({given.format(name)}):\n{body}") == DATA
     inner = "".join(f"    {line}\n" for line in body.splitlines())
-    assert guards(f"def f({given.format(name)}):\n    def g():\n{inner}") == DATA
+    assert guards_of_import(f"def f({given.format(name)}):\n    def g():\n{inner}") == DATA
 
 
 @each_row(
@@ -70,31 +72,33 @@ def test_parameter_condition_depends_on_data_regardless_of_its_name(name, given)
 )
 def test_module_variable_is_evaluated_later(bound):
     test = "    if vllm_available:\n        import marked\n"
-    evaluated = guards(f"{bound}\nif True:\n{test}")[-1]
+    evaluated = guards_of_import(f"{bound}\nif True:\n{test}")[-1]
     assert evaluated.kind == "result"
     assert evaluated.subject in ("m::vllm_available", "m::ask()")
-    assert guards(f"{bound}\ndef f():\n{test}")[-1].kind == "result"
+    assert guards_of_import(f"{bound}\ndef f():\n{test}")[-1].kind == "result"
 
 
 def test_imported_or_global_name_is_evaluated_in_its_scope():
     test = "    if vllm_available:\n        import marked\n"
     evaluated = (Guard("result", "m:f:vllm_available"),)
-    assert guards(f"def f():\n    from m.utils import vllm_available\n{test}") == evaluated
-    assert guards(f"def f():\n    global vllm_available\n{test}") == evaluated
+    assert (
+        guards_of_import(f"def f():\n    from m.utils import vllm_available\n{test}") == evaluated
+    )
+    assert guards_of_import(f"def f():\n    global vllm_available\n{test}") == evaluated
 
 
 def test_parameter_hides_predicate_of_module():
     body = "    if is_vllm_available():\n        import marked\n"
-    assert guards(f"def f():\n{body}") == (Guard("result", "m:f:is_vllm_available()"),)
-    assert kinds(f"def f(is_vllm_available):\n{body}") == ["unknown"]
+    assert guards_of_import(f"def f():\n{body}") == (Guard("result", "m:f:is_vllm_available()"),)
+    assert guard_kinds(f"def f(is_vllm_available):\n{body}") == ["unknown"]
 
 
 def test_local_version_is_judged_by_value_not_by_name():
     body = "    if Version(torch_version) < Version('2'):\n        import marked\n"
-    assert kinds(f"def f(cfg):\n    torch_version = cfg.saved_with\n{body}") == ["result"]
-    assert kinds(f"def f(torch_version):\n{body}") == ["result"]
+    assert guard_kinds(f"def f(cfg):\n    torch_version = cfg.saved_with\n{body}") == ["result"]
+    assert guard_kinds(f"def f(torch_version):\n{body}") == ["result"]
     assignment = "    torch_version = torch.__version__\n"
-    assert guards(f"def f():\n{assignment}{body}") == version("torch", "<2")
+    assert guards_of_import(f"def f():\n{assignment}{body}") == version_guards("torch", "<2")
 
 
 # Parts of versions
@@ -121,7 +125,7 @@ def test_local_version_is_judged_by_value_not_by_name():
     ],
 )
 def test_leading_version_components_become_guards(test, spec):
-    assert guards(f"if {test}:\n    import marked\n") == version("torch", spec)
+    assert guards_of_import(f"if {test}:\n    import marked\n") == version_guards("torch", spec)
 
 
 @each_row(
@@ -136,7 +140,7 @@ def test_leading_version_components_become_guards(test, spec):
     ],
 )
 def test_other_version_components_are_unknown(test):
-    assert kinds(f"if {test}:\n    import marked\n") == ["unknown"]
+    assert guard_kinds(f"if {test}:\n    import marked\n") == ["unknown"]
 
 
 @each_row(
@@ -153,12 +157,12 @@ def test_other_version_components_are_unknown(test):
     ],
 )
 def test_string_parts_and_calls_are_evaluated_later(test):
-    assert kinds(f"if {test}:\n    import marked\n") == ["result"]
+    assert guard_kinds(f"if {test}:\n    import marked\n") == ["result"]
 
 
 def test_name_of_version_component_is_evaluated_later():
     source = "n = Version(torch.__version__).release[:2]\nif n >= (2, 6):\n    import marked\n"
-    assert guards(source) == (Guard("result", "m::n >= (2, 6)"),)
+    assert guards_of_import(source) == (Guard("result", "m::n >= (2, 6)"),)
 
 
 # Names bound to results
@@ -177,12 +181,12 @@ def test_name_of_version_component_is_evaluated_later():
     ],
 )
 def test_values_are_followed_through_assignments(source):
-    assert guards(source) == version("vllm", ">=0.9")
+    assert guards_of_import(source) == version_guards("vllm", ">=0.9")
 
 
 def test_flag_is_followed_through_assignments():
     source = "from m.utils import HAS_TRITON\nFLAG = HAS_TRITON\nif FLAG:\n    import marked\n"
-    assert guards(source) == (Guard("result", "m::HAS_TRITON"),)
+    assert guards_of_import(source) == (Guard("result", "m::HAS_TRITON"),)
 
 
 def test_is_package_available_returns_condition_and_version():
@@ -192,10 +196,12 @@ def test_is_package_available_returns_condition_and_version():
         if {}:
             import marked
     """
-    assert guards(source.format("_ray_available")) == (Guard("present", "ray"),)
-    assert guards(source.format("Version(it) < Version('2')")) == version("ray", "<2")
+    assert guards_of_import(source.format("_ray_available")) == (Guard("present", "ray"),)
+    assert guards_of_import(source.format("Version(it) < Version('2')")) == version_guards(
+        "ray", "<2"
+    )
     other = source.replace("_is_package_available", "other")
-    assert guards(other.format("_ray_available")) == DATA
+    assert guards_of_import(other.format("_ray_available")) == DATA
 
 
 def test_swapped_names_exchange_values():
@@ -205,7 +211,7 @@ def test_swapped_names_exchange_values():
     if a >= Version("2"):
         import marked
     """
-    assert guards(source) == version("torch", ">=2")
+    assert guards_of_import(source) == version_guards("torch", ">=2")
 
 
 METHOD = """
@@ -236,16 +242,18 @@ class A:
 )
 def test_attribute_with_condition_is_unknown_or_evaluated_later(own, set_to, test):
     evaluated = test.startswith("A.")
-    assert kinds(METHOD.format(own, set_to, test)) == ["result" if evaluated else "unknown"]
+    assert guard_kinds(METHOD.format(own, set_to, test)) == ["result" if evaluated else "unknown"]
 
 
 def test_attribute_depending_on_data_is_unknown_in_one_branch():
     source = METHOD.format("x = 1", "self.is_peft = is_peft_available() and y", "self.is_peft")
-    assert kinds(source) == ["unknown"]
-    assert guards(source.replace("if self", "if not self")) == DATA
+    assert guard_kinds(source) == ["unknown"]
+    assert guards_of_import(source.replace("if self", "if not self")) == DATA
     both = source.replace("and y", "and y\n        self.is_peft = y")
-    assert guards(both) == DATA
-    assert kinds(source.replace("and y", "and y\n        self.is_peft = False")) == ["unknown"]
+    assert guards_of_import(both) == DATA
+    assert guard_kinds(source.replace("and y", "and y\n        self.is_peft = False")) == [
+        "unknown"
+    ]
 
 
 def test_comparison_with_imported_object_is_data():
@@ -257,12 +265,14 @@ def test_comparison_with_imported_object_is_data():
     if x.__class__ {} Norm:
         import marked
     """
-    assert guards(source.format("is")) == guards(source.format("==")) == DATA
+    assert guards_of_import(source.format("is")) == guards_of_import(source.format("==")) == DATA
 
 
 def test_attribute_set_to_none_is_data():
-    assert guards(METHOD.format("x = 1", "self.new = len(y) > 1", "self.new")) == DATA
-    assert guards(METHOD.format("x = 1", "self.new = hasattr(y, 'z')", "self.new")) == DATA
+    assert guards_of_import(METHOD.format("x = 1", "self.new = len(y) > 1", "self.new")) == DATA
+    assert (
+        guards_of_import(METHOD.format("x = 1", "self.new = hasattr(y, 'z')", "self.new")) == DATA
+    )
 
 
 @each_row(
@@ -277,14 +287,16 @@ def test_attribute_set_to_none_is_data():
 )
 def test_result_of_local_function_is_evaluated_later(given, test):
     source = f"def _ask():\n    return {given}\nif {test}:\n    import marked\n"
-    assert kinds(source) == ["result"]
+    assert guard_kinds(source) == ["result"]
     on_data = source.replace(given, "len(x)").replace("Version('0.9')", "4")
     if test.endswith("_ask()"):
-        assert kinds(on_data) == ["result"]
+        assert guard_kinds(on_data) == ["result"]
         on_data = on_data.replace("if ", "def f():\n  if ").replace("    import", "     import")
-    assert guards(on_data) == DATA
+    assert guards_of_import(on_data) == DATA
 
 
 def test_comparison_with_literal_version_is_unknown():
-    assert kinds("def f(x):\n    if x.v >= Version('0.9'):\n        import marked\n") == ["unknown"]
-    assert guards("def f(x):\n    if x.v >= '0.9':\n        import marked\n") == DATA
+    assert guard_kinds("def f(x):\n    if x.v >= Version('0.9'):\n        import marked\n") == [
+        "unknown"
+    ]
+    assert guards_of_import("def f(x):\n    if x.v >= '0.9':\n        import marked\n") == DATA

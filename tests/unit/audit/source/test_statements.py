@@ -9,29 +9,29 @@ import pytest
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.module import read_module
 from tests.support.rows import each_row
-from tests.support.source_guards import DATA, NEW, guards, kinds, version
+from tests.support.source_guards import DATA, NEW, guard_kinds, guards_of_import, version_guards
 
 
 @each_row("caught", ["Exception", "RuntimeError", "OSError", "(ImportError, OSError)", ""])
 def test_broad_handler_is_a_missing_package_only_if_the_try_body_only_imports(caught):
     source = f"try:\n    import ray\nexcept {caught}:\n    import marked\n"
     absent = (Guard("absent", "ray"),)
-    assert guards(source) == absent
+    assert guards_of_import(source) == absent
     alone = source.replace("import ray\n", "import ray\n    v = ray.__version__\n    OK = True\n")
-    assert guards(alone) == absent
+    assert guards_of_import(alone) == absent
     more = source.replace("import ray\n", "import ray\n    n = ray.nodes()\n")
-    assert kinds(more) == ["unknown"]
-    assert guards(more.replace(f"except {caught}:", "except ImportError:")) == absent
+    assert guard_kinds(more) == ["unknown"]
+    assert guards_of_import(more.replace(f"except {caught}:", "except ImportError:")) == absent
 
 
 def test_code_after_caught_import_requires_its_module():
     source = "try:\n    import ray.util\n    import marked\nexcept ImportError:\n    pass\n"
-    assert Guard("present", "ray.util") in guards(source)
-    assert guards(source.replace("    pass", "    raise")) == ()
+    assert Guard("present", "ray.util") in guards_of_import(source)
+    assert guards_of_import(source.replace("    pass", "    raise")) == ()
     inner = source.replace(
         "    import marked", "    def f():\n        import a\n        import marked"
     )
-    assert Guard("present", "a") not in guards(inner)
+    assert Guard("present", "a") not in guards_of_import(inner)
 
 
 def test_flag_of_try_with_other_calls_is_unknown_if_false():
@@ -46,21 +46,21 @@ def test_flag_of_try_with_other_calls_is_unknown_if_false():
     if OK:
         import marked
     """
-    assert guards(source) == (Guard("present", "ray"),)
-    assert kinds(source.replace("if OK", "if not OK")) == ["unknown"]
+    assert guards_of_import(source) == (Guard("present", "ray"),)
+    assert guard_kinds(source.replace("if OK", "if not OK")) == ["unknown"]
     pure = source.replace("        ray.nodes()\n", "")
-    assert guards(pure.replace("if OK", "if not OK")) == (Guard("absent", "ray"),)
+    assert guards_of_import(pure.replace("if OK", "if not OK")) == (Guard("absent", "ray"),)
 
 
 def test_case_guard_is_condition_of_its_body():
     source = "match x:\n    case {{'a': y}} if {}:\n        import marked\n"
-    assert guards(source.format(NEW)) == version("vllm", ">=0.9")
-    assert guards(source.format("y > 1")) == DATA
+    assert guards_of_import(source.format(NEW)) == version_guards("vllm", ">=0.9")
+    assert guards_of_import(source.format("y > 1")) == DATA
 
 
 def test_case_guard_applies_to_pattern_variables():
     source = f"FLAG = {NEW}\nmatch x:\n    case FLAG if FLAG:\n        import marked\n"
-    assert guards(source) == DATA
+    assert guards_of_import(source) == DATA
 
 
 def test_patterns_guards_and_annotations_are_read():
@@ -96,12 +96,12 @@ def test_class_names_are_not_visible_in_nested_class():
             if FLAG:
                 import marked
     """
-    assert guards(source) == DATA
+    assert guards_of_import(source) == DATA
     flat_source = source.replace("class B:", "if True:")
-    assert guards(flat_source)[-1:] == version("vllm", ">=0.9")
-    assert guards(
+    assert guards_of_import(flat_source)[-1:] == version_guards("vllm", ">=0.9")
+    assert guards_of_import(
         f"FLAG = {NEW}\n{dedent(source)}".replace("    FLAG =", "    OTHER =")
-    ) == version("vllm", ">=0.9")
+    ) == version_guards("vllm", ">=0.9")
 
 
 KEPT = """

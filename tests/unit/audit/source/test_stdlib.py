@@ -8,15 +8,15 @@ import warnings
 
 from packaging.specifiers import SpecifierSet
 
-from imgbuild.audit.checks.findings import missing_package
+from imgbuild.audit.checks.findings import missing_package_remedy
 from imgbuild.audit.source import stdlib
-from imgbuild.audit.source.facts import Opaque
-from imgbuild.matrix.load import load
+from imgbuild.audit.source.facts import OpaqueModule
+from imgbuild.matrix.load import load_matrix
 from tests.support.rows import each_row
 from tests.support.source_code import ROOT
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
-TABLE = stdlib.load()
+TABLE = stdlib.load_standard_library()
 WITH_TK = ("idlelib", "tkinter", "turtle", "turtledemo")  # Debian has them in packages of their own
 
 
@@ -89,8 +89,8 @@ def test_module_table_matches_running_python():
     ],
 )
 def test_modules_of_another_python_are_known(python, there, gone):
-    assert there <= stdlib.modules(python)
-    assert not gone & stdlib.modules(python)
+    assert there <= stdlib.stdlib_modules(python)
+    assert not gone & stdlib.stdlib_modules(python)
 
 
 @each_row(
@@ -105,10 +105,10 @@ def test_modules_of_another_python_are_known(python, there, gone):
     ],
 )
 def test_remedy_for_a_module_names_the_pythons_that_have_it(module: str, having: str) -> None:
-    assert stdlib.having(module) == having
+    assert stdlib.pythons_with_module(module) == having
     add = f"add the package that provides {module}"
     use = f"use {having}, whose standard library has {module}, or " if having else ""
-    assert missing_package(module) == use + add
+    assert missing_package_remedy(module) == use + add
 
 
 @each_row(
@@ -126,18 +126,18 @@ def test_remedy_for_a_module_names_the_pythons_that_have_it(module: str, having:
 def test_python_versions_without_a_name_are_listed(module, name, lacking):
     versions = [f"3.{minor}" for minor in range(10, 15)]
     lacking_versions = {
-        version for version in versions if name in stdlib.lacks(version).get(module, ())
+        version for version in versions if name in stdlib.missing_names(version).get(module, ())
     }
     assert lacking_versions == lacking
 
 
 def test_submodule_is_a_name_of_its_parent():
-    assert stdlib.opaque("importlib.resources.abc", "3.10") is None
-    assert stdlib.opaque("importlib.resources.abc", "3.11") is not None
-    assert stdlib.opaque("json.tool", "3.11") == Opaque("json.tool", "stdlib")
+    assert stdlib.opaque_module("importlib.resources.abc", "3.10") is None
+    assert stdlib.opaque_module("importlib.resources.abc", "3.11") is not None
+    assert stdlib.opaque_module("json.tool", "3.11") == OpaqueModule("json.tool", "stdlib")
 
 
 def test_table_covers_pythons_of_bases():
-    pythons = {base.python for base in load(ROOT / "matrix.yaml").bases.values()}
+    pythons = {base.python for base in load_matrix(ROOT / "matrix.yaml").bases.values()}
     standalone = {"3.10", "3.12"}  # docs/howto/python-version.md lists what was run with them
-    assert set(stdlib.RUN) == pythons | standalone
+    assert set(stdlib.SUPPORTED_PYTHONS) == pythons | standalone

@@ -24,7 +24,7 @@ def test_walk_yields_the_same_nodes_as_ast_walk() -> None:
     for source in (MORE, Path(__file__).read_text(encoding="utf-8")):
         module = ast.parse(source)
         expected = [node for node in ast.walk(module) if not isinstance(node, SKIPPED)]
-        assert tree.walk(module) == expected
+        assert tree.walk_tree(module) == expected
 
 
 def test_blocks_contain_all_statements() -> None:
