@@ -85,6 +85,6 @@ HEAVY = (
 # all verbs, an error of a more general one, a stored value with more fields, the levels of
 # the audit's interpreter: expressions, statements, one evaluation.
 EXTENDING = (
-    *("Program", "_ImpossibleResponse", "ImageRun"),
+    *("ProgramGroup", "_ImpossibleResponse", "ImageRun"),
     *("ExpressionValues", "Execution", "Evaluation"),
 )

@@ -114,8 +114,7 @@ def read_names(
 ) -> VersionNames:
     """The names in a wheel on the index; inner modules are read only for names in `inner`.
 
-    `listed` has the classes whose arguments are read; None selects those that `KEPT_CLASSES`
-    matches.
+    `listed` has the classes whose arguments are read, None those that `KEPT_CLASSES` matches.
     """
     with published_wheels.open_wheel(file, http, block=1 << 20) as wheel:
         folder = f"{TOPS.get(package, package.replace('-', '_'))}/"
@@ -123,6 +122,7 @@ def read_names(
             path for path in wheel.namelist()
             if path.startswith(folder) and path.endswith((".py", ".so"))
         ]  # fmt: skip
+        heads = [f"class {name}".encode() for name in listed or ()]
         names: dict[str, set[str]] = {}
         classes: dict[str, ast.ClassDef] = {}
         # A class of the same name in experimental modules must not stand for the public one.
@@ -133,9 +133,7 @@ def read_names(
                 continue
             module, text = module_of_file(path), wheel.read(path)
             named = module.count(".") < (3 if package in DEEP_PACKAGES else 2)
-            classless = listed is not None and not any(
-                f"class {n}".encode() in text for n in listed
-            )
+            classless = listed is not None and not any(head in text for head in heads)
             if classless and not (named or needed):
                 continue
             try:
@@ -163,11 +161,8 @@ def read_names(
     for name, old in RENAMED.items():
         if name in classes:
             classes[old] = classes[name]
-    public = [
-        name
-        for name in classes
-        if (KEPT_CLASSES.search(name) if listed is None else name in listed)
-    ]
+    shown = KEPT_CLASSES.search if listed is None else set(listed).__contains__
+    public = [name for name in classes if shown(name)]
     return VersionNames(
         modules=modules,
         names=names,

@@ -31,8 +31,8 @@ def _parsed_matrices() -> Iterator[None]:
     """Read an unchanged matrix only once, because each command spends 40 ms on it."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (load, published):
-            patch.setattr(module, "parse", lru_cache(maxsize=4)(module.parse))
-            patch.setattr(module, "converted", lru_cache(maxsize=4)(module.converted))
+            patch.setattr(module, "parse_yaml", lru_cache(maxsize=4)(module.parse_yaml))
+            patch.setattr(module, "convert_document", lru_cache(maxsize=4)(module.convert_document))
         yield
 
 

@@ -141,7 +141,7 @@ def _statement(
     arches: Collection[Arch],
     project: Project,
 ) -> bytes:
-    """The provenance to attach: an attached one with the same `basis`, else a new one.
+    """The provenance to attach: an attached one with the same `comparable_fields`, else a new one.
 
     Other runs or commits that push the same image add no provenance. Attached statements are never
     signed, because anyone can attach them.

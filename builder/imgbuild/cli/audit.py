@@ -164,7 +164,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
         }
         return tuple(f"{name} {value}" for name, value in values.items() if value is not None)
 
-    def audit_package_sets(
+    def audit_sets(
         self,
         pinned: Sequence[str],
         selection: SelectionOptions,
@@ -430,9 +430,7 @@ def audit(
     reports: list[Report]
     if free:
         _refuse_options(packages, pinned, selection, keep=keep, replaced=replace)
-        reports = [
-            packages.audit_package_sets(pinned, selection, checks, offline=offline, code=user_code)
-        ]
+        reports = [packages.audit_sets(pinned, selection, checks, offline=offline, code=user_code)]
     else:
         for given in packages.given_options():
             message = f"{given} does not apply to locked targets"

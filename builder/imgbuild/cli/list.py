@@ -20,13 +20,7 @@ from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
 from imgbuild.cli._help import create_command
 from imgbuild.cli._options import CUDA, DRIVER, FORMAT, GPU, PYTHON
-from imgbuild.cli._output import (
-    align_columns,
-    fold_lines,
-    format_count,
-    print_result,
-    terminal_width,
-)
+from imgbuild.cli._output import align_columns, fold_lines, print_result, terminal_width
 from imgbuild.cli._targets import SelectionOptions
 from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, create_verb, option
 from imgbuild.doctor import targets
@@ -48,6 +42,7 @@ from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
 from imgbuild.system import quoting
+from imgbuild.system.amounts import format_count
 from imgbuild.system.console import console
 from imgbuild.system.syntax import is_within, marker_applies, parse_requirement, valid_requirement
 from imgbuild.values import Arch, Condition, environment_markers, normalize_package
@@ -164,16 +159,13 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
             nearest = f"did you mean --with {similar}? {nearest}" if similar else nearest
         absences = {package: source_only.absence_text(package) for package in requests}
         for package in filter(absences.get, requests):
-            locks = (
-                locked for each in matrix.targets for locked in _locked_versions(project, each)
-            )
+            locks = (lock for each in matrix.targets for lock in _locked_versions(project, each))
             if not any(package in locked for locked in locks):
                 nearest = f"no image has {package}: {absences[package]}; {nearest}"
         machine = [word for word in given if word.startswith(("--gpu ", "--driver "))]
         if machine:
-            words = " ".join(
-                quoting.quote_word(part) for each in machine for part in each.split(" ", 1)
-            )
+            parts = (part for each in machine for part in each.split(" ", 1))
+            words = " ".join(map(quoting.quote_word, parts))
             nearest = f"to show the reasons, run: imgbuild doctor {words}; {nearest}"
         message = f"no target matches {' '.join(given) or 'the selection'}"
         pythons = {base.python for base in matrix.bases.values()}
@@ -409,10 +401,7 @@ WideOption = Annotated[
         often=True,
     ),
 ]
-FormOption = Annotated[
-    ListFormat,
-    FORMAT("The output format: text, or markdown with all columns."),
-]
+FormOption = Annotated[ListFormat, FORMAT("The output format: text, or markdown with all columns.")]
 
 
 Order = Annotated[
@@ -527,9 +516,8 @@ def list_targets(
     else:
         width = terminal_width()
         also = [*(["Python"] if filters.python else []), *(["pull"] if order == "size" else [])]
-        lines = align_columns(
-            table.narrow_table(rows, None if width == sys.maxsize else width, also)
-        )
+        limit = None if width == sys.maxsize else width
+        lines = align_columns(table.narrow_table(rows, limit, also))
     print_result(rows, lines, None if form == "markdown" else _style)
     if form == "text" and not console.json:
         failed = matcher.failed((*every, *retired))

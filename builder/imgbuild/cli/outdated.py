@@ -144,21 +144,16 @@ def _target_report(
 ) -> OutdatedReport:
     lock, matrix, context = item.lock, session.matrix, open_inputs(session).context
     known = published.known_constraints(matrix, session.project.images)
+    requires = _locked_requirements(session, item, records)
+    elsewhere, arch = _locked_elsewhere(session, item), item.arches[0]
     compared = version_sets.version_set_of_lock(
-        lock,
-        item.arches,
-        matrix,
-        _locked_requirements(session, item, records),
-        known,
-        _locked_elsewhere(session, item),
+        lock, item.arches, matrix, requires, known, elsewhere
     )
     names = [name for name in sorted(compared.versions) if every or name in compared.wanted]
     indexes = version_sets.open_indexes(matrix, lock.target, context)
     target = matrix.targets[lock.target]
     base = matrix.bases[target.base]
-    case = CveCase(
-        lock=lock, arch=item.arches[0], accepted=target.accept_cves, shared=matrix.accept_cves
-    )
+    case = CveCase(lock=lock, arch=arch, accepted=target.accept_cves, shared=matrix.accept_cves)
     rows: list[NewerVersion] = []
     bases: list[BaseUpdates] = []
     advisories: list[KnownVulnerabilities] = []
@@ -171,18 +166,16 @@ def _target_report(
             lambda: rows.extend(
                 newer.look_up_newer(compared, names, indexes, context, bar.advance)
             ),
-            lambda: bases.append(other_updates.base_updates(lock, base, item.arches[0], context)),
+            lambda: bases.append(other_updates.base_updates(lock, base, arch, context)),
             lambda: advisories.append(other_updates.image_vulnerabilities(case, records, context)),
         ]
         threads.run_for_each(tasks, lambda task, _: task(), threads=len(tasks))
     locks = [lock_file.read_lock(session.project.images, name)
              for name in session.project.locked_targets()]  # fmt: skip
-    outdated_rows = tuple(
+    shown = tuple(
         msgspec.structs.replace(
             row,
-            elsewhere=newer_targets.locked_with(
-                row.package, row.allowed, lock, item.arches[0], locks
-            ),
+            elsewhere=newer_targets.locked_with(row.package, row.allowed, lock, arch, locks),
         )
         for row in rows
         if row.is_outdated
@@ -193,12 +186,10 @@ def _target_report(
         python=compared.tags[0].python,
         cuda=lock.cuda,
         looked_up=len(names),
-        packages=outdated_rows,
+        packages=shown,
         base=bases[0],
         vulnerabilities=advisories[0],
-        solved=_solve_newer_versions(session, compared, outdated_rows, known, context)
-        if solve
-        else (),
+        solved=_solve_newer_versions(session, compared, shown, known, context) if solve else (),
         retired=" ".join(target.retired.split()),
         targets=_newer_targets(session, item, locks),
     )
@@ -309,7 +300,7 @@ def _file_report(
     for line in declared_files.unread_entries(declared):
         console.info(f"not read: {line}")
     tags = _tags(declared, python, arch, matrix)
-    demanded = demands.package_demands(declared, tags.environment_markers)
+    demanded = demands.package_demands(declared, tags.markers)
     context = Context.open(console)
     of_files = declared_files.find_indexes(declared.indexes, demanded, matrix, tags, context)
     name = matrix.default_index

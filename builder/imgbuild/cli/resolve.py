@@ -297,16 +297,13 @@ def resolve(
         session = _add_indexes(session, request.index_rows)
     resolve_request.check_request(request, session.matrix)
     if not (solve or again or name):
-        targets_found = locked.satisfying_targets(request, session.project, session.matrix)
-        if targets_found:
-            resolved = answer_from_locks(request, session.matrix, targets_found)
+        if locks := locked.satisfying_targets(request, session.project, session.matrix):
+            resolved = answer_from_locks(request, session.matrix, locks)
             print_result(resolved, locked_lines(resolved, everything=everything))
             return
         _report_near(request, session, of_files=bool(places))
-    learned, context = (
-        constraints.read_constraints(session.project.images),
-        open_inputs(session).context,
-    )
+    learned = constraints.read_constraints(session.project.images)
+    context = open_inputs(session).context
     with _suggest_similar_names(locked.similar_packages(request, session.project, session.matrix)):
         resolved = stored.cached_answer(
             request, session.project, session.matrix, learned, context, again=again
@@ -376,7 +373,7 @@ def _add_file_requirements(
     request = msgspec.structs.replace(request, python=python)
     base = matrix.bases[resolve_request.requested_base(request, matrix)]
     tags = WheelTags(python=base.python, glibc=base.glibc, arch=request.arches[0])
-    markers = tags.environment_markers
+    markers = tags.markers
     demands = declared_requests.split_demands(declared, markers)
     for item in demands.addressed:
         console.warn(f"{item} is ignored, because only versions on an index can be resolved")

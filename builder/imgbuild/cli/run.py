@@ -152,15 +152,12 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
             env[MODELS_VARIABLE] = MODELS
         volumes = {mount.target: mount for mount in map(_volume, self.volume or [])}
         typed = {*named, *(name for name, value in given.items() if value is not None)}
+        unpassed = path_variables.variable_names("not passed") & given.keys()
         paths = path_variables.passed_paths(
             os.environ,
             mounts=tuple({**mounts, **volumes}.values()),
             folders=path_variables.image_folders(config.env),
-            without={
-                "HF_HOME",
-                *typed,
-                *(path_variables.variable_names("not passed") & given.keys()),
-            },
+            without={"HF_HOME", *typed, *unpassed},
             hf_cache=self.hf_cache,
         )
         for message in paths.messages:

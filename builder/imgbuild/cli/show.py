@@ -40,7 +40,7 @@ from imgbuild.plan.image_digests import read_digests
 from imgbuild.render import readme
 from imgbuild.show import guide, image_environment, page, status, table
 from imgbuild.show.guide import TargetGuide
-from imgbuild.show.image_environment import RuntimeVariable, TargetEnvironment, VariableSetting
+from imgbuild.show.image_environment import ImageVariable, RuntimeVariable, TargetEnvironment
 from imgbuild.show.page import TargetPage
 from imgbuild.system import files
 from imgbuild.system.amounts import wrap_paragraph
@@ -107,7 +107,7 @@ def _lines(environment: TargetEnvironment) -> Iterator[str]:
             yield from _runtime_lines(list(same))
 
 
-def _setting(item: VariableSetting) -> Iterator[str]:
+def _setting(item: ImageVariable) -> Iterator[str]:
     yield escape_control(f"{item.name}={shlex.quote(item.value)}")
     if item.differs:
         yield from _wrap_text(f"stale: {item.differs}")

@@ -248,9 +248,8 @@ def _event_reason(
     exception = None if event.exception is None else value.exceptions[event.exception]
     traced = exception.frames if exception else ()
     frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}:{f.code}" for f in traced)
-    if (unreal := python_reasons.unknown_name_reason(event.text)) is not None and (
-        failed or value.is_excerpt
-    ):
+    unreal = python_reasons.unknown_name_reason(event.text)
+    if unreal is not None and (failed or value.is_excerpt):
         return unreal
     if (shapes := shape_reasons.shape_reason(event.text)) is not None:
         return shapes

@@ -112,12 +112,8 @@ class ParsedLog(msgspec.Struct, kw_only=True):
 
 def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
     """The log of `lines`."""
-    reader, facts, watchdogs, paragraph = (
-        ExceptionReader(),
-        LogFacts(),
-        WatchdogReports(),
-        MessageParagraph(),
-    )
+    reader, facts = ExceptionReader(), LogFacts()
+    watchdogs, paragraph = WatchdogReports(), MessageParagraph()
     events: list[LogEvent] = []
     shapes: Counter[str] = Counter()
     last: list[LogLine] = []

@@ -62,7 +62,7 @@ def unwanted_reason(file: IndexFile, package: str, rules: FileRules) -> str | No
 
 def accepts_python(file: IndexFile, rules: FileRules) -> bool:
     """Whether `requires_python` of a file includes the Python of `rules`."""
-    python = rules.tags.environment_markers["python_full_version"]
+    python = rules.tags.markers["python_full_version"]
     return _accepts_python(file.requires_python or "", python)
 
 

@@ -278,9 +278,7 @@ def audit_terms(
         constraints=tuple(entry for entry in recorded if entry.unused),
         waivers=target.waive,
         named=tuple(sorted(named)),
-        extras=requested_extras(
-            prepared.requirements, prepared.catalogue.rules.tags.environment_markers
-        ),
+        extras=requested_extras(prepared.requirements, prepared.catalogue.rules.tags.markers),
         exempt=required.exempt,
         alone=required.no_deps,
     )

@@ -109,9 +109,7 @@ def audit_lock(
         audit_terms(lock, inputs.matrix, learned), resolution.versions
     )
     if lock.project is not None:
-        markers = WheelTags(
-            python=lock.base.python, glibc=lock.base.glibc, arch=arch
-        ).environment_markers
+        markers = WheelTags(python=lock.base.python, glibc=lock.base.glibc, arch=arch).markers
         extras = judge.requested_extras(lock.project.requirements, markers)
         terms = msgspec.structs.replace(terms, extras=extras)
     if lock.extends is not None:

@@ -16,14 +16,13 @@ from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cache.context import Context
-from imgbuild.deb import apt
 from imgbuild.doctor.host import Host
 from imgbuild.doctor.targets import judge_target, target_needs
-from imgbuild.errors import InputError, NothingSelected, ToolMissing
+from imgbuild.errors import NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints
-from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import source_packages
 from imgbuild.plan import image_digests
@@ -48,9 +47,8 @@ from imgbuild.resolve.source_only import BuildAdvice, WheelNeeds, required_sdist
 from imgbuild.resolve.unavailable import unavailable_demands
 from imgbuild.show import status
 from imgbuild.smoke import recording
-from imgbuild.solve.solve import base_python
+from imgbuild.solve.base import base_python
 from imgbuild.system import threads
-from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize_package
 from imgbuild.wheel.tags import WheelTags
 
@@ -196,10 +194,10 @@ class TargetChooser:
         self._demands: dict[str, tuple[PackageDemand, ...]] = {}
         self._advice: list[BuildAdvice] = []
 
-    def package_demands(self, python: str) -> tuple[PackageDemand, ...]:
+    def demands(self, python: str) -> tuple[PackageDemand, ...]:
         """The requirements for a Python version, without excluded and with relaxed packages."""
         if python not in self._demands:
-            every = package_demands(self._declared, self._tags(python).environment_markers)
+            every = package_demands(self._declared, self._tags(python).markers)
             excluded = {
                 *self._request.exclude,
                 *(each.package for each in self._advice),
@@ -215,7 +213,7 @@ class TargetChooser:
             if "torch" not in self._request.relax:
                 self._demands[python] = engine_torch.add_engine_torch(
                     self._demands[python],
-                    self._tags(python).environment_markers,
+                    self._tags(python).markers,
                     lambda demand: self._metadata(demand, python),
                 )
         return self._demands[python]
@@ -223,11 +221,7 @@ class TargetChooser:
     def _metadata(self, demand: PackageDemand, python: str) -> bytes:
         """METADATA of the wheel that satisfies a requirement. Empty if there is none."""
         pages, tags = self.pages, self._tags(python)
-        wheel = (
-            pages.pinned_wheel(demand, tags)
-            if demand.pinned_version
-            else pages.newest_wheel(demand, tags)
-        )
+        wheel = pages.pinned_wheel(demand, tags) if demand.pin else pages.newest_wheel(demand, tags)
         return pages.metadata(wheel) if wheel is not None else b""
 
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
@@ -237,7 +231,7 @@ class TargetChooser:
         the target or for a release in the files.
         """
         has = facts.versions.get("torch", "")
-        demand = next((d for d in self.package_demands(facts.python) if d.package == "torch"), None)
+        demand = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
         named = self.cuda() or (facts.cuda,)
         if (
             demand is None
@@ -247,17 +241,15 @@ class TargetChooser:
             return has or "2.0", facts.cuda
         tags = self._tags(facts.python)
         wheels = self.pages.wheels(demand, tags)
-        build = engine_torch.newest_build(
-            wheels, self.pages.metadata, tags.environment_markers, named
-        )
+        build = engine_torch.newest_build(wheels, self.pages.metadata, tags.markers, named)
         if build is None:
-            return demand.pinned_version or has or "2.0", max(named, key=gpus.version_numbers)
+            return demand.pin or has or "2.0", max(named, key=gpus.version_numbers)
         return build.version.public, build.cuda or facts.cuda
 
     def cuda(self) -> tuple[str, ...]:
         """The CUDA releases implied by the project's files."""
         python = next(iter(self._matrix.bases.values())).python
-        return cuda_named(self._declared, self._tags(python).environment_markers)
+        return cuda_named(self._declared, self._tags(python).markers)
 
     def _tags(self, python: str) -> WheelTags:
         if python not in self._tags_of:
@@ -273,13 +265,13 @@ class TargetChooser:
         facts = target_facts(self._project, self._matrix, self._request)
         self._read_indexes({name for each in facts for name in each.versions}, folder)
         facts = select_facts(facts, self._request, self._matrix)
-        facts = url_wheels.most_compatible(facts, self.package_demands, self._tags)
+        facts = url_wheels.most_compatible(facts, self.demands, self._tags)
         by_name = {each.target: each for each in facts}
-        near = choose.rank_candidates(facts, self._declared, self.package_demands, cuda=self.cuda())
+        near = choose.rank_candidates(facts, self._declared, self.demands, cuda=self.cuda())
         self._read_pages(near, by_name)
         while True:
             order = choose.rank_candidates(
-                facts, self._declared, self.package_demands, self._conflicts, cuda=self.cuda()
+                facts, self._declared, self.demands, self._conflicts, cuda=self.cuda()
             )
             nearest = by_name[order[0].target]
             tags = self._tags(nearest.python)
@@ -332,7 +324,7 @@ class TargetChooser:
             *self._indexes.obstacles,
             *find_obstacles(asked, pages, tags),
             *url_wheels.unfit_wheels(asked, tags),
-            *find_contradictions(required, self.package_demands(facts.python), self._declared),
+            *find_contradictions(required, self.demands(facts.python), self._declared),
             *required_sdists(asked, {*facts.versions, *self._excluded_packages()}, pages, tags),
             *self._missing_toolkit_obstacles(chosen, facts),
         ]
@@ -352,7 +344,7 @@ class TargetChooser:
 
         The project must accept the other Python. Only direct requirements are counted.
         """
-        direct = {each.package for each in self.package_demands(nearest.python)}
+        direct = {each.package for each in self.demands(nearest.python)}
         lacks = (each.package for each in blocked if each.cause in ("python", "source"))
         names = direct.intersection(lacks)
         accepted = choose.accepts_python(self._declared, nearest.python)
@@ -363,7 +355,7 @@ class TargetChooser:
             if choose.accepts_python(self._declared, each.python) or not accepted
         }
         for python in others if names else ():
-            asked = [each for each in self.package_demands(python) if each.package in names]
+            asked = [each for each in self.demands(python) if each.package in names]
             tags = self._tags(python)
             lacking = (
                 *find_obstacles(asked, self.pages, tags),
@@ -380,7 +372,7 @@ class TargetChooser:
         tags = self._tags(next(iter(self._matrix.bases.values())).python)
         wanted = [
             each
-            for each in package_demands(self._declared, tags.environment_markers)
+            for each in package_demands(self._declared, tags.markers)
             if each.installed and each.package not in self._request.exclude
         ]
         self._indexes = project_indexes.find_project_indexes(
@@ -400,10 +392,7 @@ class TargetChooser:
             return ""
         releases = sorted(() if self._request.cuda else self.cuda(), key=gpus.version_numbers)
         cuda = self._torch(facts)[1]
-        exact = any(
-            each.package == "torch" and each.pinned_version
-            for each in self.package_demands(facts.python)
-        )
+        exact = any(each.package == "torch" and each.pin for each in self.demands(facts.python))
         majors = {release.partition(".")[0] for release in releases}
         if releases and (not exact or cuda.partition(".")[0] not in majors):
             cuda = chosen.cuda if chosen.cuda in releases else releases[-1]
@@ -416,7 +405,7 @@ class TargetChooser:
         built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
-        torch = next((d for d in self.package_demands(facts.python) if d.package == "torch"), None)
+        torch = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
         return engine_torch.missing_toolkit_obstacles(
             torch, built, named, self._declared.cuda, self.pages, self._tags(facts.python)
         )
@@ -434,7 +423,7 @@ class TargetChooser:
     def _open_demands(self, facts: LockedFacts) -> list[PackageDemand]:
         """The requirements that a target does not satisfy, up to the limit of lookups."""
         demands_left = [
-            each for each in self.package_demands(facts.python) if not _is_satisfied(each, facts)
+            each for each in self.demands(facts.python) if not _is_satisfied(each, facts)
         ]
         return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
 
@@ -449,9 +438,7 @@ class TargetChooser:
             if demand.installed and not demand.source
         }
         for each in order[: choose.FIRST_CANDIDATES]:
-            pinned = (
-                demand for demand in self.package_demands(each.python) if demand.pinned_version
-            )
+            pinned = (demand for demand in self.demands(each.python) if demand.pin)
             lacking = {*each.added, *(change.package for change in each.changed)}
             names |= {
                 demand.package
@@ -473,10 +460,8 @@ class TargetChooser:
                 for each in requirements
                 if not (is_torch and normalize_package(each.name).startswith("nvidia-"))
             ]
-            needed += facts.learned_requirements(demand.package, str(demand.pinned_version))
-            for change in required_changes(
-                demand, str(demand.pinned_version), needed, facts.versions
-            ):
+            needed += facts.learned_requirements(demand.package, str(demand.pin))
+            for change in required_changes(demand, str(demand.pin), needed, facts.versions):
                 changes.setdefault(change.package, change)
         added = [d for d in asked if d.installed and d.package not in facts.versions][:PAGES]
         tags = self._tags(facts.python)
@@ -493,7 +478,7 @@ class TargetChooser:
             demand
             for demand in asked
             if demand.installed
-            and demand.pinned_version
+            and demand.pin
             and not demand.source
             and not _is_satisfied(demand, facts)
         ]
@@ -502,7 +487,7 @@ class TargetChooser:
             pins, lambda each, _: self._metadata(each, facts.python), threads=8
         )
         return [
-            (demand, engine_torch.required_with_extras(demand, text, tags.environment_markers))
+            (demand, engine_torch.required_with_extras(demand, text, tags.markers))
             for demand, text in zip(pins, texts, strict=True)
         ]
 
@@ -534,9 +519,7 @@ class TargetChooser:
 
     def _requiring(self, facts: LockedFacts, package: str) -> list[str]:
         """The requirements that a target does not satisfy and whose METADATA needs `package`."""
-        demands_left = (
-            d for d in self.package_demands(facts.python) if d.package not in facts.versions
-        )
+        demands_left = (d for d in self.demands(facts.python) if d.package not in facts.versions)
         added = sorted(demands_left, key=lambda each: _weight(each.package))
         return source_packages.demands_requiring(
             package, added, self.pages, self._tags(facts.python)
@@ -587,8 +570,8 @@ class TargetChooser:
         for python in sorted(targets, key=Version):
             pinned = [
                 demand
-                for demand in self.package_demands(python)
-                if demand.pinned_version and demand.installed and not demand.source
+                for demand in self.demands(python)
+                if demand.pin and demand.installed and not demand.source
             ]
             pinned.sort(key=lambda demand: _weight(demand.package))
             pinned = pinned[:PAGES]
@@ -613,20 +596,3 @@ def _weight(package: str) -> tuple[bool, int, str]:
 def _is_satisfied(demand: PackageDemand, facts: LockedFacts) -> bool:
     has = facts.versions.get(demand.package)
     return has is not None and not choose.contradicts_version(demand, has)
-
-
-def unknown_debs(
-    matrix: Matrix, base: str, names: Sequence[str], arch: Arch, context: Context
-) -> dict[str, str]:
-    """The Debian packages that the suite of a base lacks, with a similar name or ""."""
-    debian = matrix.bases[base]
-    if not names:
-        return {}
-    if not isinstance(debian, DebianBase):
-        message = f"Debian packages cannot be added, because the base {base} is a registry image"
-        raise InputError(message, hint="omit --system")
-    try:
-        return apt.unknown_packages(debian, arch, names, context)
-    except ToolMissing as error:
-        console.warn(f"could not check Debian packages: {error.message}")
-        return {}

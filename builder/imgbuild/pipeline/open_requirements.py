@@ -78,24 +78,20 @@ def solve_pins(
     `matrix` is read if files name indexes. Raises NoSolution if no set of versions is possible with
     the wheels of the index.
     """
-    markers = request.machine.environment_markers
+    markers = request.machine.markers
     demands = split_demands(declared, markers)
     if not demands.named and not demands.addressed:
         message = f"{', '.join(declared.files)}: no requirements found"
         raise InputError(message, hint="specify a file that requires packages")
     day = declared.cut_off.day if declared.cut_off is not None else today_utc()
-    opened = [item for item in demands.named if item.pinned_version is None]
+    opened = [item for item in demands.named if item.pin is None]
     request.context.reporter.info(
         f"{len(opened)} of {format_count(len(demands.named), 'package')} have no exact version; "
         f"resolving all packages from files uploaded before {day}"
     )
     of_files = _file_indexes(declared.indexes, demands.named, request, matrix)
     indexes = open_indexes(msgspec.structs.replace(request, indexes=of_files))
-    pins = {
-        item.package: item.pinned_version
-        for item in demands.named
-        if item.pinned_version is not None
-    }
+    pins = {item.package: pin for item in demands.named if (pin := item.pin) is not None}
     rules = FileRules(as_of=day, tags=request.machine, pins=pins)
     store = request.context.store
     catalogue = FileCatalogue(indexes, rules, request.context.http, store)
@@ -109,9 +105,7 @@ def solve_pins(
     )
     try:
         with request.context.reporter.step("resolving versions"):
-            chosen = uv.run_resolver(
-                catalogue, [str(item) for item in demands.named], bounds, store
-            )
+            chosen = uv.run_resolver(catalogue, list(map(str, demands.named)), bounds, store)
     except uv.UnsolvableError as error:
         machine = request.machine
         message = f"no versions are compatible with Python {machine.python} on {machine.arch}"

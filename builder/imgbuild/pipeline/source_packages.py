@@ -114,7 +114,7 @@ def demands_requiring(
         for (demand, wheel), text in zip(added, texts, strict=True)
         if any(
             normalize_package(needed.name) == package
-            and marker_applies(needed.marker, tags.environment_markers, ("", *demand.extras))
+            and marker_applies(needed.marker, tags.markers, ("", *demand.extras))
             for needed in cuda_releases.parse_requirements(text)
         )
     ]

@@ -232,9 +232,7 @@ def _refuse_impossible(name: str, inputs: Inputs) -> None:
     }
     tags = WheelTags(python=lock.base.python, glibc=lock.base.glibc, arch=target.arch[0])
     asked = [
-        each
-        for each in package_demands(declared, tags.environment_markers)
-        if each.package not in left_out
+        each for each in package_demands(declared, tags.markers) if each.package not in left_out
     ]
     pages = IndexPages(matrix, context, target.as_of)
     blocked = find_obstacles(asked, pages, tags)

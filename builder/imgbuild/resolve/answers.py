@@ -196,7 +196,7 @@ def resolve_on_arches(
     outcomes: dict[Arch, ArchOutcome] = {}
     for arch in request.arches:
         try:
-            markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+            markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).markers
             query = ArchQuery(
                 request=request.restrict_to(markers),
                 matrix=matrix,
@@ -266,7 +266,7 @@ def chosen_versions(
         origins.setdefault(package, f"the version of {package} for CUDA {target.cuda}")
     for package, required in target.requires.items():
         origins.setdefault(package, required.reason)
-    markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+    markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).markers
     evident = [entry for entry in learned if entry.check not in (gaps.AGE, preferences.EXTRA_KIND)]
     reasons = version_reasons(versions, origins, requirement_links(metadata, markers), evident)
     for entry in learned:

@@ -327,7 +327,7 @@ def _filter_by_torch(
         each.target: pin
         for each in facts
         for demand in demands(each.python)
-        if demand.package == "torch" and (pin := demand.pinned_version) is not None
+        if demand.package == "torch" and (pin := demand.pin) is not None
     }
     torch = {each.target: each.versions.get("torch") for each in facts}
     if len(pins) < len(facts) or not any(torch.values()):

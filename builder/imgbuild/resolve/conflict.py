@@ -144,7 +144,7 @@ class PackageFacts:
         data = self.metadata(package, version)
         name = f"{package}[{','.join(sorted(extras))}]" if extras else package
         for line in active_requirements(
-            data or b"", self.catalogue.rules.tags.environment_markers, sorted(extras)
+            data or b"", self.catalogue.rules.tags.markers, sorted(extras)
         ):
             words = f"{name} {version} requires {normalize_package(line.name)}{line.specifier}"
             yield VersionDemand(

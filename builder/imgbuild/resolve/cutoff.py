@@ -34,7 +34,7 @@ def derive_cutoff(
     moved until one of its versions is available. FetchFailed if an index does not respond.
     """
     today = resolve_request.today_utc()
-    if all(requested.pinned_version is None for requested in request.requests):
+    if all(requested.pin is None for requested in request.requests):
         return today
     days = [datetime.date.min]
     for requested in request.requests:
@@ -43,7 +43,7 @@ def derive_cutoff(
         day = _index_date(requested, request, matrix, context) or _lock_date(
             requested, project, matrix
         )
-        if day is None and requested.pinned_version is not None:
+        if day is None and requested.pin is not None:
             return today
         days.append(day or datetime.date.min)
     return min(today, max(days))

@@ -72,7 +72,7 @@ def requested_packages(
     base = matrix.bases[requested_base(request, matrix)]
     machines: dict[tuple[str, str, tuple[str, ...]], list[Arch]] = {}
     for arch in request.arches:
-        markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+        markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).markers
         for item in split_demands(declared, markers).named:
             machines.setdefault((item.package, item.spec, item.extras), []).append(arch)
     requests: dict[str, RequestedPackage] = {}

@@ -48,7 +48,7 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.versions.contains(version, prereleases=True)
 
     @property
-    def pinned_version(self) -> str | None:
+    def pin(self) -> str | None:
         """The only accepted version; None for a range."""
         return exact_version(self.versions)
 

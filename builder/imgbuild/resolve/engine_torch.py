@@ -42,7 +42,7 @@ def add_engine_torch(
     pinned = [
         each for each in engines if decides_version(each) and each.installed and not each.source
     ]
-    if own.pinned_version or own.source or not pinned:
+    if own.pin or own.source or not pinned:
         return tuple(demands)
     bound = next(filter(None, (_torch(each, markers, metadata) for each in pinned)), None)
     if bound is None:
@@ -55,9 +55,7 @@ def add_engine_torch(
 def decides_version(demand: PackageDemand) -> bool:
     """Whether a demand determines one version: it is exact or has an upper bound."""
     operators = {each.operator for each in demand.versions}
-    return demand.pinned_version is not None or bool(
-        operators - {"!="} and operators <= UPPER_OPERATORS
-    )
+    return demand.pin is not None or bool(operators - {"!="} and operators <= UPPER_OPERATORS)
 
 
 def newest_build(
@@ -125,15 +123,9 @@ def missing_toolkit_obstacles(
         return []  # the index is a partial copy
     lacks = f"of which the index has no {cuda_releases.METAPACKAGE}"
     if demand is not None and built and Version(built).release not in have:
-        later = (
-            PackageDemand(package=TORCH, spec=f">{demand.pinned_version}")
-            if demand.pinned_version
-            else demand
-        )
+        later = PackageDemand(package=TORCH, spec=f">{demand.pin}") if demand.pin else demand
         wheels = pages.wheels(later, tags)[::-1][:BUILDS]
-        builds = [
-            newest_build([wheel], pages.metadata, tags.environment_markers, ()) for wheel in wheels
-        ]
+        builds = [newest_build([wheel], pages.metadata, tags.markers, ()) for wheel in wheels]
         usable = [each for each in builds if each and Version(each.cuda or "0").release in have]
         return [
             UnmetDemand(
@@ -153,7 +145,7 @@ def missing_toolkit_obstacles(
                 package="cuda", demand=f"CUDA {named}", cause="cuda", reason=reason, places=places
             )
         ]
-    if demand is not None and demand.pinned_version and built and named not in ("", built):
+    if demand is not None and demand.pin and built and named not in ("", built):
         where = next((f" ({place})" for place in places), "")
         reason = f"the index has it for CUDA {built}, not for CUDA {named}{where}"
         return [
@@ -176,6 +168,6 @@ def _torch(
     """The torch that an engine pins."""
     for needed in required_with_extras(engine, metadata(engine), markers):
         bound = PackageDemand(package=TORCH, spec=str(needed.specifier), places=engine.places)
-        if normalize_package(needed.name) == TORCH and bound.pinned_version:
+        if normalize_package(needed.name) == TORCH and bound.pin:
             return bound
     return None

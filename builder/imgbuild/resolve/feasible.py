@@ -176,7 +176,7 @@ class IndexPages:
 
 def _pins(demand: PackageDemand) -> dict[str, str]:
     """The exact version of `demand`, if it has one: a yanked file is used only for a pin."""
-    return {demand.package: demand.pinned_version} if demand.pinned_version else {}
+    return {demand.package: demand.pin} if demand.pin else {}
 
 
 def allowed_files(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile]:
@@ -267,8 +267,8 @@ def _newest_final(versions: Sequence[Version]) -> Version | None:
 
 def _number(demand: PackageDemand, newest: Version | None) -> Version:
     """The version to compare others with: the pin, else the best one that the demand allows."""
-    if demand.pinned_version is not None:
-        return Version(demand.pinned_version)
+    if demand.pin is not None:
+        return Version(demand.pin)
     bounds = [each.version.removesuffix(".*") for each in demand.versions]
     return newest or Version(bounds[0] if bounds else "0")
 

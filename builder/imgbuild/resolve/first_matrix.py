@@ -202,13 +202,9 @@ def _addition_fields(extension: WantedExtension) -> dict[str, Any]:
     requires = {
         package.package: {**({"spec": package.spec} if package.spec else {}), "reason": REASON}
         for package in extension.packages
-        if package.pinned_version is None
+        if package.pin is None
     }
-    pins = {
-        package.package: package.pinned_version
-        for package in extension.packages
-        if package.pinned_version
-    }
+    pins = {package.package: package.pin for package in extension.packages if package.pin}
     files = {
         there: {"from": here.as_posix(), "mode": _mode(here)} for here, there in extension.files
     }

@@ -200,9 +200,7 @@ def _follow_requirements(
                 wheel = _newest_wheel(allowed_files(demand, index.files(package)), tags)
                 if wheel is not None:
                     data = index.metadata(wheel, pages.context)
-                    needed = engine_torch.required_with_extras(
-                        demand, data, tags.environment_markers
-                    )
+                    needed = engine_torch.required_with_extras(demand, data, tags.markers)
                     required |= {normalize_package(each.name) for each in needed}
         required -= seen | releases.TORCH
         seen |= required

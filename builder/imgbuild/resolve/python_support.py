@@ -66,7 +66,7 @@ def refuse_unsupported_python(query: ArchQuery) -> None:
         for requested in request.requests:
             reasons += _package_support(requested.package, requested_catalogue, release_catalogue)
             newest = release_catalogue.package_releases(requested.package)
-            if newest and requested.pinned_version is None:
+            if newest and requested.pin is None:
                 near.append(f"{requested.package} {newest[-1].version}")
     demands = [
         conflict.user_demand(requested.package, requested.spec) for requested in request.requests

@@ -34,7 +34,7 @@ def range_conflicts(
     additions: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: WheelTags
 ) -> list[TargetChange]:
     """The changes that the newest version of each addition requires if no version fits."""
-    open_ranges = [each for each in additions if not each.pinned_version and not each.source]
+    open_ranges = [each for each in additions if not each.pin and not each.source]
     for _ in requirement_levels(open_ranges, facts.versions, pages, tags):
         pass  # fetched in threads; the walk has one thread, so that its result does not vary
     walk = _AdditionWalk(facts, pages, tags)
@@ -85,9 +85,7 @@ class _AdditionWalk:
         try:
             for wheel in self._allowed_versions(demand):
                 text = self._pages.metadata(wheel)
-                required = engine_torch.required_with_extras(
-                    demand, text, self._tags.environment_markers
-                )
+                required = engine_torch.required_with_extras(demand, text, self._tags.markers)
                 required += self._facts.learned_requirements(demand.package, str(wheel.version))
                 has = self._facts.versions
                 changes = required_changes(demand, str(wheel.version), required, has)
@@ -153,7 +151,7 @@ def find_contradictions(
             reason=f"requires {needed.name}{needed.specifier}, and {other} is required"
             f" ({', '.join(map(str, other.places))})",
             places=pin.places,
-            version=pin.pinned_version or "",
+            version=pin.pin or "",
         )
         for pin, requirements in required
         if pin.package not in free

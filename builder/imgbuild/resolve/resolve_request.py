@@ -49,7 +49,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
         return not self.marker or Marker(self.marker).evaluate({**markers, "extra": ""})
 
     @property
-    def pinned_version(self) -> str | None:
+    def pin(self) -> str | None:
         """The only accepted version, in normalized form (PEP 440); None for a range."""
         exact = self.spec.startswith("==") and not self.spec.startswith("===")
         if exact and "," not in self.spec and "*" not in self.spec:
@@ -164,12 +164,12 @@ def _parse_requested(
     )
     if not owned:
         return requested, None
-    if requested.pinned_version is None:
+    if requested.pin is None:
         message = f"--have {text}: expected an exact version"
         raise InputError(
             message, hint=f"use --have {package}==VERSION, with the version that `pip list` shows"
         )
-    version = Version(requested.pinned_version)
+    version = Version(requested.pin)
     cuda = releases.cuda_of_tag(version.local or "")
     if version.local and not cuda and package not in keep:
         message = f"--have {text}: the default index has no build +{version.local} of {package}"
@@ -190,7 +190,7 @@ def _ordered_specifier(requirement: Requirement) -> str:
 
 
 def _requests_agree(have: RequestedPackage, want: RequestedPackage) -> bool:
-    version = have.pinned_version or ""
+    version = have.pin or ""
     return parse_requirement(f"{want.package}{want.spec}").specifier.contains(
         version, prereleases=True
     )
@@ -294,7 +294,7 @@ def applicable_request(request: ResolveRequest, matrix: Matrix) -> ResolveReques
     base = matrix.bases[requested_base(request, matrix)]
     counting: set[str] = set()
     for arch in request.arches:
-        markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+        markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).markers
         packages = request.restrict_to(markers).packages
         if not packages:
             message = f"no package is requested for Python {base.python} on {arch}"

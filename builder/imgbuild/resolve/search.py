@@ -117,9 +117,7 @@ def look_at_code(request: ResolveRequest, first: FirstSolve, context: Context) -
     """The constraints that the code of the requested packages puts on each other."""
     named = [requested.package for requested in request.requests if requested.package != TORCH]
     versions = {name: first.versions[name] for name in named}
-    pinned = [
-        requested.package for requested in request.requests if requested.pinned_version is not None
-    ]
+    pinned = [requested.package for requested in request.requests if requested.pin is not None]
     with context.reporter.step(f"quick audit of {', '.join(named)}"):
         return audit_requested(first.facts.catalogue, versions, pinned, context)
 
@@ -129,9 +127,9 @@ def target_from_request(
 ) -> Target:
     """The target of a request, with torch and CUDA of the first solve."""
     pins = {
-        requested.package: requested.pinned_version
+        requested.package: requested.pin
         for requested in request.requests
-        if requested.pinned_version is not None
+        if requested.pin is not None
     }
     if first.torch is not None:
         pins.setdefault(TORCH, str(first.torch.version))
@@ -213,7 +211,7 @@ def _extra_requirements(
     `versions` are the versions of the package set. Packages that are requested directly are
     omitted; rows of a matrix name no extras.
     """
-    markers = facts.catalogue.rules.tags.environment_markers
+    markers = facts.catalogue.rules.tags.markers
     by_package = {requested.package: requested for requested in requests}
     pending = [(package, extra) for package, each in by_package.items() for extra in each.extras]
     seen: set[tuple[str, str]] = set()

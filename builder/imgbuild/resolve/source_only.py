@@ -293,7 +293,7 @@ def requirement_levels(
                 package=name, spec=str(item.specifier), extras=tuple(sorted(item.extras))
             )
             for demand, text in zip(level, texts, strict=True)
-            for item in engine_torch.required_with_extras(demand, text, tags.environment_markers)
+            for item in engine_torch.required_with_extras(demand, text, tags.markers)
             if (name := normalize_package(item.name)) not in seen and item.url is None
         }
         if not needed:

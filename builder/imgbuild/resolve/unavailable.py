@@ -90,9 +90,7 @@ class _UnavailableSearch:
     def _reason_of_wheel(self, demand: PackageDemand, wheel: IndexFile, levels: int) -> str:
         try:
             text = self._pages.metadata(wheel)
-            required = engine_torch.required_with_extras(
-                demand, text, self._tags.environment_markers
-            )
+            required = engine_torch.required_with_extras(demand, text, self._tags.markers)
             needed = [_create_demand(item) for item in required if self._is_examined(item)]
             for each in find_obstacles(needed, self._pages, self._tags):
                 code = sdist_code.obstacle_code(each, self._pages) if each.cause == "source" else ""

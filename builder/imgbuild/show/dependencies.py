@@ -131,7 +131,7 @@ def dependency_graph(
         normalize_package(name): version for name, version in lock.arch[arch].versions.items()
     }
     base = lock.base
-    markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).environment_markers
+    markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).markers
     return DependencyGraph(
         target=lock.target,
         arch=arch,

@@ -42,7 +42,7 @@ VariableSetter = Literal[
 ]  # in the order of the output
 
 
-class VariableSetting(msgspec.Struct, frozen=True, kw_only=True):
+class ImageVariable(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the image. `by` is the origin: a place in the matrix, or a mode.
 
     `differs` describes the value in the matrix, if it is different.
@@ -76,7 +76,7 @@ class TargetEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     arch: tuple[Arch, ...]
     locked: bool
-    image: tuple[VariableSetting, ...]
+    image: tuple[ImageVariable, ...]
     late: tuple[RuntimeVariable, ...]
 
 
@@ -208,13 +208,13 @@ def _matrix_variables(matrix: Matrix, name: str) -> dict[str, Mapping[str, Varia
 
 def _locked_settings(
     lock: Lock, expected: Mapping[str, tuple[str, Variable]]
-) -> tuple[VariableSetting, ...]:
+) -> tuple[ImageVariable, ...]:
     """The variables of the lock, and variables that are only in the matrix."""
     locked = tuple(
         _setting(key, value, expected) for key, value in sorted(lock.settings.env.items())
     )
     absent = tuple(
-        VariableSetting(
+        ImageVariable(
             name=key,
             value="",
             by=by,
@@ -229,8 +229,8 @@ def _locked_settings(
 
 
 def _arch_settings(
-    settings: Sequence[VariableSetting], lock: Lock, arches: Sequence[Arch]
-) -> tuple[VariableSetting, ...]:
+    settings: Sequence[ImageVariable], lock: Lock, arches: Sequence[Arch]
+) -> tuple[ImageVariable, ...]:
     """Adjust `settings` to the architecture and `user_packages` of the image."""
     base = {item.name: item for item in settings}
     values: dict[tuple[str, str], list[Arch]] = {}
@@ -240,7 +240,7 @@ def _arch_settings(
                 values.setdefault((name, value), []).append(arch)
     changed = {name for name, _ in values}
     of_arch = [
-        VariableSetting(
+        ImageVariable(
             name=name,
             value=value,
             by=USER_PACKAGES if len(of) == len(arches) else f"{USER_PACKAGES}, on {', '.join(of)}",
@@ -256,15 +256,13 @@ def _arch_settings(
     return tuple(sorted([*rest, *of_arch], key=lambda item: item.name))
 
 
-def _setting(
-    name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
-) -> VariableSetting:
+def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]) -> ImageVariable:
     if name not in expected:
-        return VariableSetting(
+        return ImageVariable(
             name=name, value=value, by="lock", differs="the matrix does not set this variable"
         )
     by, variable = expected[name]
-    return VariableSetting(
+    return ImageVariable(
         name=name,
         value=value,
         by=by,

@@ -11,7 +11,7 @@ import msgspec
 from imgbuild.cache.context import Context
 from imgbuild.deb import apt
 from imgbuild.errors import InputError
-from imgbuild.lock.resolution import Deb, PythonArchive, RegistryLayer
+from imgbuild.lock.resolution import Deb, PythonArchive, RegistryLayer, Resolution
 from imgbuild.matrix.model import Base, DebianBase, RegistryBase
 from imgbuild.oci.merged import MergedTree
 from imgbuild.oci.reader import FILES, LayerFile, TarEntry, TarReader, open_inflated
@@ -155,3 +155,14 @@ def _members_with_accounts(
         if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:
             texts[number, member] = b"".join(layer.content())
         yield entry
+
+
+def base_python(base: Base, resolved: ResolvedBase | Resolution) -> str:
+    """The most specific known version of the base's Python: "3.11.2" of its deb, else "3.11"."""
+    if resolved.python:
+        return resolved.python.version
+    for deb in resolved.debs:
+        if deb.package == f"python{base.python}":
+            upstream = deb.version.split(":")[-1].split("-")[0].split("+")[0].split("~")[0]
+            return upstream if upstream.startswith(f"{base.python}.") else base.python
+    return base.python

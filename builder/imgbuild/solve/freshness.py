@@ -89,9 +89,7 @@ def has_older_requirement(
     for dependent in item.via:
         offer = offers.get(dependent)
         data = catalogue.metadata(dependent, offer.wheel.name) if offer is not None else None
-        for requirement in active_requirements(
-            data or b"", catalogue.rules.tags.environment_markers
-        ):
+        for requirement in active_requirements(data or b"", catalogue.rules.tags.markers):
             excluded = top.version not in requirement.specifier if top.version else False
             if normalize_package(requirement.name) == item.package and excluded:
                 return True

@@ -90,7 +90,7 @@ def find_torch(
 
 def _of_engines(problem: SolveProblem, catalogue: FileCatalogue) -> SpecifierSet:
     """The versions of torch that METADATA of the exact engines of a project accepts."""
-    accepted, markers = SpecifierSet(), catalogue.rules.tags.environment_markers
+    accepted, markers = SpecifierSet(), catalogue.rules.tags.markers
     for name in torch.ENGINES:
         version = problem.requirements.pins.get(name)
         offer = catalogue.chosen(name, Version(version)) if version else None

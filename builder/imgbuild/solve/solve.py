@@ -29,7 +29,7 @@ from imgbuild.lock.project_requirements import editable_packages
 from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Base, Sdist
+from imgbuild.matrix.model import Sdist
 from imgbuild.solve import (
     direct,
     extension,
@@ -42,7 +42,7 @@ from imgbuild.solve import (
     target_cuda,
     uv,
 )
-from imgbuild.solve.base import ResolvedBase
+from imgbuild.solve.base import ResolvedBase, base_python
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.direct import NO_DIRECT, Direct
 from imgbuild.solve.open_torch import OpenTorch
@@ -165,22 +165,10 @@ def _other_targets_hint(problem: SolveProblem) -> str | None:
     return f"targets that have {problem.arch}: {', '.join(others)}" if others else None
 
 
-def base_python(base: Base, resolved: ResolvedBase | Resolution) -> str:
-    """The most specific known version of the base's Python: "3.11.2" of its deb, else "3.11"."""
-    if resolved.python:
-        return resolved.python.version
-    for deb in resolved.debs:
-        if deb.package == f"python{base.python}":
-            upstream = deb.version.split(":")[-1].split("-")[0].split("+")[0].split("~")[0]
-            return upstream if upstream.startswith(f"{base.python}.") else base.python
-    return base.python
-
-
 def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
     """Report old chosen versions with reasons, except the versions of a published target."""
-    expected = (
-        prepared.published.versions if prepared.published else _preferred_versions(prepared.problem)
-    )
+    published = prepared.published
+    expected = published.versions if published else _preferred_versions(prepared.problem)
     new = tuple(item for item in chosen if expected.get(item.package) != item.version)
     files, reporter = _catalogue_files(prepared, new), prepared.problem.context.reporter
     freshness.report_old_versions(prepared.catalogue, new, files, reporter)
@@ -226,9 +214,8 @@ def lock_chosen(
     refuse_other_hashes(prepared, wheels)
     problem = prepared.problem
     refuse_other_torch(problem.name, problem.matrix.sdists, built, versions.get(TORCH))
-    return sort_by_package((*published.wheels, *wheels)), sort_by_package(
-        (*published.built, *built)
-    )
+    all_wheels, all_built = (*published.wheels, *wheels), (*published.built, *built)
+    return sort_by_package(all_wheels), sort_by_package(all_built)
 
 
 def refuse_other_torch(
@@ -277,7 +264,7 @@ def prepare_target(problem: SolveProblem, python: str, root: Callable[[], Path])
     tags = WheelTags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     backend = backend_metadata(problem, python, root)
     by_address = (*problem.requirements.direct, *backend.requirements)
-    declared = direct.applying_requirements(by_address, tags.environment_markers)
+    declared = direct.applying_requirements(by_address, tags.markers)
     folder = problem.row.folder if problem.row is not None else None
     packages = direct.look_up_requirements(declared, tags, problem.context, folder)
     workdir, described = problem.matrix.image.workdir, backend.packages
@@ -344,7 +331,7 @@ def backend_metadata(problem: SolveProblem, python: str, root: Callable[[], Path
         row.folder,
         problem.matrix.image.workdir,
         row.row.extras,
-        tags.environment_markers,
+        tags.markers,
         wheels,
         problem.context,
     )
@@ -443,9 +430,8 @@ def choose_packages(
     """
     early, unbuilt = prepared.sdist_wheels.drop_builds(prepared.catalogue)
     warnings: list[str] = []
-    chosen = _choose_versions(
-        msgspec.structs.replace(prepared, catalogue=early), learned, warnings.append
-    )
+    first = msgspec.structs.replace(prepared, catalogue=early)
+    chosen = _choose_versions(first, learned, warnings.append)
     warn = warn or prepared.problem.context.reporter.warn
     if unbuilt:
         return _choose_versions(prepared, learned, warn)

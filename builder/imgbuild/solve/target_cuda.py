@@ -31,9 +31,7 @@ def find_cuda_release(
     offer = pinned_file(catalogue, "torch", pin) if pin else None
     if offer is not None:
         torch_metadata = read_wheel_metadata(offer.wheel, catalogue.ranges, context.store)
-        torch = cuda_releases.active_requirements(
-            torch_metadata, catalogue.rules.tags.environment_markers
-        )
+        torch = cuda_releases.active_requirements(torch_metadata, catalogue.rules.tags.markers)
         refuse_cpu_build(problem, catalogue, offer.wheel, torch)
     files = catalogue.indexes.files(cuda_releases.METAPACKAGE)
     wheels = {file.version: file for file in files if file.is_wheel and file.version is not None}

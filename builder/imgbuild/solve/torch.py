@@ -83,7 +83,7 @@ def torch_builds(
         if offer is None:
             return None
         requires = cuda_releases.active_requirements(
-            read(offer.wheel), catalogue.rules.tags.environment_markers
+            read(offer.wheel), catalogue.rules.tags.markers
         )
         return torch_build(version, requires)
 

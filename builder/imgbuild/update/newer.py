@@ -126,7 +126,7 @@ class _NewerLookup:
 
     def __init__(self, packages: VersionSet, indexes: IndexLookup, context: Context) -> None:
         self._set, self._indexes, self._context = packages, indexes, context
-        self._markers = packages.tags[0].environment_markers
+        self._markers = packages.tags[0].markers
         self._bounds: dict[str, list[tuple[str, Requirement]]] = {}
         self._extras: dict[str, set[str]] = {
             package: set(wanted.extras) for package, wanted in packages.wanted.items()
@@ -317,7 +317,7 @@ def _accepts_python(file: IndexFile, tags: WheelTags) -> bool:
         spec = SpecifierSet(file.requires_python or "")
     except InvalidSpecifier:
         return True
-    return spec.contains(tags.environment_markers["python_full_version"], prereleases=True)
+    return spec.contains(tags.markers["python_full_version"], prereleases=True)
 
 
 def _readable_wheel(files: Sequence[IndexFile], tags: WheelTags) -> IndexFile | None:

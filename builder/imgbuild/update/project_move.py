@@ -34,7 +34,7 @@ from imgbuild.resolve.demands import PackageDemand, package_demands
 from imgbuild.resolve.edit_row import RowMove, apply_move
 from imgbuild.resolve.feasible import IndexPages, find_obstacles
 from imgbuild.resolve.range_conflicts import range_conflicts, required_changes
-from imgbuild.solve.solve import base_python
+from imgbuild.solve.base import base_python
 from imgbuild.system import threads
 from imgbuild.values import Arch, normalize_package
 from imgbuild.wheel.tags import WheelTags
@@ -176,7 +176,7 @@ def _arch_conflicts(
     base = next((each for each in bases if each.python == lock.base.python), next(iter(bases)))
     python = base_python(base, lock.arch[arch]) if base.python == lock.base.python else ""
     tags = WheelTags(python=python or lock.base.python, glibc=lock.base.glibc, arch=arch)
-    required = row_requirements(row, folder, tags.environment_markers)
+    required = row_requirements(row, folder, tags.markers)
     reasons = [
         f"{place}: requires Python {spec}, but {new.name} has {tags.python}"
         for spec, place in required.python
@@ -227,7 +227,7 @@ def _added_packages(
         *map(normalize_package, (*row.exclude, *row.relax, *row.indexes)),
         *(each.package for each in required.declared.requirements if each.kind == "override"),
     }
-    asked = package_demands(required.declared, tags.environment_markers)
+    asked = package_demands(required.declared, tags.markers)
     return [each for each in asked if each.package not in left_out and each.installed]
 
 
@@ -240,13 +240,11 @@ def _addition_conflicts(
         wheel = pages.pinned_wheel(demand, tags)
         if wheel is None:
             return []
-        needed = engine_torch.required_with_extras(
-            demand, pages.metadata(wheel), tags.environment_markers
-        )
-        needed += facts.learned_requirements(demand.package, str(demand.pinned_version))
-        return required_changes(demand, str(demand.pinned_version), needed, facts.versions)
+        needed = engine_torch.required_with_extras(demand, pages.metadata(wheel), tags.markers)
+        needed += facts.learned_requirements(demand.package, str(demand.pin))
+        return required_changes(demand, str(demand.pin), needed, facts.versions)
 
-    pins = [each for each in added if each.pinned_version is not None]
+    pins = [each for each in added if each.pin is not None]
     changes = range_conflicts(added, facts, pages, tags)
     changes += itertools.chain.from_iterable(threads.run_for_each(pins, _pin_conflicts, threads=8))
     return [

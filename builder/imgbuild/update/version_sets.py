@@ -21,7 +21,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import allowed_files
 from imgbuild.solve import uv
-from imgbuild.solve.solve import base_python
+from imgbuild.solve.base import base_python
 from imgbuild.system import threads
 from imgbuild.update.newer import (
     THREADS,
@@ -162,7 +162,7 @@ def version_set_of_demands(
         try:
             return _version(demand, tags, indexes, context)
         except ImgbuildError as error:
-            return demand.pinned_version or "", (), error.message
+            return demand.pin or "", (), error.message
         finally:
             advance(1)
 
@@ -198,9 +198,9 @@ def _version(
     fitting = [file for file in files if not file_reasons([file], (tags,))]
     versions = {file.version for file in fitting if file.version is not None and not file.yanked}
     final = {each for each in versions if not each.is_prerelease} or versions
-    if demand.pinned_version is None and not final:
+    if demand.pin is None and not final:
         return "", (), "no allowed version has a wheel for this Python and machine"
-    newest = max(final) if demand.pinned_version is None else Version(demand.pinned_version)
+    newest = max(final) if demand.pin is None else Version(demand.pin)
     wheel = best_wheel(fitting, newest, tags) or next(iter(files), None)
     if wheel is None:
         return str(newest), (), ""

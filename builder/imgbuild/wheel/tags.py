@@ -79,6 +79,6 @@ class WheelTags:
         return f"{self.arch.wheel}-manylinux_2_{newest}"
 
     @property
-    def environment_markers(self) -> dict[str, str]:
+    def markers(self) -> dict[str, str]:
         """The values of environment markers (PEP 508) on the target."""
         return environment_markers(self.python, self.arch)

@@ -132,7 +132,7 @@ Requires-Dist: opt-einsum ; extra == "opt-einsum"
         arch: [
             requirement.name
             for requirement in cuda_releases.active_requirements(
-                metadata, WheelTags(python="3.11.2", glibc="2.36", arch=arch).environment_markers
+                metadata, WheelTags(python="3.11.2", glibc="2.36", arch=arch).markers
             )
         ]
         for arch in Arch

@@ -39,7 +39,7 @@ from tests.support.rows import each_row
 from tests.support.servers import FileSite, serve_site
 from tests.support.source_code import ROOT
 
-MARKERS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64).environment_markers
+MARKERS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 
 
 def test_requirements_are_separated_by_commas_outside_brackets():
@@ -51,7 +51,7 @@ def test_requirements_are_separated_by_commas_outside_brackets():
         RequestedPackage(package="trl"),
         RequestedPackage(package="torch", spec="==2.8.0"),
     )
-    assert [requested.pinned_version for requested in requests] == [None, None, "2.8.0"]
+    assert [requested.pin for requested in requests] == [None, None, "2.8.0"]
     assert cuda is None
 
 

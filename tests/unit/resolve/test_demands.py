@@ -15,7 +15,7 @@ from imgbuild.values import Arch
 from imgbuild.wheel.tags import WheelTags
 from tests.support.rows import each_row
 
-MARKERS = WheelTags(python="3.11.2", glibc="2.36", arch=Arch.X86_64).environment_markers
+MARKERS = WheelTags(python="3.11.2", glibc="2.36", arch=Arch.X86_64).markers
 
 
 def line(text: str, number: int = 1, **more: object) -> DeclaredRequirement:
@@ -33,7 +33,7 @@ def test_lines_of_one_package_are_joined() -> None:
     assert [str(place) for place in demand.places] == ["requirements.txt:3", "requirements.txt:7"]
     assert demand.allows_version("2.7.4.post1")
     assert not demand.allows_version("3.0")
-    assert demand.pinned_version is None
+    assert demand.pin is None
 
 
 def test_markers_are_evaluated_for_the_image() -> None:
@@ -48,7 +48,7 @@ def test_markers_are_evaluated_for_the_image() -> None:
 
 def test_lock_file_overrides_ranges() -> None:
     demand = joined(line("trl>=0.15"), line("trl==0.18.2", locked=True))["trl"]
-    assert (demand.spec, demand.locked, demand.pinned_version) == ("==0.18.2", True, "0.18.2")
+    assert (demand.spec, demand.locked, demand.pin) == ("==0.18.2", True, "0.18.2")
 
 
 def test_override_has_highest_precedence() -> None:
@@ -82,7 +82,7 @@ def test_a_constraint_alone_installs_nothing() -> None:
 )
 def test_single_allowed_version_is_found(text: str, pin: str | None) -> None:
     (demand,) = joined(line(text)).values()
-    assert demand.pinned_version == pin
+    assert demand.pin == pin
 
 
 def test_project_and_excluded_packages_are_not_required() -> None:

@@ -9,7 +9,7 @@ from imgbuild.values import Arch
 from imgbuild.wheel.tags import WheelTags
 from tests.support.rows import each_row
 
-MARKERS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64).environment_markers
+MARKERS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 METADATA = {
     "vllm==0.9.2": "Requires-Dist: torch==2.7.0",
     "sglang==0.5.2": (
@@ -27,7 +27,7 @@ def demand(text: str, *extras: str) -> PackageDemand:
 
 
 def metadata(pinned: PackageDemand) -> bytes:
-    text = METADATA[f"{pinned.package}=={pinned.pinned_version or NEWEST[pinned.package]}"]
+    text = METADATA[f"{pinned.package}=={pinned.pin or NEWEST[pinned.package]}"]
     return f"Metadata-Version: 2.1\nName: x\n{text}\n".encode()
 
 

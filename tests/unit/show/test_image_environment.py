@@ -39,7 +39,7 @@ def result(by: str) -> dict[str, VariableRow]:
     }
 
 
-def of(environment: TargetEnvironment, name: str) -> image_environment.VariableSetting:
+def of(environment: TargetEnvironment, name: str) -> image_environment.ImageVariable:
     (setting,) = [item for item in environment.image if item.name == name]
     return setting
 

@@ -18,7 +18,7 @@ def sources() -> SiteSources:
 
 
 @pytest.fixture(scope="session")
-def made(sources: SiteSources) -> SiteCatalogue:
+def example_site(sources: SiteSources) -> SiteCatalogue:
     """The catalogue with a registry and a short history."""
     repository = Repository("registry.example", "owner/images")
     return catalogue.read_catalogue(sources, repository, HISTORY)

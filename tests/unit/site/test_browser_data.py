@@ -23,8 +23,8 @@ NAME = re.compile(r"[a-z0-9-]+")
 
 
 @pytest.fixture(scope="module")
-def data(sources: SiteSources, made: SiteCatalogue) -> dict[str, Any]:
-    text = browser_data.data_scripts(sources, made)["data.js"].decode("ascii")
+def data(sources: SiteSources, example_site: SiteCatalogue) -> dict[str, Any]:
+    text = browser_data.data_scripts(sources, example_site)["data.js"].decode("ascii")
     head, _, rest = text.partition(" = ")
     assert head == "var imgbuildData"
     loaded: dict[str, Any] = json.loads(rest.removesuffix(";\n"))
@@ -36,7 +36,7 @@ def members(ranges: Sequence[int]) -> list[int]:
     return [number for first, last in pairs for number in range(first, last + 1)]
 
 
-def test_versions_match_the_locks(data: dict[str, Any], made: SiteCatalogue) -> None:
+def test_versions_match_the_locks(data: dict[str, Any], example_site: SiteCatalogue) -> None:
     found: dict[tuple[str, str], dict[str, str]] = {}
     for package, versions in data["versions"].items():
         for version, number_of_set in versions.items():
@@ -46,7 +46,7 @@ def test_versions_match_the_locks(data: dict[str, Any], made: SiteCatalogue) -> 
                 found.setdefault(key, {})[package] = version
     expected = {
         (target.name, arch): resolution.versions
-        for target in made.targets
+        for target in example_site.targets
         if target.lock
         for arch, resolution in target.lock.arch.items()
     }
@@ -80,8 +80,10 @@ def test_compatibility_of_an_image_without_known_gpus_is_unknown() -> None:
     }  # fmt: skip
 
 
-def test_gpus_match_the_page_of_the_image(data: dict[str, Any], made: SiteCatalogue) -> None:
-    pages = {target.name: target.page.images for target in made.targets}
+def test_gpus_match_the_page_of_the_image(
+    data: dict[str, Any], example_site: SiteCatalogue
+) -> None:
+    pages = {target.name: target.page.images for target in example_site.targets}
     for image in data["images"]:
         shown = next(
             each
@@ -100,23 +102,25 @@ def test_older_driver_has_the_note_of_the_doctor_command(data: dict[str, Any]) -
     assert image["driverFull"] in remark
 
 
-def test_script_element_cannot_be_closed_by_text(sources: SiteSources, made: SiteCatalogue) -> None:
+def test_script_element_cannot_be_closed_by_text(
+    sources: SiteSources, example_site: SiteCatalogue
+) -> None:
     evil = "</script><!--\u2028\U0001f600"
-    first, *rest = (target for target in made.targets if target.lock)
+    first, *rest = (target for target in example_site.targets if target.lock)
     row = msgspec.structs.replace(first.row, summary=evil)
     changed = msgspec.structs.replace(
-        made, targets=(msgspec.structs.replace(first, row=row), *rest)
+        example_site, targets=(msgspec.structs.replace(first, row=row), *rest)
     )
     text = browser_data.data_scripts(sources, changed)["data.js"].decode("ascii")
     assert json.loads(text.partition(" = ")[2].removesuffix(";\n"))["targets"][0]["summary"] == evil
 
 
 def test_debian_packages_and_layers_match_the_locks(
-    sources: SiteSources, made: SiteCatalogue, data: dict[str, Any]
+    sources: SiteSources, example_site: SiteCatalogue, data: dict[str, Any]
 ) -> None:
-    compared = browser_data.compared_data(made, data["images"])
+    compared = browser_data.compared_data(example_site, data["images"])
     layers = [size for _, *sizes in compared["layers"] for size in sizes]
-    targets = {target.name: target for target in made.targets}
+    targets = {target.name: target for target in example_site.targets}
     same: dict[tuple[int, ...], Sequence[LayerDigests]] = {}
     for number, image in enumerate(data["images"]):
         target, arch = targets[data["targets"][image["target"]]["name"]], image["arch"]

@@ -23,19 +23,21 @@ from tests.support.site_history import HISTORY
 ROOT = Path(__file__).parents[3]
 
 
-def target(made: SiteCatalogue, name: str) -> SiteTarget:
-    return next(each for each in made.targets if each.name == name)
+def target(example_site: SiteCatalogue, name: str) -> SiteTarget:
+    return next(each for each in example_site.targets if each.name == name)
 
 
-def test_every_row_of_the_matrix_is_shown(made: SiteCatalogue, sources: SiteSources) -> None:
-    assert {each.name for each in made.targets} == set(sources.matrix.targets)
-    locked = {each.name for each in made.targets if each.digests}
+def test_every_row_of_the_matrix_is_shown(
+    example_site: SiteCatalogue, sources: SiteSources
+) -> None:
+    assert {each.name for each in example_site.targets} == set(sources.matrix.targets)
+    locked = {each.name for each in example_site.targets if each.digests}
     assert locked == set(project_paths.catalogue_project().locked_targets())
-    assert target(made, "cu130-flashinfer").needs
+    assert target(example_site, "cu130-flashinfer").needs
 
 
-def test_digests_layers_and_packages_match_the_lock(made: SiteCatalogue) -> None:
-    shown = target(made, "cu130-verl0.9")
+def test_digests_layers_and_packages_match_the_lock(example_site: SiteCatalogue) -> None:
+    shown = target(example_site, "cu130-verl0.9")
     digests = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())
     assert shown.digests is not None
     assert shown.digests.digest == digests["digest"]
@@ -54,34 +56,36 @@ def test_digests_layers_and_packages_match_the_lock(made: SiteCatalogue) -> None
     assert names <= {package.name for package in shown.packages}
 
 
-def test_a_package_of_one_architecture_is_marked(made: SiteCatalogue) -> None:
-    only = {each.name: each.only for each in target(made, "cu130-sglang").packages if each.only}
+def test_a_package_of_one_architecture_is_marked(example_site: SiteCatalogue) -> None:
+    only = {
+        each.name: each.only for each in target(example_site, "cu130-sglang").packages if each.only
+    }
     assert only
     assert set(only.values()) <= {*Arch}
 
 
-def test_differences_from_similar_targets_are_correct(made: SiteCatalogue) -> None:
-    shown = target(made, "cu124-vllm0.8.5")
+def test_differences_from_similar_targets_are_correct(example_site: SiteCatalogue) -> None:
+    shown = target(example_site, "cu124-vllm0.8.5")
     near = shown.neighbours
     assert near.names[0] == "cu124-trl0.17"
     assert list(near.packages) == sorted(near.packages)
     trl = next(line for line in near.differences if line.name == "trl")
     assert (trl.own, trl.others[0]) == ("0.18.2", "0.17.0")
     assert near.shared[0] > 3_900_000_000
-    retired = {each.name for each in made.targets if each.row.retired}
-    assert all(not retired & {*each.neighbours.names} for each in made.targets)
+    retired = {each.name for each in example_site.targets if each.row.retired}
+    assert all(not retired & {*each.neighbours.names} for each in example_site.targets)
 
 
-def test_debian_packages_are_listed_once(made: SiteCatalogue) -> None:
-    names = Counter(each.name for each in made.debian)
+def test_debian_packages_are_listed_once(example_site: SiteCatalogue) -> None:
+    names = Counter(each.name for each in example_site.debian)
     assert max(names.values()) == 1
-    assert len({each.page for each in made.debian}) == 2  # Debian 12 and 13
-    users = [user for each in made.debian for user in each.users]
+    assert len({each.page for each in example_site.debian}) == 2  # Debian 12 and 13
+    users = [user for each in example_site.debian for user in each.users]
     assert len(users) == len(set(users))
-    assert len(made.debian) < len(users) / 2
-    ((arch, packages),) = target(made, "cu124-vllm").debian
+    assert len(example_site.debian) < len(users) / 2
+    ((arch, packages),) = target(example_site, "cu124-vllm").debian
     assert (arch, packages.name) == (Arch.X86_64, "debian-12")
-    text = dict(pages.site_pages(made, HISTORY))[f"debian/{packages.page}.html"].decode()
+    text = dict(pages.site_pages(example_site, HISTORY))[f"debian/{packages.page}.html"].decode()
     for name, version, _ in packages.packages:
         assert f"\n{name} {version}" in text
 
@@ -96,49 +100,53 @@ def test_debian_packages_are_listed_once(made: SiteCatalogue) -> None:
     ],
 )
 def test_grid_shows_state_of_each_combination(
-    made: SiteCatalogue, name: str, state: str, words: str
+    example_site: SiteCatalogue, name: str, state: str, words: str
 ) -> None:
-    found = grid.target_state(target(made, name))
+    found = grid.target_state(target(example_site, name))
     assert found[0] == state
     assert words in found[1]
 
 
-def test_the_grid_has_every_target_once(made: SiteCatalogue) -> None:
-    cells = Counter(cell.target for row in made.grid.rows for cells in row.cells for cell in cells)
-    assert cells == Counter(each.name for each in made.targets)
-    assert made.grid.engines == ("vLLM", "SGLang", "no engine")
-    releases = [row.cuda for row in made.grid.rows]
+def test_the_grid_has_every_target_once(example_site: SiteCatalogue) -> None:
+    cells = Counter(
+        cell.target for row in example_site.grid.rows for cells in row.cells for cell in cells
+    )
+    assert cells == Counter(each.name for each in example_site.targets)
+    assert example_site.grid.engines == ("vLLM", "SGLang", "no engine")
+    releases = [row.cuda for row in example_site.grid.rows]
     assert releases == sorted(releases, key=float, reverse=True)
-    names = [cell.target for cell in made.grid.rows[0].cells[0]]
+    names = [cell.target for cell in example_site.grid.rows[0].cells[0]]
     assert names[0] == "cu130-vllm0.33.0"  # the newest
     assert names.index("cu130-vllm") < names.index("cu130-vllm0.26.0")  # which is retired
-    cell = made.grid.rows[0].cells[0][0]
+    cell = example_site.grid.rows[0].cells[0][0]
     assert (cell.engine, cell.labels) == ("vLLM 0.33.0", ("TRL 1.16.0", "transformers 5.20.2"))
 
 
-def test_main_versions_include_pins_and_frameworks(made: SiteCatalogue) -> None:
-    verl = dict(target(made, "cu130-verl0.9").versions)
-    assert "transformers" not in target(made, "cu130-verl0.9").row.pins
+def test_main_versions_include_pins_and_frameworks(example_site: SiteCatalogue) -> None:
+    verl = dict(target(example_site, "cu130-verl0.9").versions)
+    assert "transformers" not in target(example_site, "cu130-verl0.9").row.pins
     assert (verl["verl"], verl["transformers"]) == ("0.9.1", "5.10.4")
     assert next(iter(verl)) == "torch"
 
 
-def test_test_record_of_an_equal_image_names_the_tested_digest(made: SiteCatalogue) -> None:
-    lines = test_runs.test_lines(target(made, "cu124-trl0.17"))
-    others = test_runs.other_digests(target(made, "cu124-trl0.17"))
+def test_test_record_of_an_equal_image_names_the_tested_digest(example_site: SiteCatalogue) -> None:
+    lines = test_runs.test_lines(target(example_site, "cu124-trl0.17"))
+    others = test_runs.other_digests(target(example_site, "cu124-trl0.17"))
     assert {each.digest for each in others} == {
         line.run.digest for line in lines if line.run.digest != line.current
     }
     first = next(each for each in others if "multi-gpu" in each.runs)
     assert first.runs == "multi-gpu on 2 NVIDIA H200"
-    assert first.digest != first.current == target(made, "cu124-trl0.17").page.images[0].digest
-    assert test_runs.other_digests(target(made, "cu124-vllm")) == []
+    assert (
+        first.digest != first.current == target(example_site, "cu124-trl0.17").page.images[0].digest
+    )
+    assert test_runs.other_digests(target(example_site, "cu124-vllm")) == []
 
 
-def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
+def with_failed_run(example_site: SiteCatalogue, name: str) -> SiteCatalogue:
     """The catalogue in which the last GPU run of `name` has failed."""
     first = FirstFailure(case="trl rloo", message="no loss <is> reported")
-    chosen = target(made, name)
+    chosen = target(example_site, name)
     image = next(each for each in chosen.page.images if any(run.gpu for run in each.runs))
     run = [run for run in image.runs if run.gpu][-1]
     failed = msgspec.structs.replace(run, result="fail", failed=1, first=first)
@@ -148,12 +156,12 @@ def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
     shown = msgspec.structs.replace(
         chosen, page=msgspec.structs.replace(chosen.page, images=images)
     )
-    targets = tuple(shown if each is chosen else each for each in made.targets)
-    return msgspec.structs.replace(made, targets=targets)
+    targets = tuple(shown if each is chosen else each for each in example_site.targets)
+    return msgspec.structs.replace(example_site, targets=targets)
 
 
-def test_runs_are_listed_by_gpu_with_failures_first(made: SiteCatalogue) -> None:
-    changed = with_failed_run(made, "cu130-vllm")
+def test_runs_are_listed_by_gpu_with_failures_first(example_site: SiteCatalogue) -> None:
+    changed = with_failed_run(example_site, "cu130-vllm")
     groups = dict(test_runs.lines_by_gpu(changed.targets))
     assert list(groups)[-1] == test_runs.NO_GPU
     assert sum(map(len, groups.values())) == sum(
@@ -168,10 +176,10 @@ def test_runs_are_listed_by_gpu_with_failures_first(made: SiteCatalogue) -> None
         assert numbers == ({0} if name == test_runs.NO_GPU else {2 if name[0] == "2" else 1})
 
 
-def test_images_are_found_by_the_number_of_gpus(made: SiteCatalogue) -> None:
-    (image, *_) = target(made, "cu130-verl0.9").page.images
+def test_images_are_found_by_the_number_of_gpus(example_site: SiteCatalogue) -> None:
+    (image, *_) = target(example_site, "cu130-verl0.9").page.images
     assert browser_data.tested_gpus(image) == ["H100", "2 H100"]
-    (image, *_) = target(made, "cu126-vllm").page.images
+    (image, *_) = target(example_site, "cu126-vllm").page.images
     assert browser_data.tested_gpus(image) == ["H200"]
 
 
@@ -182,64 +190,64 @@ def test_notes_are_about_the_current_build(sources: SiteSources) -> None:
     assert [name for name, text in notes.items() if earlier.search(" ".join(text.split()))] == []
 
 
-def test_the_guide_of_an_image_is_on_its_page(made: SiteCatalogue) -> None:
+def test_the_guide_of_an_image_is_on_its_page(example_site: SiteCatalogue) -> None:
     """The guide is the output of `imgbuild show --guide`, with HTML escaped."""
-    shown = dict(pages.site_pages(made, HISTORY))
+    shown = dict(pages.site_pages(example_site, HISTORY))
     page = shown["targets/cu130-verl0.9.html"].decode()
     assert "<li>Ports: 8265 Ray's dashboard and jobs, 6379 Ray's head, 8000 vllm serve." in page
     assert "<h3>vLLM</h3><pre><code>vllm serve MODEL\n" in page
     text = "## A\n\n- *a* <b>b</b> [c](javascript:d) ![e](f)\n\nText:\n\n    <i>\n"
-    hostile = msgspec.structs.replace(target(made, "cu130-verl0.9"), guide=text)
-    changed = msgspec.structs.replace(made, targets=(hostile,))
+    hostile = msgspec.structs.replace(target(example_site, "cu130-verl0.9"), guide=text)
+    changed = msgspec.structs.replace(example_site, targets=(hostile,))
     page = dict(pages.site_pages(changed, HISTORY))["targets/cu130-verl0.9.html"].decode()
     assert "<li>*a* &lt;b&gt;b&lt;/b&gt; [c](javascript:d) ![e](f)" in page
     assert "<pre><code>&lt;i&gt;\n</code></pre>" in page
 
 
-def test_failed_case_of_a_run_is_shown(made: SiteCatalogue) -> None:
-    shown = dict(pages.site_pages(with_failed_run(made, "cu130-vllm"), HISTORY))
+def test_failed_case_of_a_run_is_shown(example_site: SiteCatalogue) -> None:
+    shown = dict(pages.site_pages(with_failed_run(example_site, "cu130-vllm"), HISTORY))
     for page in ("tests.html", "targets/cu130-vllm.html"):
         text = shown[page].decode()
         assert "<strong>Failed: trl rloo</strong> no loss &lt;is&gt; reported" in text
 
 
-def test_skipped_cases_are_listed_by_reason(made: SiteCatalogue) -> None:
+def test_skipped_cases_are_listed_by_reason(example_site: SiteCatalogue) -> None:
     (line,) = [
         line
-        for line in test_runs.test_lines(target(made, "cu130-verl0.9"))
+        for line in test_runs.test_lines(target(example_site, "cu130-verl0.9"))
         if line.run.tier == "multi-gpu"
     ]
     assert line.run.skip_reasons == {
         "the lock has no deepspeed": "trl sft, zero3 on two GPUs, deepspeed step",
         "the lock has no sglang": "sglang tensor parallel",
     }
-    text = dict(pages.site_pages(made, HISTORY))["targets/cu130-verl0.9.html"].decode()
+    text = dict(pages.site_pages(example_site, HISTORY))["targets/cu130-verl0.9.html"].decode()
     assert "sglang tensor parallel: the lock has no sglang" in text
 
 
-def test_image_status_names_failures_and_other_gpus(made: SiteCatalogue) -> None:
+def test_image_status_names_failures_and_other_gpus(example_site: SiteCatalogue) -> None:
     def _standing(name: str) -> str:
-        return test_runs.test_summary(target(made, name).page.images[0])
+        return test_runs.test_summary(target(example_site, name).page.images[0])
 
     failed = _standing("cu130-vllm0.20.2")
     assert "gpu failed on NVIDIA H200; multi-gpu failed on 2 NVIDIA H200" in failed
     assert _standing("cu130-ray").endswith("no other GPU was tested")
-    arm64 = target(made, "cu130-verl0.9").page.images[1]
+    arm64 = target(example_site, "cu130-verl0.9").page.images[1]
     assert test_runs.test_summary(arm64) == "not tested"
 
 
 def test_update_downloads_the_package_layer_and_version_lists(
-    made: SiteCatalogue,
+    example_site: SiteCatalogue,
 ) -> None:
     def _update(name: str, package: str) -> UpdateCost:
-        updates = target(made, name).layers.updates  # type: ignore[union-attr]
+        updates = target(example_site, name).layers.updates  # type: ignore[union-attr]
         return next(each for each in updates if each.package == package)
 
     old, new = _update("cu124-vllm", "trl"), _update("cu130-verl0.9", "trl")
     assert (old.layers, old.size) == (("trl",), 438_573)
     assert new.layers == ("trl", "files")
     trl, both = (
-        target(made, name).digests.arch[Arch.X86_64].layers  # type: ignore[union-attr]
+        target(example_site, name).digests.arch[Arch.X86_64].layers  # type: ignore[union-attr]
         for name in ("cu124-trl0.17", "cu124-vllm0.8.5")
     )
     differing = {layer.name for layer in both} - {
@@ -270,16 +278,16 @@ def test_a_stale_lock_has_a_page_without_digest(
 
 
 def test_requirements_between_main_packages_are_listed_newest_first(
-    made: SiteCatalogue,
+    example_site: SiteCatalogue,
 ) -> None:
-    shown = dict(requirements.requirements_between(made.requires))
+    shown = dict(requirements.requirements_between(example_site.requires))
     versions = [version for version, _ in shown["vllm"]]
     assert versions.index("0.33.0") < versions.index("0.9.2") < versions.index("0.8.5.post1")
     assert "torch==2.7.0" in dict(shown["vllm"])["0.9.2"]
 
 
-def test_layers_of_both_architectures_have_one_scale(made: SiteCatalogue) -> None:
-    layers = target(made, "cu130-verl0.9").layers
+def test_layers_of_both_architectures_have_one_scale(example_site: SiteCatalogue) -> None:
+    layers = target(example_site, "cu130-verl0.9").layers
     assert layers is not None
     bars = sorted((max(bar.sizes), bar.scale) for bar in layers.bars)
     assert [scale for _, scale in bars] == sorted(scale for _, scale in bars)
@@ -287,8 +295,10 @@ def test_layers_of_both_architectures_have_one_scale(made: SiteCatalogue) -> Non
     assert bars[0][1] >= catalogue.DRAWN_LAYERS
 
 
-def test_known_incompatibilities_match_the_versions_of_the_image(made: SiteCatalogue) -> None:
-    found = {target.name: target.incompatible for target in made.targets}
+def test_known_incompatibilities_match_the_versions_of_the_image(
+    example_site: SiteCatalogue,
+) -> None:
+    found = {target.name: target.incompatible for target in example_site.targets}
     assert any("transformers 4.52.4: " in text for text in found["cu124-vllm"])
     assert not any("transformers" in text for text in found["cu124-vllm0.8.5"])
     assert any(text.startswith("trl 0.18.2 with vllm 0.8.5") for text in found["cu124-vllm0.8.5"])

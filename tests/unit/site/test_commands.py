@@ -22,8 +22,8 @@ MARK = re.compile("</?b[^>]*>")  # of what a reader chooses
 
 
 @pytest.fixture
-def shown(made: SiteCatalogue) -> SiteTarget:
-    return next(each for each in made.targets if each.name == "cu130-verl0.9")
+def shown(example_site: SiteCatalogue) -> SiteTarget:
+    return next(each for each in example_site.targets if each.name == "cu130-verl0.9")
 
 
 def text(shown: SiteTarget, title: str) -> str:
@@ -93,33 +93,35 @@ def test_push_and_job_name_the_same_repository_without_a_registry(shown: SiteTar
     assert shown.lock is not None
     assert shown.digests is not None
     every = commands.target_commands(shown.lock, shown.digests, None, rendered=True)
-    made = {each.title: each.text for each in every}
+    example_site = {each.title: each.text for each in every}
     place = commands.REPOSITORY
-    assert f"imgbuild push cu130-verl0.9 {place}\n" in made["Kubernetes"]
-    assert f"--registry {place} -- torchrun" in made["Kubernetes"]
-    assert f"--registry {place} --" in made["Ray in Kubernetes"]
+    assert f"imgbuild push cu130-verl0.9 {place}\n" in example_site["Kubernetes"]
+    assert f"--registry {place} -- torchrun" in example_site["Kubernetes"]
+    assert f"--registry {place} --" in example_site["Ray in Kubernetes"]
 
 
 def test_compose_and_ray_files_are_rendered_only_for_suitable_images(
-    made: SiteCatalogue,
+    example_site: SiteCatalogue,
 ) -> None:
-    titles = {each.name: [command.title for command in each.commands] for each in made.targets}
+    titles = {
+        each.name: [command.title for command in each.commands] for each in example_site.targets
+    }
     assert {"Docker Compose", "Ray in Kubernetes"} <= set(titles["cu130-verl0.9"])
     assert "Docker Compose" in titles["cu130-trl"]
     assert "Ray in Kubernetes" not in titles["cu130-trl"]
-    retired = {each.name for each in made.targets if each.row.retired}
+    retired = {each.name for each in example_site.targets if each.row.retired}
     assert retired
     assert not any("Docker Compose" in titles[name] for name in retired)
 
 
-def test_every_command_of_imgbuild_on_a_page_exists(made: SiteCatalogue) -> None:
+def test_every_command_of_imgbuild_on_a_page_exists(example_site: SiteCatalogue) -> None:
     program = typer.main.get_command(app)
     flags = {
         name: {flag for option in command.params for flag in option.opts}
         for name, command in program.commands.items()  # type: ignore[attr-defined]
     }
     shown = set()
-    for path, data in pages.site_pages(made, HISTORY):
+    for path, data in pages.site_pages(example_site, HISTORY):
         if path.endswith((".html", ".js")):
             shown |= set(
                 re.findall(r"imgbuild ([a-z]+)((?: [^\s<`|;&]+)*)", MARK.sub("", data.decode()))

@@ -18,23 +18,23 @@ from tests.support.site_history import HISTORY
 
 
 def make(
-    sources: SiteSources, made: SiteCatalogue, output: Path, *, documents: bool = False
+    sources: SiteSources, example_site: SiteCatalogue, output: Path, *, documents: bool = False
 ) -> write.WrittenSite:
-    return write.write_site(sources, made, HISTORY, output, documents=documents)
+    return write.write_site(sources, example_site, HISTORY, output, documents=documents)
 
 
 @pytest.fixture
-def small(made: SiteCatalogue) -> SiteCatalogue:
+def small(example_site: SiteCatalogue) -> SiteCatalogue:
     """A catalogue of one target, which is quick to write."""
-    chosen = tuple(each for each in made.targets if each.name == "cu124-vllm")
+    chosen = tuple(each for each in example_site.targets if each.name == "cu124-vllm")
     alone = msgspec.structs.replace(chosen[0], debian=())
-    return msgspec.structs.replace(made, targets=(alone,), debian=())
+    return msgspec.structs.replace(example_site, targets=(alone,), debian=())
 
 
 def test_site_is_within_size_limit(
-    sources: SiteSources, made: SiteCatalogue, tmp_path: Path
+    sources: SiteSources, example_site: SiteCatalogue, tmp_path: Path
 ) -> None:
-    site = make(sources, made, tmp_path / "site")
+    site = make(sources, example_site, tmp_path / "site")
     sizes = {
         path.relative_to(site.output).as_posix(): path.stat().st_size
         for path in site.output.rglob("*")
@@ -125,17 +125,17 @@ def test_an_interrupted_swap_restores_the_site(
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
-def test_hostile_texts_are_escaped(made: SiteCatalogue) -> None:
+def test_hostile_texts_are_escaped(example_site: SiteCatalogue) -> None:
     evil = "<script>alert(1)</script>\"' onload=x {{ 7 * 7 }} {% raw %}"
-    chosen = next(each for each in made.targets if each.name == "cu124-vllm0.7.2")
+    chosen = next(each for each in example_site.targets if each.name == "cu124-vllm0.7.2")
     row = msgspec.structs.replace(
         chosen.row, summary=evil, retired=evil, tested=evil, exclude={"arm64": evil}
     )
     hostile = msgspec.structs.replace(chosen, row=row, stale=evil, learned=(evil,))
-    refusal = msgspec.structs.replace(made.refusals[0], what=evil, reason=evil)
-    targets = tuple(hostile if each is chosen else each for each in made.targets)
+    refusal = msgspec.structs.replace(example_site.refusals[0], what=evil, reason=evil)
+    targets = tuple(hostile if each is chosen else each for each in example_site.targets)
     changed = msgspec.structs.replace(
-        made, title=evil, targets=targets, refusals=(refusal, *made.refusals[1:])
+        example_site, title=evil, targets=targets, refusals=(refusal, *example_site.refusals[1:])
     )
     texts = {
         path: data.decode()

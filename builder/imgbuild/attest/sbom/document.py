@@ -310,7 +310,7 @@ class _ComponentFactory:
         tags = WheelTags(python=base.python, glibc=base.glibc, arch=self._arch)
         wheels = needs.wheel_dependencies(
             {wheel.package: self._record(wheel) for wheel in self._installed},
-            tags.environment_markers,
+            tags.markers,
         )
         debs = needs.deb_dependencies(
             {deb.package: self._record(deb) for deb in self._resolution.debs}

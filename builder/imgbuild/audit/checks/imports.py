@@ -138,22 +138,16 @@ def _import_finding(
         other, subject = "", module
         text = other_build(package_set, module, builds[module])
     top = not module_scopes(facts).scope_runner(line.scope)
-    caught = course.catches_error(
-        *(IMPORT if relation is ConflictRelation.NAME else MISSING_ERRORS)
-    )
+    missing = relation is ConflictRelation.PACKAGE
+    errors = IMPORT if relation is ConflictRelation.NAME else MISSING_ERRORS
+    caught = course.catches_error(*errors)
     user = how is not None and how.user
     shown = default or ((user or top) and course.certain)
-    if relation is ConflictRelation.PACKAGE and (caught or not shown):
+    if missing and (caught or not shown):
         return None
     error = not caught and (default or import_fails(how, course, relation, top=top))
     using = None
-    if (
-        not error
-        and not caught
-        and top
-        and course.certain
-        and relation is not ConflictRelation.PACKAGE
-    ):
+    if top and course.certain and not (error or caught or missing):
         using = users.of(facts.module)
         text += f"; {using.package} uses this module ({using.file}:{using.line})" if using else ""
     result = create_finding(

@@ -56,7 +56,7 @@ class _Linker:
             package_set.arch.value,
             _transitive_requirements(package_set),
         )
-        self._loading = LoadedFiles(package_set, self._map, self._known)
+        self._loading = LoadedBinaries(package_set, self._map, self._known)
         self._complete = (
             bool(base) and not package_set.partial
         )  # whether anything not found is missing
@@ -363,7 +363,7 @@ def _order(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
-class LoadedFiles:
+class LoadedBinaries:
     """The files on the main path of a package set; packages are followed on demand."""
 
     def __init__(self, code: ModuleSource, placed: LibraryMap, libraries: Libraries) -> None:

@@ -79,7 +79,7 @@ def applicable_needs(
     package_set: PackageSet, requested_extras: Mapping[str, Collection[str]] = NO_EXTRAS
 ) -> list[Need]:
     """Every applicable requirement, with the extras requested by the user and other packages."""
-    markers = package_set.tags.environment_markers
+    markers = package_set.tags.markers
     extras = {package: {"", *requested_extras.get(package, ())} for package in package_set.packages}
     requested = {package: set(each) for package, each in requested_extras.items()}
     counted: dict[tuple[str, str], Need] = {}
@@ -263,7 +263,7 @@ def _python_findings(package_set: PackageSet, package: str, tags: WheelTags) -> 
     specifier = metadata.requires_python if metadata is not None else ""
     try:
         fits = SpecifierSet(specifier).contains(
-            Version(tags.environment_markers["python_full_version"]), prereleases=True
+            Version(tags.markers["python_full_version"]), prereleases=True
         )
     except InvalidSpecifier:  # some old files have one; pip ignores it too
         return

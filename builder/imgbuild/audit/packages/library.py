@@ -64,7 +64,7 @@ _CAPITALS = re.compile(rb"\b[A-Z][A-Z0-9_]+")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
-class SourceText(msgspec.Struct, frozen=True):
+class SearchText(msgspec.Struct, frozen=True):
     """The sources of many modules in one string, for a fast search.
 
     `ends` are the offsets in `source` at which each of `modules` ends.
@@ -102,7 +102,7 @@ class LibraryWheel:
         self._modules: dict[str, Mapping[str, str]] = {}
         self._found: dict[str, ModuleFacts] = {}
         self._new: set[str] = set()
-        self._texts: dict[str, SourceText] = {}
+        self._texts: dict[str, SearchText] = {}
         self._mentions: Mentions | None = None
         self._new_mentions: set[str] = set()
         self._kept: dict[str, msgspec.Raw] | None = None
@@ -241,17 +241,17 @@ class LibraryWheel:
             self._new_mentions.add(key)
         return self._mentions[key]
 
-    def text(self, parent: str) -> SourceText:
+    def text(self, parent: str) -> SearchText:
         """The sources of all modules below `parent`."""
         if parent not in self._texts:
-            text = self._stored_value(TEXT, SourceText, f"/{parent}")
+            text = self._stored_value(TEXT, SearchText, f"/{parent}")
             if text is None:
                 text = self._read_text(parent)
                 self._store_value(TEXT, text, f"/{parent}")
             self._texts[parent] = text
         return self._texts[parent]
 
-    def _read_text(self, parent: str) -> SourceText:
+    def _read_text(self, parent: str) -> SearchText:
         files = {
             module: file
             for module, file in _sources(self.index.files).items()
@@ -259,7 +259,7 @@ class LibraryWheel:
         }
         sources = self.content.read(files.values())
         ordered = [sources[file] for file in files.values()]
-        return SourceText(
+        return SearchText(
             modules=tuple(files),
             ends=tuple(itertools.accumulate(len(source) for source in ordered)),
             source=b"".join(ordered),

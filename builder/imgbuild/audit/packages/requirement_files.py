@@ -187,7 +187,7 @@ class _RequirementReader:
             return
         requirement = parse_requirement(line.text)
         marker = requirement.marker
-        if marker is not None and not marker.evaluate(dict(self._tags.environment_markers)):
+        if marker is not None and not marker.evaluate(dict(self._tags.markers)):
             return
         pin: Pin | None
         if requirement.url is not None:
