@@ -26,7 +26,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.pipeline import audit_lock
 from imgbuild.report import Finding, Severity
-from imgbuild.solve.solve import base_python
+from imgbuild.solve.base import base_python
 from imgbuild.values import Arch, Sha256, normalize_package
 
 # The package that provides the module distutils to Python 3.12 and later.
