@@ -18,7 +18,7 @@ from pathlib import Path
 from imgbuild.oci import archive, layout
 from imgbuild.values import Arch
 out, *sources = map(Path, sys.argv[1:])
-read = [layout.read(source) for source in sources]
+read = [layout.read_layout(source) for source in sources]
 print("ready", flush=True)
 while True:
     for found in read:
@@ -28,7 +28,7 @@ while True:
             manifest=found.blob(stored.manifest.digest).read_bytes(),
             layers={layer.digest: found.blob(layer.digest) for layer in stored.layers},
         )
-        layout.write(out, {Arch.X86_64: image}, "tiny")
+        layout.write_layout(out, {Arch.X86_64: image}, "tiny")
 """
 
 
@@ -85,7 +85,7 @@ out, *sources = map(Path, sys.argv[1:])
 print("ready", flush=True)
 while True:
     for source in sources:
-        archive.write(source, out, "oci-archive", "tiny")
+        archive.write_archive(source, out, "oci-archive", "tiny")
 """
 
 

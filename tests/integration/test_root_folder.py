@@ -38,10 +38,10 @@ assert os.geteuid() != 0
 folder = Path(sys.argv[1])
 store = Store.open(folder / "cache")
 for _ in range(2):
-    with root_folder(layout.read(folder / "layout-hello"), Arch.X86_64, store) as root:
+    with root_folder(layout.read_layout(folder / "layout-hello"), Arch.X86_64, store) as root:
         assert root.changes is not None
-        print(sandbox.run(root, ["sh", "-c", sys.argv[2]]).stdout)
-        assert sandbox.run(root, ["mkdir", "-m", "0", "/closed"]).status == 0
+        print(sandbox.run_in_sandbox(root, ["sh", "-c", sys.argv[2]]).stdout)
+        assert sandbox.run_in_sandbox(root, ["mkdir", "-m", "0", "/closed"]).status == 0
 assert not list((store.root / "scratch").glob("*/*"))
 """
 
@@ -233,13 +233,13 @@ from imgbuild.cache.store import Store
 from imgbuild.container import root_folder
 from imgbuild.oci import layout, unpack
 from imgbuild.values import Arch
-stack = unpack.stack
+stack = unpack.stack_layers
 def killed(*words, **options):
     stack(*words, **options)
     os.kill(os.getpid(), signal.SIGKILL)
-root_folder.stack = killed
+root_folder.stack_layers = killed
 store = Store.open(Path(sys.argv[1]))
-root_folder.root_folder(layout.read(Path(sys.argv[2])), Arch.X86_64, store).__enter__()
+root_folder.root_folder(layout.read_layout(Path(sys.argv[2])), Arch.X86_64, store).__enter__()
 """
 
 
@@ -265,9 +265,10 @@ from imgbuild.oci import layout
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 store = Store.open(Path(sys.argv[1]))
+image = layout.read_layout(Path(sys.argv[2]))
 for _ in range(2):
-    with root_folder(layout.read(Path(sys.argv[2])), Arch.X86_64, store, reporter=console) as root:
-        print(sandbox.run(root, ["sh", "-c", sys.argv[3]]).stdout)
+    with root_folder(image, Arch.X86_64, store, reporter=console) as root:
+        print(sandbox.run_in_sandbox(root, ["sh", "-c", sys.argv[3]]).stdout)
 """
 
 

@@ -291,10 +291,11 @@ from imgbuild.oci.reader import LayerFile
 from imgbuild.oci.unpack import unpack_layers
 assert os.geteuid() != 0
 root = Path({str(user_folder)!r}) / "root"
-unpack([LayerFile(path=Path({str(blob)!r}), diff_id={record.diff_id!r})], root)
-print(run(Root(path=root), ["sh", "-c", "id -u; ip -o addr; touch /mine"]))
-print(run(Root(path=root), ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
-remove(root)
+unpack_layers([LayerFile(path=Path({str(blob)!r}), diff_id={record.diff_id!r})], root)
+place = SandboxRoot(path=root)
+print(run_in_sandbox(place, ["sh", "-c", "id -u; ip -o addr; touch /mine"]))
+print(run_in_sandbox(place, ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
+remove_root(root)
 """
     done = subprocess.run(
         [*ordinary.as_nobody(), ordinary.nobody_python(user_folder), "-B", "-c", script],

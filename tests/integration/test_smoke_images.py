@@ -118,10 +118,10 @@ from imgbuild.values import Arch
 from tests.support import smoke_environment
 assert os.geteuid() != 0
 lock = smoke_environment.make_lock_of([Path(path) for path in sys.argv[1:]])
-built = layout.read(Path({str(built.path)!r}))
+built = layout.read_layout(Path({str(built.path)!r}))
 store = Store.open(Path({str(cache)!r}))
 test_image = smoke.ImageUnderTest(lock=lock, arch=Arch.X86_64, store=store)
-[report] = smoke.smoke(test_image, built, ["static"], through="root")
+[report] = smoke.run_tiers(test_image, built, ["static"], through="root")
 sys.stdout.buffer.write(codec.encode(report))
 """
     done = subprocess.run(

@@ -60,13 +60,13 @@ def rename(self, name, other):
     left[0] -= 1
     before(self, name, other)
 
-commit = transaction._apply
+commit = transaction._apply_journal
 
 def apply(*words):
     OpenFolder.rename = rename
     commit(*words)
 
-transaction._apply = apply
+transaction._apply_journal = apply
 from imgbuild.cli import main
 main()
 """
