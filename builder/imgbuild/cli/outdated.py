@@ -56,8 +56,8 @@ Python = Annotated[
 Solve = Annotated[
     bool,
     SOLVE(
-        "Each newer version is solved with the other requirements, and audited if all packages "
-        "are in the cache, which takes about a minute per version."
+        "Solve the requirements with each newer version, and audit the result if all its packages "
+        "are in the cache. Takes about a minute per version."
     ),
 ]
 

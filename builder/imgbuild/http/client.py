@@ -139,7 +139,7 @@ class HttpClient:
     # -- requests of stages
 
     def text(self, url: str, accept: str = "*/*") -> TextPage:
-        """The page at `url`. Raises FetchFailed (or `RequestRefused` with the status) on failure."""
+        """The page at `url`. Raises FetchFailed, or RequestRefused with the status."""
 
         def _read_page(response: Response) -> TextPage:
             body = self.body(response, PAGE_LIMIT, decode=True)

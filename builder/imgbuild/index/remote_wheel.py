@@ -55,7 +55,7 @@ class FactStore(Protocol):
 
 
 class BlockCache:
-    """`RangeClient` that fetches complete blocks, and keeps the latest block for adjacent requests."""
+    """A `RangeClient` that fetches whole blocks, and keeps the latest for adjacent requests."""
 
     def __init__(self, http: RangeClient, *, block: int = 1 << 19, limit: int = 256) -> None:
         self._http = http
@@ -110,7 +110,7 @@ class BlockCache:
 
 
 class ResolvedAddresses:
-    """`RangeClient` with URLs that can be `LOCKED_PREFIX` and a hash, which are looked up on the first read."""
+    """A `RangeClient` for URLs that can be `LOCKED_PREFIX` and a hash, looked up on the first read."""
 
     def __init__(self, http: RangeClient, look_up: Callable[[Sha256], str]) -> None:
         self._http = http

@@ -31,7 +31,7 @@ def explain_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
             return _target_error(error, problem)
         return _extension_error(error, problem, overlay.published)
     except ImgbuildError:
-        return error  # an error of the explanation is not the reason of the failure
+        return error  # an error in the explanation is not the reason for the failure
 
 
 def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
@@ -64,9 +64,9 @@ def query_from_problem(problem: SolveProblem) -> ArchQuery:
 def _extension_error(
     error: NoSolution, problem: SolveProblem, base_target: PublishedTarget
 ) -> NoSolution:
-    """As `explain_error`, for a target that extends a published one, whose packages cannot change."""
+    """Explain an error of a target that extends a published one, whose packages cannot change."""
     hint = (
-        f"{base_target.name} cannot change: add another version, extend a target that meets the"
+        f"{base_target.name} cannot change: add a different version, extend a target that meets the"
         f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
         " versions again"
     )

@@ -237,7 +237,7 @@ def follow_output(
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr if line is None else subprocess.PIPE,
         stderr=None if line is None else subprocess.STDOUT,
-        start_new_session=True,  # or the terminal interrupts it, too; two end it at once
+        start_new_session=True,  # or the terminal also interrupts it, and two interrupts end it
     ) as process:
         try:
             for raw in process.stdout or ():
@@ -281,7 +281,7 @@ def _handle_signals(
 
 
 def _stop_process(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children with SIGINT and, after `CLEAN_UP_SECONDS` seconds, with SIGKILL."""
+    """End a process and its children with SIGINT, or SIGKILL after `CLEAN_UP_SECONDS` seconds."""
     for sign in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sign)

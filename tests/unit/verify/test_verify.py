@@ -233,7 +233,7 @@ def test_sbom_of_another_imgbuild_version_is_trusted_by_signature(sample):
 
 
 def test_payload_signed_with_another_type_is_not_a_statement(sample):
-    """The envelope has another type but the same bytes and key."""
+    """The envelope has a different type but the same bytes and key."""
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     payload = forms.about_image(sample.top.digest)
     bare = statements.Envelope(payload=payload, payload_type="text/plain", signatures=())

@@ -111,7 +111,7 @@ def _remedy(relation: ConflictRelation, place: FindingPlace, other: str, subject
     if relation is ConflictRelation.PACKAGE:
         return f"{missing_package_remedy(subject)} to the target's requirements"
     if not other:
-        return f"choose another version of {place.package}, or a base with another Python"
+        return f"choose another version of {place.package}, or a base with a different Python"
     return f"choose versions of {place.package} and {other} released at about the same time"
 
 

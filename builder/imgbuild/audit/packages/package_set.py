@@ -76,7 +76,7 @@ class PackageSet:
         return WheelTags(python=self.python, glibc=self.glibc, arch=self.arch)
 
     def use_in_copied_process(self) -> contextlib.AbstractContextManager[None]:
-        """As `Library.use_in_copied_process`."""
+        """A context for a forked process, as `Library.use_in_copied_process` returns."""
         return self._library.use_in_copied_process()
 
     # -- packages
