@@ -361,8 +361,8 @@ def _unbuilt(package: str, part: str, caller: str) -> Reason:
         + f", or {user} is for another {package}"
         * bool(other),
         cure=f"install a wheel: pip install --force-reinstall --no-deps {package}"
-        f" (--only-binary {package}; choose another release if this one has no wheel), and run outside of"
-        f" a checkout of {package}; or build the checkout again: pip install -e .",
+        f" (--only-binary {package}; choose another release if this one has no wheel), and"
+        f" run outside of a checkout of {package}; or build the checkout again: pip install -e .",
     )
 
 

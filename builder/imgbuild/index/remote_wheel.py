@@ -110,7 +110,7 @@ class BlockCache:
 
 
 class ResolvedAddresses:
-    """A `RangeClient` for URLs that can be `LOCKED_PREFIX` and a hash, looked up on the first read."""
+    """A `RangeClient` for URLs or `LOCKED_PREFIX` with a hash, looked up on the first read."""
 
     def __init__(self, http: RangeClient, look_up: Callable[[Sha256], str]) -> None:
         self._http = http
