@@ -211,12 +211,12 @@ Arches = Annotated[
 ]
 BuildArches = Annotated[
     list[Arch | Literal["all"]] | None,
-    BUILD_ARCH("Can be repeated or comma-separated; 'all' selects all. Default: the architecture"
-               " of this machine, or the only one of the target."),
+    BUILD_ARCH("Can be repeated or comma-separated; 'all' selects all. Default: this machine's"
+               " architecture, or the target's if it has only one."),
 ]  # fmt: skip
 OneArch = Annotated[
     list[Arch] | None,
-    ARCH("Default: the architecture of this machine, or the only one of the image."),
+    ARCH("Default: this machine's architecture, or the image's if it has only one."),
 ]
 LayoutFolder = Annotated[
     Path | None, option("--layout", "The OCI layout of the image. Default: build/TARGET.",

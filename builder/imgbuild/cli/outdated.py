@@ -70,7 +70,7 @@ def outdated(
     solve: Solve = False,
     python: Python = None,
 ) -> None:
-    """List newer versions of packages of a target, a project or a file.
+    """List newer versions of the packages in a target, a project or a file.
 
     For each required package, lists the newest version on the index, the newest version that
     METADATA allows with all pinned packages unchanged, and the reasons against the newest version.

@@ -22,7 +22,7 @@ from imgbuild.values import normalize_package
 class FilePlace(msgspec.Struct, frozen=True, order=True):
     """A line of a file of the project.
 
-    `file` is relative to the project, `line` is 0 for the whole file.
+    `file` is relative to the project. `line` is 0 for the whole file.
     """
 
     file: str

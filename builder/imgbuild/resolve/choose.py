@@ -226,7 +226,7 @@ def rank_candidates(
     cuda: Collection[str] = (),
     first: int = FIRST_CANDIDATES,
 ) -> list[TargetCandidate]:
-    """The candidates, the nearest first; `demands` are by Python, `cuda` are CUDA releases.
+    """The candidates, nearest first. `demands` are by Python, and `cuda` are CUDA releases.
 
     `conflicts` finds the packages of a target that contradict its additions; it is called for the
     `first` targets, which are then sorted again.

@@ -405,7 +405,7 @@ def test_environment_value_with_newline_is_refused() -> None:
     assert "several lines" in problem.message
 
 
-def test_index_of_another_cuda_release_is_refused() -> None:
+def test_index_of_a_different_cuda_release_is_refused() -> None:
     text, line, column = break_matrix("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only_problem(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
     assert (problem.line, problem.column) == (line, column)

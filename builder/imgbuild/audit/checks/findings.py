@@ -87,7 +87,7 @@ def create_finding(
     """The finding `text` at `place`.
 
     `other` is the package that the finding concerns; "" for a package that is not installed and
-    for the standard library. `preferred` as in `Evidence`.
+    for the standard library. For `preferred`, see `Evidence`.
     """
     version = (package_set.version(other) or "") if other else ""
     message = f"{place.package} {place.version} {text}"

@@ -362,7 +362,8 @@ def open_package_set(  # noqa: PLR0913 - as PackageSet
 ) -> PackageSet:
     """The package set of `wheels`, whose paths or URLs `locate` returns.
 
-    `python` is "3.11", `glibc` "2.36". `partial` and `unread_versions` as in `PackageSet`.
+    For example, `python` is "3.11" and `glibc` is "2.36". For `partial` and `unread_versions`, see
+    `PackageSet`.
     `omit` maps a package to patterns of paths that are omitted, relative to the prefix.
     """
     places = f"lib/python{python}/site-packages/"

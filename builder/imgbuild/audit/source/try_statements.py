@@ -1,4 +1,4 @@
-"""Reads `try` statements: guards and flags of branches (separate: one type of statement)."""
+"""Reads guards and flags from branches of `try` statements (separate: one statement type)."""
 
 from __future__ import annotations
 

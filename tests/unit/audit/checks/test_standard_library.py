@@ -92,7 +92,7 @@ else:
         ),
     ],
 )
-def test_names_of_another_python_are_reported(source, python, relation, subject):
+def test_names_of_a_different_python_are_reported(source, python, relation, subject):
     (finding,) = check(source, python=python)
     assert finding.severity is Severity.ERROR
     assert finding.evidence is not None
