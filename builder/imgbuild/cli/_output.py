@@ -43,7 +43,7 @@ def print_result(value: Any, lines: Sequence[str], style: LineStyle | None = Non
 
 
 def answer_file(value: Any, texts: Sequence[str]) -> None:
-    """Write the text file of a command unchanged, or with `--json` as `print_result` does."""
+    """Write a text file as the result of a command, or with `--json` write like `print_result`."""
     if console.json or not texts:
         print_result(value, [])
     else:

@@ -139,7 +139,7 @@ class HttpClient:
     # -- requests of stages
 
     def text(self, url: str, accept: str = "*/*") -> TextPage:
-        """The page at `url`. Raises FetchFailed, or RequestRefused with the status."""
+        """The page at `url`. Raises FetchFailed (`RequestRefused` with the status) on failure."""
 
         def _read_page(response: Response) -> TextPage:
             body = self.body(response, PAGE_LIMIT, decode=True)

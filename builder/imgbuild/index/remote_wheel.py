@@ -55,7 +55,7 @@ class FactStore(Protocol):
 
 
 class BlockCache:
-    """A `RangeClient` that fetches whole blocks, and keeps the latest for adjacent requests."""
+    """`RangeClient` that fetches complete blocks and keeps the latest one for adjacent requests."""
 
     def __init__(self, http: RangeClient, *, block: int = 1 << 19, limit: int = 256) -> None:
         self._http = http
@@ -110,7 +110,7 @@ class BlockCache:
 
 
 class ResolvedAddresses:
-    """A `RangeClient` for URLs or `LOCKED_PREFIX` with a hash, looked up on the first read."""
+    """`RangeClient` whose URLs can be `LOCKED_PREFIX` and a hash, looked up on the first read."""
 
     def __init__(self, http: RangeClient, look_up: Callable[[Sha256], str]) -> None:
         self._http = http

@@ -15,7 +15,7 @@ from imgbuild.system.console import console
 
 
 def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
-    """Find the project of `matrix` as `find_project` does. With -v, report the catalogue.
+    """Find the project of `matrix` as in `find_project`. With -v, the catalogue is reported.
 
     Returns the catalogue if `matrix` is not a file, a user's project has none of the targets
     `names` (or patterns), and the catalogue has all of them.

@@ -297,7 +297,7 @@ def _hide_before_gap(gaps: ReleaseGaps, pins: Mapping[str, str]) -> Callable[[st
 
 
 def floor_constraints(first: FirstSolve) -> tuple[Constraint, ...]:
-    """Constraints to newer versions of requested packages (see `gaps.floor_constraints`)."""
+    """Constraints that require newer versions of requests (see `gaps.floor_constraints`)."""
     if first.torch is None:
         return ()
     torch = str(first.torch.version)

@@ -13,7 +13,7 @@ NO_VALUE = "-"
 
 
 def find_neighbours(target: SiteTarget, targets: Sequence[SiteTarget]) -> TargetNeighbours:
-    """The `NEIGHBOUR_COUNT` targets, not retired, that share the most packages with `target`."""
+    """The targets, except retired ones, that share the most packages with `target`."""
     if target.lock is None:
         return TargetNeighbours()
     own = _versions(target)

@@ -281,7 +281,7 @@ def _handle_signals(
 
 
 def _stop_process(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children with SIGINT, or SIGKILL after `CLEAN_UP_SECONDS` seconds."""
+    """End a process and its children with SIGINT and, after `CLEAN_UP_SECONDS`, with SIGKILL."""
     for sign in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sign)

@@ -106,7 +106,7 @@ def _first(text: str) -> str:
 
 
 def test_options_are_defined_consistently() -> None:
-    """Options are defined with `option` and `OptionDefinition`, which keep one meaning per name."""
+    """Options are defined with `option` and `OptionDefinition`: each name has one meaning."""
     named = [
         path.name
         for path in (ROOT / "builder/imgbuild/cli").glob("*.py")

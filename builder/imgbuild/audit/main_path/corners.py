@@ -18,7 +18,7 @@ from imgbuild.audit.packages.package_set import PackageSet
 def main_path_with_corners(
     package_set: PackageSet, named: Collection[str] = (), added: Collection[str] = ()
 ) -> MainPath:
-    """The main path with the policy's corners; for `named` and `added` see `add_named_packages`."""
+    """The main path with the policy's corners; `named` and `added` as in `add_named_packages`."""
     marginal = corner_modules(package_set, policy.load_policy())
     return main_path(package_set, add_named_packages(package_set, named, added), marginal)
 
