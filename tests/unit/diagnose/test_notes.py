@@ -127,7 +127,7 @@ def test_a_module_that_a_build_writes_is_absent_from_sources() -> None:
 @each_row(
     "system,cure",
     [
-        ("Python ABI tag", "another Python"),
+        ("Python ABI tag", "a different Python"),
         ("platform tag (e.g., win_amd64)", "Linux or WSL 2"),
         (
             "platform tag (e.g., `macosx_14_0_arm64`)",
