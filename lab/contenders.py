@@ -263,7 +263,7 @@ def daemon_processes() -> list[int]:
 
 
 def _saved_layers() -> dict[str, int]:
-    """Read the image's manifest from the stream of `docker save`, which is discarded."""
+    """Read the image's manifest from the output of `docker save`, and discard the layers."""
     documents: dict[str, bytes] = {}
     with (
         subprocess.Popen(["docker", "image", "save", TAG], stdout=subprocess.PIPE) as process,

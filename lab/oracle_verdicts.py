@@ -65,7 +65,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One installed set with failures in Python, unmet requirements and errors of the audit.
+    """One installed set with failures in Python, unmet requirements and errors from the audit.
 
     `audited` is empty if the audit succeeded, else its last output.
     """

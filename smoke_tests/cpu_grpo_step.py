@@ -107,9 +107,9 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 def stay_on_cpu() -> None:
     """Set the environment of a step on the CPU, before torch and Triton are imported.
 
-    TRL 1.15 computes log-probabilities with a Triton kernel on every device, other versions only on
-    GPUs. Without a GPU, Triton has no driver ("0 active drivers"), but its interpreter runs the
-    kernel.
+    TRL 1.15 computes log-probabilities with a Triton kernel on every device. Other versions do so
+    only on GPUs. Without a GPU, Triton has no driver ("0 active drivers"), but its interpreter runs
+    the kernel.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier uses the CPU even if there is a GPU
     os.environ["HF_HOME"] = str(Path("hf").absolute())

@@ -50,7 +50,7 @@ import verl.utils.model
 from transformers import AutoModelForTokenClassification
 
 def load(local_path, torch_dtype, model_config, trust_remote_code):
-    """As verl's own, which asks for flash_attention_2."""
+    """Load a critic as verl does, but without flash_attention_2."""
     return AutoModelForTokenClassification.from_pretrained(
         local_path, torch_dtype=torch_dtype, config=model_config, attn_implementation="sdpa",
         trust_remote_code=trust_remote_code,
@@ -342,7 +342,7 @@ def second(command: list[str], env: dict[str, str], scratch: Path) -> list[str]:
 def main(way: str, engine: str) -> None:
     """Run verl's entry point, and check its log and its checkpoint.
 
-    `way`: grpo or ppo; `engine`: vllm or sglang.
+    `way` is grpo or ppo, and `engine` is vllm or sglang.
     """
     smoke_gpu.require()
     folder, data, reward = inputs()

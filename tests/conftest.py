@@ -243,7 +243,7 @@ def no_room(report: pytest.TestReport | pytest.CollectReport) -> bool:
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The reason of a skip; empty for another outcome."""
+    """The reason for a skip; empty for other outcomes."""
     longrepr = report.longrepr
     return longrepr[2].removeprefix("Skipped: ") if isinstance(longrepr, tuple) else ""
 

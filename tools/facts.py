@@ -8,10 +8,11 @@ separate cache, because the file must depend only on the locks and the code. Whe
 target does not need are removed from the cache. A run requires about 10 GB of disk and 30 GB of
 downloads, and can be interrupted and continued.
 
---small updates only the small facts (`SMALL_FACTS`), which are read by ranges of the wheels (about
-1 GB). --missing adds the wheels and Debian packages that the file lacks, without modules. --modules
-adds only the modules and sources that audits read from wheels in the file. --names adds only the
-names that audits look up. --modules and --names read modules by ranges.
+--small updates only the small facts (`SMALL_FACTS`), which are read with range requests to the
+wheels (about 1 GB). --missing adds the wheels and Debian packages that the file lacks, without
+modules. --modules adds only the modules and sources that audits read from wheels in the file.
+--names adds only the names that audits look up. --modules and --names read modules with range
+requests.
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ def failures_page() -> str:
 FAILURES = """\
 The codes of `imgbuild diagnose`; `imgbuild explain CODE` prints an example with them. Words in
 capitals stand for what the log has. Each rule is a file of
-[data/diagnose](../../builder/imgbuild/data/diagnose): its patterns, cause, cure, and a short log.
+[data/diagnose](../../builder/imgbuild/data/diagnose): its patterns, cause, fix, and a short log.
 Codes from IMG901 on are reasoned from facts, such as the versions in which a name exists.
 """
 

@@ -145,7 +145,7 @@ def attempt_build(
         print("\n".join(tail), file=sys.stderr)
         return f"failed: {' '.join(error.cmd[:4])} ended with status {error.returncode}"
     except PermissionError as error:
-        hint = "create .venv with another Python"
+        hint = "create .venv with a different Python"
         return f"not tried: {error.filename} is not readable by all users; {hint}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)

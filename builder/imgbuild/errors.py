@@ -89,7 +89,7 @@ class AuditFailed(ImgbuildError):
 
 
 class LockStale(ImgbuildError):
-    """A lock is missing, has another format, or is out of date with the matrix."""
+    """A lock is missing, has a different format, or is out of date with the matrix."""
 
     exit_code = 5
 

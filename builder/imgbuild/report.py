@@ -35,10 +35,10 @@ class ConflictRelation(enum.StrEnum):
     REGISTERED = "registered"  # registers a name that the other has registered already
     SYMBOL = "symbol"  # links to a symbol that no library of the package set defines
     LIBRARY = "library"  # links to a library that is missing
-    ABI = "abi"  # compiled against another binary interface (numpy 1, another torch)
-    CUDA = "cuda"  # built for another CUDA release than the package set's
+    ABI = "abi"  # compiled against a different binary interface (numpy 1, an older torch)
+    CUDA = "cuda"  # built for a different CUDA release than the package set's
     WINDOW = "window"  # declares in its code which versions of the other it supports
-    REQUIREMENT = "requirement"  # its METADATA requires another version
+    REQUIREMENT = "requirement"  # its METADATA requires a different version
     RULE = "rule"  # a known failure of the rules file
 
 
@@ -52,8 +52,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     compatible versions of `other`, if the evidence states them (a window, a rule, a requirement).
     `symbols` are all undefined symbols of a shared object, sorted, if there are several; they are
     part of the first finding of a file. For code that runs only if earlier imports from `other`
-    failed, `preferred` are the subjects of each attempt; a version that has all subjects of an
-    attempt is compatible, too.
+    failed, `preferred` are the subjects of each attempt; a version with all subjects of one
+    attempt is also compatible.
     """
 
     relation: ConflictRelation

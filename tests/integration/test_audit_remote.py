@@ -117,7 +117,7 @@ def test_wheel_of_public_index_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.network
 @pytest.mark.parametrize(("numpy", "status"), [("2.2.6", 4), ("1.26.4", 0)])
-def test_wheels_compiled_for_another_numpy_are_reported(numpy: str, status: int) -> None:
+def test_wheels_compiled_for_a_different_numpy_are_reported(numpy: str, status: int) -> None:
     pins = ("opencv-python-headless==4.9.0.80", f"numpy=={numpy}")
     options = ("--python", "3.11", "--arch", "x86_64", "--json")
     words = ("audit", *pins, *options)

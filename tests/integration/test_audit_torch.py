@@ -1,8 +1,8 @@
 """Tests that the audit finds undefined symbols of the other std::string ABI with the real torch.
 
 torch 2.6.0 of the default index is compiled with the old ABI of std::string. A library that
-requires `torch::jit::parseSchemaOrName` with the new one cannot be imported, as FlashInfer's wheels
-for another torch.
+requires `torch::jit::parseSchemaOrName` with the new one cannot be imported. FlashInfer's
+wheels for a different torch are an example.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def errors(cache: Path, *words: str) -> list[tuple[str, str]]:
-    """The errors of an audit: message and location."""
+    """The errors from an audit: message and location."""
     env = {**os.environ, "IMGBUILD_CACHE": str(cache)}
     done = prepared_program.run_prepared(("audit", *words, "--json"), cwd=cache, env=env)
     (report,) = json.loads(done.stdout)

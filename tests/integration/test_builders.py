@@ -134,7 +134,7 @@ def test_failed_step_is_an_error_and_leaves_no_files(with_step):
 
 
 @pytest.mark.long
-def test_paths_may_contain_commas_colons_and_spaces(project, tmp_path):
+def test_paths_can_contain_commas_colons_and_spaces(project, tmp_path):
     folder = tmp_path / "a,b: c" / "é@1"
     shutil.copytree(project.folder, folder, ignore=shutil.ignore_patterns("build"))
     copy = Project(folder, project.index_url, project.cache)

@@ -125,7 +125,7 @@ def family(session: int) -> list[int]:
 def killed(fault_run: FaultRun, verb: str, out: Path, seconds: float) -> bool:
     """Start a verb and kill it after `seconds`; returns whether it was still running.
 
-    All processes started by it end, too.
+    All processes that it started also end.
     """
     with subprocess.Popen(
         fault_run.project.command(*fault_run.words(verb, out)),

@@ -1,4 +1,4 @@
-"""Tests that every renderer quotes arbitrary texts of a lock, also those that its types refuse.
+"""Tests that every renderer quotes arbitrary texts of a lock, even those that its types refuse.
 
 Rendered scripts run with programs that record their arguments; no part of a text may be executed.
 Other formats are read by a parser of their language.

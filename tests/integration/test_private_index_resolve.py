@@ -218,7 +218,7 @@ def test_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
     )
 
 
-def test_torch_for_another_cuda_release_is_refused(stack, default, tmp_path):
+def test_torch_for_a_different_cuda_release_is_refused(stack, default, tmp_path):
     index = sample()
     index.wheel("torch", "2.7.0", [f"nvidia-cublas-cu12==12.6.4.1; {X86}"])
     default(stack.enter_context(serve_site(FileSite(files=index.site_files()))).url("simple"))

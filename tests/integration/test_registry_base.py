@@ -376,7 +376,7 @@ class TestRefusals:
             ({"python": "3.12"}, ["python3.11 is /usr/bin/python3.11, not Python 3.12"]),
         ],
     )
-    def test_base_with_another_python_is_refused(self, project, pushed, changes, words):
+    def test_base_with_a_different_python_is_refused(self, project, pushed, changes, words):
         project.write(sample_project.registry_base(pushed.oci, **changes))
         self.refuse(project, 2, pushed.oci, "image has /usr/bin/python3.11", "interpreter", *words)
 

@@ -84,7 +84,7 @@ def test_credential_helper_for_host_takes_precedence(tmp_path):
     assert calls == ["get h:1", "get https://index.docker.io/v1/"]
 
 
-def test_credential_helper_may_return_identity_token(tmp_path):
+def test_credential_helper_can_return_identity_token(tmp_path):
     configure(tmp_path, credsStore="all")
     program(tmp_path, "all", answer("<token>", "identity"))
     assert logins.find_registry_login("h:1") == RegistryLogin(identity="identity")

@@ -60,7 +60,7 @@ def test_only_image_is_visible_to_command(shell, root):
     ]
 
 
-def test_exit_status_and_output_are_those_of_the_command(shell):
+def test_exit_status_and_output_come_from_the_command(shell):
     completed = shell("cat; echo out; echo bad >&2; exit 7")
     assert (completed.status, completed.stdout, completed.stderr) == (7, "out\n", "bad\n")
     assert shell("kill -9 $$").status == 128 + signal.SIGKILL

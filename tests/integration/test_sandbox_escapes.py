@@ -31,7 +31,7 @@ USERS = {
     "user": (1000, 1001),
     "confined": UntrustedUser(host_id=sandbox.spare_id(), memory=1 << 30, processes=100),
 }
-# Errors of a failed attempt: that of the filter, or one of the kernel for a missing permission or
+# Errors from a failed attempt: from the filter, or from the kernel for a missing permission or
 # object. Attempts that only the filter stops are in FILTERED.
 STOPPED = {
     *("EPERM", "EACCES", "ENOSYS", "ENOENT", "EROFS", "EAFNOSUPPORT", "ECONNREFUSED"),

@@ -228,7 +228,7 @@ def test_code_of_uncached_built_wheel_is_audited(site, root, store, checks):
     assert site.requests == []
 
 
-def test_build_may_request_additional_requirements(site, root, store):
+def test_build_can_request_additional_requirements(site, root, store):
     files = {"pyproject.toml": PYPROJECT, "tools/own.py": BACKEND, "setup.py": SETUP}
     publish(site, files)
     built_wheel = build(sample(site), root, store)

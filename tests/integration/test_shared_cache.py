@@ -36,7 +36,7 @@ pytestmark = [
 def attacker(step: Callable[[], None]) -> Iterator[None]:
     """A process of another user that repeats `step`, which has run once at the start.
 
-    Errors of the operating system, such as a denied write, do not stop it.
+    Errors from the operating system, such as a denied write, do not stop it.
     """
     reader, writer = os.pipe()
     child = os.fork()

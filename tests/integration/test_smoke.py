@@ -218,7 +218,7 @@ def test_unused_allowed_entry_is_a_failure(sample, versions):
     assert cases["imports"].outcome == "failed"
 
 
-def test_allowed_entry_for_another_version_is_not_used(sample):
+def test_allowed_entry_for_a_different_version_is_not_used(sample):
     raising(sample)
     sample.allowed["imports"] = [{**ENTRY, "versions": ["0.9"], "error": "cannot import name"}]
     assert sample.run("imports")["import gamma"].outcome == "failed"

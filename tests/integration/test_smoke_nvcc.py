@@ -74,7 +74,7 @@ def test_nvcc_of_matching_cuda_compiles(wheels, tmp_path):
     assert (outcome, message) == ("passed", "nvcc of CUDA 13.0 compiled a kernel for sm_90"), log
 
 
-def test_nvcc_or_headers_of_another_cuda_release_are_reported(wheels, tmp_path):
+def test_nvcc_or_headers_of_a_different_cuda_release_are_reported(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, OTHER)
     packages = {**COMPILER, "nvidia-cuda-runtime": OTHER}
     outcome, message, _ = case(tmp_path, home, packages)

@@ -4,10 +4,12 @@ The mark of a block (doc_blocks.py) names the environment. imgbuild, its engines
 real. The targets have the documented names and are small (tests/data/docs/matrix.yaml), with an
 index on this machine and real packages of Debian.
 
-- `small`: a locked checkout of that project; `home`: the folder above it, a user's home
+- `small`: a locked checkout of that project
+- `home`: the folder above `small`, a user's home
 - `project`: a user's home, with that project as the catalogue, and servers of a private index,
   of git repositories and of files as `index.example`, `git.example` and `files.example`
-- `checkout`: a clone of this repository; `empty`: a new folder. Both use the machine's own index
+- `checkout`: a clone of this repository, with the machine's own index
+- `empty`: a new folder, with the machine's own index
 """
 
 from __future__ import annotations

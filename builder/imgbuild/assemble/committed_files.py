@@ -74,7 +74,7 @@ def find_committed_folder(folder: Path) -> CommittedFolder:
     repository = GitObjects(Path(git_folder))
     commit = repository.resolve_object("HEAD^{commit}")
     if commit is None:
-        message = f"the git repository of {folder} has no commit"
+        message = f"the git repository with {folder} has no commit"
         raise InputError(message, hint=hint)
     tree = repository.resolve_object(f"{commit}:{prefix.rstrip('/')}")
     if tree is None:

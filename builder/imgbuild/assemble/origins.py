@@ -154,8 +154,8 @@ class Origins:
         names = sorted(item.file for item in far)
         some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         message = (
-            f"the mirror {self._mirror.repository} lacks {len(far)} inputs of {lock.target},"
-            f" and no other source is allowed: {some}"
+            f"the mirror {self._mirror.repository} lacks {len(far)} inputs of {lock.target}"
+            f" ({some}), and no other source is allowed"
         )
         place = f"imgbuild registry mirror push {lock.target} {self._mirror.repository}"
         raise FetchFailed(

@@ -135,7 +135,7 @@ class LockSources:
             if built.wheel.sha256 in hashes
         }
         base, user, arch = matrix_base(lock, self._matrix), lock.settings.user, sdists.host_arch()
-        hint = "lock the target again, because the build is not reproducible or used another Python"
+        hint = "lock the target again: the build is not reproducible, or used a different Python"
         root = host_root(base, user, arch, context, host_debs(lock), host_python(lock))
         for built in lost.values():
             sdists.rebuild_wheel(built, self.indexes, root(), lock.base.python, context, hint=hint)

@@ -187,7 +187,7 @@ class Download:
         self._hash = hashlib.sha256()
 
     def run(self) -> None:
-        """Complete the file from the first URL that has it.
+        """Complete the file from the first URL that serves it.
 
         Raises FetchFailed (Refused if the last URL refused the request) or IntegrityError
         otherwise.

@@ -55,7 +55,7 @@ class FactsFile:
 
     @classmethod
     def open(cls, path: Path) -> FactsFile:
-        """Open the facts at `path`. Empty if the file is missing, damaged, or of another format."""
+        """Open the facts at `path`. Empty if it is missing, damaged or in a different format."""
         try:
             archive = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
             return cls(archive if archive.comment == _comment() else None)

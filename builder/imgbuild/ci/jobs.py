@@ -139,7 +139,7 @@ def create_jobs(
     *,
     again: bool = False,
 ) -> TargetJobs:
-    """The jobs of `target`, tested on `arches`, and with `again` built on other machines, too.
+    """The jobs of `target`, tested on `arches`. With `again`, other machines also build it.
 
     Raises InputError if a tier needs a GPU and no machine has one.
     """

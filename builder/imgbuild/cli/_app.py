@@ -57,7 +57,7 @@ VERBS = {
     "shell": VerbRow(COMMON, "Open a shell in the image of a target"),
     "resolve": VerbRow(COMMON, "Find compatible versions for a list of packages"),
     "audit": VerbRow(COMMON, "Check that targets, versions or installed packages work together"),
-    "diagnose": VerbRow(COMMON, "Find the first failure in a log, its cause and its cure"),
+    "diagnose": VerbRow(COMMON, "Find the first failure in a log, its cause and its fix"),
     "doctor": VerbRow(COMMON, "Show which targets this machine can run, and why"),
     "load": VerbRow(IMAGES, "Load images into Docker or podman, and build missing ones"),
     "render": VerbRow(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
@@ -201,7 +201,7 @@ def _suggestion(error: Exception, text: str) -> str:
 def run_verb() -> int:
     """Run the command on the command line, and return the exit status.
 
-    Raises InputError if the command line is wrong; errors of the command and interrupts are not
+    Raises InputError if the command line is wrong. Interrupts and errors from the command are not
     caught.
     """
     try:

@@ -1,24 +1,24 @@
 """Defines the options that several commands share: names, help, choices and completion.
 
-| option          | meaning, in every verb that has it                                         |
-| --------------- | -------------------------------------------------------------------------- |
-| --target, --all | the targets, equivalent to positional names                                |
+| option          | meaning, in every command with this option                               |
+| --------------- | ------------------------------------------------------------------------ |
+| --target, --all | the targets, equivalent to positional names                              |
 | --arch          | the architectures                                                        |
-| --through       | how to run the image: docker, podman, apptainer, root (`here`: no image)    |
-| --builder       | the builder of the image: embedded (imgbuild itself), docker                  |
-| --on            | where to run the work: on this machine, or on nodes of Slurm                |
-| --jobs N        | the number of parallel processes                                             |
-| --gpus          | the number of GPUs, or `all`                                           |
-| --check         | compare committed files with newly generated ones, and write nothing       |
-| --only          | the part of an image to build or push: base, wheels                        |
-| --keep/--drop   | keep or remove the files that this command downloads or builds    |
-| --again         | repeat work that is current or already done                                |
-| --output        | where the result is written                                                |
-| --key           | the public key to check signatures with                                    |
-| --sign-key      | the private key to sign with                                               |
-| --registry      | the repository of published images                                         |
-| --mirror-only   | use only the mirror                                            |
-| --lock          | the lock to use, with digests.json in the same folder                      |
+| --through       | how to run the image: docker, podman, apptainer, root (`here`: no image) |
+| --builder       | the builder of the image: embedded (imgbuild itself), docker             |
+| --on            | where to run the work: on this machine, or on nodes of Slurm             |
+| --jobs N        | the number of parallel processes                                         |
+| --gpus          | the number of GPUs, or `all`                                             |
+| --check         | compare committed files with newly generated ones, and write nothing     |
+| --only          | the part of an image to build or push: base, wheels                      |
+| --keep/--drop   | keep or remove the files that this command downloads or builds           |
+| --again         | repeat work that is current or already done                              |
+| --output        | where the result is written                                              |
+| --key           | the public key to check signatures with                                  |
+| --sign-key      | the private key to sign with                                             |
+| --registry      | the repository of published images                                       |
+| --mirror-only   | use only the mirror                                                      |
+| --lock          | the lock to use, with digests.json in the same folder                    |
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ KEY = OptionDefinition("--key", "The public key to verify signatures with, in PE
                           " Ed25519).",
                  metavar="FILE", often=True)  # fmt: skip
 REGISTRY_PLACE = OptionDefinition(
-    "--registry", "The repository of the published images.", metavar="HOST/REPOSITORY",
+    "--registry", "The repository with the published images.", metavar="HOST/REPOSITORY",
     panel=REGISTRY, often=True,
 )  # fmt: skip
 LOCK = OptionDefinition("--lock", "The lock to use.", metavar="PLACE",
@@ -211,12 +211,12 @@ Arches = Annotated[
 ]
 BuildArches = Annotated[
     list[Arch | Literal["all"]] | None,
-    BUILD_ARCH("Can be repeated or comma-separated; 'all' selects all. Default: the architecture"
-               " of this machine, or the only one of the target."),
+    BUILD_ARCH("Can be repeated or comma-separated; 'all' selects all. Default: this machine's"
+               " architecture, or the target's if it has only one."),
 ]  # fmt: skip
 OneArch = Annotated[
     list[Arch] | None,
-    ARCH("Default: the architecture of this machine, or the only one of the image."),
+    ARCH("Default: this machine's architecture, or the image's if it has only one."),
 ]
 LayoutFolder = Annotated[
     Path | None, option("--layout", "The OCI layout of the image. Default: build/TARGET.",

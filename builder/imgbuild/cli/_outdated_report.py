@@ -65,7 +65,7 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
 
 
 def _unaudited_note(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterator[str]:
-    """A note on the meaning of "allowed". Empty if the versions were solved."""
+    """A note on the meaning of "allowed". Empty if imgbuild solved with these versions."""
     if report.solved or not any(each.allowed for each in shown):
         return
     audits = (
@@ -209,7 +209,7 @@ def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
 
 
 def _solved_lines(solved: Sequence[SolvedVersion]) -> Iterator[str]:
-    """One line for each solved version, followed by reasons."""
+    """One line for each version that was tried, and why it cannot be solved, or its audit."""
     for each in solved:
         head = f"{each.package} {each.version}"
         if each.reasons:

@@ -138,7 +138,7 @@ def prune_cache(
         ),
     ] = None,
 ) -> None:
-    """Remove old entries until the cache has the given size.
+    """Remove old entries until the cache is no larger than the given size.
 
     The least recently used entries are removed first. Entries that a running process uses are kept,
     even if the cache then exceeds the size.

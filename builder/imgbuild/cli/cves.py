@@ -97,7 +97,7 @@ def cves(
     """List known vulnerabilities of locked targets.
 
     Compares the Python and Debian packages of a lock, and CPython if it comes from a standalone
-    build, with the advisories of OSV. Only advisories are downloaded. They are cached for a day.
+    build, with OSV advisories. Only advisories are downloaded. They are cached for a day.
     `accept_cves:` in matrix.yaml accepts vulnerabilities until a given date.
 
     Exits with status 4 if a vulnerability of at least --severity is not accepted. If the server

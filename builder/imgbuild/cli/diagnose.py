@@ -31,7 +31,7 @@ SHORT = Annotated[
     bool,
     option(
         "--short",
-        "Print only the first cause and its cure in one sentence, or nothing if no likely cause "
+        "Print only the first cause and its fix in one sentence, or nothing if no likely cause "
         "is found.",
     ),
 ]
@@ -39,7 +39,7 @@ SHORT = Annotated[
 
 @create_verb
 def diagnose(files: FILES = None, short: SHORT = False) -> None:
-    """Find the first failure in a log, its cause and its cure.
+    """Find the first failure in a log, its cause and its fix.
 
     The log can have any size, be truncated, and contain interleaved ranks, colours, and prefixes of
     Ray, Slurm, docker and torchrun. Causes are derived from rules for common failures and from

@@ -22,7 +22,7 @@ WIDTH = 80
 def explain(code: CODE) -> None:
     """Explain a finding of diagnose or audit by its code.
 
-    Prints the cause, the cure and an example. Codes are in the output of `imgbuild diagnose` and
+    Prints the cause, the fix and an example. Codes are in the output of `imgbuild diagnose` and
     `imgbuild audit`.
 
     Examples:

@@ -15,7 +15,7 @@ from imgbuild.cli._verb import create_verb
 def show_help(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COMMAND", help="A command, such as build or `registry ls`."),
+        typer.Argument(metavar="COMMAND", help="A command, such as `build` or `registry ls`."),
     ] = None,
 ) -> None:
     """Show the help of a command.

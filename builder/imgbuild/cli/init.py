@@ -266,8 +266,8 @@ def init_project(
     changed. If no file declares requirements, the image extends the recommended target.
 
     If a tested target satisfies all requirements of the project, the row has `extends: TARGET` and
-    keeps the versions. Otherwise, it has `like: TARGET`: versions are solved again, and the
-    versions of the target are preferred. If requirements cannot be satisfied, all of them are
+    keeps the versions. Otherwise, the row has `like: TARGET`: imgbuild solves the requirements
+    again and prefers the target's versions. If requirements cannot be satisfied, all of them are
     listed and nothing is written.
 
     Examples:
@@ -466,7 +466,9 @@ def _row(
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
-    relaxed = "relaxed with imgbuild init --relax, although the project requires another version"
+    relaxed = (
+        "relaxed with imgbuild init --relax, although the project requires a different version"
+    )
     minor = ".".join(chosen.python.split(".")[:2])
     return WantedExtension(
         name=name,

@@ -288,7 +288,7 @@ def _requirement(text: str) -> Requirement:
 def _has_package(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
     """Whether the pins of the row, or else its locks, satisfy each of `needed`.
 
-    The requirements of extras must be satisfied, too.
+    The requirements of extras must also be satisfied.
     """
     extras = [requirement for requirement in needed if requirement.extras]
     if extras and not _have_extras(project, row.target, extras):

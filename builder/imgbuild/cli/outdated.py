@@ -56,8 +56,8 @@ Python = Annotated[
 Solve = Annotated[
     bool,
     SOLVE(
-        "Each newer version is solved with the other requirements, and audited if all packages "
-        "are in the cache, which takes about a minute per version."
+        "Solve the requirements with each newer version, and audit the result if all its packages "
+        "are in the cache. Takes about a minute per version."
     ),
 ]
 
@@ -70,7 +70,7 @@ def outdated(
     solve: Solve = False,
     python: Python = None,
 ) -> None:
-    """List newer versions of packages of a target, a project or a file.
+    """List newer versions of the packages in a target, a project or a file.
 
     For each required package, lists the newest version on the index, the newest version that
     METADATA allows with all pinned packages unchanged, and the reasons against the newest version.

@@ -59,7 +59,7 @@ def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str
     left = [target.target for target in answer.locked[len(shown) :]]
     if left:
         lines += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
-    return [*lines, "# to solve for other versions, add --solve"]
+    return [*lines, "# to solve for different versions, add --solve"]
 
 
 def _target_lines(target: LockedTarget) -> list[str]:

@@ -94,7 +94,7 @@ def site(
     combined. The forms run in the browser, and the pages need no server. In a git checkout, the
     history is that of images/TARGET/digests.json.
 
-    The output folder is replaced. HTML in --title and in texts of the matrix is escaped.
+    The output folder is replaced. HTML in --title and in texts from the matrix is escaped.
 
     Examples:
 

@@ -269,7 +269,7 @@ Imports = Annotated[
         "--import",
         "Instead of running tests, add results from another machine to images/TARGET/smoke.json, "
         "whether they passed or failed. Accepts a file written by `imgbuild smoke --json`, and "
-        "the folder of a job of `imgbuild ci script`. Can be repeated.",
+        "the folder of an `imgbuild ci script` job. Can be repeated.",
         metavar="PATH",
         often=True,
     ),

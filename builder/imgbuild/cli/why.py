@@ -265,7 +265,7 @@ def _learned_constraint_text(constraint: Constraint, reason: VersionReason) -> s
 
 
 def _layer(project: Project, lock: Lock, arch: Arch, package: str) -> PackageLayer | None:
-    """The layers that another version changes. None for a lock without current digests."""
+    """The layers that a new version of `package` changes. None if the digests are out of date."""
     try:
         digests = image_digests.read_digests(project.images, lock)
     except ImgbuildError:

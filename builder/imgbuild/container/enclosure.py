@@ -158,7 +158,7 @@ def exit_with_result(function: Callable[[], int]) -> None:
 
 
 def wait_for(process: int) -> int:
-    """Wait for the status of a child, as in a shell. Other ended children are reaped, too."""
+    """Wait for the status of a child, as in a shell. Other children that end are also reaped."""
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == process:

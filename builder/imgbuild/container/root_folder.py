@@ -1,7 +1,7 @@
 """Unpacks images as root folders in the cache, for commands without an engine.
 
 Layers are unpacked once and kept in the cache. The tree of an image consists of hard links to these
-files and is kept, too. Changes by commands are stored in an overlay.
+files and is also kept. Changes by commands are stored in an overlay.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def engine_command(
 ) -> EngineCommand:
     """The command line for `request` with Docker or podman."""
     places = [f"{folder}{kind}" for folder in HELPERS]
-    # An engine on another machine may have the program for --init, too.
+    # An engine on another machine may also have the program for --init.
     init = (
         programs.find_on_path(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None
     )

@@ -106,7 +106,7 @@ def describe_archive(path: Path, label: str, *, python: str, arch: Arch) -> Stan
 
 
 def _refuse_other_builds(paths: set[str], python: str, label: str) -> None:
-    """Raise IntegrityError if `paths` are of another release, ABI or C library."""
+    """Raise IntegrityError if `paths` belong to a different release, ABI or C library."""
     programs = [match for match in map(_PROGRAM.fullmatch, sorted(paths)) if match is not None]
     others = sorted({match[1] for match in programs})
     if others and python not in others:

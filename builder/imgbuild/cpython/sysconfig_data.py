@@ -31,7 +31,7 @@ SysconfigValues = dict[str, str | int]
 def read_sysconfig(source: bytes) -> tuple[SysconfigValues, str]:
     """The values of the module `source`, and the Python folder that they contain.
 
-    Raises ValueError if it is not such a module, and the errors of the parser.
+    Raises ValueError if `source` is not such a module, and errors from the parser.
     """
     for statement in parse_source(source).body:
         match statement:

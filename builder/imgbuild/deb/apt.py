@@ -198,7 +198,7 @@ def added_debs(
     """The packages that `requested` needs in addition to the present ones, sorted by name.
 
     Versions of present packages do not change. `control` reads the control fields of such a package
-    if the archive has another version. Raises the errors of `resolve_debs`.
+    if the archive has a different version. Raises the errors that `resolve_debs` raises.
     """
     listed = _listed_packages(base, arch, context)
     newest = DebianArchive(listed).packages
@@ -292,7 +292,7 @@ def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...
     """The sites of apt with `suite`, the ones with Debian's path first, then `base_sites`."""
     sites = _apt_sites()
     same = [site for codename, site in sites if codename == suite]
-    # A machine with another release may still have a mirror of the whole archive.
+    # A machine with a different release may still have a mirror of the whole archive.
     other = [site for codename, site in sites if codename != suite and site.endswith(ending)]
     return tuple(dict.fromkeys((*same, *other, *(site.rstrip("/") for site in base_sites))))
 

@@ -232,7 +232,7 @@ def _member(path: Path, info: tarfile.TarInfo, name: str) -> LayerMember:
         return LayerMember(
             path=name, mode=mode, uid=uid, gid=gid, mtime=time, size=info.size, pack=True
         )
-    message = f"{path}: {name} is not a file, a folder or a link, or is sparse"
+    message = f"{path}: {name} is a sparse file, or is not a file, folder or link"
     raise IntegrityError(message, hint="remove the package from the base")
 
 

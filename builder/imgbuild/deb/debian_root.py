@@ -3,8 +3,8 @@
 The members of the base layer, in byte order, depend only on the packages, the reviewed table of
 effects, the architecture and the image's user.
 
-Files and links of a package keep their times, by which programs detect other versions. Folders and
-files of effects have a constant time.
+Files and links of a package keep their times, because programs use them to detect new versions.
+Folders and files of effects have a constant time.
 """
 
 from __future__ import annotations

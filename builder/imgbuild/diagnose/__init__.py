@@ -1,1 +1,1 @@
-"""Logs of failed runs: the first failure in a log, its cause and its cure."""
+"""Reads logs of failed runs, and finds the first failure, its cause and its fix."""

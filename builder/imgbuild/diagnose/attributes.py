@@ -84,7 +84,7 @@ def _of_class(owner: str, name: str, facts: LogFacts, caller: str) -> Reason:
 
 
 def _of_configuration(owner: str, name: str, version: str) -> Reason:
-    """The reason for a model's configuration without a field; `version`: of transformers."""
+    """The reason for a model's configuration without a field; `version` is of transformers."""
     major = version.partition(".")[0]
     older = f" (pip install 'transformers<{major}')" if major in ("4", "5") else ""
     return Reason(

@@ -24,7 +24,7 @@ EXTENSION = re.compile(
     r"(?P<folder>/\S{1,300})/(?P<name>(?!lib)[\w-]{1,100})\.so: cannot open shared object file"
 )
 BUILT = re.compile(r"/build/|/torch_extensions/|\.cache/")
-# By torch.ops.load_library, without the reason of the loader.
+# Printed by torch.ops.load_library, without the reason from the loader.
 UNLOADED = re.compile(r"Could not load this library: (?P<file>/\S{1,300}\.so)\s*$")
 SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
@@ -83,7 +83,9 @@ def _symbol(text: str, facts: LogFacts) -> Reason | None:
     match = SYMBOL.search(text)
     if match is None:
         about = "undefined symbol" in text and MENTIONED.search(text)
-        return _flash_attn("flash-attn was compiled for another torch", facts) if about else None
+        return (
+            _flash_attn("flash-attn was compiled for a different torch", facts) if about else None
+        )
     symbol, file = match["symbol"], match["file"] or ""
     package = site_package(file)
     package = package or file.rpartition("/")[2] or "an extension module"
@@ -173,8 +175,8 @@ def _compiled_package_reason(package: str, symbol: str, file: str) -> Reason | N
     return Reason(
         code="IMG901",
         cause=f"a library that {package} compiled at run time lacks {of or symbol}"
-        f" ({symbol}): it was compiled for other versions, or this release compiles it without"
-        " a part",
+        f" ({symbol}), because it was compiled for different versions, or because this release"
+        " compiles it without a part",
         cure=f"delete {file.rpartition('/')[0]} and run it again; if it fails again, use"
         f" another release of {package}, or another backend",
     )
@@ -259,12 +261,14 @@ def _companion(package: str, torch: Version | None, file: str) -> str:
 
 
 def _flash_attn(cause: str, facts: LogFacts) -> Reason:
-    """The reason for a flash-attn of another torch; its wheels have their torch in the name."""
+    """The reason for a flash-attn for a different torch. Its wheels name their torch."""
     torch, wheel = facts.version("torch"), facts.wheels.get("flash-attn")
     if wheel is not None:
         built = f"torch {wheel.torch}" + (f" (cxx11abi{wheel.abi})" if wheel.abi else "")
         cause = f"the installed flash-attn {wheel.version} was built for {built}"
-        cause += f"; installed is torch {torch}" if torch else ", and another torch is installed"
+        cause += (
+            f"; installed is torch {torch}" if torch else ", and a different torch is installed"
+        )
     name = "whose name has torch2.X and cxx11abiTRUE (torch 2.7 and newer, and PyTorch's own"
     name += " images) or FALSE (PyPI's torch up to 2.6)"
     if torch is not None:
@@ -402,7 +406,7 @@ def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Rea
     elif torch is not None and have:
         cause += f": torch {torch} is for CUDA {have}"
     else:
-        cause += ": torch is for another CUDA, or for the CPU"
+        cause += ": torch is for a different CUDA, or for the CPU"
     if user == "vllm" and major == "13":
         cause += " (vllm's wheels on PyPI are for CUDA 13 from 0.20.0 on)"
     own = (

@@ -93,7 +93,7 @@ def overridden_method_reason(text: str, caller: str, code: str) -> Reason | None
             code="IMG904",
             cause=f"{owner}.{method} of the installed {package} or of its extension does not accept"
             f" the argument {name}, which the program or package that calls it through {package}"
-            " passes: that one was written for another version",
+            " passes: the caller was written for a different version",
             cure=f"install the {package} that the calling package (the trainer) requires, or its"
             f" release for the installed {package} (imgbuild resolve names both)",
         )
@@ -345,7 +345,7 @@ def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | 
         cure=f"reinstall it: pip install --force-reinstall --no-deps {package}, and restart the"
         " notebook's kernel, which keeps the modules from before an update; if that does not"
         f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
-        f" and delete code that was generated for another version (unsloth_compiled_cache)",
+        f" and delete code that was generated for a different version (unsloth_compiled_cache)",
     )
 
 
@@ -361,8 +361,8 @@ def _unbuilt(package: str, part: str, caller: str) -> Reason:
         + f", or {user} is for another {package}"
         * bool(other),
         cure=f"install a wheel: pip install --force-reinstall --no-deps {package}"
-        f" (--only-binary {package}; another release if this one has none), and run outside of a"
-        f" checkout of {package}; or build the checkout again: pip install -e .",
+        f" (--only-binary {package}; choose another release if this one has no wheel), and"
+        f" run outside of a checkout of {package}; or build the checkout again: pip install -e .",
     )
 
 
@@ -398,7 +398,7 @@ def _own_layer(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason |
         cause=f"{package} reads {owner}.{name}, which this layer does not have: this"
         f" release of {package} does not support the model, its quantization or an option with it",
         cure=f"pip install -U {package} (a newer release may support it), or use the model without"
-        " quantization or in another format (another repository, --quantization), and leave out"
+        " quantization or in a different format (a different repository, --quantization), and omit"
         " options for LoRA, offloading or other kernels",
     )
 
@@ -476,7 +476,7 @@ def _undefined_name_reason(text: str, caller: str, _code: str, facts: LogFacts) 
     if user and user != package and near and near[1][:1].isupper():
         return Reason(
             code="IMG902",
-            cause=f"the code of {user} uses {name} of {package}, which another release"
+            cause=f"the code of {user} uses {name} of {package}, which a different release"
             f" of {package} calls {near[1]}: {user} does not support the installed {package}",
             cure=requirements.update_cure(package, caller, facts),
         )

@@ -302,7 +302,7 @@ def _event_reason(
 def _rule_reason(
     rule: FailureRule, groups: Mapping[str, str], user: str, event: LogEvent, facts: LogFacts
 ) -> Reason:
-    """The reason of a rule that applies; `user`: the package, by import name, that is concerned."""
+    """The reason from a rule that applies. `user` is the import name of the failing package."""
     weak = event.level in ("I", "W") and not rule.warns
     texts = {**groups, "user": releases.package_name(user) or "a package"}
     pin = requirements.pin_cure(rule.requires, user, facts) if rule.requires else ""

@@ -124,7 +124,7 @@ class LoggedException(msgspec.Struct, kw_only=True):
     """An exception in a log, at the line that names it.
 
     `cause` and `context` are the numbers of the exceptions, in the order of the log, to which it is
-    chained. `traced`: it follows frames, or it begins a line; otherwise it is quoted in a sentence.
+    chained. A `traced` exception follows frames or begins a line; others are quoted in a sentence.
     """
 
     number: int

@@ -89,10 +89,10 @@ def read_dump(data: bytes, name: str) -> RankDump:
 
 
 def _parse_dump(value: Any, name: str) -> RankDump:
-    """The contents of a dump. ValueError or TypeError if a value has another type."""
+    """The contents of a dump. ValueError or TypeError if a value is invalid."""
     entries = value.get("entries") if isinstance(value, dict) else None
     if not isinstance(entries, list):
-        message = "it has no list entries"
+        message = "`entries` is not a list"
         raise TypeError(message)
     rank = value.get("rank")
     match = RANK.search(Path(name).name)

@@ -47,8 +47,8 @@ class LogEvent(msgspec.Struct, kw_only=True):
 class ParsedLog(msgspec.Struct, kw_only=True):
     """A log; `lines` is the number of lines that were read, `number` that of the last one.
 
-    `cut`: the innermost frame of a traceback whose exception is not in the log. `note`: it is a
-    few lines of which none has a log level, such as a description that quotes an error.
+    `cut` is the innermost frame of a traceback whose exception is not in the log. With `note`, the
+    log is a few lines without log levels, such as a description that quotes an error.
     """
 
     events: list[LogEvent]

@@ -351,7 +351,7 @@ def _failed_lookup_reason(
 def _none_value_cause(
     match: re.Match[str], raised: TraceFrame | None, at: str, *, outside: bool
 ) -> tuple[str, str]:
-    """Cause and cure if None is used as a value; `outside`: the program's own code is involved."""
+    """Cause and cure if None is used as a value; with `outside`, in the program's own code."""
     how = match["how"] or match["other"] or ""
     what = f".{match['name']} of None is used" if match["name"] else f"None {how}"
     value = _none_expression(raised, match["name"] or "", how)
@@ -444,7 +444,7 @@ def _cure(
 
 
 def _versions(exception: LoggedException, package: str) -> str:
-    """The end of a cure for errors that incompatible versions cause; "" for other types."""
+    """The end of a cure for errors from incompatible versions; "" for other errors."""
     if exception.name not in UNEXPECTED or package not in releases.load_name_table().companions:
         return ""
     return f"; or the versions are incompatible: install {package}{_companions(package)}"

@@ -27,7 +27,7 @@ def model_code_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     known = existence if existence is not None and existence.spec else None
     version = facts.versions.get("transformers", "")
     shown = f"transformers {version}" if version else "transformers"
-    change = known.change_sentence(what) if known else "it was written for another version"
+    change = known.change_sentence(what) if known else "it was written for a different version"
     pin = known.requirement() if known else ""
     return Reason(
         code="IMG905",

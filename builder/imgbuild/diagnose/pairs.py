@@ -20,7 +20,7 @@ class VllmBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TorchWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """A torch on PyPI; `cxx11`: it was compiled with the C++11 ABI."""
+    """A torch on PyPI. With `cxx11`, it was compiled with the C++11 ABI."""
 
     version: str
     cuda: str

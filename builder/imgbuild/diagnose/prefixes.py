@@ -118,9 +118,10 @@ WORDS = {
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A line: its number from 1, the rank or process that wrote it ("" if unknown), its text.
+    """A line with its number (from 1), the rank or process that wrote it ("" if unknown), its text.
 
-    `level` is "E", "W" or "I" if the line has one, else "". `hit`: it may report a failure.
+    `level` is "E", "W" or "I" if the line has one, else "". With `hit`, the line may report a
+    failure.
     """
 
     number: int

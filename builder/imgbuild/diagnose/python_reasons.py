@@ -177,7 +177,7 @@ def _unknown_argument_reason(
             cause=f"{user} passes {name} to {callee}, which no {package} {span} added or removed: a"
             f" fault of this {user}, or an option of {user} that it hands over to {package}",
             cure=f"pip install -U {user}; or do not set {name} in the call of {user}; if {package}"
-            f" is older than {existence.first}, update it, too",
+            f" is older than {existence.first}, also update {package}",
         )
     return Reason(
         code="IMG904",
@@ -287,7 +287,7 @@ def _module(text: str, facts: LogFacts, caller: str) -> Reason | None:
             code="IMG903",
             cause=f"{top} is absent, which by its name is a compiled part of"
             f" {user or 'the package that imports it'}: sources are imported in which it was not"
-            " built, or its build is for another Python",
+            " built, or its build is for a different Python",
             cure=f"run outside of the folder with the sources, so that the installed"
             f" {user or 'package'} is imported, and install its wheel for this Python; or build"
             " the sources (pip install -e . --no-build-isolation)",
@@ -385,8 +385,8 @@ def _hydra(text: str, facts: LogFacts, caller: str) -> Reason | None:
         return Reason(
             code="IMG918",
             cause=f"the code of {user} uses the key {key}, which the configuration that it was"
-            " given does not have: the configuration is of another version, or of another part"
-            f" of {user}",
+            " given does not have: the configuration is for a different version or a different"
+            f" part of {user}",
             cure=f"start from the configuration files of the installed {user}, and add your"
             f" own settings (+{key}=…); if {user} itself sets the key, use another release, or"
             " omit the option that activates this code",
@@ -439,8 +439,8 @@ def _architecture(text: str, facts: LogFacts, caller: str, code: str) -> Reason 
     shown = f"{package} {facts.versions[package]}" if package in facts.versions else package
     return Reason(
         code="IMG902",
-        cause=f"the installed {shown} does not have {what}: it is older than the model, or the"
-        " model's code comes with its weights",
+        cause=f"the installed {shown} does not have {what}, because {package} is older than the"
+        " model, or because the model's code comes with its weights",
         cure=f"install a newer {package} within what the other packages allow (imgbuild resolve"
         f" {package} …); if the model card requires it, pass trust_remote_code=True",
         confidence="high",

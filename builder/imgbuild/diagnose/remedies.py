@@ -63,8 +63,8 @@ IDLE = re.compile(
 class MessageRemedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The cure for messages that contain `match`.
 
-    `means`: what such a message reports. `weak`: what is known of the place is more useful;
-    `first`: it is less useful than this cure.
+    `means` describes such messages. A `weak` cure is less useful than one derived from the place of
+    the error; a `first` cure is more useful.
     """
 
     match: str

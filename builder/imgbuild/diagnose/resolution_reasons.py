@@ -158,7 +158,10 @@ def _without_clash(plain: str) -> Reason | None:
 
 
 def _no_wheel(requirement: str, tag: str, have: str) -> Reason:
-    """The reason for a version without a wheel; `tag`: what does not match; `have`: this system."""
+    """The reason for a version without a wheel.
+
+    `tag` is the part that does not match, and `have` describes this system.
+    """
     name = _name(requirement)
     python = "Python" in tag or tag == "ABI" or have.startswith("cp3")
     what = "this Python" if python else f"this platform ({have})" if have else "this platform"
@@ -171,7 +174,7 @@ def _other_system(name: str, have: str, *, python: bool) -> str:
     """The cure for a package without wheels for this Python, or this platform."""
     if python:
         return (
-            "use another Python (uv venv --python 3.11, or 3.12), for which it has wheels, or a"
+            "use a different Python (uv venv --python 3.11, or 3.12), for which it has wheels, or a"
             f" newer {name} (from another index, if this one ended with old versions)"
         )
     if have.startswith("win"):
@@ -180,7 +183,7 @@ def _other_system(name: str, have: str, *, python: bool) -> str:
         return f"use Linux: {name} has no wheels for this macOS; or an older version that has them"
     return (
         "use a Python (uv venv --python 3.12), base image or architecture for which it has wheels,"
-        " or another version"
+        " or a different version"
     )
 
 
@@ -212,7 +215,7 @@ def unlisted_reason(text: str) -> Reason | None:
     cause = f"the index has no {required} for this Python, glibc and architecture"
     cure = (
         f"use one of the versions that pip lists (pip index versions {name}), a different Python,"
-        " or the index that has it (+cuXXX builds: --extra-index-url"
+        " or the index that has the version (+cuXXX builds: --extra-index-url"
         " https://download.pytorch.org/whl/cuXXX)"
     )
     try:
@@ -265,7 +268,7 @@ def installed_conflict_reason(text: str, texts: Iterable[str]) -> Reason | None:
     return Reason(
         code="IMG615",
         cause=f"{name} {version} needs {needs}, and pip has installed {have}"
-        + (f"; {others} reject installed versions, too" if others else ""),
+        + (f"; {others} also reject installed versions" if others else ""),
         cure=f"install them in one command: pip install {pins} …; if another package needs"
         f" {have.partition(',')[0]}, use a release of {name} for it"
         f" (imgbuild resolve {name} …) or a second environment",
@@ -310,9 +313,10 @@ def _name(requirement: str) -> str:
 
 
 def _absent_version_reason(needed: _PackageConstraint, there: str, split: str) -> Reason:
-    """The reason if no index of the command has a version; `there`: the versions on the index.
+    """The reason if no index of the command has a version.
 
-    `split`: the environment for which uv solves, unless it solves for all.
+    `there` describes the versions on the index. `split` is the environment for which uv solves, ""
+    if uv solves for all environments.
     """
     cause = f"{_needs(needed)}, and {there}" + (f" (for {split})" if split else "")
     tagged = re.search(r"\+|dev", needed.on)

@@ -27,17 +27,19 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One known failure.
 
-    `match`: patterns, one of which must match an event. `also`: patterns, each of which must match
-    some event of the log; `unless`: none of which may. `frames`: a pattern that a frame of the
-    exception (PACKAGE:FILE:FUNCTION:CODE) must match. `packages`: package → range of the version,
-    if the log names it. `arm`: whether the machine must be arm64. `failed`: the log must show a
-    failure elsewhere, because the matched text does not. `warns`: a warning is sufficient.
-    `last`: one of the last lines must match, since programs also print it and continue.
-    `follows`: it is a consequence if an exception of the program precedes it. `priority`: the rule
-    with the higher value is used for an event. `role`: a cause, a consequence of another failure,
-    or a text about one. `requires`: the package of which the calling package's metadata may name
-    the version; the cure then begins with it. `{user}` in cause and cure is the calling package.
-    `names`: patterns whose groups some event of the log may give; else their names in capitals.
+    The rule applies to an event that one of the patterns `match` matches, if the log meets these
+    conditions. Each pattern in `also`, and none in `unless`, matches some event. The pattern
+    `frames` matches a frame of the exception (PACKAGE:FILE:FUNCTION:CODE). Versions named in the
+    log are in the ranges `packages`. The machine is arm64, or is not, as `arm` requires. With
+    `failed`, the log shows a failure elsewhere, because the matched text does not. With `last`, one
+    of the last lines matches, because programs also print the text and continue.
+
+    With `warns`, an event that is a warning is sufficient. With `follows`, the failure is a
+    consequence if an exception of the program precedes it. For one event, the rule with the highest
+    `priority` is used. `role` is a cause, a consequence of another failure, or a text about one. If
+    the metadata of the calling package names a version of the package `requires`, the cure begins
+    with it. `{user}` in cause and cure is the calling package. The groups of the patterns `names`
+    are taken from any event; groups without a match are replaced by their names in capitals.
     """
 
     code: str
@@ -83,7 +85,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def conditions_hold(
         self, facts: LogFacts, texts: Sequence[str], end: Sequence[str] = ()
     ) -> bool:
-        """Whether the rest of the log meets the conditions of the rule; `end`: its last lines."""
+        """Whether the rest of the log, with the last lines `end`, meets the rule's conditions."""
         if self.last and not any(_matches_any(pattern, end) for pattern in self.compiled_patterns):
             return False
         if self.arm is not None and self.arm != facts.arm:

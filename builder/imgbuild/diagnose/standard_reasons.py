@@ -78,8 +78,8 @@ def _unknown_name_reason(module: str, name: str, code: str, facts: LogFacts) -> 
     python = f"Python {facts.python}" if facts.python else "the Python that ran this"
     return Reason(
         code=code,
-        cause=f"{python} has no {name} in {module}: the code was written for another Python, 3.10"
-        " or newer if this one is older",
+        cause=f"{python} has no {name} in {module}: the code was written for a different Python,"
+        " 3.10 or newer if this one is older",
         cure="use Python 3.10 to 3.13 (imgbuild's images have it), or a release of the package for"
         " this Python",
     )

@@ -20,7 +20,7 @@ class RequestBody(Protocol):
 class Request(msgspec.Struct, frozen=True):
     """A request. `body` is called each time the request is sent.
 
-    `shown` replaces the URL in messages, because its path can be secret, too. For
+    `shown` replaces the URL in messages, because its path can also be secret. For
     imgbuild.registry, `scopes` are the access scopes requested from a registry, which are never
     sent to other servers. `server` is the endpoint with the TLS certificates to use, even after
     redirects. If `anonymous` is set, no credentials are sent, because a registry chose the URL.

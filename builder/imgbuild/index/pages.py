@@ -338,7 +338,7 @@ def _join_url(page: str, url: str) -> str:
 
 
 def _file(**fields: object) -> IndexFile:
-    """Convert an index entry to a file. Raises ValidationError for a value of another type."""
+    """Convert an index entry to a file. Raises ValidationError for a value of the wrong type."""
     return msgspec.convert(fields, IndexFile)
 
 

@@ -100,8 +100,8 @@ def learn_constraint(
 def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool:
     """Whether a function body uses a name that no release of the other package has.
 
-    Such code fails with all versions, as torch.nn.Relu in DeepSpeed does, so no other version is a
-    remedy. Releases for older versions of Python are compared, too.
+    Such code fails with all versions, as torch.nn.Relu in DeepSpeed does, so no version is a
+    remedy. Releases for older versions of Python are also compared.
     """
     if evidence.relation not in NAMED_TESTS or runs_on_import(release_catalogue, evidence):
         return False

@@ -133,7 +133,7 @@ def _violates_learned(audited: AuditedArch, recorded: Sequence[Constraint]) -> b
 def resolve_audited_arch(
     prepared: PreparedTarget, recorded: Sequence[Constraint], keep: KeepConstraints
 ) -> AuditedArch:
-    """As `resolve_audited`, for one architecture."""
+    """Resolve and audit one architecture, as `resolve_audited` does for all."""
     problem = prepared.problem
     name, arch, context = problem.name, problem.arch, problem.context
     recorded, rounds = tuple(recorded), 0

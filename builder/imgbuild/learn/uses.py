@@ -23,9 +23,9 @@ def same_use(
 ) -> Callable[[PackageRelease], bool]:
     """Whether a release of the failing package uses the same item in the same file.
 
-    A moved file is searched by name. A use under further conditions, such as the version of the
-    other package, is not the same, nor is a use in a function instead of on import. Always False
-    for evidence that cannot be checked in one file.
+    A file that was moved is found by its name. A use under further conditions, such as the version
+    of the other package, is not the same, nor is a use in a function instead of on import. Always
+    False for evidence that cannot be checked in one file.
     """
     if evidence.relation not in (*NAMED_TESTS, ConflictRelation.PACKAGE, ConflictRelation.WINDOW):
         return lambda _: False

@@ -76,7 +76,7 @@ def _python(notes: ProblemNotes, lock: Lock) -> None:
             message = "the Python archive and its URL must be set together"
             notes.note(here, message, expected=f"a URL of {arch} in base.standalone, or neither")
         elif archive is not None and not archive.version.startswith(f"{base.python}."):
-            message = "the archive contains another Python version than the base"
+            message = "the archive contains a different Python version than the base"
             notes.note((*here, "version"), message, value=archive.version, expected=base.python)
 
 

@@ -96,7 +96,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):
-    """A file of the user's repository; `file` is its path in the repository, `mode` is octal."""
+    """A file of the user's repository; `file` is its path in the repository; `mode` is octal."""
 
     file: Line
     mode: FileMode

@@ -158,10 +158,10 @@ def check_specifier(notes: ProblemNotes, path: ValuePath, spec: str) -> None:
 
 
 def _cuda(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
-    """Note packages and versions for another CUDA release than the target's."""
+    """Note packages and versions for a different CUDA release than the target's."""
     cuda = target.cuda
     major, tag = cuda.split(".")[0], "cu" + cuda.replace(".", "")
-    of_release = f"the package belongs to another CUDA release than {cuda}"
+    of_release = f"the package belongs to a different CUDA release than {cuda}"
     for field, packages in (("pins", target.pins), ("requires", target.requires)):
         for package in packages:
             named = re.search(r"-cu(?:da)?([0-9]{2})x?$", package)
@@ -173,7 +173,7 @@ def _cuda(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
         here = (*path, "pins", package)
         local = re.search(r"\+(cu[0-9]+)", version)
         if local and local[1] != tag:
-            message = f"the version is a build for another CUDA release than {cuda}"
+            message = f"the version is a build for a different CUDA release than {cuda}"
             notes.note(here, message, value=version, expected=version.replace(local[1], tag))
         if package in RELEASED_WITH_CUDA and not version.startswith(f"{cuda}."):
             notes.note(here, of_release, value=version, expected=f"{cuda}.…")

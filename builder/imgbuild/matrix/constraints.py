@@ -169,7 +169,7 @@ def _covers_entry(entry: Constraint, other: Constraint) -> bool:
 
 
 class _VersionSpan(msgspec.Struct, frozen=True):
-    """A specifier as an interval. None means unbounded; `closed`: the bound is included."""
+    """A specifier as an interval. None means unbounded. `closed` bounds are included."""
 
     low: Version | None = None
     low_closed: bool = True

@@ -101,7 +101,7 @@ class Extension(_Strict, frozen=True):
         Name | None,
         Meta(
             description="a target of `published`, whose base, settings and layer rules are used;"
-            " all packages are solved again, preferably to its versions"
+            " imgbuild solves the requirements again and prefers the target's versions"
         ),
     ] = None
     requirements: Files = ()

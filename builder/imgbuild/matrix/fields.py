@@ -78,7 +78,7 @@ Repository = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9]+([._-]+[a-z0-9]+)*)+\Z",
-        description="a repository of a registry: host/owner/name",
+        description="a repository in a registry: host/owner/name",
     ),
 ]
 Reason = Annotated[

@@ -33,8 +33,8 @@ def rank_targets(
 ) -> list[str]:
     """The targets on `arch` that satisfy most of `requests` (package → specifier) first.
 
-    Targets without any of the packages are excluded; without `requests`, those for another CUDA
-    release.
+    Targets without any of the packages are excluded. Without `requests`, targets for a different
+    CUDA release are excluded.
     """
     scores = sorted(
         _score(name, target, requests, cuda)

@@ -39,7 +39,7 @@ TITLE = "org.opencontainers.image.title"  # the file name that `oras pull` uses 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The media type, digest and size of a blob.
 
-    `urls` are alternative locations of the blob, `data` is its content, which must have the digest.
+    `urls` are alternative locations of the blob. `data` is its content, which must have the digest.
     """
 
     media_type: str

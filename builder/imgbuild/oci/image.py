@@ -162,7 +162,7 @@ def _read_typed_document(
 ) -> bytes:
     """The document of `descriptor`, which has one of `types`; `what` is their name for errors.
 
-    InputError if it has another type, IntegrityError if its type differs from the descriptor's.
+    InputError if it has none of them, IntegrityError if its type differs from the descriptor's.
     """
     data = _document(source, descriptor)
     stated = documents.stated_type(data, descriptor.digest)

@@ -60,7 +60,7 @@ def unpack_layers(
     """Unpack `layers`, bottom first, into the folder `root`, which is new or empty.
 
     IntegrityError if a layer is damaged or unsafe, OSError if the disk is full, WorkFailed for
-    other errors of the file system.
+    other file system errors.
     """
     with _plain_errors(root), _progress(f"unpacking {root.name}", layers, reporter) as bar:
         _make_root(root, (_InflatedMembers(layer, bar, reporter) for layer in layers), reporter)

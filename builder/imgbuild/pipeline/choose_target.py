@@ -340,9 +340,9 @@ class TargetChooser:
     def _drop_python(
         self, blocked: Sequence[UnmetDemand], nearest: LockedFacts, facts: list[LockedFacts]
     ) -> list[LockedFacts]:
-        """Omit targets with the Python of `nearest` if another Python has more wheels.
+        """Omit targets with the Python of `nearest` if a different Python has more wheels.
 
-        The project must accept the other Python. Only direct requirements are counted.
+        The project must accept that Python. Only direct requirements are counted.
         """
         direct = {each.package for each in self.demands(nearest.python)}
         lacks = (each.package for each in blocked if each.cause in ("python", "source"))

@@ -193,7 +193,7 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
 def _replaces_script(lock: Lock, arch: Arch, conflict: PathConflict) -> bool:
     """Whether a script of the project's own package replaces one of a published layer.
 
-    The layer of the own package lies on top, and pip replaces such scripts, too.
+    The layer of the own package lies on top, and pip also replaces such scripts.
     """
     if lock.project is None or lock.extends is None or conflict.folder:
         return False

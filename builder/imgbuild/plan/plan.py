@@ -140,8 +140,9 @@ class WheelsRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for adding packages as a user with pip and uv; `versions`: package → version.
+    """Settings for adding packages as a user with pip and uv.
 
+    `versions` maps packages to versions.
     `site` is the folder from which the interpreter imports outside of environments, unset for
     Debian's.
     """

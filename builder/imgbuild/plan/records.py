@@ -44,9 +44,9 @@ def records_path(images: Path) -> Path:
 
 
 def read_records(images: Path) -> RecordedLayers:
-    """The records of the folder `images`, empty if there is no file.
+    """The records in the folder `images`, empty if the file is missing.
 
-    InputError if it is damaged, LockStale if it has another format.
+    InputError if the file is damaged, LockStale if it has a different format.
     """
     path = records_path(images)
     if not path.exists():

@@ -338,7 +338,7 @@ class ShellScript:
 
 
 def keep_last(reading: ProjectReading, file: str) -> None:
-    """Omit packages that a later command of `file` installs in another version, as pip does."""
+    """Omit packages that a later command of `file` installs at a different version, as pip does."""
     placed = [each for each in reading.requirements if each.place.file == file]
     for at, earlier in enumerate(placed):
         for later in placed[at + 1 :]:

@@ -39,7 +39,7 @@ def module_roots(
 
 
 def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
-    """Whether setuptools uses the folder `src`: it exists, and no packages are listed."""
+    """Whether setuptools uses the folder `src`, because it exists and no packages are listed."""
     setuptools = find_table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
     return not named and sources.is_folder(relative_path(folder, "src"))

@@ -22,7 +22,7 @@ from imgbuild.values import normalize_package
 class FilePlace(msgspec.Struct, frozen=True, order=True):
     """A line of a file of the project.
 
-    `file` is relative to the project, `line` is 0 for the whole file.
+    `file` is relative to the project. `line` is 0 for the whole file.
     """
 
     file: str
@@ -132,9 +132,9 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
 class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
     """A package index other than the default one: its URL without credentials, and its place.
 
-    `name` is its name in the file, or "". `flat`: one page or folder of links, as for
-    `--find-links`; `url` of a folder of the project is `file:PATH`, relative to the project.
-    `packages` come only from this index. With `general`, other packages may come from it, too.
+    `name` is its name in the file, or "". A `flat` index is one page or folder of links, as
+    for `--find-links`; `url` of a folder of the project is `file:PATH`, relative to the project.
+    `packages` come only from this index. With `general`, other packages may also come from it.
     """
 
     url: str

@@ -25,7 +25,7 @@ def read_declared(
     """The declarations of the project in `folder`, for `extras` and dependency `groups`.
 
     `files` are relative to `folder`; if empty, the files at the root of the project are read. Files
-    included with `-r` are read, too. A folder among them is a package of the project. `names` maps
+    included with `-r` are also read. A folder among them is a package of the project. `names` maps
     URLs of git repositories without a revision to packages. Raises InputError with all problems if
     a file is invalid.
     """

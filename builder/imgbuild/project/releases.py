@@ -12,8 +12,8 @@ TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchtext", "torchdata
 TAG = re.compile(r"cu(\d{2})(\d)")
 # Versions of the wheels of some indexes: `2.8.3+cu.13.0.torch.2.11`.
 DOTTED_CUDA = re.compile(r"cu\.(\d{2})\.(\d)(?:\.|$)")
-# Pages of one project, such as https://abetlen.github.io/llama-cpp-python/whl/cu121: their wheels
-# are for other CUDA releases than the image, unless they are built for one torch.
+# Pages of one project, such as https://abetlen.github.io/llama-cpp-python/whl/cu121. Their wheels
+# are for different CUDA releases than the image, unless they are built for one torch.
 PAGES = ".github.io"
 STACK = re.compile(r"torch|vllm|sglang|flashinfer", re.IGNORECASE)
 OTHER_BUILD = re.compile(r"cpu|xpu|rocm[\d.]*")  # parts of the paths of PyTorch's indexes

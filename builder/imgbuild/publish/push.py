@@ -145,7 +145,7 @@ def push_context(
     for other in named:
         if other.host != repository.host:
             message = f"--mount-from {other}: layers can be mounted only from the same registry"
-            raise InputError(message, hint=f"use a repository of {repository.host}")
+            raise InputError(message, hint=f"use a repository on {repository.host}")
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))
     return PushContext(

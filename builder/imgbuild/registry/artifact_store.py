@@ -174,7 +174,7 @@ def has_all_blobs(
 def _read_artifact(
     blobs: BlobReader, subject: Digest, listed: Descriptor, artifact_type: str | None
 ) -> AttachedArtifact | None:
-    """Read a listed artifact. None if it was removed or is of another type."""
+    """Read a listed artifact. None if it was removed or has a different type."""
     client, repository = blobs.client, blobs.repository
     try:
         fetched = client.manifest(repository.with_digest(listed.digest))

@@ -17,6 +17,10 @@ from imgbuild.system.threads import run_for_each
 READERS = 16
 Addresses = Callable[[str, LockedFile], str]
 
+_FOLDER_HINT = (
+    "use a format that includes the wheels, for example a Dockerfile rendered without --online"
+)
+
 
 def address_lookup(
     lock: Lock, matrix: Matrix, http: HttpClient, packages: Iterable[str] = ()
@@ -46,11 +50,9 @@ def _public_address(url: str, locked: LockedFile) -> str:
     parts = urllib.parse.urlsplit(url)
     if url.startswith(GIT):
         message = f"{locked.file} is built from {url}, so it cannot be downloaded"
-        hint = "use a format with a folder of wheels, such as a Dockerfile without --online"
-        raise InputError(message, hint=hint)
+        raise InputError(message, hint=_FOLDER_HINT)
     if parts.scheme not in ("http", "https"):
         message = f"{locked.file} comes from a local folder, which other machines cannot access"
-        hint = "use a format with a folder of wheels, such as a Dockerfile without --online"
-        raise InputError(message, hint=hint)
+        raise InputError(message, hint=_FOLDER_HINT)
     host = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit(parts._replace(netloc=host, fragment=""))

@@ -1,4 +1,4 @@
-"""Writes and compares the Dockerfiles committed next to a lock (separate: not on request)."""
+"""Writes and compares the Dockerfiles next to a lock (separate: they are not optional)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Renders a container for Docker Compose, and a dev container (separate: single machines).
 
 Formats: docs.docker.com/reference/compose-file (where a `$` is written `$$`) and
-the reference of devcontainer.json at containers.dev (`${…}` cannot be escaped: it is refused).
+the reference of devcontainer.json at containers.dev (`${…}` cannot be escaped and is refused).
 """
 
 from __future__ import annotations

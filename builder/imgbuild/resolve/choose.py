@@ -22,14 +22,14 @@ from imgbuild.values import Arch, Bytes, normalize_package
 
 RowForm = Literal["extends", "like"]
 
-OTHER_CUDA = 50  # another CUDA release than the project names costs as much as this weight
+OTHER_CUDA = 50  # a different CUDA release than the project names costs as much as this weight
 # The cost of a contradiction; an addition costs twice that of an engine, half that of others.
 # Another version of one of these packages needs other versions of many.
 WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
     (*FRAMEWORKS, "triton", "flash-attn"), 10
 )
 ENGINES = ("torch", "vllm", "sglang")
-LIKE_COST = 10  # the cost of packages solved again, which no test has run
+LIKE_COST = 10  # the cost of a new package set, which no test has run
 DEFAULT_STACK = "vllm"
 FIRST_CANDIDATES = 6  # targets whose additions are examined
 PATCHES = 30  # of a minor release of Python
@@ -64,7 +64,7 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     def learned_requirements(self, package: str, version: str) -> list[Requirement]:
         """The learned requirements of an added package on the packages of the target.
 
-        A library of another CUDA release excludes the target's torch, whatever its version.
+        A library for a different CUDA release excludes the target's torch, whatever its version.
         """
         needs = []
         for entry in self.learned:
@@ -226,7 +226,7 @@ def rank_candidates(
     cuda: Collection[str] = (),
     first: int = FIRST_CANDIDATES,
 ) -> list[TargetCandidate]:
-    """The candidates, the nearest first; `demands` are by Python, `cuda` are CUDA releases.
+    """The candidates, nearest first. `demands` are by Python, and `cuda` are CUDA releases.
 
     `conflicts` finds the packages of a target that contradict its additions; it is called for the
     `first` targets, which are then sorted again.

@@ -59,7 +59,7 @@ def python_for_request(
         return accepted[0]
     specs = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
     message = f"the files require Python {specs}, but the bases have {', '.join(offered)}"
-    raise InputError(message, hint="to resolve for another Python anyway, pass --python X.Y")
+    raise InputError(message, hint="to resolve for a different Python anyway, pass --python X.Y")
 
 
 def requested_packages(
@@ -78,7 +78,10 @@ def requested_packages(
     requests: dict[str, RequestedPackage] = {}
     for (package, spec, extras), arches in machines.items():
         if package in requests:
-            message = f"the files require other versions of {package} on {', '.join(arches)}"
+            message = (
+                f"the files require a different version of {package} on {', '.join(arches)}"
+                " than on the other architectures"
+            )
             raise InputError(message, hint="resolve for each architecture separately with --arch")
         requests[package] = RequestedPackage(
             package=package,

@@ -24,9 +24,10 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A package, the versions that are accepted, and the lines that require them.
 
     `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
-    is false for a package that only has a bound. `locked`: the version is from a lock file.
-    `source` is a URL or the path of a folder, "" for a package of an index. `conda`: only the Conda
-    dependencies of a file list it.
+    is false for a package that only has a bound. With `locked`, the version is from a
+    lock file.
+    `source` is a URL or the path of a folder, "" for a package of an index. With
+    `conda`, only the Conda dependencies of a file list the package.
     """
 
     package: str

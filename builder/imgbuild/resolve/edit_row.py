@@ -132,7 +132,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
     """Rows to move to another published target: from `old` to `new`, whose copy is at `lock`.
 
     `form` is the key of each row, "extends" or "like". `forget` are keys that are removed from
-    rows. `keep_old`: other rows still use `old`. `image`: whether the entry keeps its `image`.
+    rows. With `keep_old`, other rows still use `old`. With `image`, the entry keeps its `image`.
     """
 
     rows: Mapping[str, str]

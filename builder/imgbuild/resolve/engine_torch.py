@@ -53,7 +53,7 @@ def add_engine_torch(
 
 
 def decides_version(demand: PackageDemand) -> bool:
-    """Whether a demand determines one version: it is exact or has an upper bound."""
+    """Whether a demand determines one version, because it is exact or has an upper bound."""
     operators = {each.operator for each in demand.versions}
     return demand.pin is not None or bool(operators - {"!="} and operators <= UPPER_OPERATORS)
 
@@ -64,9 +64,9 @@ def newest_build(
     markers: Mapping[str, str],
     cuda: Collection[str],
 ) -> TorchBuild | None:
-    """The newest of torch's `wheels` for one of the releases `cuda`, else for another release.
+    """The newest of torch's `wheels` for one of the releases `cuda`, else for any release.
 
-    None if none of them is a build for CUDA. Only the first `BUILDS` are checked.
+    None if none of the wheels is a build for CUDA. Only the first `BUILDS` are checked.
     """
     builds = []
     for wheel in itertools.islice(wheels, BUILDS):
@@ -114,8 +114,8 @@ def missing_toolkit_obstacles(
 ) -> list[UnmetDemand]:
     """The demanded torch, or the CUDA release of the files, if no image can have it.
 
-    There is no `cuda-toolkit` for it, or the exact torch is built for another release. Torch is
-    `built` for a release, the files name `named` ("" for none) at the places `cuda`.
+    No `cuda-toolkit` exists for the release, or the exact torch is built for a different one. Torch
+    is `built` for a release, and the files name `named` ("" for none) at the places `cuda`.
     """
     files = pages.files(cuda_releases.METAPACKAGE)
     have = {file.version.release[:2] for file in files if file.version is not None}

@@ -31,7 +31,7 @@ def explain_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
             return _target_error(error, problem)
         return _extension_error(error, problem, overlay.published)
     except ImgbuildError:
-        return error  # an error of the explanation is not the reason of the failure
+        return error  # an error in the explanation is not the reason for the failure
 
 
 def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
@@ -66,7 +66,7 @@ def _extension_error(
 ) -> NoSolution:
     """As `explain_error`, for a target that extends one whose packages cannot change."""
     hint = (
-        f"{base_target.name} cannot change: add another version, extend a target that meets the"
+        f"{base_target.name} cannot change: add a different version, extend a target that meets the"
         f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
         " versions again"
     )

@@ -39,8 +39,8 @@ class LearnedMemory:
     """Constraints learned while a request is resolved: used immediately, not written to a file.
 
     `learned_constraints` are the strongest ones, which suffice for resolving. `seen` are all
-    constraints with their evidence and versions. `preferred` maps package pairs to ranges of extras
-    that are kept as long as there is a solution.
+    constraints with their evidence and versions. `preferred` maps package pairs to the
+    version ranges that an extra declares; they are dropped if no solution satisfies them.
     """
 
     def __init__(self, learned_constraints: Sequence[Constraint]) -> None:
@@ -67,7 +67,7 @@ class LearnedMemory:
         return self._learned != before
 
     def add_preferences(self, first: FirstSolve, versions: Mapping[str, str]) -> bool:
-        """Add the ranges of extras that `versions` violate; returns whether there are new ones."""
+        """Add the ranges from extras that `versions` violate; returns whether any are new."""
         specs = {demand.package: demand.spec for demand in first.demands}
         before = len(self.preferred)
         for pair in preferences.violated_pairs(first.facts, versions):
@@ -288,7 +288,7 @@ def _solve_query(query: ArchQuery, facts: PackageFacts) -> tuple[uv.ChosenPackag
 
 
 def _hide_before_gap(gaps: ReleaseGaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
-    """Whether to hide a version from the resolver: it is before a gap, and not pinned."""
+    """Whether to hide a version from the resolver because it is before a gap and not pinned."""
 
     def _is_hidden(package: str, version: Version) -> bool:
         return not same_version(version, pins.get(package)) and gaps.is_before_gap(package, version)

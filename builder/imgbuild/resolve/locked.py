@@ -35,7 +35,7 @@ class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
 
 
-MOST_OTHER = 1  # requested packages of which a near target has another version
+MOST_OTHER = 1  # requested packages that a near target has at a different version
 SIMILAR_LIMIT = 2  # requested packages that a target must have if it lacks another one
 
 
@@ -127,7 +127,7 @@ def requested_versions(request: ResolveRequest, lock: Lock) -> dict[str, str] | 
 
 
 def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
-    """The current target that has all requested packages, at most MOST_OTHER at another version.
+    """The current target with all requested packages, at most MOST_OTHER at a different version.
 
     Targets with the fewest differences come first, then newer ones, as in `satisfying_targets`.
     Without such a target, one may lack at most MOST_OTHER of three or more requested packages that

@@ -40,7 +40,7 @@ def violated_pairs(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator
 
 
 def pair_constraints(facts: PackageFacts, pair: PackagePair, spec: str) -> tuple[Constraint, ...]:
-    """The ranges of the other package in the extras of the package's versions that `spec` allows.
+    """The ranges that extras in the versions allowed by `spec` declare for the other package.
 
     Versions that precede the extra need none: their code does not use the other package.
     """

@@ -1,7 +1,7 @@
 """Audits the requested packages quickly, before the whole package set is solved.
 
-Only their own modules are read, from ranges of the wheels on the index. Everything else counts as
-unknown, so a finding applies to every package set with these versions.
+Only their own modules are read, with range requests to the wheels on the index. Everything else
+counts as unknown, so a finding applies to every package set with these versions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 
 CHECKS: Final = ("imports", "calls", "support")
-LESSONS: Final = 12  # more errors of a few packages would be repetitions
+LESSONS: Final = 12  # more errors in a few packages would be repetitions
 # The relation of an entry whose name does not imply it, and those that `f(x)` may have.
 RELATION_BY_CHECK: Final = {"imports": ConflictRelation.MODULE, "calls": ConflictRelation.ATTRIBUTE}
 CALL_RELATIONS: Final = (

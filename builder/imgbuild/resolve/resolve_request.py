@@ -26,8 +26,9 @@ PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
 class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package and the accepted versions. `have`: it is already installed and must not change.
+    """A package and the accepted versions.
 
+    With `have`, the package is already installed and must not change.
     `row` is the target of the matrix that requests it, "" for the user. `extras` are requested as
     well. With a `marker`, it applies only to machines for which the marker is true.
     """
@@ -151,7 +152,9 @@ def _parse_requested(
     package = normalize_package(requirement.name)
     if requirement.url:
         message = f"{text!r} has a URL, which `requires:` does not support"
-        raise InputError(message, hint="specify a version, and an index that has it with --index")
+        raise InputError(
+            message, hint="specify a version, and use --index to add an index that provides it"
+        )
     if any(each.operator == "===" for each in requirement.specifier):
         message = f"{text!r} uses ===, which `requires:` does not support"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
@@ -252,7 +255,7 @@ def requested_cuda(text: str | None, named: str | None) -> str | None:
         raise InputError(message, hint="--cuda 12.6")
     if named is not None and named != plain:
         message = f"--cuda {plain} contradicts --have, which lists a build for CUDA {named}"
-        raise InputError(message, hint="omit --cuda, or specify another torch")
+        raise InputError(message, hint="omit --cuda, or specify a different torch")
     return plain
 
 

@@ -1,6 +1,7 @@
 """Tries versions for `resolve` until an audit has no errors (separate: an algorithm).
 
-Ranges of extras are kept, and newer versions are tried first, as long as there is a solution.
+Version ranges from extras are kept, and newer versions are tried first, as long as there is a
+solution.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class SolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
 def find_target(query: ArchQuery) -> SolvedTarget:
     """A target that satisfies the request.
 
-    Sets that keep the ranges of extras are tried first. NoSolution if nothing is left to try.
+    Sets that keep the version ranges from extras are tried first. NoSolution if nothing is left to
+    try.
     """
     while True:
         try:
@@ -62,7 +64,7 @@ def find_target(query: ArchQuery) -> SolvedTarget:
 
 
 def _find_newer(query: ArchQuery) -> SolvedTarget:
-    """As `find_target`, for the currently preferred ranges.
+    """Find a target as `find_target` does, with the currently preferred ranges.
 
     For requested packages whose versions are months older than necessary, newer versions are tried
     first.
@@ -76,9 +78,9 @@ def _find_newer(query: ArchQuery) -> SolvedTarget:
 
 
 def solve_with(query: ArchQuery, *, floors: bool) -> SolvedTarget:
-    """As `find_target`; with `floors`, requested packages have newer versions.
+    """Find a target as `find_target` does; with `floors`, requested packages have newer versions.
 
-    If learned constraints require another torch, the search starts again.
+    If learned constraints require a different torch, the search starts again.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
     base = resolve_request.requested_base(request, matrix)
@@ -156,8 +158,8 @@ def resolve_with_extras(
 ) -> tuple[Target, AuditedResolution]:
     """`target` with the requirements of the requested extras, and its packages.
 
-    It is repeated if learned constraints lead to other versions, whose extras have other
-    requirements.
+    The search is repeated if learned constraints lead to different versions, whose extras have
+    different requirements.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
     name = resolve_request.row_name(request, matrix, target.cuda, first.versions)

@@ -179,7 +179,7 @@ class BuildAdvice(msgspec.Struct, frozen=True, kw_only=True):
                 " for this Python, torch and CUDA"
             )
         if self.targets:
-            lines.append(f"a target that has it: {', '.join(self.targets)}")
+            lines.append(f"a target with this package: {', '.join(self.targets)}")
         users = [*(str(site) for site in self.imports), *self.needed_by]
         if users:
             lines.append(f"needed by {', '.join(users)}")

@@ -18,7 +18,7 @@ TORCH_OF_LOCAL = re.compile(r"torch\.?(\d+\.\d+)")
 
 
 def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[UnmetDemand]:
-    """The wheels required by URL that are for another Python or architecture than `tags`."""
+    """The wheels required by URL that are for a different Python or architecture than `tags`."""
     return [
         UnmetDemand(
             package=demand.package,

@@ -1,6 +1,6 @@
 """Accepts differences between two images according to lists such as `data/compare.yaml`.
 
-The output are the differences, with the reasons of the entries that accept them. An entry can
+The output is the differences, with the reasons of the entries that accept them. An entry can
 specify how to compare contents. The contents are then read, and accepted only if the comparison
 succeeds.
 """

@@ -39,7 +39,7 @@ class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     versions: tuple[str, ...]
-    only: str = ""  # the one architecture that has it
+    only: str = ""  # the only architecture with the package
 
 
 class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):

@@ -187,8 +187,8 @@ def existing_tasks(
     """The tasks of the newest orders with this verb, command and digest, where they exist.
 
     With `options`, the options of sbatch must be equal, because a passed test on one partition does
-    not apply to another one. An order without a job ID, because imgbuild was killed, is searched by
-    name.
+    not apply to another one. An order without a job ID, because imgbuild was killed, is found by
+    its name.
     """
     requested = set(tasks)
     latest: dict[ArrayTarget, ArrayTask] = {}

@@ -2,7 +2,7 @@
 
 A run belongs to the content of an image: the digest of the configuration and, under `images`, the
 diff IDs of the layers. The digest of the manifest is only informative, because annotations change
-it. Runs are never removed, and failed runs are recorded, too. For the same content and
+it. Runs are never removed, and failed runs are also recorded. For the same content and
 architecture, the latest run of each tier on each type of GPU is valid, with any engine.
 """
 

@@ -26,7 +26,7 @@ GATES = ("device", "devices")
 GPU = re.compile(r"(.+) sm_\d+ \d+ MiB")
 RELEASE = re.compile(r"^the driver is (\d[\d.]*)", re.MULTILINE)
 LONGEST_MESSAGE = 500  # characters of an error that a test record keeps; the report has all of it
-LONGEST_REASON = 400  # of the reason of a skipped case
+LONGEST_REASON = 400  # characters of the reason for a skipped case
 STOPPED_CASE = "smoke tests"  # the name of the only case of a tier that could not be run
 
 

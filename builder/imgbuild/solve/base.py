@@ -112,7 +112,7 @@ def read_accounts(image: str, image_contents: ImageContents) -> dict[str, str]:
 
 
 def refuse_other_python(base: RegistryBase, image_contents: ImageContents) -> None:
-    """Raise InputError if the interpreter of `base` is missing or has another version."""
+    """Raise InputError if the interpreter of `base` is missing or has the wrong version."""
     led = image_contents.resolve_links(base.interpreter)
     named = PYTHON.fullmatch(led or "")
     if led is not None and (named is None or named[1] == base.python):

@@ -111,7 +111,7 @@ def far_behind_error(
         f" {lag.newest_uploaded:%Y-%m}"
     )
     hint = (
-        "in the project's files, require another version with a lower bound, or, if the old one is"
+        "in the project's files, require a newer version with a lower bound, or, if the old one is"
         f" intended, {lag.package}=={lag.version}"
     )
     if extends:

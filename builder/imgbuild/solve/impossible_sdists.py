@@ -37,7 +37,7 @@ def excluded(
     specs: Mapping[str, str],
     learned: Iterable[Constraint],
 ) -> tuple[str, ...]:
-    """As `lines`, for a target with the versions `pins` and the specifiers `specs`."""
+    """Constraints as in `lines`, for a target with the versions `pins` and specifiers `specs`."""
     entries = [entry for entry in learned if not entry.unused]
     accepted = {package: SpecifierSet(spec) for package, spec in specs.items()}
     accepted |= {package: SpecifierSet(f"=={version}") for package, version in pins.items()}

@@ -74,7 +74,7 @@ def run_backends(
 ) -> BackendAnswer:
     """Run the build backends of `packages`, packages of the project in `folder`.
 
-    `extras` are the project's own, `markers` are the target's, `workdir` is the mount point of the
+    `extras` are the project's, `markers` are the target's, and `workdir` is the mount point of the
     project. A failing backend is reported.
     """
     described: dict[str, EditablePackage] = {}

@@ -382,7 +382,7 @@ def build_environment() -> dict[str, str]:
 
 @reads_untrusted("wheel")
 def refuse_impure(job: SdistJob, wheel: Path) -> None:
-    """Raise NoSolution if `wheel` is platform-specific, has machine code, or another version."""
+    """Raise NoSolution if `wheel` is platform-specific, or has machine code or a wrong version."""
     _, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []
     if any(tag.abi != "none" or tag.platform != "any" for tag in tags):

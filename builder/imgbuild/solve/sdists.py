@@ -55,7 +55,7 @@ def host_rules(rules: FileRules) -> FileRules:
 class SdistWheels:
     """Builds wheels of sdists for one resolution, each once.
 
-    `catalogue` has the files for this machine's architecture, to which `constraints` apply, too.
+    `catalogue` has the files for this machine's architecture, to which `constraints` also apply.
     `root` creates the image's root folder for this machine; it is called only for builds.
     """
 

@@ -153,7 +153,7 @@ def refuse_python(problem: SolveProblem, python: str) -> None:
         minor = ".".join(python.split(".")[:2])
         message = f"{problem.name}: the project does not accept Python {python}"
         hint = (
-            "use a target with another Python in matrix.yaml, or accept this one there:"
+            "use a target with a different Python in matrix.yaml, or accept this one there:"
             f" relax: {{python: {{spec: '=={minor}.*', reason: …}}}}"
         )
         raise InputError(message, problems=problems, hint=hint)
@@ -536,7 +536,7 @@ def _run_uv(
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv, ignoring requirements of `--no-deps` packages that make the set unsolvable.
 
-    `--no-deps` overrules only versions: the dependencies of such packages are installed, too.
+    `--no-deps` overrules only versions: the dependencies of such packages are also installed.
     """
     catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
     try:

@@ -74,7 +74,7 @@ def refuse_cpu_build(
     torch: IndexFile,
     requires: Sequence[Requirement],
 ) -> None:
-    """Raise NoSolution if the compatible torch has no CUDA or another CUDA release."""
+    """Raise NoSolution if the compatible torch is built without CUDA or for a different release."""
     version, target = torch.version, problem.target
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel

@@ -30,7 +30,7 @@ SHOWN_CHARACTERS = 200  # characters of another error's text
 def convert_read_errors(place: object, *, hint: str = REMEDY) -> Iterator[None]:
     """Raise any failure as IntegrityError with `place` and `hint`.
 
-    Errors of imgbuild, signals and errors of the operating system, such as a full disk, are not
+    Errors from imgbuild, signals and errors from the operating system, such as a full disk, are not
     converted, except EINVAL, which invalid offsets in the input cause.
     """
     try:

@@ -31,7 +31,7 @@ OUTPUT_HINT = "choose another folder with --output"
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _DENIED_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FOLDER_ERRORS = (errno.EEXIST, errno.ENOTDIR)
-# Errors of a network file system that is mounted without locks.
+# Errors from a network file system that is mounted without locks.
 _LOCKLESS_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 

@@ -28,7 +28,7 @@ from imgbuild.system.files import xdg_folder
 from imgbuild.system.folder import is_private
 from imgbuild.values import Sha256
 
-NAME = "known-hashes-1.sqlite"  # another format gets another number
+NAME = "known-hashes-1.sqlite"  # a new format gets a new number
 LIMIT = 20_000  # records; the oldest are dropped
 SMALL_FILE = 256 * 1024  # bytes; hashed in 0.2 ms, and a record takes 1 to 20 ms
 TICK_NS = 20_000_000  # more than a kernel's step between two timestamps
@@ -41,9 +41,9 @@ _CORRUPT_CODES = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 
 
 class KnownHashes:
-    """The records in `folder`, or only in this process if it is None.
+    """The hashes recorded in `folder`, or in memory if `folder` is None.
 
-    It is safe for several threads and processes. Errors of the folder or its database are not
+    Several threads and processes can use it. Errors in accessing the folder or its database are not
     raised; files are hashed instead.
     """
 

@@ -237,7 +237,7 @@ def follow_output(
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr if line is None else subprocess.PIPE,
         stderr=None if line is None else subprocess.STDOUT,
-        start_new_session=True,  # or the terminal interrupts it, too; two end it at once
+        start_new_session=True,  # or the terminal also interrupts it, and two interrupts end it
     ) as process:
         try:
             for raw in process.stdout or ():

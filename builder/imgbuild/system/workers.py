@@ -173,7 +173,7 @@ def serve_calls() -> None:
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def _read_message() -> None:
-        # A thread, so that the end of the parent is detected during a call, too.
+        # A thread also detects the end of the parent during a call.
         try:
             while True:
                 tasks.put(pickle.load(sys.stdin.buffer))  # noqa: S301 (the parent wrote it)

@@ -202,7 +202,7 @@ def new_row_name(
 
     `source` is the row to update, which was derived from `origin` (`former` is this row). The
     version of the package at the end of the origin's name is added. If the name is taken, the
-    changed packages are added, too.
+    changed packages are also added.
     """
     words = origin.rsplit("-", 1)
     stem = re.sub(r"(?<=[a-z])\d[\w.]*\Z", "", words[-1])

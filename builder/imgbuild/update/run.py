@@ -247,7 +247,7 @@ class RowUpdater:
         return pending
 
     def _present_version(self, axis: VersionAxis) -> str:
-        """The version of an axis in the row with accepted versions."""
+        """The version of an axis after the updates that were accepted so far."""
         if axis.package in BASE_PARTS:
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version

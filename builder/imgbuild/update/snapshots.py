@@ -1,7 +1,7 @@
 """Finds a newer base for a row (separate: other updates are of packages).
 
 A base with `security:` uses the security updates of the day of the lock, which are only in
-snapshots of that day or later. The archives of a standalone Python are part of the base, too.
+snapshots of that day or later. The archives of a standalone Python are also part of the base.
 Therefore, a new row gets a new base, and other rows keep their bases.
 """
 

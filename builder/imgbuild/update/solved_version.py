@@ -32,10 +32,10 @@ SHOWN_REASONS = 4  # reasons and findings
 
 
 class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A solved version with other required changes, or the reasons why there is no solution.
+    """The solution with a newer version, or the reasons why no solution exists.
 
-    `changes` maps changed packages to texts such as "2.6.0 -> 2.9.1". `audit` describes whether the
-    set was audited. `findings` are errors of the audit.
+    `changes` maps other packages that change to texts such as "2.6.0 -> 2.9.1". `audit` describes
+    whether the set was audited. `findings` are errors from the audit.
     """
 
     package: str

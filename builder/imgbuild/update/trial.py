@@ -199,7 +199,7 @@ def _keep_spelling(pin: str, solved: str | None) -> str:
 
 
 def refusal_of_error(error: Exception) -> RefusedTrial:
-    """The reasons of an error as lines of text."""
+    """The reasons for an error, as lines of text."""
     message = getattr(error, "message", str(error))
     if isinstance(error, NoSolution) and error.reasons:
         lines = [*error.reasons]

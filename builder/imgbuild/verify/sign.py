@@ -34,7 +34,7 @@ def sign_verified(
 ) -> tuple[SignedSubject, ...]:
     """Verify the image, and sign it with `key`, or with cosign if there is no key.
 
-    With `signer_lock`, the signer's lock, provenance and SBOMs are generated and signed, too.
+    With `signer_lock`, the signer's lock, provenance and SBOMs are also generated and signed.
     Otherwise, only the digest is signed.
     """
     place = RegistrySource(client, reference)

@@ -18,7 +18,7 @@ CXX11 = re.compile(r"cxx11abi(true|false)")
 class LocalVersionLabel(msgspec.Struct, frozen=True, kw_only=True):
     """The CUDA ("12" or "12.4") and torch ("2.6") of a compiled wheel; "" if the label lacks them.
 
-    `cxx11`: whether the wheel uses the C++11 ABI; None if unknown.
+    `cxx11` is whether the wheel uses the C++11 ABI, None if unknown.
     """
 
     cuda: str = ""

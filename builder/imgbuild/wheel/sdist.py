@@ -111,8 +111,8 @@ def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content
 def read_members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, ContentReader]]:
     """The files and folders of `sdist`, with paths below its single top-level folder.
 
-    Raises IntegrityError for the first member that has another type, or a path that is too long,
-    duplicate or outside of the folder, and for too many members.
+    Raises IntegrityError for the first member that has a different type, or a path that is too
+    long, duplicate or outside of the folder, and for too many members.
     """
     top = ""
     files: set[str] = set()

@@ -173,7 +173,7 @@ def test_link_replacing_folder_is_refused(sample: Sample) -> None:
     assert caught.value.hint == "write /srv/srv1"
 
 
-def test_file_may_replace_file_or_link(sample: Sample) -> None:
+def test_file_can_replace_file_or_link(sample: Sample) -> None:
     lock = folders.complete_lock(sample.lock("/etc/passwd", "/var/run"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {}

@@ -128,7 +128,7 @@ def test_lost_attachment_is_attached_again(place: Place):
     assert place.registry.blobs == whole
 
 
-def test_other_builder_adds_its_own_provenance(place: Place, monkeypatch: pytest.MonkeyPatch):
+def test_each_builder_adds_its_own_provenance(place: Place, monkeypatch: pytest.MonkeyPatch):
     plan = place.plan()
     pushed(place, plan)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")

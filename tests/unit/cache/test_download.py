@@ -212,7 +212,7 @@ def test_file_that_changes_on_server_is_refused(
 @pytest.mark.parametrize("announce", [True, False])
 @pytest.mark.parametrize("other", [DATA + b"!", DATA[:1500]])
 @pytest.mark.parametrize("begun", [0, 1000, 2000])
-def test_file_of_another_size_is_refused(
+def test_file_of_a_different_size_is_refused(
     store: Store, http: HttpClient, site: FileSite, announce: bool, other: bytes, begun: int
 ) -> None:
     """Status 416 is also handled: the partial file is longer than the file on the server."""

@@ -270,7 +270,7 @@ def test_format_file_that_is_not_regular_is_refused(store, kind):
     assert FORMAT == b"1\n"
 
 
-def test_cache_root_may_be_a_link(store, tmp_path):
+def test_cache_root_can_be_a_link(store, tmp_path):
     (tmp_path / "link").symlink_to(store.root)
     other = Store.open(tmp_path / "link")
     added(other, "blob")

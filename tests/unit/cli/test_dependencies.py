@@ -68,7 +68,7 @@ def test_extra_required_by_another_package_is_explained(imgbuild: Command) -> No
 
 
 def test_pin_is_shown_with_bounds_and_requirements(imgbuild: Command, project: Path) -> None:
-    """Only its pin determines the version of vllm, and another version would need another torch."""
+    """Only the pin determines the version of vllm; a different one would need a different torch."""
     entry = {"package": "vllm", "version": "0.9.2", "reasons": ["no"], "tried": "2026-11-28"}
     content = {"version": 1, "rows": {}, "refused": {TARGET: [entry]}}
     (project / "images" / "updates.json").write_text(json.dumps(content))

@@ -200,7 +200,7 @@ def test_contradicting_pins_are_named(imgbuild: Command, index: LocalIndex) -> N
     assert not Path("matrix.yaml").exists()
 
 
-def test_override_may_contradict_a_requirement(imgbuild: Command, index: LocalIndex) -> None:
+def test_override_can_contradict_a_requirement(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("trainer", "1.0", ["transformers<4.50"])
     require(
         '[project]\nname = "x"\nversion = "1"\ndependencies = ["trainer==1.0"]\n'

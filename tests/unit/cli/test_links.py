@@ -86,7 +86,7 @@ def test_a_build_replaces_only_files(
     assert folder_state(elsewhere) == before
 
 
-def test_user_given_path_may_contain_links(
+def test_user_given_path_can_contain_links(
     imgbuild: Command, sample: SampleProject, tmp_path: Path
 ) -> None:
     (tmp_path / "disk").mkdir()

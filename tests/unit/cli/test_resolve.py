@@ -128,7 +128,7 @@ def test_locked_targets_are_printed_with_versions_and_commands() -> None:
         "  imgbuild init --extends cu128-verl0.5",
         "",
     ]
-    assert short[-1] == "# to solve for other versions, add --solve"
+    assert short[-1] == "# to solve for different versions, add --solve"
     assert all(name in "\n".join(short) for name in names)
     assert sum(line.startswith("  imgbuild run") for line in full) == len(names)
     assert max(map(len, short + full)) <= resolve.WIDTH

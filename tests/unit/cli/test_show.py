@@ -265,7 +265,7 @@ def test_the_list_uses_the_width_of_the_terminal(
     assert [name for name in head.split() if name not in USUAL] == more
     assert max(map(len, screen.lines)) <= width
     text = "\n".join(rows)
-    # Every stack has its name in the narrowest table, too.
+    # Every stack has its name even in the narrowest table.
     for stack in ("SGLang 0.5.23", "vLLM 0.33.0", "verl", "unsloth", "deepspeed", "ray"):
         assert stack in text
     # Locked without a pin.

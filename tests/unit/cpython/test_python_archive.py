@@ -134,7 +134,7 @@ def test_programs_are_read_for_audit(tmp_path):
         f"python/lib/python3.12/{SYSCONFIG}",
     ],
 )
-def test_archive_with_another_layout_is_refused(tmp_path, name):
+def test_archive_with_a_different_layout_is_refused(tmp_path, name):
     entries = sample_entries()
     del entries[name]
     with pytest.raises(IntegrityError, match=f"^{re.escape(LABEL)} has no ") as caught:
@@ -183,7 +183,7 @@ def test_interpreter_without_its_libpython_is_refused(tmp_path, needed):
     ("flags", "kind"), [("t", "free-threaded"), ("d", "debug"), ("td", "free-threaded debug")]
 )
 @each_row("linked", [False, True])
-def test_build_with_another_abi_is_refused(
+def test_build_with_a_different_abi_is_refused(
     tmp_path: Path, flags: str, kind: str, linked: bool
 ) -> None:
     folder = f"python/include/python3.12{flags}"

@@ -74,11 +74,11 @@ def test_skipped_members_are_listed_but_not_spooled(tmp_path: Path) -> None:
         (debs.file("/etc/passwd"), "points outside the root"),
         (
             (debs.tar_header("./dev/null", kind=tarfile.CHRTYPE), b""),
-            "is not a file, a folder or a link",
+            "is a sparse file, or is not a file, folder or link",
         ),
         (
             (debs.tar_header("./fifo", kind=tarfile.FIFOTYPE), b""),
-            "is not a file, a folder or a link",
+            "is a sparse file, or is not a file, folder or link",
         ),
         (
             (debs.tar_header("./ping", xattrs={"SCHILY.xattr.security.capability": "x"}), b""),

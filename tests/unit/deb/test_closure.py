@@ -134,7 +134,7 @@ def test_conflicting_packages_are_reported(field: str) -> None:
     assert closed(excluding, package("two", "2.0"), requested=("one", "two")) == ["one", "two"]
 
 
-def test_package_may_conflict_with_name_it_provides() -> None:
+def test_package_can_conflict_with_name_it_provides() -> None:
     server = package("server", Provides="mail", Conflicts="mail")
     assert closed(server, requested=("server",)) == ["server"]
 

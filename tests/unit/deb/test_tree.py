@@ -41,7 +41,7 @@ def test_merged_usr_has_links_for_used_folders() -> None:
     assert members["usr/bin/sh"].content == b"x"
 
 
-def test_package_may_ship_merged_usr_links() -> None:
+def test_package_can_ship_merged_usr_links() -> None:
     """base-files of Debian 13 ships such links; a link with another target is refused."""
     tree = DebTree()
     tree.add(LayerMember(path="bin", kind=MemberKind.LINK, target="usr/bin"), "base-files")
@@ -60,7 +60,7 @@ def test_members_are_in_byte_order() -> None:
     assert paths == sorted(paths, key=str.encode)
 
 
-def test_packages_may_share_folders_but_not_files() -> None:
+def test_packages_can_share_folders_but_not_files() -> None:
     tree = DebTree()
     tree.add(LayerMember(path="bin", kind=MemberKind.FOLDER, mode=0o755), "one")
     tree.add(LayerMember(path="usr/bin", kind=MemberKind.FOLDER, mode=0o755), "two")

@@ -97,7 +97,7 @@ def test_an_attribute_that_the_installed_release_has_is_not_called_new() -> None
     assert "'transformers<5'" in found.cure
 
 
-def test_a_method_that_a_project_overrides_lacks_a_new_argument() -> None:
+def test_a_projects_override_lacks_a_new_argument() -> None:
     found = explained(
         "TypeError: PumpTrainer.compute_loss() got an unexpected keyword argument"
         " 'num_items_in_batch'"
@@ -127,7 +127,7 @@ def test_a_module_that_a_build_writes_is_absent_from_sources() -> None:
 @each_row(
     "system,cure",
     [
-        ("Python ABI tag", "another Python"),
+        ("Python ABI tag", "a different Python"),
         ("platform tag (e.g., win_amd64)", "Linux or WSL 2"),
         (
             "platform tag (e.g., `macosx_14_0_arm64`)",

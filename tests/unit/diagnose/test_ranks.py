@@ -144,7 +144,7 @@ CYCLE.append(CYCLE)
 @pytest.mark.parametrize(
     "groups", [{"0": {"ranks": ["x"]}}, {"0": {"ranks": [None]}}, {"0": {"ranks": [[]]}}]
 )
-def test_a_dump_with_ranks_of_another_kind_is_an_error(groups: dict[str, Any]) -> None:
+def test_a_dump_with_ranks_of_a_different_kind_is_an_error(groups: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="not a flight-recorder dump"):
         flight.read_dump(pickle.dumps({"entries": [], "pg_config": groups}), "rank_0")
 

@@ -108,7 +108,7 @@ def test_torch_version_is_read_from_the_wheel_name() -> None:
     assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp310" in finding.cure
 
 
-def test_pip_ignores_versions_for_another_python() -> None:
+def test_pip_ignores_versions_for_a_different_python() -> None:
     finding = first(
         "ERROR: Ignored the following versions that require a different python version: 1.4.0"
         " Requires-Python <3.13,>=3.9; 1.5.0 Requires-Python <3.13,>=3.9\n"

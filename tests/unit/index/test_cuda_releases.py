@@ -83,7 +83,7 @@ def test_missing_compatible_release_is_reported():
     )
 
 
-def test_torch_may_have_components_of_two_patch_releases():
+def test_torch_can_have_components_of_two_patch_releases():
     # torch 2.7.0 uses nvrtc of CUDA 12.6.2 and cuBLAS of 12.6.3.
     newest = NEWER.replace(b"13.0.96", b"13.0.99")
     pages = {"13.0.2": TOOLKIT, "13.0.3": newest}

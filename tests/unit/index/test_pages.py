@@ -77,7 +77,7 @@ def test_pep_700_fields_of_json_page_are_read():
     assert file.uploaded == datetime.datetime(2025, 6, 19, 23, 59, 59, 500000, datetime.UTC)
 
 
-def test_json_api_urls_may_be_relative():
+def test_json_api_urls_can_be_relative():
     document = {"releases": {"1.0": [{"filename": "demo-1.0.zip", "url": "../../p/demo-1.0.zip"}]}}
     files = read_json_api(page(json.dumps(document), url="https://index.example/pypi/demo/json"))
     assert files["demo-1.0.zip"].url == "https://index.example/p/demo-1.0.zip"
@@ -126,7 +126,7 @@ def test_json_api_provides_upload_times_and_sizes():
     assert file.size == len(index.published[0].data)
 
 
-def test_json_api_entry_with_another_hash_is_ignored():
+def test_json_api_entry_with_a_different_hash_is_ignored():
     index, forged = LocalIndex(), LocalIndex()
     index.wheel("demo", "1.0")
     forged.wheel("demo", "1.0", files={"demo/other.py": b""}, uploaded="2020-01-01T00:00:00Z")

@@ -184,7 +184,7 @@ def test_base_with_added_system_packages_has_tools(tmp_path: Path) -> None:
     assert extension.extension_differences(lock, matrix) == ()
 
 
-def test_added_layers_may_exceed_published_limit(path: Path) -> None:
+def test_added_layers_can_exceed_published_limit(path: Path) -> None:
     matrix = extended.read_extended(path)
     more = [samples.wheel(f"big-{number}", size=5000) for number in range(60)]
     lock = extension.make_lock(
@@ -341,7 +341,7 @@ def test_missing_added_file_is_refused(path: Path) -> None:
     assert caught.value.hint == "add the file, or remove it from `files`"
 
 
-def test_sdist_build_may_require_published_or_added_package(tmp_path: Path) -> None:
+def test_sdist_build_can_require_published_or_added_package(tmp_path: Path) -> None:
     text = extended.MATRIX.replace(
         "targets:\n",
         "sdists:\n  deepspeed: {reason: only an sdist exists, requires: [torch, numpy, einops]}\n"

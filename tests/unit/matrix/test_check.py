@@ -254,7 +254,7 @@ TARGETS = {
         'torch: §"2.6.0+cu126"',
         (
             f"{TARGET}.pins.torch",
-            "another CUDA release than 12.4",
+            "a different CUDA release than 12.4",
             "2.6.0+cu126",
             "2.6.0+cu124",
             None,
@@ -263,7 +263,7 @@ TARGETS = {
     "a compiler of another CUDA release": (
         'trl: "0.18.2"',
         'trl: "0.18.2"\n      nvidia-cuda-nvcc: §"13.0.88"',
-        (f"{TARGET}.pins.nvidia-cuda-nvcc", "another CUDA release", "13.0.88", "12.4.", None),
+        (f"{TARGET}.pins.nvidia-cuda-nvcc", "a different CUDA release", "13.0.88", "12.4.", None),
     ),
     "a range over CUDA releases": (
         "setuptools: {reason: triton imports it}",
@@ -271,7 +271,13 @@ TARGETS = {
             "setuptools: {reason: triton imports it}\n"
             "      §nvidia-cuda-nvcc: {reason: it compiles, spec: '>=12'}"
         ),
-        (f"{TARGET}.requires.nvidia-cuda-nvcc", "another CUDA release", ">=12", "==12.4.*", None),
+        (
+            f"{TARGET}.requires.nvidia-cuda-nvcc",
+            "a different CUDA release",
+            ">=12",
+            "==12.4.*",
+            None,
+        ),
     ),
     "prebuilt without an index": (
         FLASHINFER,
@@ -399,7 +405,7 @@ def test_environment_value_with_newline_is_refused() -> None:
     assert "several lines" in problem.message
 
 
-def test_index_of_another_cuda_release_is_refused() -> None:
+def test_index_of_a_different_cuda_release_is_refused() -> None:
     text, line, column = break_matrix("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only_problem(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
     assert (problem.line, problem.column) == (line, column)

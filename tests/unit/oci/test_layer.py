@@ -286,7 +286,7 @@ def test_conflicting_paths_are_refused() -> None:
 
 
 # Literal digests detect an upgrade of Python, isal or deflate that changes bytes. If one of
-# them changes, the format numbers of `plan` must be raised, too.
+# them changes, the format numbers of `plan` must also be raised.
 GOLDEN_TEXT = b"a golden file, line after line\n" * 200
 GOLDEN_STREAM = bytes.fromhex(
     "edc9c10980300c00c0bf536400970a984a215410f747700def777019e7d547ad18b36b8f9eab22c753f7c72db5d65a6badb5d65a6badb5d65a6bfd9f7e01"

@@ -107,7 +107,7 @@ def test_python_without_base_has_only_known_names(auditor: Asked, python: str, c
     ] * count
 
 
-def test_component_of_another_cuda_release_is_a_finding(auditor: Asked) -> None:
+def test_component_of_a_different_cuda_release_is_a_finding(auditor: Asked) -> None:
     (error,) = errors(auditor.audit("torch==2.10.0+cu126", "nvidia-cuda-nvcc==12.8.93"))
     assert error.startswith("nvidia-cuda-nvcc 12.8.93 does not belong to CUDA 12.6")
 

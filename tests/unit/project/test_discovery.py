@@ -170,7 +170,7 @@ def test_single_conda_environment_in_a_subfolder_is_read(tmp_path):
     assert set(unread_reasons(several)) == {"gym/conda_env.yml", "atari/environment.yaml"}
 
 
-def test_unfetched_submodules_and_foreign_files_are_reported(tmp_path):
+def test_unfetched_submodules_and_files_of_unsupported_tools_are_reported(tmp_path):
     files = {
         "requirements.txt": "torch\n",
         ".gitmodules": '[submodule "verl"]\n\tpath = verl\n\turl = https://git.example/verl\n',

@@ -169,7 +169,7 @@ def test_redirected_writes_are_anonymous(registry, victim, where, work):
 
 
 @pytest.mark.usefixtures("logins")
-def test_redirected_reads_send_no_credentials_but_may_use_anonymous_token(registry, victim):
+def test_redirected_reads_send_no_credentials_but_can_use_anonymous_token(registry, victim):
     """A registry under a custom name often redirects to another, which requires a token."""
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/manifests/latest"

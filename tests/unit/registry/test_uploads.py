@@ -264,7 +264,7 @@ def test_wrong_resume_offset_is_handled(client, registry, range_header):
     push(client, registry)
 
 
-def test_stored_blob_with_another_digest_is_an_error(client, registry):
+def test_stored_blob_with_a_different_digest_is_an_error(client, registry):
     def _lie(answer: Answer) -> None:
         answer.headers["Docker-Content-Digest"] = f"sha256:{'0' * 64}"
 

@@ -133,7 +133,7 @@ def test_compatible_requests_have_no_conflict(ask):
     assert (str(torch.version), torch.cuda) == ("2.6.0", "12.4")
 
 
-def test_version_with_torch_of_another_cuda_release_is_a_conflict(ask):
+def test_version_with_torch_of_a_different_cuda_release_is_a_conflict(ask):
     facts, demands = ask(("vllm", "==1.0"))
     requirement_conflict = refused(facts, demands, "12.4")
     assert requirement_conflict.reasons == (
@@ -244,7 +244,7 @@ def test_constraints_are_learned_from_a_package_set_with_several_changes(ask):
     assert near(facts, demands, "12.4", against("0.8", "0.9")) == ()
 
 
-def test_incompatible_code_is_not_retried_with_another_cuda_release(ask):
+def test_incompatible_code_is_not_retried_with_a_different_cuda_release(ask):
     facts, demands = ask(("vllm", "==1.0"), ("trl", "==1.2"))
     plain = near(facts, demands, "12.4")
     assert plain[-1] == "CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0"

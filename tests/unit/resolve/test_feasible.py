@@ -84,7 +84,7 @@ def test_message_has_location_reason_and_alternative(pages: Pages) -> None:
     assert "Python cp310" in obstacle.reason
 
 
-def test_packages_only_bounded_or_with_a_source_are_not_looked_up(pages: Pages) -> None:
+def test_packages_with_only_bounds_or_a_source_are_not_looked_up(pages: Pages) -> None:
     asked = [demand("nosuch", installed=False), demand("other", source="https://example.org/o.whl")]
     assert find_obstacles(asked, pages(LocalIndex()), TAGS) == []
 

@@ -1,4 +1,4 @@
-"""Tests that version ranges of extras named after another package are preferred."""
+"""Tests that version ranges in extras named after another package are preferred."""
 
 from __future__ import annotations
 

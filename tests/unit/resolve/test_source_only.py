@@ -67,7 +67,7 @@ def test_remedies_are_in_order() -> None:
         " compiles CUDA code"
     )
     starts = [line.partition(":")[0] for line in advice.remedy_lines]
-    assert starts[:3] == ["the URL of a wheel", "a target that has it", "needed by a.py"]
+    assert starts[:3] == ["the URL of a wheel", "a target with this package", "needed by a.py"]
     assert set(starts[3:]) == {"without it"}
     assert any("sdpa" in line for line in advice.remedy_lines)
     nobody = source_only.build_advice("apex", "0.1", needs, unfit="the wheel is for Python cp310")

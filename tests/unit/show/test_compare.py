@@ -230,7 +230,7 @@ def test_entry_accepts_only_the_difference_it_names(tmp_path):
 
 
 @pytest.mark.parametrize(("only", "equal"), [(["docker"], True), (["embedded"], False)])
-def test_an_entry_may_apply_to_one_builder(tmp_path, only, equal):
+def test_an_entry_can_apply_to_one_builder(tmp_path, only, equal):
     trees_ = (
         [[images.text_member("a", "x")]],
         [[images.text_member("a", "x"), images.text_member("b", "x")]],

@@ -61,7 +61,7 @@ def test_newest_array_of_a_task_is_used(tmp_path):
     assert {task.target: task.order.job for task in tasks} == {"one": "1", "two": "2"}
 
 
-def test_array_with_another_digest_is_not_used(tmp_path):
+def test_array_with_a_different_digest_is_not_used(tmp_path):
     order(tmp_path, "1", ONE)
     changed = ArrayTarget(target="one", digest=TWO.digest)
     assert array.existing_tasks(tmp_path, "build", COMMAND, [changed]) == []

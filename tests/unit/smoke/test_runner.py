@@ -61,7 +61,7 @@ def test_allowed_entry_matches_only_its_name_and_error(monkeypatch):
     assert "nothing fails like that" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
 
 
-def test_allowed_entry_may_require_cause_in_log(monkeypatch):
+def test_allowed_entry_can_require_cause_in_log(monkeypatch):
     """Some packages end with the same message for different causes."""
     module = smoke_module("smoke_import", monkeypatch)
     entry = {"name": "sgl_kernel*", "error": "common_ops", "log": "libcuda.so.1", "reason": "x"}
@@ -158,7 +158,7 @@ def test_allowed_failures_carry_reasons():
         assert entry.get("needs", "driver") == "driver"
 
 
-def test_allowed_entry_may_be_limited_to_a_python_release(monkeypatch):
+def test_allowed_entry_can_be_limited_to_a_python_release(monkeypatch):
     module = smoke_module("smoke_import", monkeypatch)
     release = "{}.{}".format(*sys.version_info)
     assert module.is_for_python({})

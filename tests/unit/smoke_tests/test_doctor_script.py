@@ -96,7 +96,7 @@ def test_unwritable_home_is_reported(doctor, tmp_path, monkeypatch):
     assert f"HOME: cannot write to {tmp_path}/file/home: Not a directory" in text
 
 
-def test_bytecode_folder_inside_image_may_be_read_only(doctor, tmp_path, monkeypatch):
+def test_bytecode_folder_inside_image_can_be_read_only(doctor, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path))
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "file/bytecode"))

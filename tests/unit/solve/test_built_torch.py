@@ -16,7 +16,7 @@ BUILT = BuiltWheel(package="kernels", version="1.0", index="pypi", sdist=FILE, e
                    requires=(TORCH,), wheel=FILE)  # fmt: skip
 
 
-def test_wheel_that_was_built_with_another_torch_is_refused() -> None:
+def test_wheel_that_was_built_with_a_different_torch_is_refused() -> None:
     sdists = {"kernels": Sdist(reason="only an sdist exists", requires=("torch",))}
     refuse_other_torch("ours", sdists, [BUILT], "2.6.0")
     with pytest.raises(NoSolution) as caught:

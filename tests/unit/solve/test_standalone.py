@@ -58,7 +58,7 @@ def test_archive_is_downloaded_once(site, context, named):
     assert len(site.requests) == count
 
 
-def test_archive_with_another_digest_is_refused(site, context):
+def test_archive_with_a_different_digest_is_refused(site, context):
     with pytest.raises(IntegrityError, match=f"the matrix has {'0' * 64}") as caught:
         standalone.fetch_archive(source(site, "0" * 64), X86, context)
     assert sha256(site.files[PATH]) in caught.value.message

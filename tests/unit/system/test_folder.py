@@ -105,7 +105,7 @@ def test_name_outside_folder_is_an_error(tmp_path, name, use):
     assert folder_state(tmp_path) == before
 
 
-def test_folder_may_be_reached_through_links(tmp_path):
+def test_folder_can_be_reached_through_links(tmp_path):
     folder = top(tmp_path)
     (tmp_path / "link").symlink_to(folder)
     with OpenFolder.open(tmp_path / "link") as opened:

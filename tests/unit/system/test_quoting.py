@@ -79,7 +79,7 @@ def test_control_characters_are_refused(quote, sign: str) -> None:
         quote(f"a{sign}b")
 
 
-def test_script_arguments_may_contain_newlines() -> None:
+def test_script_arguments_can_contain_newlines() -> None:
     assert shlex.split(quoting.quote_word("a\n\tb", lines=True)) == ["a\n\tb"]
     with pytest.raises(InputError, match="cannot be quoted there"):
         quoting.quote_word("a\x1bb", lines=True)
@@ -112,6 +112,6 @@ def test_markdown_text_is_escaped(text: str, shown: str) -> None:
     assert quoting.markdown_cell(text) == shown
 
 
-def test_code_span_may_contain_backquotes() -> None:
+def test_code_span_can_contain_backquotes() -> None:
     assert quoting.code_span("cu124-vllm") == "`cu124-vllm`"
     assert quoting.code_span("a`b``c") == "``` a`b``c ```"

@@ -232,8 +232,8 @@ def test_sbom_of_another_imgbuild_version_is_trusted_by_signature(sample):
     assert set(sample.failed(key=None)) == {"SBOM CycloneDX arm64"}
 
 
-def test_payload_signed_with_another_type_is_not_a_statement(sample):
-    """The envelope has another type but the same bytes and key."""
+def test_payload_signed_with_a_different_type_is_not_a_statement(sample):
+    """The envelope has a different type but the same bytes and key."""
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     payload = forms.about_image(sample.top.digest)
     bare = statements.Envelope(payload=payload, payload_type="text/plain", signatures=())

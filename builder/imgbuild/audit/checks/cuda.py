@@ -1,7 +1,8 @@
 """The check `cuda` requires one CUDA family in a package set, and code for its GPUs.
 
-It reports libraries of two CUDA major versions in one process, components of another CUDA release,
-a torch without CUDA, libraries without code for a GPU, and assemblers that do not support a GPU.
+It reports libraries of two CUDA major versions in one process, components of a different CUDA
+release, a torch without CUDA, libraries without code for a GPU, and assemblers that do not support
+a GPU.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _CODE_MAKERS = ("nvcc", "nvrtc", "nvvm", "crt")
 # Headers alone, for the compiler of the same release; nothing else uses them.
 _HEADERS = ("nvidia-cuda-cccl",)
 _COMPILER = "nvidia-cuda-nvcc"
-# They read GPU code only: CUTLASS 4.6 requires the disassembler of CUDA 13 for CUDA 12, too.
+# They read GPU code only: CUTLASS 4.6 requires the disassembler of CUDA 13 even for CUDA 12.
 _CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
 # CUTLASS' compilers link to no CUDA library: both are installed and chosen by name.
 _COEXISTING_PACKAGES = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
@@ -103,7 +104,7 @@ def _torch(
         return
     if "torch/lib/libtorch_cuda.so" not in files:
         yield _finding(
-            f"torch {version} is a CPU build: it has no libtorch_cuda.so, but the target"
+            f"torch {version} is a CPU build without libtorch_cuda.so, but the target"
             f" is for CUDA {cuda}",
             package="torch",
             version=version,

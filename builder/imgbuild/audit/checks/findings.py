@@ -87,7 +87,7 @@ def create_finding(
     """The finding `text` at `place`.
 
     `other` is the package that the finding concerns; "" for a package that is not installed and
-    for the standard library. `preferred` as in `Evidence`.
+    for the standard library. For `preferred`, see `Evidence`.
     """
     version = (package_set.version(other) or "") if other else ""
     message = f"{place.package} {place.version} {text}"
@@ -111,7 +111,7 @@ def _remedy(relation: ConflictRelation, place: FindingPlace, other: str, subject
     if relation is ConflictRelation.PACKAGE:
         return f"{missing_package_remedy(subject)} to the target's requirements"
     if not other:
-        return f"choose another version of {place.package}, or a base with another Python"
+        return f"choose another version of {place.package}, or a base with a different Python"
     return f"choose versions of {place.package} and {other} released at about the same time"
 
 

@@ -84,12 +84,12 @@ class _Linker:
             yield from loaded.check_loaded_libraries(self._package_set, self._map, self._known)
 
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
-        """Whether the file name has the tag of another Python."""
+        """Whether the file name has the tag of a different Python."""
         tag = _TAG.search(posixpath.basename(facts.file))
         return tag is not None and [tag[1], tag[2]] != self._package_set.python.split(".")[:2]
 
     def _is_skipped_variant(self, package: str, facts: ElfFacts) -> bool:
-        """Whether the file is for another CUDA family and has a variant for the set's family."""
+        """Whether the file is for a different CUDA family and has a variant for the set's."""
         return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
@@ -273,7 +273,8 @@ class _Linker:
         if self._loading.is_on_main_path(package, facts):
             severity = Severity.ERROR
         elif relation is ConflictRelation.SYMBOL and other:
-            # Built for another version of `other`: it works without this code, and more slowly.
+            # Built for a different version of `other`: the package works without it, but more
+            # slowly.
             severity = Severity.WARNING
         return finding_at(
             FindingPlace(package, version, facts.file),

@@ -272,7 +272,7 @@ def _python_findings(package_set: PackageSet, package: str, tags: WheelTags) -> 
             package_set,
             package,
             f"requires Python {specifier}, but this package set has {package_set.python}",
-            remedy=f"choose another version of {package}, or a base with another Python",
+            remedy=f"choose another version of {package}, or a base with a different Python",
             subject=f"python{specifier}",
             line=metadata.python_line if metadata is not None else 0,
         )

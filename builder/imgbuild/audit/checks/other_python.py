@@ -1,4 +1,4 @@
-"""Finds imports of a package's own extension modules that its wheel has for other Pythons only.
+"""Finds imports of extension modules that a package has only for other versions of Python.
 
 An abi3 wheel is compatible with any Python, but may contain a module only as
 `_C.cpython-312-x86_64-linux-gnu.so`. An import of such a module is an error on the main path, and a
@@ -27,7 +27,7 @@ from imgbuild.report import ConflictRelation, Finding, Severity
 
 
 def check_other_python(package_set: PackageSet, path: MainPath) -> list[Finding]:
-    """The most severe finding for each module that only other Pythons can load."""
+    """The most severe finding for each module that only other versions of Python can load."""
     view = path.view(package_set)
     findings: list[Finding] = []
     for package, builds in _builds(package_set):

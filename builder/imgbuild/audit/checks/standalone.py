@@ -1,6 +1,6 @@
-"""Finds libraries that neither a standalone Python nor its base has: part of `elf`.
+"""Finds libraries that neither a standalone Python nor its base has (part of `elf`).
 
-Debian's Python declares its dependencies in its packages; an archive declares none.
+Debian's Python declares its dependencies in its packages, but an archive declares none.
 """
 
 from __future__ import annotations

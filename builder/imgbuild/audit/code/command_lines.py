@@ -25,7 +25,7 @@ from imgbuild.system.syntax import valid_source
 
 FLAG, SUBCOMMAND, CHOICE, MODULE, ABSENT = "IMG301", "IMG302", "IMG303", "IMG304", "IMG305"
 _ARGUMENTS = r"(?:Args|Arguments|Config|Params)$"
-_ALIKE, _SAME = 0.75, 0.85  # similarity of options; _SAME of one that another release had
+_ALIKE, _SAME = 0.75, 0.85  # similarity of options; _SAME applies to options in other releases
 _COMPUTED_CHOICES = ()  # choices of an option with `**keywords`
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNMENT = re.compile(r"\w+=")

@@ -80,8 +80,8 @@ def _file_findings(
             column,
             code=UNKNOWN_KEY_CODE,
             severity=Severity.WARNING,
-            message=f"{path} is not in the configuration {name} of {version}, which this file"
-            " extends: it has no effect",
+            message=f"{path} has no effect, because the configuration {name} of {version}, which"
+            " this file extends, does not define it",
             instead=overrides.nearest_key(tree, path),
         )
 

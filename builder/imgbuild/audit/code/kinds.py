@@ -11,7 +11,7 @@ from imgbuild.system import files, yaml_data
 
 
 class FindingKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A type of finding: `title` is short, `text` is the output of `imgbuild explain CODE`."""
+    """A type of finding: `title` is short, and `text` is the output of `imgbuild explain CODE`."""
 
     title: str
     text: str

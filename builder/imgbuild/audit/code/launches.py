@@ -224,7 +224,7 @@ def _rejected_option_findings(sources: PackageSources, text: CodeText) -> Iterat
                     value.col_offset + 1,
                     code=ZERO3,
                     severity=Severity.ERROR,
-                    message=f"{option.argument}={ast.unparse(value)[:60]}: {version} rejects it"
+                    message=f"{version} rejects {option.argument}={ast.unparse(value)[:60]}"
                     " with ZeRO stage 3, which this script's launcher configures",
                     remedy=f"remove {option.argument}, or use stage 2",
                 )

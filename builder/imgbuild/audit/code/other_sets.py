@@ -40,7 +40,7 @@ class Replacement(msgspec.Struct, frozen=True):
     instead: str = ""
     since: str = ""
     targets: tuple[str, ...] = ()
-    having: str = ""  # the nearest version that has it, or `instead`
+    having: str = ""  # the nearest version with the name, or with `instead`
 
 
 def find_replacement(
@@ -93,7 +93,7 @@ def find_replacement(
 def _corrected_parameter(
     evidence: Evidence, here: str, opened: Mapping[str, tuple[OtherSet, ImportablePackages]]
 ) -> Replacement | None:
-    """A parameter of another version whose name is nearer to a mistyped one than `here`."""
+    """A parameter in a different version whose name is nearer to the mistyped one than `here`."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return None
@@ -182,7 +182,7 @@ def _signature(package_set: ImportablePackages, path: str) -> CallSignature | No
 def _renamed_parameter(
     here: ImportablePackages, other: ImportablePackages, evidence: Evidence
 ) -> str:
-    """The new parameter at the position of the missing one in another version."""
+    """The new parameter at the position of the missing one in a different version."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
@@ -240,7 +240,7 @@ def _parameter_from_table(package_set: ImportablePackages, evidence: Evidence) -
 def _most_similar_name(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
     """The nearest existing name; with `nearly` only one that is a likely typo.
 
-    A name that exists in another version is not a typo.
+    A name that exists in a different version is not a typo.
     """
     name = _nearest_name(package_set, evidence)
     wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]

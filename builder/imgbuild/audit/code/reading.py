@@ -29,7 +29,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
     """File → facts of the Python files among `texts`. `summaries`: file → summary."""
 
     def __init__(self, texts: Sequence[CodeText], store: Store, place: str = "") -> None:
-        """Read the files of which the cache has no summary; `place` as in `FileCache`."""
+        """Read the files of which the cache has no summary. For `place`, see `FileCache`."""
         self._texts = {text.file: text for text in texts if text.kind == "python"}
         self._facts: dict[str, ModuleFacts] = {}
         self.summaries: dict[str, Summary] = {}

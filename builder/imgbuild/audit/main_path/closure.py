@@ -44,9 +44,9 @@ Place = tuple[str, str]  # module and runner: "" for its top level, else a funct
 class Reached(msgspec.Struct, frozen=True, array_like=True):
     """The entry point and the previous place from which the main path reaches a place.
 
-    `importing`: it runs while the entry point is imported, before any call. `optional`: the entry
-    point may require packages that are not installed. `user`: it is user code, which is all assumed
-    to run.
+    With `importing`, the place runs while the entry point is imported, before any call. With
+    `optional`, the entry point may require packages that are not installed. With `user`, the entry
+    point is user code, all of which is assumed to run.
     """
 
     level: Level

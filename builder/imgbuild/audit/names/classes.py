@@ -62,7 +62,7 @@ _BASES: dict[str, Iterable[str]] = {
     **{name: dir(getattr(builtins, name)) for name in ("dict", "list", "str", "int", "tuple")},
     **{name: dir(Exception) for name in dir(builtins) if name.endswith(("Error", "Exception"))},
 }
-# Enumerations: the attributes of their members and of the classes. They may have a type, too.
+# Enumerations: the attributes of their members and of the classes. They can also have a type.
 _ENUMERATIONS: dict[str, frozenset[str]] = {
     f"enum.{kind.__name__}": frozenset((*dir(kind), *dir(type(kind)), "name", "value"))
     for kind in (enum.Enum, enum.IntEnum, enum.StrEnum, enum.Flag, enum.IntFlag)
@@ -415,7 +415,7 @@ def find_metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
 
 
 def instance_attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
-    """All names that an instance of a class has; It is None if there may be other names.
+    """All names that an instance of a class has, or None if there may be other names.
 
     Subclasses may have additional names.
     """

@@ -81,8 +81,8 @@ class LookupResult(msgspec.Struct, frozen=True):
     (an extension module, `__file__`). `home` is the module that contains the definition, `owner`
     the class, possibly an ancestor, in which a member was found. `exact` is False for a class if
     instances of subclasses are possible. `trace` lists the visited modules as "module:name".
-    `ambiguous`: other conditions lead to another definition. `tried`: it is imported in a `try`,
-    and its module may be missing.
+    With `ambiguous`, other conditions lead to a different definition. With `tried`, the name is
+    imported in a `try`, and its module may be missing.
     """
 
     state: LookupState

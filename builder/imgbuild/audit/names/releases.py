@@ -294,7 +294,7 @@ def definers(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _classes() -> Mapping[str, tuple[str, ...]]:
-    """The packages of each class; `tools/class_names.py` writes their file."""
+    """Class name → packages that define it, from a file that `tools/class_names.py` writes."""
     rows = yaml_data.load_yaml_data(files.data("diagnose/facts/classes.yaml"), dict[str, str])
     return {
         name: tuple(packages.split(","))

@@ -1,4 +1,4 @@
-"""Reads the extras that import errors of a package recommend, such as `ray[serve]`."""
+"""Reads the extras that a package recommends in its import errors, such as `ray[serve]`."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class PackageSet:
         return WheelTags(python=self.python, glibc=self.glibc, arch=self.arch)
 
     def use_in_copied_process(self) -> contextlib.AbstractContextManager[None]:
-        """As `Library.use_in_copied_process`."""
+        """A context for a forked process, as `Library.use_in_copied_process` returns."""
         return self._library.use_in_copied_process()
 
     # -- packages
@@ -362,7 +362,8 @@ def open_package_set(  # noqa: PLR0913 - as PackageSet
 ) -> PackageSet:
     """The package set of `wheels`, whose paths or URLs `locate` returns.
 
-    `python` is "3.11", `glibc` "2.36". `partial` and `unread_versions` as in `PackageSet`.
+    For example, `python` is "3.11" and `glibc` is "2.36". For `partial` and `unread_versions`, see
+    `PackageSet`.
     `omit` maps a package to patterns of paths that are omitted, relative to the prefix.
     """
     places = f"lib/python{python}/site-packages/"

@@ -113,8 +113,8 @@ class DebFacts(msgspec.Struct, frozen=True, array_like=True):
 class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about one wheel; unknown ones are None.
 
-    `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`;
-    `modules`, `imports` and `mentions` as in `PublishedPackageFacts`.
+    `crcs` are the CRCs of the files in `index`. For `installed`, see
+    `InstalledDifference`; for `modules`, `imports` and `mentions`, see `PublishedPackageFacts`.
     """
 
     index: WheelIndex

@@ -24,7 +24,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version     package ("vllm")                    the required version: ">=0.10.1,<0.12"
     present     package or module                   "" or a specifier: is_vllm_available("0.8")
     absent      package or module                   "": the branch if it cannot be imported;
-                                                    with a specifier, or is in another version
+                                                    with a specifier, or has a different version
     handled     exceptions that are caught, or ""   ImportError, AttributeError, Exception, …
     python      part of sys.version_info: "" for    ">=3.11", ">=3.12.0.beta": the tuple, or the
                 all, "[:2]" a slice, "[1]" an item  number, compared with CPython's semantics
@@ -172,7 +172,7 @@ class AssignedName(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call. `callee` is dotted and as written in its scope: "SFTConfig", "self.llm.generate".
 
-    `positional` counts plain positional arguments; `star` and `double_star`: whether more are
+    `positional` counts plain positional arguments; `star` and `double_star` are whether more are
     unpacked. `receiver` is the type of the callee without its last component, if known in the
     scope: the type of a local name ("args.x" with args: AsyncEngineArgs), or of an attribute of
     self ("self.llm.generate" with self.llm = LLM(…)). It is as written in the source: a type

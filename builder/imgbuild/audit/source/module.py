@@ -36,8 +36,8 @@ def read_module(
 ) -> ModuleFacts:
     """The facts of one module; `broken` has the message if it cannot be parsed.
 
-    `module` is the dotted name, `file` the path in the wheel, `package`: whether it is an
-    `__init__`. With `program`, the top-level statements are also read as a function `PROGRAM`,
+    `module` is the dotted name, and `file` is the path in the wheel. With `package`, the module is
+    an `__init__`. With `program`, the top-level statements are also read as a function `PROGRAM`,
     whose names have types, because no other module binds the names of a program.
     """
     try:

@@ -39,10 +39,10 @@ _VERSION_WORDS = (
 class NameValue(msgspec.Struct, frozen=True):
     """The value of a name. If it is unknown, all fields have their defaults.
 
-    `truthy` and `falsy` are the guards that hold if the value is true, and if it is false; None
-    if it never is. `is_none`: whether it is None; `is_literal`: whether it is any literal.
-    `derived`: it was computed from a version by unrecognized means; conditions on it are
-    unknown.
+    `truthy` and `falsy` are the guards that hold if the value is true, and if it is false. They are
+    None if the value never is. `is_none` is whether the value is None, and `is_literal` whether it
+    is any literal. A `derived` value was computed from a version by unrecognized means; conditions
+    on it are unknown.
     """
 
     package: str = ""  # the version of this package
@@ -112,7 +112,7 @@ class ScopeFrame:
     ) -> None:
         """A scope whose `names` are bound from its start; "inner" is a comprehension.
 
-        `expressions`: whether expressions of this module may bind names (`:=`).
+        `expressions` is whether expressions of this module can bind names (`:=`).
         """
         self.kind = kind
         self.parent = parent
@@ -181,7 +181,7 @@ class NameValues:
         self.frame = self.frame.parent or self.frame
 
     def declare_names(self, names: Collection[str]) -> None:
-        """Record `global` or `nonlocal`: other scopes may bind the names, too."""
+        """Record `global` or `nonlocal`, which let other scopes bind the names."""
         self.frame.declared.update(names)
         self.frame.values.update(dict.fromkeys(names, UNKNOWN_VALUE))
 

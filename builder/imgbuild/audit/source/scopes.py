@@ -63,7 +63,7 @@ class LocalTypes:
     def bind_type(self, name: str, kind: str) -> None:
         """Bind a name to an expression of this type, "" if unknown.
 
-        None does not count: it is often a placeholder until the value is assigned.
+        None does not count, because it is often a placeholder for a value assigned later.
         """
         current = self.names.get(name)
         if current is None or current == NONE_TYPE:
@@ -123,7 +123,7 @@ class SourceScope:
 
 
 class BindingSite(msgspec.Struct, frozen=True):
-    """A binding. `module` is the imported module; `definition`: it is an import or a definition."""
+    """A binding. `module` is the imported module. Imports and definitions have `definition`."""
 
     line: int
     module: str = ""

@@ -1,4 +1,4 @@
-"""Reads `try` statements: guards and flags of branches (separate: one type of statement)."""
+"""Reads guards and flags from branches of `try` statements (separate: one statement type)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from imgbuild.audit.source.text import dotted_name
 TryStatement = ast.Try | ast.TryStar
 AbsoluteFunction = Callable[[ast.ImportFrom], str]
 
-# Exceptions of a missing package or name; those that any code may raise, imports too; all whose
-# handlers hide a finding.
+# Exceptions for a missing package or name, exceptions that any code (also imports) can raise, and
+# all exceptions whose handlers hide a finding.
 _IMPORT_ERRORS = frozenset(("ImportError", "ModuleNotFoundError", "PackageNotFoundError"))
 _ANY_ERRORS = frozenset(("Exception", "BaseException", "OSError", "RuntimeError"))
 _HIDING_ERRORS = _IMPORT_ERRORS | _ANY_ERRORS | {"AttributeError", "TypeError", "NameError"}
@@ -88,7 +88,7 @@ def _caught_names(handler: ast.ExceptHandler) -> list[str]:
 def _handles_absence(names: list[str], *, more: bool) -> bool:
     """Whether a handler of these exceptions runs only if a package or name is missing.
 
-    `more`: whether the body contains anything but imports and reads of versions.
+    `more` is whether the body contains anything but imports and reads of versions.
     """
     wide = bool(_ANY_ERRORS & set(names))
     return not (wide and more) and bool((_IMPORT_ERRORS | _ANY_ERRORS) & set(names))

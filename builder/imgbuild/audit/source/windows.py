@@ -114,7 +114,7 @@ class _WindowReader:
                 self._read_requirement(call)
 
     def _read_requirement(self, call: ast.Call) -> None:
-        """Record `require_version("numpy>=2")`: raises for other versions and without numpy."""
+        """Record `require_version("numpy>=2")`, which raises without such a numpy."""
         requirement = valid_requirement(string_value(call.args[0]) or "")
         if requirement is None:
             return

@@ -113,7 +113,7 @@ def test_statement_lists_its_subjects():
     assert (statement.predicate_type, statement.predicate) == (in_toto.SPDX, {"a": 1})
 
 
-def test_envelope_of_another_type_is_refused(key):
+def test_envelope_of_a_different_type_is_refused(key):
     envelope = statements.sign_statement(b'{"subject": "me"}', key)
     with pytest.raises(InputError, match="here is not a valid in-toto statement"):
         envelope.parse_statement("here")

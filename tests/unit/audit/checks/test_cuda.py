@@ -146,7 +146,7 @@ def test_cpu_build_of_torch_is_an_error() -> None:
         ("13.0", "nvidia_cutlass_dsl", "4.5.2", False),
     ],
 )
-def test_components_of_another_cuda_release_are_reported(
+def test_components_of_a_different_cuda_release_are_reported(
     cuda: str, package: str, version: str, broken: bool
 ) -> None:
     findings = cudas.check_cuda(wheels(**{package: version}), cuda)

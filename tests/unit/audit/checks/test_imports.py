@@ -200,5 +200,5 @@ def test_unimportable_module_used_by_another_package_is_a_warning(part, user):
         (RAISES, "import sys\nif sys.platform == 'win32':\n    import fmt.parts.engine\n"),
     ],
 )
-def test_unused_or_importable_module_is_a_note(part, user):
+def test_finding_about_unused_or_importable_module_is_a_note(part, user):
     assert [severity for severity, _ in part_findings(part, user)] == [Severity.NOTE]

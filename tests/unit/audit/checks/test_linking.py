@@ -43,7 +43,7 @@ def kernels(symbol: str, **facts: object) -> SharedObjects:
 
 
 @pytest.mark.parametrize("base", [True, False])
-def test_symbol_with_another_string_abi_is_an_error(base: bool) -> None:
+def test_symbol_with_a_different_string_abi_is_an_error(base: bool) -> None:
     finding = only(kernels(OLD), base=base)
     assert finding.severity is Severity.ERROR
     assert relation(finding) == (ConflictRelation.SYMBOL, "torch", OLD, FILE)
@@ -177,7 +177,7 @@ def test_runpath_is_resolved_from_installed_location() -> None:
     assert len(linking_findings(SharedObjects({"a 1": [asks], "b 1": [elsewhere]}))) == 1
 
 
-def test_required_package_may_provide_libraries() -> None:
+def test_required_package_can_provide_libraries() -> None:
     asks = extension_module("a/_a.abi3.so", needed=("libtvm_ffi.so",))
     library_file = shared_library("tvm_ffi/lib/libtvm_ffi.so")
     packages = {"a 1": [asks], "middle 1": [], "apache-tvm-ffi 1": [library_file]}
@@ -313,7 +313,7 @@ def test_finding_about_linked_library_has_severity_of_its_module() -> None:
     }
 
 
-def test_optional_extension_for_another_torch_is_a_warning() -> None:
+def test_optional_extension_for_a_different_torch_is_a_warning() -> None:
     symbol = "_ZNK3c106SymInt16sym_ne_slow_pathERKS0_"
     asks = extension_module("pack/_C.abi3.so", needed=("libc10.so",), undefined=(symbol,))
     guarded = {"pack/__init__.py": "try:\n    import pack._C\nexcept ImportError:\n    pass"}
@@ -328,7 +328,7 @@ def test_unselected_library_alternative_is_skipped() -> None:
     assert linking_findings(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
 
 
-def test_modules_for_another_python_or_machine_are_skipped() -> None:
+def test_modules_for_a_different_python_or_machine_are_skipped() -> None:
     files = [
         extension_module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
         extension_module("vllm/_C.abi3.so", machine="arm64", **LACKS),

@@ -67,7 +67,7 @@ def test_extras_apply_if_required_by_another_package(tmp_path):
     assert finding.message == 'b 1 requires c; extra == "fast", but c is not in this package set'
 
 
-def test_base_with_another_python_is_an_error(tmp_path):
+def test_base_with_a_python_that_a_package_excludes_is_an_error(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
     assert finding.message == "a 1 requires Python >=3.12, but this package set has 3.11"
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"

@@ -1,4 +1,4 @@
-"""Tests findings about extension modules that a wheel has only for other Pythons."""
+"""Tests findings about extension modules that a wheel has only for other versions of Python."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_import_on_main_path_is_an_error_with_location(tmp_path):
         "user 1.0 imports user.part._C, which its wheel contains only for Python 3.12;"
         " this package set has Python 3.11 (used by user)"
     )
-    assert finding.remedy == "choose another version of user, or a base with another Python"
+    assert finding.remedy == "choose another version of user, or a base with a different Python"
     assert finding.evidence.relation is ConflictRelation.MODULE
     assert (finding.evidence.subject, finding.evidence.other) == ("user.part._C", "")
 

@@ -30,7 +30,7 @@ def test_import_of_newer_name_is_an_error_with_location():
     assert finding.check == "imports"
     assert finding.where == "user 1.0 user/__init__.py:3"
     assert "imports override from typing, but Python 3.11 does not define it" in finding.message
-    assert finding.remedy == "choose another version of user, or a base with another Python"
+    assert finding.remedy == "choose another version of user, or a base with a different Python"
     assert finding.evidence is not None
     assert finding.evidence.relation is ConflictRelation.NAME
     assert (finding.evidence.other, finding.evidence.subject) == ("", "typing:override")
@@ -92,7 +92,7 @@ else:
         ),
     ],
 )
-def test_names_of_another_python_are_reported(source, python, relation, subject):
+def test_names_of_a_different_python_are_reported(source, python, relation, subject):
     (finding,) = check(source, python=python)
     assert finding.severity is Severity.ERROR
     assert finding.evidence is not None

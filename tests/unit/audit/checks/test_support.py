@@ -252,7 +252,7 @@ def test_missing_package_of_table_is_reported_unless_set_is_partial(tmp_path):
 
 
 @pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.0+cu126", 0)])
-def test_operators_built_for_another_torch_are_reported(tmp_path, torch, count):
+def test_operators_built_for_a_different_torch_are_reported(tmp_path, torch, count):
     note = {"xformers/cpp_lib.json": json.dumps({"version": {"torch": "2.6.0+cu124"}})}
     findings = support_findings(tmp_path, {"xformers==0.0.29": note, f"torch=={torch}": {}})
     assert [finding.severity for finding in findings] == [Severity.WARNING] * count

@@ -65,7 +65,7 @@ def test_stored_value_is_read_with_its_key_and_replaced(store: Store) -> None:
     assert _value(_cache(store, key="other reader"), "one/b.py", "v1") is None
 
 
-def test_value_in_another_format_is_ignored(store: Store) -> None:
+def test_value_in_a_different_format_is_ignored(store: Store) -> None:
     cache = _cache(store)
     cache.write("one/a.py", "v1", msgspec.msgpack.encode("text"))
     assert _value(cache, "one/a.py", "v1") is None

@@ -187,7 +187,7 @@ def test_damaged_notebook_has_no_code(audit: Findings, text: str) -> None:
     assert list(audit({"a.ipynb": text})) == []
 
 
-def test_development_files_may_import_packages_missing_from_image(audit: Findings) -> None:
+def test_development_files_can_import_packages_missing_from_image(audit: Findings) -> None:
     tests = "import pytest\nimport trl\ntrl.gone()\n"
     assert finding_places(audit({"tests/test_train.py": tests})) == ["IMG101 3:1"]
 

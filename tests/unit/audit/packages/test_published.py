@@ -186,7 +186,7 @@ def test_encoding_is_independent_of_order(tmp_path, published, archive):
     assert again.read_bytes() == archive.read_bytes()
 
 
-def test_facts_of_another_format_are_ignored(archive, monkeypatch):
+def test_facts_of_a_different_format_are_ignored(archive, monkeypatch):
     assert len(FactsFile.open(archive)) == 3
     monkeypatch.setattr(facts_file, "FORMAT", facts_file.FORMAT + 1)
     assert len(FactsFile.open(archive)) == 0

@@ -139,7 +139,7 @@ def test_leading_version_components_become_guards(test, spec):
         "Version(torch.__version__).minor >= 6",
     ],
 )
-def test_other_version_components_are_unknown(test):
+def test_comparisons_of_inner_version_components_are_unknown(test):
     assert guard_kinds(f"if {test}:\n    import marked\n") == ["unknown"]
 
 

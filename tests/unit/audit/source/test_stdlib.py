@@ -88,7 +88,7 @@ def test_module_table_matches_running_python():
         ("3.14", {"annotationlib", "compression"}, {"imp"}),
     ],
 )
-def test_modules_of_another_python_are_known(python, there, gone):
+def test_modules_of_a_different_python_are_known(python, there, gone):
     assert there <= stdlib.stdlib_modules(python)
     assert not gone & stdlib.stdlib_modules(python)
 
