@@ -254,10 +254,11 @@ def test_missing_package_is_added_only_if_distribution_is_known(tmp_path):
                 release_catalogue,
                 {"app"},
             )
-            for module in ("setuptools", "pkg_resources", "rich.console", "unheard_of")
+            for module in ("setuptools", "pkg_resources", "rich.console", "scipy", "unheard_of")
         }
     assert by_module["unheard_of"] is None  # names are not guessed: anyone may register them
     packages = {"setuptools": "setuptools", "pkg_resources": "setuptools", "rich.console": "rich"}
+    packages["scipy"] = "scipy"
     for module, package in packages.items():
         learned = by_module[module]
         assert learned is not None
