@@ -25,7 +25,7 @@ from imgbuild.http.client import Http
 from imgbuild.lock.published import load
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.project_paths import Project
-from imgbuild.pipeline import choose_target, declared_files
+from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.choose_target import Choice, ChoiceRequest, Chooser
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
@@ -353,7 +353,7 @@ def _start(
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base
-    lacking = choose_target.unknown_debs(matrix, base, debs, request.arch, context)
+    lacking = declared_files.unknown_debs(matrix, base, debs, request.arch, context)
     absent = {}
     for item in declared.debian:
         if item.name in lacking and item.name not in system:

@@ -32,7 +32,7 @@ from imgbuild.lock.resolution import Resolution, Wheel, installed_wheels
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint, constraints_path, encode, merge, read
 from imgbuild.matrix.model import Matrix
-from imgbuild.report import Finding, Report, Severity
+from imgbuild.report import Finding, Relation, Report, Severity
 from imgbuild.solve import kept_releases, solve, uv
 from imgbuild.solve.direct import NO_DIRECT, Direct, of_arches
 from imgbuild.solve.extension import address_of
@@ -372,6 +372,14 @@ def not_learned(
         shown.append(f"and {len(errors) - SHOWN} more; run imgbuild audit to show all")
     message = f"{name} on {arch}: the packages are incompatible, and no other package set was found"
     hint = "change a pin, or, if the finding is wrong, waive it in matrix.yaml with a reason"
+    missing = [
+        error.evidence.subject.partition(".")[0]
+        for error in errors
+        if error.evidence is not None and error.evidence.relation is Relation.PACKAGE
+    ]
+    if missing:
+        modules = ", ".join(dict.fromkeys(missing))
+        hint = f"add the package that provides {modules} (in a project: imgbuild add), or {hint}"
     nearest = (suggestion,) if suggestion else ()
     return NoSolution(message, reasons=tuple(shown), nearest=nearest, hint=hint)
 

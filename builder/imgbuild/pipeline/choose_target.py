@@ -16,14 +16,13 @@ from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cache.context import Context
-from imgbuild.deb import apt
 from imgbuild.doctor.host import Host
 from imgbuild.doctor.targets import judge, offer
-from imgbuild.errors import InputError, NothingSelected, ToolMissing
+from imgbuild.errors import NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints
-from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import source_packages
 from imgbuild.plan import image_digests
@@ -38,7 +37,7 @@ from imgbuild.resolve import (
     url_wheels,
 )
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
-from imgbuild.resolve.demands import PackageDemand, demands
+from imgbuild.resolve.demands import PackageDemand, demands, required_cuda
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.imports import sites
@@ -50,7 +49,6 @@ from imgbuild.show import status
 from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of
 from imgbuild.system import threads
-from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
@@ -193,6 +191,7 @@ class Chooser:
         self.pages = IndexPages(matrix, context, self.as_of)
         self._indexes = ProjectIndexes()
         self._tags_of: dict[str, Tags] = {}
+        self._cuda_of: dict[str, frozenset[str]] = {}  # Python → releases for which torch is built
         self._demands: dict[str, tuple[PackageDemand, ...]] = {}
         self._advice: list[Advice] = []
 
@@ -234,7 +233,7 @@ class Chooser:
         """
         has = facts.versions.get("torch", "")
         demand = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
-        named = self.cuda() or (facts.cuda,)
+        named = self._usable_cuda(facts) or [facts.cuda]
         if demand is None or demand.source or (demand.allows(has or "0") and facts.cuda in named):
             return has or "2.0", facts.cuda
         tags = self._tags(facts.python)
@@ -376,18 +375,36 @@ class Chooser:
     def _other_cuda(self, chosen: Candidate, facts: LockedFacts) -> str:
         """The CUDA release that the files or their torch imply, if it is not the target's.
 
-        The build of an exact torch decides if the files name another release of the same major
-        version, with which it shares drivers.
+        The build of an exact torch decides if only images name another release, or the files one of
+        the same major version, with which it shares drivers. A release of an image for which there
+        is no torch does not count.
         """
         if chosen.form != "like":
             return ""
-        releases = sorted(() if self._request.cuda else self.cuda(), key=gpus.numbers)
+        releases = () if self._request.cuda else self._usable_cuda(facts)
         cuda = self._torch(facts)[1]
         exact = any(each.package == "torch" and each.pin for each in self.demands(facts.python))
-        majors = {release.partition(".")[0] for release in releases}
-        if releases and (not exact or cuda.partition(".")[0] not in majors):
+        majors = {each.partition(".")[0] for each in required_cuda(self._declared)}
+        if releases and not (exact and (not majors or cuda.partition(".")[0] in majors)):
             cuda = chosen.cuda if chosen.cuda in releases else releases[-1]
         return cuda if cuda != chosen.cuda else ""
+
+    def _usable_cuda(self, facts: LockedFacts) -> list[str]:
+        """The CUDA releases of the files in order, without those of images that no torch has."""
+        required = required_cuda(self._declared)
+        return [
+            release
+            for release in sorted(self.cuda(), key=gpus.numbers)
+            if release in required or self._is_built(release, facts)
+        ]
+
+    def _is_built(self, cuda: str, facts: LockedFacts) -> bool:
+        """Whether the index has a torch for this CUDA release."""
+        if cuda != facts.cuda and facts.python not in self._cuda_of:
+            self._cuda_of[facts.python] = engine_torch.releases(
+                self.pages, self._tags(facts.python)
+            )
+        return cuda == facts.cuda or cuda in self._cuda_of[facts.python]
 
     def _without_toolkit(self, chosen: Candidate, facts: LockedFacts) -> list[Obstacle]:
         """The torch or the CUDA release of the project, if no image can have this release."""
@@ -395,6 +412,8 @@ class Chooser:
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
         torch = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
+        if torch is not None and named and not torch.pin and not self._is_built(named, facts):
+            return [engine_torch.without_build(named, self._declared.cuda)]
         return engine_torch.without_toolkit(
             torch, built, named, self._declared.cuda, self.pages, self._tags(facts.python)
         )
@@ -579,20 +598,3 @@ def _weight(package: str) -> tuple[bool, int, str]:
 def _is_satisfied(demand: PackageDemand, facts: LockedFacts) -> bool:
     has = facts.versions.get(demand.package)
     return has is not None and not choose.contradicts(demand, has)
-
-
-def unknown_debs(
-    matrix: Matrix, base: str, names: Sequence[str], arch: Arch, context: Context
-) -> dict[str, str]:
-    """The Debian packages that the suite of a base lacks, with a similar name or ""."""
-    debian = matrix.bases[base]
-    if not names:
-        return {}
-    if not isinstance(debian, DebianBase):
-        message = f"Debian packages cannot be added, because the base {base} is a registry image"
-        raise InputError(message, hint="omit --system")
-    try:
-        return apt.unknown(debian, arch, names, context)
-    except ToolMissing as error:
-        console.warn(f"could not check Debian packages: {error.message}")
-        return {}

@@ -120,7 +120,7 @@ def imports_of_excluded(row: Overlay, reports: Iterable[Report]) -> list[str]:
     These imports are in the project's files and, according to `reports`, in its packages.
     """
     modules = {normalize(name): source_only.module_of(normalize(name)) for name in row.row.exclude}
-    own = sites(row.folder, frozenset(modules.values()))
+    imports = sites(row.folder, frozenset(modules.values()))
     missing = {
         (normalize(needed.subject.partition(".")[0]), needed)
         for report in reports
@@ -130,7 +130,7 @@ def imports_of_excluded(row: Overlay, reports: Iterable[Report]) -> list[str]:
     }
     lines = []
     for package, module in sorted(modules.items()):
-        places = [str(site) for site in own[module] if not site.guarded]
+        places = [str(site) for site in imports[module] if not site.guarded]
         places += sorted(
             f"{needed.package} {needed.version} ({needed.file}:{needed.line})"
             for name, needed in missing

@@ -3,9 +3,10 @@
 import pytest
 
 from imgbuild.learn.learn import learn
-from imgbuild.learn.loop import learn_all
+from imgbuild.learn.loop import learn_all, not_learned
 from imgbuild.matrix import constraints
 from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.values import Arch
 from tests.support import release_index
 from tests.support.local_index import LocalIndex, sdist_bytes
 from tests.support.rows import each_row
@@ -253,13 +254,18 @@ def test_missing_package_is_added_only_if_distribution_is_known(tmp_path):
                 release_catalogue,
                 {"app"},
             )
-            for module in ("setuptools", "pkg_resources", "unheard_of")
+            for module in ("setuptools", "pkg_resources", "rich.console", "scipy", "unheard_of")
         }
     assert by_module["unheard_of"] is None  # names are not guessed: anyone may register them
-    for module in ("setuptools", "pkg_resources"):
+    packages = {"setuptools": "setuptools", "pkg_resources": "setuptools", "rich.console": "rich"}
+    packages["scipy"] = "scipy"
+    for module, package in packages.items():
         learned = by_module[module]
         assert learned is not None
-        assert (learned.needs, learned.missing, learned.versions) == ("setuptools", True, "==1.7")
+        assert (learned.needs, learned.missing, learned.versions) == (package, True, "==1.7")
+    unknown = finding(Relation.PACKAGE, "unheard_of.core", version="1.7", other="")
+    hint = not_learned("row", Arch.X86_64, [unknown]).hint or ""
+    assert hint.startswith("add the package that provides unheard_of (in a project: imgbuild add)")
 
 
 def test_package_that_removed_module_is_bounded(tmp_path):
