@@ -1,4 +1,4 @@
-"""Causes of Python errors between packages: one calls another of a different version.
+"""Explains Python errors in calls between packages whose versions do not match.
 
 The calling package, from the frames of the traceback, and its line of code tell which.
 """

@@ -1,4 +1,4 @@
-"""Reasons from the releases that have a name."""
+"""Explains a missing name by the releases that have it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements between releases of packages, and messages that state them.
+"""Reads what releases of packages require, and messages that state it.
 
 `data/diagnose/facts/requirements.yaml` is written by `tools/requirement_versions.py`.
 """

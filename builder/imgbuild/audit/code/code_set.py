@@ -1,4 +1,4 @@
-"""A package set with the user's code as an additional package, for the audit's checks."""
+"""Adds the user's code to a package set as a package, for the audit's checks."""
 
 from __future__ import annotations
 

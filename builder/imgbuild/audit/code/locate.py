@@ -1,4 +1,4 @@
-"""The column of a finding: locates its node in the syntax tree (separate: one walk of trees)."""
+"""Finds the column of a finding in the syntax tree (separate: one walk of trees)."""
 
 from __future__ import annotations
 

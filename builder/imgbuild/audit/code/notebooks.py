@@ -1,4 +1,4 @@
-"""Notebooks as modules and as shell commands (separate: one format)."""
+"""Reads notebooks as modules and as shell commands (separate: one format)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that users override, or replace in classes of packages (separate: one check)."""
+"""Checks methods that users override or replace in packages' classes (separate: one check)."""
 
 from __future__ import annotations
 
