@@ -163,7 +163,7 @@ class CodeSet:
         return text.source if text is not None else None
 
     def prefetch(self, modules: Iterable[str]) -> None:
-        """Read many modules at once."""
+        """Read many modules together."""
         self._base.prefetch(name for name in modules if name not in self._modules)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
