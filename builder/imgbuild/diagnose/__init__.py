@@ -1,1 +1,1 @@
-"""Logs of failed runs: the first failure in a log, its cause and its cure."""
+"""Finds the first failure in the log of a run that failed, with its cause and its cure."""

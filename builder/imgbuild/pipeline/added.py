@@ -10,7 +10,7 @@ from imgbuild.errors import InputError
 from imgbuild.index.pages import index_addresses
 from imgbuild.lock.published import project_row
 from imgbuild.pipeline import source_packages
-from imgbuild.pipeline.choose_target import unknown_debs
+from imgbuild.pipeline.declared_files import unknown_debs
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.project.model import Declarations, DeclaredRequirement, FilePlace
