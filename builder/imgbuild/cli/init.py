@@ -25,7 +25,7 @@ from imgbuild.http.client import HttpClient
 from imgbuild.lock.published import load_matrix
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.project_paths import Project
-from imgbuild.pipeline import added, declared_files
+from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.choose_target import ChoiceRequest, TargetChoice, TargetChooser
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
@@ -353,7 +353,7 @@ def _create_project(
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base
-    lacking = added.unknown_debs(matrix, base, debs, request.arch, context)
+    lacking = declared_files.unknown_debs(matrix, base, debs, request.arch, context)
     absent = {}
     for item in declared.debian:
         if item.name in lacking and item.name not in system:

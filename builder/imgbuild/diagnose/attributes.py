@@ -1,4 +1,4 @@
-"""Reasons for attributes that a module or an object does not have."""
+"""Explains attributes that a module or an object does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes from symbols, libraries and CUDA errors (separate: facts of binaries, not of Python)."""
+"""Explains missing symbols, libraries and CUDA errors (separate: facts of binaries)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes of Python errors between packages: one calls another of a different version.
+"""Explains Python errors in calls between packages whose versions do not match.
 
 The calling package, from the frames of the traceback, and its line of code tell which.
 """
@@ -45,7 +45,7 @@ ALIASES = {
     "F": "torch",
     "plt": "matplotlib",
 }
-# Of a folder with sources in place of an installed package.
+# Of a folder with sources instead of an installed package.
 FROM_SOURCES = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<module>\w[\w.]*)' \((?P<file>/[^()\s]{1,300})\)"
 )
@@ -216,7 +216,7 @@ def _member(text: str, caller: str, code: str, _facts: LogFacts) -> Reason | Non
 def _replaced_package_reason(
     text: str, _caller: str, _code: str, _facts: LogFacts
 ) -> Reason | None:
-    """The cause if a folder is imported in place of a package, which then has no names."""
+    """The cause if a folder is imported instead of a package, which then has no names."""
     match = NO_FILE_NAME.search(text)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""The explanations of codes, for `imgbuild explain` and docs/reference/failures.md."""
+"""Explains each code for `imgbuild explain` and docs/reference/failures.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings of a log, ranked: the first failure comes before its consequences."""
+"""Finds the causes in a log and ranks the first failure before its consequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions in a log: type, message, frames, and the exceptions that caused or preceded them.
+"""Reads the exceptions in a log: type, message, frames, and exceptions chained to them.
 
 Several processes write at the same time: each source has a separate traceback. A log may start
 inside a traceback, and tracebacks that Ray and multiprocessing repeat from other processes have no

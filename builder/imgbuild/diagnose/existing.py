@@ -1,4 +1,4 @@
-"""Reasons from the releases that have a name."""
+"""Explains a missing name by the releases that have it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of(
         )
     if user and user != existence.package:
         newer = not existence.spec or existence.removing_version
-        cures.append(f"use {'a newer' if newer else 'an older'} {user}, which does without it")
+        cures.append(f"use {'a newer' if newer else 'an older'} {user}, which does not use it")
     elif existence.instead:
         cures.append(f"use {existence.instead}")
     elif not existence.spec or existence.removing_version:

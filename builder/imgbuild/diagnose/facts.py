@@ -1,4 +1,4 @@
-"""The environment that a log shows: versions, Python, driver, GPU, architecture."""
+"""Reads the environment that a log shows: versions, Python, driver, GPU, architecture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A finding of a log: its code, the cause in one sentence, the lines that show it, the cure."""
+"""Defines a finding of a log: its code, cause, lines and cure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's flight-recorder dumps: which ranks differ (separate: not a log).
+"""Compares the ranks in dumps of PyTorch's flight recorder (separate: not a log).
 
 A dump is the pickle or the JSON of `torch.distributed`'s trace of one rank; its rank is the number
 at the end of the file's name, as PyTorch writes it.

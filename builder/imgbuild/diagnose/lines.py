@@ -1,4 +1,4 @@
-"""The lines of a log that may report a failure (separate: bounds of memory and work).
+"""Reads the lines of a log that may report a failure (separate: bounds of memory and work).
 
 A log may have gigabytes, endless lines, escape sequences and bytes that are not text. Blocks
 without a word of `SIGNALS` are skipped. Of lines that differ only in digits, the first `REPEATS`

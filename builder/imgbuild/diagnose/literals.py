@@ -1,4 +1,4 @@
-"""Texts contained in every match of a regular expression.
+"""Finds the texts that every match of a regular expression contains.
 
 With them, most patterns can be excluded without a search.
 """

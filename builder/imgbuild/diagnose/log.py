@@ -1,4 +1,4 @@
-"""A log as a value: its events in order, its facts, reports of NCCL's watchdogs, its end."""
+"""Reads a log into a value: events in order, facts, reports of watchdogs, last lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes of exceptions without a rule (separate: from messages and frames, not from a pattern).
+"""Explains exceptions without a rule (separate: by message and frames, not by a pattern).
 
 The exception's message is the cause. Its frames show the package that raised it, and the line of
 the user's program that led to it.

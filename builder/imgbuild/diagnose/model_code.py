@@ -1,4 +1,4 @@
-"""Errors in a model's own code that uses transformers (separate: one package)."""
+"""Explains errors in a model's own code that uses transformers (separate: one package)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner of a file in a traceback: a package, Python, or the user's program."""
+"""Finds the owner of a file in a traceback: a package, Python, or the user's program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`data/diagnose/facts/pairs.yaml`: compatible versions (separate: a table)."""
+"""Reads compatible versions from `data/diagnose/facts/pairs.yaml` (separate: a table)."""
 
 from __future__ import annotations
 

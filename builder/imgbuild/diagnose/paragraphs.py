@@ -1,4 +1,4 @@
-"""Messages of resolvers and CMake that consist of several lines (separate: joined)."""
+"""Joins the lines of messages from resolvers and CMake (separate: several lines)."""
 
 from __future__ import annotations
 

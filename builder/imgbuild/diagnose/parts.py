@@ -1,6 +1,6 @@
-"""The part of a package in which an exception was raised (separate: a table of places).
+"""Finds the part of a package that raised an exception (separate: a table of places).
 
-`data/diagnose/facts/parts.yaml` has the parts with what to use in place of each.
+`data/diagnose/facts/parts.yaml` has the parts with what to use instead of each.
 """
 
 from __future__ import annotations

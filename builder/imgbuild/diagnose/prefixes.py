@@ -1,4 +1,4 @@
-"""One line of a log without its prefixes.
+"""Removes the prefixes of a line of a log.
 
 Prefixes are colours, times, ranks, log levels, and those of Ray, Slurm and docker.
 """

@@ -1,4 +1,4 @@
-"""Causes that depend on the whole log (separate: others depend on one line)."""
+"""Explains failures that need the whole log (separate: others need one line)."""
 
 from __future__ import annotations
 

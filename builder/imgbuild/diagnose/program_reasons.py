@@ -1,4 +1,4 @@
-"""Causes of lines from compilers, apt, git, docker, Slurm and others (separate: not Python).
+"""Explains lines from compilers, apt, git, docker, Slurm and others (separate: not Python).
 
 `data/diagnose/facts/programs.yaml` has their forms, `program_cures.yaml` the cures by message.
 """

@@ -1,4 +1,4 @@
-"""Causes of Python errors from the names in them."""
+"""Explains Python errors by the names in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log records in JSON and logfmt, as of docker and Kubernetes (separate: one format)."""
+"""Reads log records in JSON and logfmt, as of docker and Kubernetes (separate: one format)."""
 
 from __future__ import annotations
 

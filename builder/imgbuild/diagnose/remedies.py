@@ -1,4 +1,4 @@
-"""Cures that the message of an exception contains or implies.
+"""Finds the cures that the message of an exception contains or implies.
 
 Many messages have advice ("Consider reducing …"), which is quoted. Others are of a type with a
 known cure: `data/diagnose/facts/remedies.yaml`.

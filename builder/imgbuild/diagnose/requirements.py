@@ -1,4 +1,4 @@
-"""Requirements between releases of packages, and messages that state them.
+"""Reads what releases of packages require, and messages that state it.
 
 `data/diagnose/facts/requirements.yaml` is written by `tools/requirement_versions.py`.
 """
@@ -147,8 +147,8 @@ def update_cure(package: str, caller: str, facts: LogFacts) -> str:
     if user and user != package and package == "torch":
         return (
             f"pip install -U torch {user} if nothing else pins torch, or keep torch {have}".rstrip()
-            + f" and install a {user} of its time (pip index versions {user}; imgbuild resolve"
-            f" {user} torch)"
+            + f" and install a {user} from the same date (pip index versions {user}; imgbuild"
+            f" resolve {user} torch)"
         )
     if user and user != package and package in BASES:
         return (

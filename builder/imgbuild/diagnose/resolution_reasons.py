@@ -1,4 +1,4 @@
-"""Causes of a resolver's explanation: uv's "Because …" and pip's "The conflict …" (separate: text).
+"""Explains why uv or pip finds no solution (separate: an explanation in prose).
 
 The explanation lists dependencies. The cause is the package on which requirements exclude each
 other, or whose required version is on no index.

@@ -1,4 +1,4 @@
-"""Known failures: `data/diagnose/*.yaml`, one file each, matched against the events of a log.
+"""Reads the known failures in `data/diagnose/*.yaml` and matches a log with them.
 
 A pattern is a regular expression that is searched for in one event: an exception with its type and
 message, or a line. Its named groups may be used in `cause` and `cure`.

@@ -1,4 +1,4 @@
-"""Causes of weights with another shape than in the model (separate: shapes).
+"""Explains weights whose shape differs from that in the model (separate: shapes).
 
 `data/diagnose/facts/shapes.yaml` has the causes and cures.
 """

@@ -1,4 +1,4 @@
-"""Causes from names of the standard library (separate: Python's versions, not packages').
+"""Explains missing names of the standard library (separate: versions of Python).
 
 From `data/audit/stdlib.yaml` (Python 3.10 to 3.14).
 """

@@ -1,4 +1,4 @@
-"""Causes of values that are not allowed: argparse, click, pydantic, validators.
+"""Explains values that argparse, click, pydantic or another validator rejects.
 
 The finding names the option or field, its value, and the most similar allowed value.
 """

@@ -1,4 +1,4 @@
-"""Reports of NCCL's watchdogs for each rank (separate: a state of all ranks)."""
+"""Reads the reports of NCCL's watchdogs for each rank (separate: a state of all ranks)."""
 
 from __future__ import annotations
 

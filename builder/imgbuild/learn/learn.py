@@ -40,7 +40,12 @@ NO_VERSIONS: Final = "<0"  # no version of the other package is compatible
 # The packages that others import without declaring them, by module. Packages that are added
 # automatically must be reviewed: names are not guessed, since anyone can publish under one, and
 # requirements of an extra in METADATA are declared as optional.
-_PROVIDING_PACKAGES: Final = {"pkg_resources": "setuptools", "setuptools": "setuptools"}
+_PROVIDING_PACKAGES: Final = {
+    "pkg_resources": "setuptools",
+    "rich": "rich",  # trl 0.7 to 0.9
+    "scipy": "scipy",  # bitsandbytes before 0.42
+    "setuptools": "setuptools",
+}
 
 
 class VersionBounds(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ from imgbuild.matrix.constraints import (
     read_constraints,
 )
 from imgbuild.matrix.model import Matrix
-from imgbuild.report import Finding, Report, Severity
+from imgbuild.report import ConflictRelation, Finding, Report, Severity
 from imgbuild.solve import kept_releases, solve, uv
 from imgbuild.solve.direct import NO_DIRECT, Direct, locked_project
 from imgbuild.solve.extension import wheel_address
@@ -401,6 +401,14 @@ def nothing_learned_error(
         shown.append(f"and {len(errors) - SHOWN_ERRORS} more; run imgbuild audit to show all")
     message = f"{name} on {arch}: the packages are incompatible, and no other package set was found"
     hint = "change a pin, or, if the finding is wrong, waive it in matrix.yaml with a reason"
+    missing = [
+        error.evidence.subject.partition(".")[0]
+        for error in errors
+        if error.evidence is not None and error.evidence.relation is ConflictRelation.PACKAGE
+    ]
+    if missing:
+        modules = ", ".join(dict.fromkeys(missing))
+        hint = f"add the package that provides {modules} (in a project: imgbuild add), or {hint}"
     nearest = (suggestion,) if suggestion else ()
     return NoSolution(message, reasons=tuple(shown), nearest=nearest, hint=hint)
 

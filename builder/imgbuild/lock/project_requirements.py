@@ -132,7 +132,7 @@ def _setup_hash(folder: Path) -> Sha256 | None:
 
 def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:
     """The folders of a project's package on Python's path, in the image."""
-    return tuple(posixpath.normpath(f"{workdir}/{item.folder}/{root}") for root in item.roots)
+    return tuple(posixpath.normpath(f"{workdir}/{root}") for root in item.roots)
 
 
 def row_requirements(

@@ -6,21 +6,17 @@ from collections.abc import Sequence
 
 from packaging.requirements import Requirement
 
-from imgbuild.cache.context import Context
-from imgbuild.deb import apt
-from imgbuild.errors import InputError, ToolMissing
+from imgbuild.errors import InputError
 from imgbuild.index.pages import index_addresses
 from imgbuild.lock.published import project_row
-from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.pipeline import source_packages
+from imgbuild.pipeline.declared_files import unknown_debs
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.project.model import Declarations, DeclaredRequirement, FilePlace
 from imgbuild.resolve.demands import package_demands
 from imgbuild.resolve.feasible import IndexPages, find_obstacles
 from imgbuild.solve import repository_name, uv
-from imgbuild.system.console import console
-from imgbuild.values import Arch
 from imgbuild.wheel.tags import WheelTags
 
 
@@ -87,20 +83,3 @@ def addition_problems(
         for deb, near in unknown_debs(session.matrix, target.base, system, arch, context).items():
             reasons.append(f"Debian has no package {deb}" + (f"; nearest: {near}" if near else ""))
     return list(dict.fromkeys(reasons))
-
-
-def unknown_debs(
-    matrix: Matrix, base: str, names: Sequence[str], arch: Arch, context: Context
-) -> dict[str, str]:
-    """The Debian packages that the suite of a base lacks, with a similar name or ""."""
-    debian = matrix.bases[base]
-    if not names:
-        return {}
-    if not isinstance(debian, DebianBase):
-        message = f"Debian packages cannot be added, because the base {base} is a registry image"
-        raise InputError(message, hint="omit --system")
-    try:
-        return apt.unknown_packages(debian, arch, names, context)
-    except ToolMissing as error:
-        console.warn(f"could not check Debian packages: {error.message}")
-        return {}

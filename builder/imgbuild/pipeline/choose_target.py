@@ -37,7 +37,7 @@ from imgbuild.resolve import (
     url_wheels,
 )
 from imgbuild.resolve.choose import LockedFacts, TargetCandidate, TargetChange
-from imgbuild.resolve.demands import PackageDemand, package_demands
+from imgbuild.resolve.demands import PackageDemand, package_demands, required_cuda
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, UnmetDemand, find_obstacles, similar_packages
 from imgbuild.resolve.imports import import_sites
@@ -191,6 +191,7 @@ class TargetChooser:
         self.pages = IndexPages(matrix, context, self.as_of)
         self._indexes = ProjectIndexes()
         self._tags_of: dict[str, WheelTags] = {}
+        self._cuda_of: dict[str, frozenset[str]] = {}  # Python → releases for which torch is built
         self._demands: dict[str, tuple[PackageDemand, ...]] = {}
         self._advice: list[BuildAdvice] = []
 
@@ -232,7 +233,7 @@ class TargetChooser:
         """
         has = facts.versions.get("torch", "")
         demand = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
-        named = self.cuda() or (facts.cuda,)
+        named = self._usable_cuda(facts) or [facts.cuda]
         if (
             demand is None
             or demand.source
@@ -385,18 +386,36 @@ class TargetChooser:
     def _other_cuda(self, chosen: TargetCandidate, facts: LockedFacts) -> str:
         """The CUDA release that the files or their torch imply, if it is not the target's.
 
-        The build of an exact torch decides if the files name another release of the same major
-        version, with which it shares drivers.
+        The build of an exact torch decides if only images name another release, or the files one of
+        the same major version, with which it shares drivers. A release of an image for which there
+        is no torch does not count.
         """
         if chosen.form != "like":
             return ""
-        releases = sorted(() if self._request.cuda else self.cuda(), key=gpus.version_numbers)
+        releases = () if self._request.cuda else self._usable_cuda(facts)
         cuda = self._torch(facts)[1]
         exact = any(each.package == "torch" and each.pin for each in self.demands(facts.python))
-        majors = {release.partition(".")[0] for release in releases}
-        if releases and (not exact or cuda.partition(".")[0] not in majors):
+        majors = {each.partition(".")[0] for each in required_cuda(self._declared)}
+        if releases and not (exact and (not majors or cuda.partition(".")[0] in majors)):
             cuda = chosen.cuda if chosen.cuda in releases else releases[-1]
         return cuda if cuda != chosen.cuda else ""
+
+    def _usable_cuda(self, facts: LockedFacts) -> list[str]:
+        """The CUDA releases of the files in order, without those of images that no torch has."""
+        required = required_cuda(self._declared)
+        return [
+            release
+            for release in sorted(self.cuda(), key=gpus.version_numbers)
+            if release in required or self._is_built(release, facts)
+        ]
+
+    def _is_built(self, cuda: str, facts: LockedFacts) -> bool:
+        """Whether the index has a torch for this CUDA release."""
+        if cuda != facts.cuda and facts.python not in self._cuda_of:
+            self._cuda_of[facts.python] = engine_torch.releases(
+                self.pages, self._tags(facts.python)
+            )
+        return cuda == facts.cuda or cuda in self._cuda_of[facts.python]
 
     def _missing_toolkit_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts
@@ -406,6 +425,8 @@ class TargetChooser:
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
         torch = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
+        if torch is not None and named and not torch.pin and not self._is_built(named, facts):
+            return [engine_torch.without_build(named, self._declared.cuda)]
         return engine_torch.missing_toolkit_obstacles(
             torch, built, named, self._declared.cuda, self.pages, self._tags(facts.python)
         )

@@ -12,8 +12,9 @@ import msgspec
 from packaging.requirements import InvalidRequirement
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError, InputError, InputProblem
-from imgbuild.matrix.model import Matrix
+from imgbuild.deb import apt
+from imgbuild.errors import ImgbuildError, InputError, InputProblem, ToolMissing
+from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.matrix.project_paths import FOLDER
 from imgbuild.project import fetch, read
 from imgbuild.project.model import (
@@ -31,8 +32,10 @@ from imgbuild.resolve.feasible import IndexPages
 from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.resolve_request import today_utc
 from imgbuild.solve import repository_name
+from imgbuild.system.console import console
 from imgbuild.system.files import expand_home
 from imgbuild.system.syntax import parse_requirement
+from imgbuild.values import Arch
 from imgbuild.wheel.tags import WheelTags
 
 LISTS = (".txt", ".in")
@@ -331,3 +334,20 @@ def _unread_entry_text(items: Sequence[NotRead]) -> str:
     more = len(texts) - NAMED_PACKAGES
     named = ", ".join([*texts[:NAMED_PACKAGES], f"{more} more"] if more > 0 else texts)
     return f"{first.place}{lines}: {named}{': ' if named else ''}{first.reason}"
+
+
+def unknown_debs(
+    matrix: Matrix, base: str, names: Sequence[str], arch: Arch, context: Context
+) -> dict[str, str]:
+    """The Debian packages that the suite of a base lacks, with a similar name or ""."""
+    debian = matrix.bases[base]
+    if not names:
+        return {}
+    if not isinstance(debian, DebianBase):
+        message = f"Debian packages cannot be added, because the base {base} is a registry image"
+        raise InputError(message, hint="omit --system")
+    try:
+        return apt.unknown_packages(debian, arch, names, context)
+    except ToolMissing as error:
+        console.warn(f"could not check Debian packages: {error.message}")
+        return {}

@@ -210,11 +210,11 @@ def drop_lines(lock: Lock, arch: Arch, file_conflicts: Iterable[PathConflict]) -
     the project itself keep their files.
     """
     added = lock.extends.arch[arch].wheels if lock.extends is not None else ()
-    own = lock.project.packages if lock.project is not None else {}
+    of_project = lock.project.packages if lock.project is not None else {}
     paths: dict[tuple[str, str], list[str]] = {}
     for conflict in file_conflicts:
         first, *others = sorted(
-            conflict.owners, key=lambda owner: (owner not in added, owner in own, owner)
+            conflict.owners, key=lambda owner: (owner not in added, owner in of_project, owner)
         )
         paths.setdefault((first, others[0]), []).append(conflict.path)
     lines = ["  drop:"]

@@ -129,7 +129,7 @@ def imports_of_excluded(row: TargetOverlay, reports: Iterable[Report]) -> list[s
         normalize_package(name): source_only.imported_module(normalize_package(name))
         for name in row.row.exclude
     }
-    own = import_sites(row.folder, frozenset(modules.values()))
+    imports = import_sites(row.folder, frozenset(modules.values()))
     missing = {
         (normalize_package(needed.subject.partition(".")[0]), needed)
         for report in reports
@@ -139,7 +139,7 @@ def imports_of_excluded(row: TargetOverlay, reports: Iterable[Report]) -> list[s
     }
     lines = []
     for package, module in sorted(modules.items()):
-        places = [str(site) for site in own[module] if not site.guarded]
+        places = [str(site) for site in imports[module] if not site.guarded]
         places += sorted(
             f"{needed.package} {needed.version} ({needed.file}:{needed.line})"
             for name, needed in missing

@@ -89,6 +89,12 @@ def cuda_releases(declared: Declarations, markers: Mapping[str, str]) -> tuple[s
     return tuple(dict.fromkeys(names))
 
 
+def required_cuda(declared: Declarations) -> set[str]:
+    """The CUDA releases that the files name, except those of images."""
+    images = {item.place for item in declared.images}
+    return {item.name for item in declared.cuda if item.place not in images}
+
+
 def _join_demands(package: str, items: list[DeclaredRequirement]) -> PackageDemand:
     overrides = [item for item in items if item.kind == "override"]
     locked = [item for item in items if item.locked]

@@ -17,6 +17,7 @@ from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, UnmetDemand
 from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
+from imgbuild.system import threads
 from imgbuild.values import normalize_package
 from imgbuild.wheel.tags import WheelTags
 
@@ -79,6 +80,24 @@ def newest_build(
                 return built
             builds += [built] if built.cuda is not None else []
     return builds[0] if builds else None
+
+
+def releases(pages: IndexPages, tags: WheelTags) -> frozenset[str]:
+    """The CUDA releases for which torch is built; METADATA of all versions is read in threads."""
+    built = threads.run_for_each(
+        pages.wheels(PackageDemand(package=TORCH), tags),
+        lambda wheel, _: newest_build([wheel], pages.metadata, tags.markers, ()),
+        threads=8,
+    )
+    return frozenset(each.cuda for each in built if each is not None and each.cuda)
+
+
+def without_build(named: str, cuda: Sequence[DeclaredName]) -> UnmetDemand:
+    """The CUDA release of the files, for which the index has no torch."""
+    places = tuple(item.place for item in cuda if item.name == named)
+    reason = "the index has no torch for it; --cuda uses another"
+    demand = f"CUDA {named}"
+    return UnmetDemand(package="cuda", demand=demand, cause="cuda", reason=reason, places=places)
 
 
 def required_with_extras(

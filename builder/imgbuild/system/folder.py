@@ -387,7 +387,7 @@ def require_below(top: Path, path: Path) -> Path:
             if status is not None and stat.S_ISLNK(status.st_mode):
                 raise _refusal(path, status, "a folder")
     except InputError as error:
-        hint = "remove it, or choose another folder with --output, which may be a link"
+        hint = "remove the link, or choose another folder with --output, which may be a link"
         raise InputError(error.message, hint=hint) from error
     return path
 

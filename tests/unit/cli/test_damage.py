@@ -46,7 +46,7 @@ def test_damaged_cached_layer_is_rebuilt(imgbuild: Command, sample: SampleProjec
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 0, done.stderr
     assert done.stderr.count("warning: ") == 1
-    assert f"{path} is damaged" in done.stderr
+    assert f"removed {path}, which is damaged" in done.stderr
     assert images.verify_layout(sample.folder / "build" / TARGET) == built
     assert "warning" not in imgbuild(*BUILD, TARGET).stderr
 

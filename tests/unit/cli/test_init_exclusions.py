@@ -53,19 +53,35 @@ def test_dependents_of_packages_that_the_user_excludes_are_named(
 
 
 @pytest.mark.parametrize(
-    ("image", "cuda"), [("12.1.1-devel-ubuntu22.04", "12.4"), ("12.4.1-base-ubuntu22.04", None)]
+    ("torch", "image", "warned"),
+    [
+        ("torch==2.6.0", "12.1.1", "12.1"),
+        ("torch==2.6.0", "12.4.1", ""),
+        ("torch", "11.8.0", "11.8"),
+    ],
 )
-def test_an_exact_torch_decides_the_cuda_release_instead_of_an_image(
-    imgbuild: Command, index: LocalIndex, image: str, cuda: str | None
+def test_an_image_does_not_decide_the_cuda_release_of_torch(
+    imgbuild: Command, index: LocalIndex, torch: str, image: str, warned: str
 ) -> None:
     index.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])
     index.wheel("transformers", "4.50.0")
-    require("torch==2.6.0\ntransformers==4.50.0\n")
-    require(
-        f"FROM nvidia/cuda:{image}\nCOPY . .\nRUN pip install -r requirements.txt\n", "Dockerfile"
-    )
-    done = imgbuild("init")
+    require(f"{torch}\ntransformers==4.50.0\n")
+    require(f"FROM nvidia/cuda:{image}-base\nRUN pip install -r requirements.txt\n", "Dockerfile")
+    done = imgbuild("init", "--target", TARGET)
     assert done.status == 0, done.stderr
     assert "cuda" not in row()
-    named = "the image has CUDA 12.4, for which its torch is built; named: 12.1 (Dockerfile:1)"
-    assert (named in unwrap_text(done.stderr)) is (cuda is not None)
+    words = f"the image has CUDA 12.4, for which its torch is built; named: {warned} (Dockerfile:1)"
+    assert (words in unwrap_text(done.stderr)) is bool(warned)
+
+
+def test_an_index_for_a_cuda_release_without_torch_is_refused(
+    imgbuild: Command, index: LocalIndex
+) -> None:
+    index.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])
+    index.wheel("transformers", "4.50.0")
+    require("--index-url https://download.pytorch.org/whl/cu118\ntorch\ntransformers==4.50.0\n")
+    done = imgbuild("init")
+    assert done.status == 8
+    assert "requirements.txt:1: CUDA 11.8: the index has no torch for it" in unwrap_text(
+        done.stderr
+    )

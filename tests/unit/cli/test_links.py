@@ -58,7 +58,7 @@ def test_build_does_not_follow_a_link_to_a_folder(
     done = imgbuild(*BUILD)
     assert done.status == 2, done.stderr
     assert f"{name}: it is a symbolic link" in done.stderr
-    assert "remove it" in done.stderr
+    assert "remove the link" in done.stderr
     assert folder_state(elsewhere) == before
 
 

@@ -123,7 +123,8 @@ def test_a_missing_hugging_face_cache_is_reported_once_a_day(
     assert [reported(), reported()] == [True, False]
     monkeypatch.setenv("HF_HOME", str(tmp_path / "other"))
     assert [reported(), reported()] == [True, False]
-    text = f"{tmp_path / 'other'} does not exist, so models that the command downloads are lost"
+    lost = "models that the command downloads are lost when it ends"
+    text = f"{tmp_path / 'other'} does not exist, so {lost}"
     store = Store.open()
     assert store.fact(run.NOTICE, text) is not None
     store.put_fact(run.NOTICE, text, b"2026-01-01")  # another day

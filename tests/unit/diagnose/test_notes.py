@@ -9,7 +9,7 @@ from imgbuild.diagnose.finding import LogFinding
 from tests.support.rows import each_row
 
 
-def explained(text: str) -> LogFinding:
+def first_finding(text: str) -> LogFinding:
     """The first finding of a log."""
     return diagnose_log(io.BytesIO(f"{text}\n".encode()), "log").findings[0]
 
@@ -40,9 +40,9 @@ def explained(text: str) -> LogFinding:
     ],
 )
 def test_an_error_that_a_note_quotes_is_explained(text: str, cause: str, cure: str) -> None:
-    found = explained(text)
-    assert cause in found.cause
-    assert cure in found.cure
+    finding = first_finding(text)
+    assert cause in finding.cause
+    assert cure in finding.cure
 
 
 def test_an_error_that_a_log_with_levels_quotes_is_not_a_failure() -> None:
@@ -64,50 +64,50 @@ def test_a_library_of_cuda_is_compared_with_torch(
     lines: tuple[str, ...], cause: str, cure: str
 ) -> None:
     error = "ImportError: libnvrtc.so.12: cannot open shared object file: No such file or directory"
-    found = explained("\n".join((*lines, error)))
-    assert cause in found.cause
-    assert cure in found.cure
+    finding = first_finding("\n".join((*lines, error)))
+    assert cause in finding.cause
+    assert cure in finding.cure
 
 
 def test_the_package_that_loads_a_library_of_cuda_is_named() -> None:
-    found = explained(
+    finding = first_finding(
         "Traceback (most recent call last):\n"
         '  File "/opt/venv/lib/python3.12/site-packages/pump_ep/__init__.py", line 3, in <module>\n'
         "    from . import pump_cpp\n"
         "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"
     )
-    assert found.cause.startswith("pump-ep is built for CUDA 13")
-    assert "pip uninstall pump-ep" in found.cure
+    assert finding.cause.startswith("pump-ep is built for CUDA 13")
+    assert "pip uninstall pump-ep" in finding.cure
 
 
 def test_a_version_with_the_name_means_that_another_one_is_imported() -> None:
-    found = explained(
+    finding = first_finding(
         "vllm==0.9.2\n"
         "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'num_scheduler_steps'"
     )
-    assert "the log shows vllm 0.9.2, which has it: another vllm is imported" in found.cause
-    assert "pip show vllm" in found.cure
+    assert "the log shows vllm 0.9.2, which has it: another vllm is imported" in finding.cause
+    assert "pip show vllm" in finding.cure
 
 
 def test_an_attribute_that_the_installed_release_has_is_not_called_new() -> None:
-    found = explained(
+    finding = first_finding(
         "transformers 5.14.1\nAttributeError: 'PumpConfig' object has no attribute 'pad_token_id'"
     )
-    assert "PumpConfig does not define pad_token_id" in found.cause
-    assert "'transformers<5'" in found.cure
+    assert "PumpConfig does not define pad_token_id" in finding.cause
+    assert "'transformers<5'" in finding.cure
 
 
 def test_a_projects_override_lacks_a_new_argument() -> None:
-    found = explained(
+    finding = first_finding(
         "TypeError: PumpTrainer.compute_loss() got an unexpected keyword argument"
         " 'num_items_in_batch'"
     )
-    assert "which the installed transformers passes to it" in found.cause
-    assert "transformers<4.46" in found.cure
+    assert "which the installed transformers passes to it" in finding.cause
+    assert "transformers<4.46" in finding.cure
 
 
 def test_an_argument_that_a_package_hands_on_is_a_fault_of_that_package() -> None:
-    found = explained(
+    finding = first_finding(
         "TypeError: SamplingParams.__init__() got an unexpected keyword argument 'pump_rows'\n\n"
         "During handling of the above exception, another exception occurred:\n\n"
         "Traceback (most recent call last):\n"
@@ -115,13 +115,13 @@ def test_an_argument_that_a_package_hands_on_is_a_fault_of_that_package() -> Non
         "    response = await run()\n"
         "pumpllm.PumpError: SamplingParams failed"
     )
-    assert found.cause.startswith("pumpllm passes pump_rows to SamplingParams")
-    assert "pip install -U pumpllm" in found.cure
+    assert finding.cause.startswith("pumpllm passes pump_rows to SamplingParams")
+    assert "pip install -U pumpllm" in finding.cure
 
 
 def test_a_module_that_a_build_writes_is_absent_from_sources() -> None:
-    found = explained("ModuleNotFoundError: No module named 'vllm._version'")
-    assert "sources of vllm are imported that were not built" in found.cause
+    finding = first_finding("ModuleNotFoundError: No module named 'vllm._version'")
+    assert "sources of vllm are imported that were not built" in finding.cause
 
 
 @each_row(
@@ -136,62 +136,62 @@ def test_a_module_that_a_build_writes_is_absent_from_sources() -> None:
     ],
 )
 def test_wheels_of_another_system_are_named(system: str, cure: str) -> None:
-    found = explained(
-        "  x No solution found when resolving dependencies:\n"
+    finding = first_finding(
+        "  x No solution finding when resolving dependencies:\n"
         "  ╰─▶ Because only the following versions of pump are available:\n"
         "          pump==0.1\n"
         f"      and pump==0.1 has no wheels with a matching {system}, we can conclude that\n"
         "      pump<0.2 cannot be used."
     )
-    assert "has no wheels for this" in found.cause
-    assert cure in found.cure
+    assert "has no wheels for this" in finding.cause
+    assert cure in finding.cure
 
 
 def test_a_message_that_rich_breaks_is_one_message() -> None:
-    found = explained(
+    finding = first_finding(
         "AssertionError: Check batch related parameters. train_batch_size is not\n"
         "equal to micro_batch_per_gpu * gradient_acc_step * world_size 64 != 4 *\n"
         "8 * 1"
     )
-    assert "(64 != 4 * 8 * 1)" in found.cause
+    assert "(64 != 4 * 8 * 1)" in finding.cause
 
 
 def test_a_class_of_two_packages_is_of_the_one_that_the_caller_requires() -> None:
-    found = explained(
+    finding = first_finding(
         "Traceback (most recent call last):\n"
         '  File "/opt/venv/lib/python3.10/site-packages/vllm/engine.py", line 8, in build\n'
         "    info = TokenizerInfo.from_pump(tokenizer)\n"
         "AttributeError: type object 'TokenizerInfo' has no attribute 'from_pump'"
     )
-    assert "the installed xgrammar" in found.cause
-    assert "imgbuild resolve vllm xgrammar" in found.cure
+    assert "the installed xgrammar" in finding.cause
+    assert "imgbuild resolve vllm xgrammar" in finding.cure
 
 
 def test_an_optional_part_of_a_package_names_what_it_needs() -> None:
-    found = explained(
+    finding = first_finding(
         "Traceback (most recent call last):\n"
         '  File "/opt/venv/lib/python3.10/site-packages/swift/cli/infer.py", line 5, in <module>\n'
         "    from swift.llm.pump import start_vllm_pump\n"
         "ImportError: cannot import name 'start_vllm_pump' from 'swift.llm.pump'"
     )
-    assert "because vllm is not installed" in found.cause
-    assert "import vllm" in found.cure
+    assert "because vllm is not installed" in finding.cause
+    assert "import vllm" in finding.cure
 
 
 def test_metadata_of_a_renamed_package_is_read_by_older_code() -> None:
-    found = explained(
+    finding = first_finding(
         "Traceback (most recent call last):\n"
         '  File "/opt/venv/lib/python3.10/site-packages/sglang/check.py", line 5, in check\n'
         '    version("flashinfer")\n'
         "importlib.metadata.PackageNotFoundError: flashinfer"
     )
-    assert "its name on the index is flashinfer-python" in found.cause
-    assert "pip install -U sglang" in found.cure
+    assert "its name on the index is flashinfer-python" in finding.cause
+    assert "pip install -U sglang" in finding.cure
 
 
 def test_a_missing_argument_names_the_package_of_the_method() -> None:
-    found = explained(
+    finding = first_finding(
         "TypeError: LlamaRotaryEmbedding.forward() missing 1 required positional argument:"
         " 'pump_ids'"
     )
-    assert "of the installed transformers requires 'pump_ids'" in found.cause
+    assert "of the installed transformers requires 'pump_ids'" in finding.cause

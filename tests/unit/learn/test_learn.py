@@ -3,9 +3,10 @@
 import pytest
 
 from imgbuild.learn.learn import learn_constraint
-from imgbuild.learn.loop import learn_all
+from imgbuild.learn.loop import learn_all, nothing_learned_error
 from imgbuild.matrix import constraints
 from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
+from imgbuild.values import Arch
 from tests.support import release_index
 from tests.support.local_index import LocalIndex, sdist_bytes
 from tests.support.rows import each_row
@@ -281,13 +282,18 @@ def test_missing_package_is_added_only_if_distribution_is_known(tmp_path):
                 release_catalogue,
                 {"app"},
             )
-            for module in ("setuptools", "pkg_resources", "unheard_of")
+            for module in ("setuptools", "pkg_resources", "rich.console", "scipy", "unheard_of")
         }
     assert by_module["unheard_of"] is None  # names are not guessed: anyone may register them
-    for module in ("setuptools", "pkg_resources"):
+    packages = {"setuptools": "setuptools", "pkg_resources": "setuptools", "rich.console": "rich"}
+    packages["scipy"] = "scipy"
+    for module, package in packages.items():
         learned = by_module[module]
         assert learned is not None
-        assert (learned.needs, learned.missing, learned.versions) == ("setuptools", True, "==1.7")
+        assert (learned.needs, learned.missing, learned.versions) == (package, True, "==1.7")
+    unknown = finding(ConflictRelation.PACKAGE, "unheard_of.core", version="1.7", other="")
+    hint = nothing_learned_error("row", Arch.X86_64, [unknown]).hint or ""
+    assert hint.startswith("add the package that provides unheard_of (in a project: imgbuild add)")
 
 
 def test_package_that_removed_module_is_bounded(tmp_path):

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from imgbuild.errors import InputError
+from imgbuild.lock.project_requirements import image_roots
 from imgbuild.project import uv_lock
 from tests.support.user_projects import read_declarations, requirement_texts, unread_reasons
 
@@ -191,6 +192,21 @@ def test_contradicting_conda_environment_is_excluded(tmp_path):
     conda = "dependencies: [pip: [peft==0.4.0.dev0]]\n"
     result = read_declarations(tmp_path / "development", {**pins, "environment.yml": conda})
     assert "peft==0.4.0.dev0" in unread_reasons(result)["environment.yml"]
+
+
+def test_modules_of_packages_in_subfolders_are_in_these(tmp_path):
+    script = "from setuptools import setup\nsetup(name='x', package_dir={'': 'src'})\n"
+    files = {
+        "lib/setup.py": script,
+        "lib/src/x/__init__.py": "",
+        "install.sh": "cd lib\npip install -e .\n",
+        "flat/pyproject.toml": '[build-system]\n[project]\nname = "y"\nversion = "1"\n',
+        "flat/y/__init__.py": "",
+        "requirements.txt": "-e ./flat\n",
+    }
+    for name, root in (("install.sh", "lib/src"), ("requirements.txt", "flat")):
+        (package,) = read_declarations(tmp_path, files, name).packages
+        assert image_roots(package, "/workspace") == (f"/workspace/{root}",)
 
 
 def test_setup_py_is_read_if_pyproject_has_no_project(tmp_path):

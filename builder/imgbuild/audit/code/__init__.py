@@ -1,1 +1,1 @@
-"""A user's code, scripts and configurations against a package set. Nothing of them is run."""
+"""Compares a user's code, scripts and settings with a package set without running them."""

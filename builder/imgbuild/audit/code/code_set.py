@@ -1,4 +1,4 @@
-"""A package set with the user's code as an additional package, for the audit's checks."""
+"""Adds the user's code to a package set as a package, for the audit's checks."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class CodeSet:
         return text.source if text is not None else None
 
     def prefetch(self, modules: Iterable[str]) -> None:
-        """Read many modules at once."""
+        """Read many modules together."""
         self._base.prefetch(name for name in modules if name not in self._modules)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Command lines of packages' programs in scripts: flags, subcommands (separate: one check)."""
+"""Checks flags and subcommands of packages' programs in scripts (separate: one check)."""
 
 from __future__ import annotations
 

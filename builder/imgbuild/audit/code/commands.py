@@ -1,4 +1,4 @@
-"""The commands in files other than scripts: Python, YAML, Dockerfiles (separate: their formats).
+"""Finds the commands in Python, YAML and Dockerfiles (separate: their formats).
 
 In Python these are the lists and strings that `subprocess` and `os.system` run, in YAML the values
 of `command`, `args`, `entrypoint` and `run`, of Compose, Kubernetes and schedulers.

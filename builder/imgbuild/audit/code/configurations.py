@@ -1,4 +1,4 @@
-"""Files of accelerate and DeepSpeed: unknown keys, invalid values (separate: one check)."""
+"""Checks keys and values in files of accelerate and DeepSpeed (separate: one check)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values derived from a user's files in the cache, one fact for each folder of imports.
+"""Caches values derived from a user's files, one fact for each folder of imports.
 
 A project has thousands of files: a fact for each would take longer to open than to read.
 """

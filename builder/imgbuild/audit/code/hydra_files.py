@@ -1,4 +1,4 @@
-"""Users' own Hydra configurations, and `hydra.compose` in Python (separate: one check)."""
+"""Checks users' Hydra configurations, and `hydra.compose` in Python (separate: one check)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings in Python files, cached by the files on which they depend.
+"""Caches findings in Python files by the files on which they depend.
 
 The findings in a file depend on the package set, on the file, and on what it sees of the user's
 modules that it uses, directly or through others: their summaries, rarely their content.

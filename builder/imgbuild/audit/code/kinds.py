@@ -1,4 +1,4 @@
-"""`data/audit/code_kinds.yaml`: the types of findings in users' code, by code."""
+"""Reads the types of findings in users' code from `data/audit/code_kinds.yaml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers in scripts: processes against allocated GPUs, ZeRO-3 (separate: one check)."""
+"""Compares launchers' processes with allocated GPUs, and checks ZeRO-3 (separate: one check)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The column of a finding: locates its node in the syntax tree (separate: one walk of trees)."""
+"""Finds the column of a finding in the syntax tree (separate: one walk of trees)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,26 @@ class CodeTree:
     def is_unused(self, line: int) -> bool:
         """Whether a line is in a function that the file uses only in other package sets."""
         indented = line <= len(self._lines) and self._lines[line - 1][:1].isspace()
-        return indented and any(line in lines for lines in self._unused_lines)
+        return (
+            indented
+            and self._definition(line) in self._used
+            and any(line in lines for lines in self._unused_lines)
+        )
+
+    def _definition(self, line: int) -> str:
+        """The function or class at the top of the file that contains a line; "" if none."""
+        around = (each for each in self._tree.body if each.lineno <= line <= (each.end_lineno or 0))
+        return getattr(next(around, None), "name", "")
+
+    @cached_property
+    def _used(self) -> frozenset[str]:
+        """The names that the file uses outside of their own definition."""
+        return frozenset(
+            node.id
+            for statement in self._tree.body
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and node.id != getattr(statement, "name", "")
+        )
 
     def may_be_guarded(self, line: int) -> bool:
         """Whether a line runs depending only on the user's function, called without data.

@@ -1,4 +1,4 @@
-"""The files of a user's code, and the findings in them. Values only."""
+"""Defines the files of a user's code and the findings in them."""
 
 from __future__ import annotations
 

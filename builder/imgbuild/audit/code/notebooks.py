@@ -1,4 +1,4 @@
-"""Notebooks as modules and as shell commands (separate: one format)."""
+"""Reads notebooks as modules and as shell commands (separate: one format)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _python(lines: list[str]) -> list[str]:
 
 
 def _replace_magics(lines: list[str]) -> list[str]:
-    """`lines` with Python statements in place of magics and commands."""
+    """`lines` with Python statements instead of magics and commands."""
     plain = []
     continued = False
     for line in lines:

@@ -1,4 +1,4 @@
-"""Methods that users override, or replace in classes of packages (separate: one check)."""
+"""Checks methods that users override or replace in packages' classes (separate: one check)."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _version_without_name(
 def _assigned_function_findings(
     code: CodeSet, facts: ModuleFacts, text: CodeText, others: Sequence[OtherSet]
 ) -> Iterator[CodeFinding]:
-    """Functions of the file that are assigned to names that a package no longer has."""
+    """Functions of the file that are assigned to names that the package removed."""
     defined = {each.name for each in facts.functions} | {each.name for each in facts.classes}
     imported = {line.bound for line in facts.imports}
     for match in (*_ASSIGNMENT.finditer(text.source), *_SET.finditer(text.source)):

@@ -1,4 +1,4 @@
-"""Hydra's overrides (`a.b=1`) against the configuration in a wheel."""
+"""Compares Hydra overrides (`a.b=1`) with the configuration in a wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's Python against a package set: imports and calls, with columns (separate: one check)."""
+"""Compares imports and calls in a user's Python with a package set (separate: one check)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts of a user's Python files, each cached by its content, and read when needed."""
+"""Reads and caches the facts of a user's Python files."""
 
 from __future__ import annotations
 

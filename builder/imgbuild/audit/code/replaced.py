@@ -1,4 +1,4 @@
-"""Functions that a file may not use in a package set (separate: it reads a file again)."""
+"""Finds functions that a file may not use in a package set (separate: reads files again)."""
 
 from __future__ import annotations
 

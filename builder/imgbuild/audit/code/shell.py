@@ -1,4 +1,4 @@
-"""Commands of shell scripts: words with their positions.
+"""Reads commands of shell scripts as words with their positions.
 
 A simple parser. Of expansions, it only replaces words such as `$ARGS` and `"${ARGS[@]}"` by the
 words that the script assigns to the variable.

@@ -1,4 +1,4 @@
-"""The sources of packages that checks search: whole packages, or some of their files."""
+"""Opens the sources of packages that checks search, as a whole or in part."""
 
 from __future__ import annotations
 

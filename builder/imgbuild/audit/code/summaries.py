@@ -1,4 +1,4 @@
-"""Summaries of modules: what findings in other files depend on (separate: runs in workers).
+"""Summarizes the part of a module on which other files depend (separate: runs in workers).
 
 These are the names that the module binds, with their signatures, types and conditions, not the
 bodies of its functions. Bodies count if conditions call functions (guards of kind "result"), since

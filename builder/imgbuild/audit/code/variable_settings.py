@@ -1,4 +1,4 @@
-"""Environment variables that files set and read."""
+"""Finds the environment variables that files set and read."""
 
 from __future__ import annotations
 

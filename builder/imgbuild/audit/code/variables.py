@@ -1,4 +1,4 @@
-"""Environment variables that users set: unread ones, invalid values (separate: one check)."""
+"""Checks environment variables that users set: names and values (separate: one check)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sources of wheels say beyond their facts: rejected names and keywords, decorators.
+"""Reads decorators, rejected names and rejected keywords from the sources of wheels.
 
 A module's `__getattr__` is evaluated for a name that the facts do not show. Decorators that return
 their function, or a wrapper that passes all arguments on, keep its parameters. A function that
