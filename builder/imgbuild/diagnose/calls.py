@@ -97,14 +97,14 @@ def overridden_method_reason(text: str, caller: str, code: str) -> Reason | None
             cure=f"install the {package} that the calling package (the trainer) requires, or its"
             f" release for the installed {package} (imgbuild resolve names both)",
         )
-    own = f"self.{method}(" in code and not owner.endswith(("Trainer", "Model"))
+    defined = f"self.{method}(" in code and not owner.endswith(("Trainer", "Model"))
     before = releases.load_name_table().passed.get(f"{method}.{name}", "")
     return Reason(
         code="IMG904",
         cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
-        " passes to it" + f": a fault of this release if {owner} is a class of {package}" * own,
+        " passes to it" + f": a fault of this release if {owner} is a class of {package}" * defined,
         cure=f"{requirements.update_command(package)}; if {owner} is of your code, "
-        * own
+        * defined
         + f"add {name}=None (or **kwargs) to the parameters of {owner}.{method}, or install"
         f" {before or f'the version of {package} that {owner} was written for'}",
     )

@@ -274,9 +274,9 @@ def reported_reason(text: str) -> Reason:
 
 def _raising_frame(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
     """The innermost frame that is not of the standard library, and does more than a lookup."""
-    own = [frame for frame in frames if not frame.is_standard]
-    last = own[-1] if own else None
-    return next((frame for frame in reversed(own) if frame.name not in READS), last)
+    in_code = [frame for frame in frames if not frame.is_standard]
+    last = in_code[-1] if in_code else None
+    return next((frame for frame in reversed(in_code) if frame.name not in READS), last)
 
 
 def _type_package(name: str) -> str:
@@ -319,6 +319,17 @@ def _failed_lookup_reason(
         cause = f"{match['path']} does not exist{at}"
         cure = "check the path: it must exist where the program runs; mount it if that is a"
         cure += " container, and pass an absolute path to a job or a Ray worker"
+        package = raised.package if raised else ""
+        if package and f"-packages/{package}/" in match["path"]:
+            name = releases.package_name(package)
+            cause = (
+                f"the installed {name} lacks a file of its own, {owners.short(match['path'])}{at}:"
+            )
+            cause += (
+                " the release or commit was packaged without it, or was not installed completely"
+            )
+            cure = f"install a newer release or commit of {name} (pip install -U --force-reinstall"
+            cure += f" --no-deps {name}), or install it from a clone: pip install -e ."
     elif exception.name == "FileNotFoundError" and NO_PROGRAM.search(text) and raised:
         starts = STARTS.search(raised.code)
         what = "a program that is not installed or not on PATH is started" if starts else ""
@@ -397,8 +408,8 @@ def _none_expression(raised: TraceFrame | None, name: str, how: str) -> str:
         pattern = r"(?P<value>[A-Za-z_][\w.]*)\["
     elif "callable" in how:
         pattern = r"(?P<value>[A-Za-z_][\w.]*)\("
-    found = {match["value"] for match in re.finditer(pattern, code)}
-    return found.pop() if len(found) == 1 else ""
+    values = {match["value"] for match in re.finditer(pattern, code)}
+    return values.pop() if len(values) == 1 else ""
 
 
 def _lookup_expression(raised: TraceFrame | None, key: str) -> str:

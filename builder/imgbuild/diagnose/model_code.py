@@ -24,11 +24,11 @@ def model_code_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if used is None:
         return None
     what, existence = used
-    known = existence if existence is not None and existence.spec else None
+    dated = existence if existence is not None and existence.spec else None
     version = facts.versions.get("transformers", "")
     shown = f"transformers {version}" if version else "transformers"
-    change = known.change_sentence(what) if known else "it was written for a different version"
-    pin = known.requirement() if known else ""
+    change = dated.change_sentence(what) if dated else "it was written for a different version"
+    pin = dated.requirement() if dated else ""
     return Reason(
         code="IMG905",
         cause=f"the model's own code (trust_remote_code) uses {what}, which does not fit the"
@@ -36,7 +36,7 @@ def model_code_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
         cure=f"install {pin or 'the transformers of transformers_version in its config.json'}, use"
         " a newer revision of the model's code, or load the class that transformers has for this"
         " model type (without trust_remote_code)",
-        confidence="high" if known else "medium",
+        confidence="high" if dated else "medium",
     )
 
 

@@ -347,13 +347,13 @@ def _absent_version_reason(needed: _PackageConstraint, there: str, split: str) -
 
 def _constraints(text: str) -> dict[str, list[_PackageConstraint]]:
     """The constraints on each package, in the order of the text."""
-    found: dict[str, list[_PackageConstraint]] = {}
+    constraints: dict[str, list[_PackageConstraint]] = {}
     for each in sorted(_iterate_statements(CONCLUSION.sub(". ", text)), key=lambda pair: pair[0]):
         _, constraint, package = each
-        rows = found.setdefault(package.lower().replace("_", "-"), [])
+        rows = constraints.setdefault(package.lower().replace("_", "-"), [])
         if constraint not in rows:
             rows.append(constraint)
-    return found
+    return constraints
 
 
 def _iterate_statements(text: str) -> Iterator[tuple[int, _PackageConstraint, str]]:

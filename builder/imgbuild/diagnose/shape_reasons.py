@@ -68,8 +68,8 @@ def shape_reason(text: str) -> Reason | None:
 def _kind(name: str, saved: tuple[int, ...], model: tuple[int, ...]) -> str:
     """The name of the kind of difference; "" if none explains it."""
     if "lora_" in name:
-        own = set(saved) ^ set(model)
-        return "rank" if len(own) == 2 and max(own) <= LARGEST_RANK else "base"
+        differing = set(saved) ^ set(model)
+        return "rank" if len(differing) == 2 and max(differing) <= LARGEST_RANK else "base"
     if VOCABULARY.search(name) and saved[1:] == model[1:]:
         return "vocabulary"
     if HEADS.search(name):

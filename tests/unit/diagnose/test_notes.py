@@ -195,3 +195,20 @@ def test_a_missing_argument_names_the_package_of_the_method() -> None:
         " 'pump_ids'"
     )
     assert "of the installed transformers requires 'pump_ids'" in finding.cause
+
+
+def test_a_package_that_lacks_a_file_of_its_own_is_named() -> None:
+    folder = "/opt/venv/lib/python3.12/site-packages/verl"
+    finding = first_finding(
+        "Traceback (most recent call last):\n"
+        f'  File "{folder}/pump.py", line 7, in <module>\n'
+        "    with open(PARTS) as file:\n"
+        f"FileNotFoundError: [Errno 2] No such file or directory: '{folder}/parts.json'"
+    )
+    assert "the installed verl lacks a file of its own, verl/parts.json" in finding.cause
+    assert "a newer release or commit of verl" in finding.cure
+
+
+def test_metadata_of_a_package_is_not_looked_up_on_an_index() -> None:
+    finding = first_finding("PackageNotFoundError: No package metadata was found for flashinfer")
+    assert "its name on the index is flashinfer-python" in finding.cause
