@@ -322,9 +322,7 @@ def _failed_lookup_reason(
         package = raised.package if raised else ""
         if package and f"-packages/{package}/" in match["path"]:
             name = releases.package_name(package)
-            cause = (
-                f"the installed {name} lacks a file of its own, {owners.short(match['path'])}{at}:"
-            )
+            cause = f"the installed {name} lacks a file of its own, {owners.shorten_path(match['path'])}{at}:"
             cause += (
                 " the release or commit was packaged without it, or was not installed completely"
             )
