@@ -18,7 +18,7 @@ PICTURES = import_script(ROOT / "tools/pictures.py")
 def test_pictures_are_current_and_load_nothing(
     name: str, golden: Callable[[Path, str], None]
 ) -> None:
-    text = PICTURES.drawn(PICTURES.PICTURES[name])
+    text = PICTURES.draw_picture(PICTURES.PICTURES[name])
     golden(PICTURES.FOLDER / name, text)
     assert re.findall(r"(?:href|src|url)\W+\w+://|@import|<script", text) == []
 

@@ -83,7 +83,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence | None = None
 
 
-class TestCase(msgspec.Struct, frozen=True, kw_only=True):
+class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a smoke test. `seconds` is the duration.
 
     `notes` are log lines about packages that run without an optional part.
@@ -97,17 +97,17 @@ class TestCase(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def count_cases(cases: Sequence[TestCase], outcome: str) -> int:
+def count_cases(cases: Sequence[CaseResult], outcome: str) -> int:
     """The number of `cases` with this outcome."""
     return sum(case.outcome == outcome for case in cases)
 
 
-def has_passed(cases: Sequence[TestCase]) -> bool:
+def has_passed(cases: Sequence[CaseResult]) -> bool:
     """Whether no case failed, and at least one case passed."""
     return not count_cases(cases, "failed") and count_cases(cases, "passed") > 0
 
 
-def case_counts(cases: Sequence[TestCase]) -> str:
+def case_counts(cases: Sequence[CaseResult]) -> str:
     """The number of cases by outcome, such as "3 passed, 0 failed, 1 skipped"."""
     return ", ".join(f"{count_cases(cases, outcome)} {outcome}" for outcome in OUTCOMES)
 
@@ -160,7 +160,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tier: str = ""
     floors: Floors | None = None
     findings: tuple[Finding, ...] = ()
-    cases: tuple[TestCase, ...] = ()
+    cases: tuple[CaseResult, ...] = ()
     unread: tuple[UncheckedPart, ...] = ()
 
     @property

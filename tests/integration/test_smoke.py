@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imgbuild.report import TestCase
+from imgbuild.report import CaseResult
 from imgbuild.smoke import runner
 from tests.support import needs, smoke_environment
 
@@ -52,7 +52,7 @@ class Sample:
 
     def run(
         self, only: str, *, tier: str = "static", timeout_factor: float = 1, **env: str
-    ) -> dict[str, TestCase]:
+    ) -> dict[str, CaseResult]:
         """Run cases with the Python of the environment."""
         (self.folder / "expect.json").write_text(json.dumps(self.expect))
         (self.folder / "allowed.json").write_text(json.dumps(self.allowed))
@@ -71,7 +71,7 @@ class Sample:
         cases = json.loads(done.stdout)["cases"]
         outcomes = {case["outcome"] for case in cases}
         assert done.returncode == (0 if outcomes & {"passed"} and "failed" not in outcomes else 1)
-        return {case["name"]: TestCase(**case) for case in cases}
+        return {case["name"]: CaseResult(**case) for case in cases}
 
 
 @pytest.fixture(name="sample")

@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from imgbuild import codec
-from imgbuild.report import Report, TestCase
+from imgbuild.report import CaseResult, Report
 from imgbuild.smoke import records, result
 from imgbuild.values import Arch
 from tests.support.inprocess_project import TARGET, SampleProject
 
-PASSED = TestCase(
+PASSED = CaseResult(
     name="device", outcome="passed", seconds=0.2, message="NVIDIA H200 sm_90 143155 MiB"
 )
-SKIPPED = TestCase(name="sglang", outcome="skipped", seconds=0, message="the lock has no sglang")
-FAILED = TestCase(name="nccl", outcome="failed", seconds=3, message="RuntimeError:\n no  peers")
+SKIPPED = CaseResult(name="sglang", outcome="skipped", seconds=0, message="the lock has no sglang")
+FAILED = CaseResult(name="nccl", outcome="failed", seconds=3, message="RuntimeError:\n no  peers")
 SHA = "sha256:"
 OTHER = SHA + "9" * 64
 
 
 def answer_file(
     sample: SampleProject,
-    *cases: TestCase,
+    *cases: CaseResult,
     name: str = "gpu.json",
     tier: str = "gpu",
     **changes: object,
@@ -48,7 +48,7 @@ def recorded_runs(sample: SampleProject, target: str = TARGET) -> tuple[records.
 
 
 def smoke_report(
-    sample: SampleProject, *cases: TestCase, tier: str = "static", **changes: object
+    sample: SampleProject, *cases: CaseResult, tier: str = "static", **changes: object
 ) -> result.SmokeRun:
     """A report of `imgbuild smoke` in the project's image."""
     image = sample.target_digests.arch[Arch.X86_64]

@@ -194,6 +194,10 @@ def test_documented_total_sizes_are_current(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.syspath_prepend(str(ROOT / "lab"))
     sharing = importlib.import_module("sharing")
     text = (ROOT / "docs/benchmarks.md").read_text("utf-8").splitlines()
-    sums = [line for line in sharing.table(sharing.images(ROOT / "images")) if line[:2] == "- "]
+    sums = [
+        line
+        for line in sharing.image_table(sharing.list_images(ROOT / "images"))
+        if line[:2] == "- "
+    ]
     assert len(sums) == 3
     assert [line for line in sums if line not in text] == []

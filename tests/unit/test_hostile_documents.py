@@ -22,7 +22,7 @@ from imgbuild.ci.report import JobOverview, TargetOutcome
 from imgbuild.http.file_urls import FolderAdapter
 from imgbuild.lock import published
 from imgbuild.render import templates
-from imgbuild.report import Report, TestCase
+from imgbuild.report import CaseResult, Report
 from imgbuild.resolve import first_matrix
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.resolve.resolve_request import RequestedPackage
@@ -130,7 +130,7 @@ def outcome(text: str) -> TargetOutcome:
 def test_text_is_escaped_in_markdown(text: str) -> None:
     pages = {
         "list": lambda text: "\n".join(table.markdown_lines([row(text)])),
-        "images": lambda text: "\n".join(IMAGES_TABLE.images([row(text)], pages=False)),
+        "images": lambda text: "\n".join(IMAGES_TABLE.image_table([row(text)], pages=False)),
         "ci report": lambda text: ci_report.overview_markdown(
             JobOverview(targets=(outcome(text),))
         ),
@@ -200,7 +200,7 @@ def test_file_name_is_escaped_in_page_of_links(tmp_path: Path) -> None:
 
 def test_text_is_escaped_in_junit_xml() -> None:
     for text in (*TEXTS, "\0\x1b[2J", "\ud800", "]]>", "\ufffe"):
-        case = TestCase(name=text, outcome="failed", message=text, seconds=1.0, log=text)
+        case = CaseResult(name=text, outcome="failed", message=text, seconds=1.0, log=text)
         found = Report(target=text, arch=Arch.X86_64, tier=text, cases=(case,))
         top = ElementTree.fromstring(junit_report.junit_document([found]))
         assert [element.tag for element in top.iter()] == [

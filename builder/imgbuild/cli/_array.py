@@ -20,7 +20,7 @@ from imgbuild.oci import layout
 from imgbuild.pipeline.opened import report_templates
 from imgbuild.pipeline.session import Session, SessionOptions, open_session
 from imgbuild.plan import current
-from imgbuild.report import Report, TestCase, has_passed
+from imgbuild.report import CaseResult, Report, has_passed
 from imgbuild.slurm import array
 from imgbuild.slurm.array import ArrayTarget, TaskEnd
 from imgbuild.smoke import junit_report, runner
@@ -199,7 +199,7 @@ def _reports(verb: str, end: TaskEnd) -> list[Report]:
         return reports
     outcome = "passed" if end.good else "failed"
     message = "" if end.good else end.message
-    case = TestCase(
+    case = CaseResult(
         name=f"{verb} on slurm", outcome=outcome, seconds=0, message=message, log=end.log
     )
     return [*reports, Report(target=end.target, arch="", tier=verb, cases=(case,))]

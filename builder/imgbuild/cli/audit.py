@@ -51,7 +51,7 @@ from imgbuild.pipeline.audit_code import UserCode
 from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, SessionOptions, open_session
-from imgbuild.report import Report, Severity, TestCase
+from imgbuild.report import CaseResult, Report, Severity
 from imgbuild.resolve import resolve_request
 from imgbuild.resolve.resolve_request import parse_python, requested_cuda
 from imgbuild.show import findings
@@ -82,9 +82,9 @@ def add_check_cases(report: Report, checks: Sequence[str]) -> Report:
     return msgspec.structs.replace(report, tier="audit", cases=tuple(cases))
 
 
-def _case(name: str, errors: Sequence[str]) -> TestCase:
+def _case(name: str, errors: Sequence[str]) -> CaseResult:
     outcome = "failed" if errors else "passed"
-    return TestCase(name=name, outcome=outcome, seconds=0.0, message="\n".join(errors))
+    return CaseResult(name=name, outcome=outcome, seconds=0.0, message="\n".join(errors))
 
 
 STDIN_FILE = "-"

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild.errors import ImgbuildError
-from imgbuild.report import Report, TestCase, count_cases, has_passed
+from imgbuild.report import CaseResult, Report, count_cases, has_passed
 from imgbuild.system.process import ProcessResult
 from imgbuild.values import Digest
 
@@ -176,7 +176,7 @@ def completed_run(
 
 def stopped_run(target: str, tier: str, error: ImgbuildError) -> SmokeRun:
     """Create the result of a tier that could not be run because of `error`."""
-    case = TestCase(
+    case = CaseResult(
         name=STOPPED_CASE, outcome="failed", seconds=0, message=error.message, log=error.hint or ""
     )
     return SmokeRun(target=target, arch="", tier=tier, cases=(case,))
@@ -192,7 +192,7 @@ def format_time(moment: datetime.datetime) -> str:
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def seen_machine(cases: Sequence[TestCase]) -> tuple[tuple[str, ...], str]:
+def seen_machine(cases: Sequence[CaseResult]) -> tuple[tuple[str, ...], str]:
     """The GPU names and the driver release in the first case of a tier. Empty if unknown."""
     for case in cases:
         if case.name in GATES and case.outcome == "passed":

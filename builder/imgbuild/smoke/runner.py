@@ -26,7 +26,7 @@ from imgbuild.lock.resolution import installed_wheels
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tar import LayerMember, member_header, padding_size
-from imgbuild.report import Report, TestCase, TierName, case_counts, has_passed
+from imgbuild.report import CaseResult, Report, TierName, case_counts, has_passed
 from imgbuild.smoke.result import RunSettings, SmokeRun, completed_run
 from imgbuild.system import files, process, programs
 from imgbuild.system.process import ProcessResult
@@ -65,7 +65,7 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     tier: str
     python: str
-    cases: tuple[TestCase, ...]
+    cases: tuple[CaseResult, ...]
 
 
 class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):

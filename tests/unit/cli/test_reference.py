@@ -25,13 +25,13 @@ REMEDY = "run tools/reference.py"
 
 
 REFERENCE = import_script(ROOT / "tools/reference.py")
-VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
+VERBS: dict[str, Any] = dict(REFERENCE.visible_verbs(typer.main.get_command(app)))
 
 
 @functools.cache
 def folders() -> dict[str, dict[str, str]]:
     """The pages of each folder in docs by name, generated once because this takes seconds."""
-    made: dict[str, dict[str, str]] = REFERENCE.folders()
+    made: dict[str, dict[str, str]] = REFERENCE.page_folders()
     return made
 
 
@@ -68,7 +68,7 @@ def test_pages_do_not_depend_on_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("HOME", "/elsewhere")
-    assert REFERENCE.folders() == folders()
+    assert REFERENCE.page_folders() == folders()
 
 
 def test_check_writes_nothing_and_names_stale_pages(
@@ -76,7 +76,7 @@ def test_check_writes_nothing_and_names_stale_pages(
 ) -> None:
     monkeypatch.setattr(REFERENCE, "DOCS", tmp_path)
     monkeypatch.setattr(REFERENCE, "ROOT", tmp_path)
-    monkeypatch.setattr(REFERENCE, "folders", folders)
+    monkeypatch.setattr(REFERENCE, "page_folders", folders)
     assert REFERENCE.main(["--check"]) == 5
     assert "stale: reference/cli.md" in capsys.readouterr().err
     assert not (tmp_path / "reference").exists()

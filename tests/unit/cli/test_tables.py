@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild.cli import smoke
 from imgbuild.doctor.host import Host, HostGpu, RuntimeSupport
-from imgbuild.report import Report, TestCase
+from imgbuild.report import CaseResult, Report
 from imgbuild.system.console import Console
 from imgbuild.values import Arch
 from tests.support import inprocess_project, registry_project, smoke_records, terminal
@@ -115,7 +115,7 @@ def test_the_table_of_cases_fits_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(terminal.COLUMNS))
     name = "a-case-with-a-long-name-of-its-own/"
-    cases = (TestCase(name=name * 3, outcome="failed", seconds=1234.5, message="x"), PASSED)
+    cases = (CaseResult(name=name * 3, outcome="failed", seconds=1234.5, message="x"), PASSED)
     report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=cases)
     # A separate console, since it reads the terminal's size once.
     monkeypatch.setattr(smoke, "console", Console())
@@ -130,7 +130,9 @@ def test_failed_case_ends_with_cause_from_its_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = "RuntimeError: Failed to find C compiler. Please specify via CC environment variable\n"
-    case = TestCase(name="kernels", outcome="failed", seconds=1.0, message="exit status 1", log=log)
+    case = CaseResult(
+        name="kernels", outcome="failed", seconds=1.0, message="exit status 1", log=log
+    )
     report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=(case,))
     monkeypatch.setattr(smoke, "console", Console())
     smoke.print_report(report)

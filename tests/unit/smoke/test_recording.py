@@ -13,7 +13,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
 from imgbuild.matrix import project_paths
 from imgbuild.plan import current, image_digests
-from imgbuild.report import Floors, Report, TestCase
+from imgbuild.report import CaseResult, Floors, Report
 from imgbuild.smoke import recording, records, reports, result
 from imgbuild.system.process import ProcessResult
 from imgbuild.values import Arch
@@ -294,7 +294,7 @@ def test_record_depends_on_layers_but_not_annotations(
 def test_gpu_gate_findings_are_read() -> None:
     two = "NVIDIA H200 sm_90 143155 MiB; Tesla T4 sm_75 15109 MiB"
     log = f"the driver is 580.159.04\nthe driver supports CUDA 13.0\n{two}\n"
-    gate = TestCase(name="devices", outcome="passed", seconds=1, message=two, log=log)
+    gate = CaseResult(name="devices", outcome="passed", seconds=1, message=two, log=log)
     report = Report(target=TARGET, arch="x86_64", tier="multi-gpu", cases=(gate, SKIPPED))
     run_record = result.completed_run(
         report, ProcessResult(0, "", "", 12.345), "podman", result.RunSettings()

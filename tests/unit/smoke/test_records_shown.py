@@ -20,15 +20,15 @@ def test_table_is_written_between_markers(sample: SampleProject, imgbuild: Comma
     answer_file(sample)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
     rows = TABLE.all_rows(sample.folder)
-    text = TABLE.replaced(page, rows)
+    text = TABLE.replace_table(page, rows)
     assert text.startswith("# Head\n\n<!-- images -->\n<!-- made from locks and test records by ")
     assert text.endswith("|\n\n<!-- /images -->\n\ntail\n")
     (row,) = (line for line in text.splitlines() if line.startswith(f"| `{TARGET}`"))
     assert "x86_64 0.0 GB" in row
     assert "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21" in row
     assert UNLOCKED not in text
-    assert TABLE.replaced(text, rows) == text
-    assert TABLE.replaced("# Head\n", rows) is None
+    assert TABLE.replace_table(text, rows) == text
+    assert TABLE.replace_table("# Head\n", rows) is None
 
 
 def test_committed_records_are_valid() -> None:

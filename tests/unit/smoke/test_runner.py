@@ -18,7 +18,7 @@ from imgbuild import codec
 from imgbuild.cli import smoke
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file
-from imgbuild.report import Report, TestCase, has_passed
+from imgbuild.report import CaseResult, Report, has_passed
 from imgbuild.smoke import junit_report, runner
 from imgbuild.system.console import console
 from imgbuild.system.process import ProcessResult
@@ -221,15 +221,15 @@ def test_smoke_tests_tar_has_expectation():
 
 
 CASES = (
-    TestCase(name="import torch", outcome="passed", seconds=1.5, message="torch", log="log"),
-    TestCase(
+    CaseResult(name="import torch", outcome="passed", seconds=1.5, message="torch", log="log"),
+    CaseResult(
         name="import vllm", outcome="failed", seconds=2.0, message="a < b", log="nul \x00 ]]>"
     ),
-    TestCase(name="import vllm: vllm._C", outcome="skipped", seconds=0.0, message="no driver"),
+    CaseResult(name="import vllm: vllm._C", outcome="skipped", seconds=0.0, message="no driver"),
 )
 
 
-def answer(cases: tuple[TestCase, ...], status: int, *, tier: str = "static") -> ProcessResult:
+def answer(cases: tuple[CaseResult, ...], status: int, *, tier: str = "static") -> ProcessResult:
     document = runner.RunnerReport(format=runner.FORMAT, tier=tier, python="3.11", cases=cases)
     return ProcessResult(status, msgspec.json.encode(document).decode(), "talk")
 
@@ -293,9 +293,9 @@ def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
 
 def test_end_of_failed_log_is_printed_and_full_log_with_verbose(capsys, monkeypatch):
     log = "\n".join(f"line {number}." for number in range(100))
-    failed = TestCase(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
+    failed = CaseResult(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
     quick = [
-        TestCase(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)
+        CaseResult(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)
     ]
     report = Report(target="small", arch="x86_64", tier="gpu", cases=(failed, *quick))
     monkeypatch.setattr(console, "verbosity", 0)

@@ -234,7 +234,7 @@ def test_file_swapped_after_check_has_no_effect(source, monkeypatch, owner):
         evil.write_bytes(b"E" * len(DATA))
         return Path(evil.replace(source))
 
-    for name in ("link", "new_file"):
+    for name in ("create_link", "new_file"):
         real = getattr(OpenFolder, name)
         monkeypatch.setattr(OpenFolder, name, lambda *words, real=real: (swap(), real(*words))[1])
     assert placed(source).read_bytes() == DATA

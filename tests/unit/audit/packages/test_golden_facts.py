@@ -30,7 +30,7 @@ FILES: audited.Files = {
     "demo/__init__.py": """\
 import importlib
 from typing import TYPE_CHECKING
-from demo.classes import Base
+from demo.classes import Base as Base
 try:
     import fast
 except ImportError:
