@@ -65,7 +65,7 @@ def site_package(file: str) -> str:
 def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None:
     """The cause of an error about a library, a symbol or CUDA.
 
-    `caller`: the import name of the package that loads the library.
+    `caller` is the import name of the package that loads the library.
     """
     if match := UNLOADED.search(text):
         return _torch_symbol(

@@ -10,7 +10,7 @@ from imgbuild.diagnose.rules import FindingConfidence, FindingRole
 
 
 class ShownLine(msgspec.Struct, frozen=True):
-    """A line of the log, by its number from 1; for flight-recorder dumps a rank and its state."""
+    """A line in the log, by its number from 1; for flight-recorder dumps a rank and its state."""
 
     number: int
     text: str

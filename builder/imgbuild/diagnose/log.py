@@ -176,7 +176,7 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
 
 
 def _is_note(events: list[LogEvent], number: int, *, levels: bool) -> bool:
-    """Whether the log is a note, whose errors then have no level. `levels`: lines have one."""
+    """Whether the log is a note, whose errors have no level. With `levels`, lines have levels."""
     if number > SHORT_LOG or levels:
         return False
     for event in events:

@@ -34,7 +34,7 @@ class FileRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exclusion_reason(file: IndexFile, package: str, rules: FileRules, *, timed: bool) -> str | None:
-    """The reason to exclude the wheel `file`, or None. `timed`: the index has upload times."""
+    """The reason to exclude the wheel `file`, or None. With `timed`, the index has upload times."""
     if not file.is_wheel:
         return "is not a wheel"
     if not rules.tags.is_compatible(file.name):

@@ -47,7 +47,7 @@ class VersionDemand(msgspec.Struct, frozen=True, kw_only=True):
 class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons why demands contradict each other; `requests` are the packages involved.
 
-    `cuda`: the CUDA release is one of the reasons.
+    With `cuda`, the CUDA release is one of the reasons.
     """
 
     reasons: tuple[str, ...]

@@ -71,10 +71,10 @@ REASON = "requested with imgbuild init"
 class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     """A user's additions; `files` are pairs of a local path and a path in the image.
 
-    `like`: versions of the published target may change. `requirements` are files of the project,
-    `add` are PEP 508 lines, `names` maps URLs of repositories to packages. `exclude` and `sdists`
-    map packages to reasons, `relax` to the selected version and the reason. `indexes` maps packages
-    to names of `index_rows`.
+    With `like`, versions of the published target can change. `requirements` are files of the
+    project, `add` are PEP 508 lines, `names` maps URLs of repositories to packages. `exclude` and
+    `sdists` map packages to reasons, `relax` to the selected version and the reason. `indexes` maps
+    packages to names of `index_rows`.
     """
 
     name: str

@@ -32,7 +32,7 @@ _CODE = re.compile(rb"[A-Z]+\d+")
 
 
 class CheckedCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, by file and line. `absent`: packages without available sources."""
+    """The findings, by file and line. `absent` are packages without available sources."""
 
     findings: tuple[CodeFinding, ...]
     absent: tuple[str, ...]

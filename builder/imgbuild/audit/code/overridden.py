@@ -76,7 +76,7 @@ def _is_package(code: CodeSet, ancestor: LookupResult) -> bool:
 
 
 class _Problem(NamedTuple):
-    """What a base class passes to a method. `used`: its method that does so is called."""
+    """The arguments that a base class passes to a method, from a method that is called if `used`."""
 
     text: str
     used: bool

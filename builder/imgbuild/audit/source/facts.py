@@ -105,7 +105,7 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     otherwise (`super().__init__` only in a program); `popped_keys` the keys that it removes before.
     `truthy` and `falsy` are the guards that hold if its result is true, and if it is false; both
     are empty if they are not recognized.
-    `raises`: the function, or one nested in it, has a `raise` or an `assert`.
+    With `raises`, the function or one nested in it has a `raise` or an `assert`.
     """
 
     name: str
