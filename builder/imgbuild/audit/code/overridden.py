@@ -76,7 +76,7 @@ def _is_package(code: CodeSet, ancestor: LookupResult) -> bool:
 
 
 class _Problem(NamedTuple):
-    """The arguments that a base class passes to a method, from a method that is called if `used`."""
+    """Arguments that a base class passes to a method; with `used`, the passing code is called."""
 
     text: str
     used: bool

@@ -30,7 +30,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     that the module refers to. `evaluated` are the modules with functions that its conditions call,
     because their bodies count; `binding` are those called in conditions on names that it binds.
     For `broken`, see ModuleFacts. `imports` are the top-level modules that it imports, and
-    `variables` are the environment variables that it reads.
+    `variables` are the environment variables that it uses.
     """
 
     interface: str
