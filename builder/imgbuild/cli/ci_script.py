@@ -37,7 +37,7 @@ from imgbuild.registry.image_reference import parse_repository
 class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
     """Options for running the jobs in a script."""
 
-    registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
+    registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` in the matrix.")] = None
     no_push: Annotated[
         bool,
         option(

@@ -133,7 +133,7 @@ def render(
         str | None,
         REGISTRY_PLACE(
             "Containers use the image in this repository. With --online, Dockerfiles use the "
-            "base in this repository. Default: `registry` of the matrix."
+            "base in this repository. Default: `registry` in the matrix."
         ),
     ] = None,
     check: Annotated[bool, CHECK("Applies to Dockerfiles and docker-bake.json.")] = False,

@@ -45,7 +45,7 @@ class LogEvent(msgspec.Struct, kw_only=True):
 
 
 class ParsedLog(msgspec.Struct, kw_only=True):
-    """A log; `lines` is the number of lines that were read, `number` that of the last one.
+    """A log; `lines` is the number of lines that were read, and `number` is the number of the last.
 
     `cut` is the innermost frame of a traceback whose exception is not in the log. With `note`, the
     log is a few lines without log levels, such as a description that quotes an error.

@@ -222,7 +222,7 @@ def _addition_fields(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
-    """InputError for packages with extras, which a row of a matrix cannot have."""
+    """Raise InputError for packages with extras, which a row of a matrix cannot have."""
     for package in packages:
         if package.extras or package.marker:
             marker = f"; {package.marker}" if package.marker else ""
