@@ -22,7 +22,7 @@ def compiled(data: bytes) -> bytes:
 
 
 class BuildWithMatrix(build_py):
-    """Copies the package, and writes `matrix.json` beside the catalogue's `matrix.yaml`."""
+    """Copies the package, and writes `matrix.json` next to the catalogue's `matrix.yaml`."""
 
     def run(self) -> None:
         """Do it; an editable installation has the checkout's matrix alone."""

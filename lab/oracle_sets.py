@@ -84,8 +84,8 @@ class ResolvedPins(msgspec.Struct, frozen=True):
 class SetDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Two sets from the same requirements: `control` as resolved, `forced` with one version forced.
 
-    `how`: "override" ignores other packages' requirements on the forced package, "resolve" keeps
-    them. `seed` makes the same draw again as long as the index has the same files.
+    For `how`, "override" ignores other packages' requirements on the forced package, "resolve"
+    keeps them. `seed` makes the same draw again as long as the index has the same files.
     """
 
     seed: int

@@ -54,9 +54,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """An error of the audit, and whether Python confirms it.
+    """An error from the audit, and whether Python confirms it.
 
-    `fact`: "fails" if the module in the error fails to import, "holds" if it imports but the
+    `fact` is "fails" if the module in the error fails to import, "holds" if it imports but the
     reported object is missing, "refuted" if it exists, else "unknown".
     """
 

@@ -34,7 +34,8 @@ HEAD = (
 class ConversionRun(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of one conversion, with its peak bytes on disk and the size of its output.
 
-    `cpu`: seconds of processor time of all its processes, nearly independent of other load.
+    `cpu` is the number of seconds of processor time in all its processes, nearly independent of
+    other load.
     """
 
     measure: measuring.CommandMeasure

@@ -104,7 +104,7 @@ def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
 
 
 def colocation() -> dict[str, Any]:
-    """The arguments for vLLM in the trainer's process, whose environment is set too."""
+    """The arguments for vLLM in the trainer's process, whose environment is also set."""
     smoke_gpu.as_torchrun()
     return {
         "vllm_mode": "colocate",

@@ -157,7 +157,7 @@ class Terminated(ImgbuildError):
 
 
 class SomeFailed(WorkFailed):
-    """Several targets failed. The exit code is that of the errors, or 1 if these differ."""
+    """Several targets failed. The exit code is the one that all share, or 1 if they differ."""
 
     def __init__(self, failed: Mapping[str, ImgbuildError]) -> None:
         codes = {error.exit_code for error in failed.values()}

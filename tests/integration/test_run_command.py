@@ -99,7 +99,7 @@ def run(
     )
 
 
-def test_exit_status_and_output_are_those_of_the_command(folder: Path) -> None:
+def test_exit_status_and_output_come_from_the_command(folder: Path) -> None:
     needs.user_namespaces()
     done = run(folder, words("root", "-q"))
     assert (done.returncode, done.stdout, done.stderr) == (7, "said\nhello\n", "told\n")

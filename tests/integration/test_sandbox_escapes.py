@@ -135,7 +135,7 @@ def test_sandbox_program_cannot_be_executed(place):
     for command in ("/proc/self/exe", "/etc/self", "/etc/script"):
         completed = run_inside(place, command, "-c", "print('started')")
         assert completed.stdout == ""
-        assert "is the program of the sandbox" in completed.stderr
+        assert "is the sandbox program" in completed.stderr
 
 
 def test_command_cannot_access_host_terminal(place):

@@ -155,7 +155,7 @@ def _base_folders(
 
 
 def _refuse_conflicts(target: str, extends: Extends, seen: BasePath) -> None:
-    """InputError if an added path conflicts with the existing entry `seen`."""
+    """Raise InputError if an added path conflicts with the existing entry `seen`."""
     place = f"/{seen.path}"
     added = {**extends.links, **{path: file.file for path, file in extends.files.items()}}
     path = min(path for path in added if path == place or path.startswith(f"{place}/"))

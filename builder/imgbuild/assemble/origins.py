@@ -143,7 +143,7 @@ class Origins:
         raise FetchFailed(message, hint="run once without --offline")
 
     def _refuse_servers(self, lock: Lock, sources: LockSources, items: Sequence[Input]) -> None:
-        """FetchFailed if an input needs a server that must not be used."""
+        """Raise FetchFailed if an input needs a server that must not be used."""
         remote = sources.locate({item.sha256 for item in items if not item.layer}).remote
         far = [item for item in items if item.layer or item.sha256 in remote]
         if not far:

@@ -80,5 +80,5 @@ def ci_settings(session: Session, gate: Sequence[Tier] | None, *, gpu: bool) -> 
 
 
 def results_folder(project: Project, results: Path | None) -> Path:
-    """The folder of results."""
+    """The results folder."""
     return results or project.output_path("build/ci")

@@ -128,7 +128,7 @@ def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
 
 
 def selected_arch(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
-    """The architecture in `arches`, else that of this machine, else the only one of the image.
+    """The architecture in `arches`, else this machine's, else the image's if it has only one.
 
     Raises NothingSelected if the image in `place`, which has the architectures `have`, lacks it.
     """

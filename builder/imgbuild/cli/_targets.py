@@ -109,7 +109,7 @@ class SelectionOptions(FilterOptions, frozen=True, kw_only=True):
 
 
 class BuildSelection(WholeTargets, frozen=True, kw_only=True):
-    """Options that select targets to build. The default architecture is that of this machine."""
+    """Options that select targets to build. The default is the architecture of this machine."""
 
     arch: _options.BuildArches = None
 

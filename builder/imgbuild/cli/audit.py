@@ -103,7 +103,7 @@ class _AuditSubject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
-    """Options for an audit of packages that are not those of a target."""
+    """Options for an audit of packages outside of a target."""
 
     requirements: Annotated[
         list[Path] | None,
@@ -139,9 +139,9 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
         str | None,
         option(
             "--glibc",
-            "The glibc version to audit against, such as 2.28. Default: the version of --base. "
-            "Default for an environment: that of this machine. Default in a project: that of the "
-            "base in the matrix.",
+            "The glibc version to audit against, such as 2.28. Default: the version of --base; "
+            "for an environment, this machine's version; in a project, the version of the base in "
+            "the matrix.",
             metavar="X.Y",
             panel=TARGETS_PANEL,
         ),
@@ -277,7 +277,7 @@ def parse_glibc(text: str) -> str:
         message = f"--glibc {text}: invalid version"
         raise InputError(
             message,
-            hint="specify a version such as 2.28; `ldd --version` prints that of this machine",
+            hint="specify a version such as 2.28; `ldd --version` prints this machine's",
         )
     return text
 
@@ -391,7 +391,7 @@ def audit(
 ) -> None:
     """Check that targets, versions or installed packages work together.
 
-    Reads files without running their code, and needs no GPU. The packages are those of targets,
+    Reads files without running their code, and needs no GPU. Audits the packages of targets,
     versions on the command line (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'),
     requirements files, or an environment. Versions on the command line are a partial set: a missing
     package is reported only if an EXTRA requires it. Accepted findings are listed under `waive:` in
@@ -555,7 +555,7 @@ def _audit_targets(
 
 
 def _native_targets(selection: SelectionOptions, selected: Sequence[Selected]) -> list[Selected]:
-    """The targets with the selected architecture, or by default that of this machine."""
+    """The targets with the selected architecture, by default the architecture of this machine."""
     if selection.arches:
         return list(selected)
     return [msgspec.structs.replace(item, arches=native_arch(item.arches)) for item in selected]

@@ -37,7 +37,7 @@ from imgbuild.registry.image_reference import parse_repository
 class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
     """Options for running the jobs in a script."""
 
-    registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
+    registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` in the matrix.")] = None
     no_push: Annotated[
         bool,
         option(
@@ -62,7 +62,7 @@ class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
         ExecutionPlace,
         ON_OPTION(
             "With slurm, tests that need GPUs run as Slurm arrays, and other steps on this "
-            "machine. The folder of the matrix, the cache and imgbuild must have the same paths "
+            "machine. The matrix folder, the cache and imgbuild must have the same paths "
             "on all nodes."
         ),
     ] = "local"
@@ -103,7 +103,7 @@ def script(
     already published are skipped. If a target fails, the script continues with the others and exits
     with the status of the first step that failed. Run the script again to continue: audits and
     tests that passed for the same digest are not repeated. To run the jobs of another architecture,
-    run the script on a machine of that architecture, with the same folder of results. The script
+    run the script on a machine of that architecture, with the same results folder. The script
     requires bash and flock.
 
     Examples:

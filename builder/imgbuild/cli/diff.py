@@ -149,7 +149,7 @@ NamesOption = Annotated[
         metavar="A B | TARGET...",
         help="Two images, each a target, TARGET@REVISION with a git revision, a lock.json or its"
         " folder, or an image in a registry. With --files, two OCI layouts or archives,"
-        " including those of `docker save`. With --builder docker, targets.",
+        " including archives from `docker save`. With --builder docker, targets.",
         autocompletion=complete_target,
         show_default=False,
     ),
@@ -174,7 +174,7 @@ AcceptOption = Annotated[
     option(
         "--accept",
         "With --files, a YAML list of accepted differences with path, field and reason. Can be "
-        "repeated. With --builder docker, imgbuild's list applies too.",
+        "repeated. With --builder docker, imgbuild's list also applies.",
         metavar="FILE",
     ),
 ]

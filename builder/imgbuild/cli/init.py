@@ -218,7 +218,7 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class AdditionOptions(OptionGroup, frozen=True, kw_only=True):
-    """Options for packages in addition to those of the project's files."""
+    """Options for packages in addition to the packages in the project's files."""
 
     add: AddOption = None
     system: SystemOption = None

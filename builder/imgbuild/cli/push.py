@@ -57,7 +57,7 @@ MountFrom = Annotated[
     option(
         "--mount-from",
         "Mount layers from this repository of the same registry instead of sending them. Can be "
-        "repeated. Layers are always mounted from `registry` of the matrix and from the "
+        "repeated. Layers are always mounted from `registry` in the matrix and from the "
         "repositories of extended targets and of bases.",
         metavar="HOST/REPOSITORY",
     ),

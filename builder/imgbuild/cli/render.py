@@ -133,7 +133,7 @@ def render(
         str | None,
         REGISTRY_PLACE(
             "Containers use the image in this repository. With --online, Dockerfiles use the "
-            "base in this repository. Default: `registry` of the matrix."
+            "base in this repository. Default: `registry` in the matrix."
         ),
     ] = None,
     check: Annotated[bool, CHECK("Applies to Dockerfiles and docker-bake.json.")] = False,
@@ -146,8 +146,8 @@ def render(
     script that creates and checks the environment on a machine without containers.
 
     compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image in the same way as
-    `imgbuild run` and `imgbuild slurm`: by digest, with its GPUs, shared memory, a folder of
-    models, compiled kernels, and references to secrets. The command follows --. Kubernetes formats
+    `imgbuild run` and `imgbuild slurm`: by digest, with its GPUs, shared memory, a model
+    folder, compiled kernels, and references to secrets. The command follows --. Kubernetes formats
     use the image in a registry: run `imgbuild push` first, then `kubectl apply -f FILE`. Comments
     in the file list the required claims and secrets.
 

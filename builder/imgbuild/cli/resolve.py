@@ -217,7 +217,7 @@ AllowOldOption = Annotated[
     bool,
     option(
         "--allow-old",
-        "Accept versions that are more than a year older than the others.",
+        "Accept versions that are more than a year older than the rest of the set.",
         panel=REQUEST_PANEL,
     ),
 ]

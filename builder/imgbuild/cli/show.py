@@ -81,7 +81,7 @@ def show_variables(selection: SelectionOptions) -> None:
 def _warn_of_stale_lock(environment: TargetEnvironment) -> None:
     """Warn that the lock is stale or missing."""
     if not environment.locked:
-        console.warn(f"{environment.target} is not locked; the values are those of the matrix")
+        console.warn(f"{environment.target} is not locked; the values are from the matrix")
     differing = [item.name for item in environment.image if item.differs]
     if differing:
         again = f"imgbuild lock {environment.target}"

@@ -24,7 +24,7 @@ def sign(
     keyless: Keyless = False,
     target: Annotated[
         list[str] | None,
-        TARGET("Provenance and SBOMs are created from the lock of this target, and signed too."),
+        TARGET("Provenance and SBOMs are created from the lock of this target, and also signed."),
     ] = None,
     lock: Annotated[
         str | None,
@@ -36,8 +36,8 @@ def sign(
     """Sign an image in a registry, with its provenance and SBOMs.
 
     The image is verified first, and not signed if it does not match its lock (exit status 9).
-    Provenance and SBOMs are created from your lock (--target or --lock), and not from attachments
-    of the image. Without a lock, only the digest is signed. For an image with several
+    Provenance and SBOMs are created from your lock (--target or --lock), and not from documents
+    attached to the image. Without a lock, only the digest is signed. For an image with several
     architectures, the index and all manifests are signed. The signatures can be verified with
     cosign 3. Signing again with the same key changes nothing.
 

@@ -29,7 +29,7 @@ Output = Annotated[
 ]
 Registry = Annotated[
     str | None,
-    REGISTRY_PLACE("Used in the pull commands on the pages. Default: `registry` of the matrix."),
+    REGISTRY_PLACE("Used in the pull commands on the pages. Default: `registry` in the matrix."),
 ]
 Past = Annotated[
     Path | None,
@@ -92,7 +92,7 @@ def site(
     matrix as a diagram and as a table with filters, and have forms for finding targets for a
     machine or a requirements.txt, comparing two images, and explaining why versions cannot be
     combined. The forms run in the browser, and the pages need no server. In a git checkout, the
-    history is that of images/TARGET/digests.json.
+    history comes from images/TARGET/digests.json.
 
     The output folder is replaced. HTML in --title and in texts from the matrix is escaped.
 

@@ -162,7 +162,7 @@ def image_reports(
 
 
 def _environment_arch(arches: Sequence[Arch] | None) -> Arch:
-    """The architecture of this machine, which is that of the active environment."""
+    """The architecture of this machine, and therefore of the active environment."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"

@@ -18,7 +18,7 @@ from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 MINIMUM_VERSION = (0, 12)  # OCI layouts as contexts and as results
 LINES = 40  # lines of the builder's output in an error
 REMEDY = "install Docker's buildx plugin (Debian: docker-buildx), or use the embedded builder"
-# Files in the folder of the matrix are read and written, even through links, without a prompt.
+# Files in the matrix folder are read and written, even through links, without a prompt.
 SETTINGS = {"BUILDX_BAKE_ENTITLEMENTS_FS": "0"}
 STORE = (
     "let Docker use the containerd image store, or create a builder in a container:"

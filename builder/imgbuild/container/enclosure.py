@@ -322,7 +322,7 @@ def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
     for _ in range(INTERPRETERS + 1):
         path_identity = file_identity(path)
         if path_identity[:2] == interpreter[:2] and path_identity[2] in (b"", interpreter[2]):
-            message = f"{path} is the program of the sandbox"
+            message = f"{path} is the sandbox program"
             raise EnclosureError(message)
         with open(path, "rb") as file:
             head = file.read(256)

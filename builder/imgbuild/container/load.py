@@ -33,7 +33,7 @@ def load_image(
 ) -> EngineImage:
     """Load the image for `arch` into an engine as `tag`, unless it already exists.
 
-    Raises WorkFailed if the loaded image differs from that of the layout, and IntegrityError if the
+    Raises WorkFailed if the loaded image differs from the layout, and IntegrityError if the
     content of a layer does not match its diff ID.
     """
     stored = layout.image(arch)
@@ -70,7 +70,7 @@ def load_image(
 
 
 def _is_same_image(inspected: engine.InspectedImage, stored: PlatformImage) -> bool:
-    """Whether an image in an engine is that of a layout.
+    """Whether an image in an engine equals the image of a layout.
 
     The image ID is the digest of the manifest if the engine stores OCI documents, and otherwise the
     digest of the configuration.

@@ -14,7 +14,7 @@ CODE = "IMG905"
 def reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     """The cause of an AttributeError; None for other errors, and for values of Python's types.
 
-    `caller`: the import name of the package whose code reads the attribute.
+    `caller` is the import name of the package whose code reads the attribute.
     """
     if not text.startswith("AttributeError") and "AttributeError" not in text[:60]:
         return None

@@ -65,7 +65,7 @@ def site_package(file: str) -> str:
 def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None:
     """The cause of an error about a library, a symbol or CUDA.
 
-    `caller`: the import name of the package that loads the library.
+    `caller` is the import name of the package that loads the library.
     """
     if match := UNLOADED.search(text):
         return _torch_symbol(
@@ -252,10 +252,10 @@ def _companion(package: str, torch: Version | None, file: str) -> str:
         return f"delete {file.rpartition('/')[0]}, so that it is compiled again for this torch"
     if package == "torchaudio":
         release = f"torchaudio=={torch.base_version}" if torch else "the torchaudio"
-        return f"install {release}, whose version is that of torch, from the same index"
+        return f"install {release}, which has the version of torch, from the same index"
     if package == "torch-xla":
         release = f"'torch-xla=={torch.major}.{torch.minor}.*'" if torch else "the torch-xla"
-        return f"pip install {release}, whose version is that of torch"
+        return f"pip install {release}, which has the version of torch"
     build = pairs.load_pairs().torch_wheel(torch) if package == "torchvision" and torch else None
     return f"install torchvision=={build.torchvision}, compiled for torch {torch}" if build else ""
 

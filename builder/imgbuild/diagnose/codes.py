@@ -48,5 +48,5 @@ def rule_explanation(rule: FailureRule) -> Explanation:
 
 
 def fill_placeholders(text: str) -> str:
-    """`text` with its placeholders as names in capitals."""
+    """Replace each placeholder in `text` by its name in capitals."""
     return rules.PLACEHOLDER.sub(lambda match: match[1].upper(), text)

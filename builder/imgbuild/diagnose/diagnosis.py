@@ -244,7 +244,7 @@ def _event_reason(
     *,
     failed: bool,
 ) -> Reason | None:
-    """The reason for an event, by a rule or else by facts. `allowed`: code → whether it applies."""
+    """The reason for an event, from a rule or else from facts. `allowed` maps codes to booleans."""
     exception = None if event.exception is None else value.exceptions[event.exception]
     traced = exception.frames if exception else ()
     frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}:{f.code}" for f in traced)

@@ -97,7 +97,7 @@ WRAPPING_MESSAGES = re.compile(
 
 
 class TraceFrame(msgspec.Struct, frozen=True):
-    """A place in a traceback; `number` is the line of the log, `code` the line of code at it."""
+    """A place in a traceback. `number` is the line in the log, and `code` is the source line."""
 
     file: str
     line: int

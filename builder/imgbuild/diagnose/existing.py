@@ -19,7 +19,7 @@ def of(
 ) -> Reason:
     """The reason according to `existence`, with a change of the code and a pin as its cure.
 
-    `caller`: the package that uses the name, which users cannot change.
+    `caller` is the package that uses the name, which users cannot change.
     """
     cures = []
     user = releases.package_name(caller)

@@ -10,7 +10,7 @@ from imgbuild.diagnose.rules import FindingConfidence, FindingRole
 
 
 class ShownLine(msgspec.Struct, frozen=True):
-    """A line of the log, by its number from 1; for flight-recorder dumps a rank and its state."""
+    """A line in the log, by its number from 1; for flight-recorder dumps a rank and its state."""
 
     number: int
     text: str
@@ -35,7 +35,7 @@ class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """A cause for one event, before it is ranked.
 
-    `source` is its rule or the facts behind it. `follows`: such an event is often a consequence of
+    `source` is its rule or the facts behind it. With `follows`, the event is often a consequence of
     a failure in another process.
     """
 

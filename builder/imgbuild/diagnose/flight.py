@@ -187,7 +187,7 @@ def _different_collectives(
 def _lagging_ranks(
     label: str, states: Mapping[int, tuple[CollectiveCall, ...]], members: tuple[int, ...]
 ) -> list[LogFinding]:
-    """Ranks whose last collective has a lower number than that of others, or that wrote no dump."""
+    """Ranks whose last collective has a lower number than in other ranks, or that wrote no dump."""
     last = {rank: calls[-1].sequence if calls else 0 for rank, calls in states.items()}
     absent = sorted(set(members) - set(states))
     if not last or (min(last.values()) == max(last.values()) and not absent):

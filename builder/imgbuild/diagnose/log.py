@@ -45,7 +45,7 @@ class LogEvent(msgspec.Struct, kw_only=True):
 
 
 class ParsedLog(msgspec.Struct, kw_only=True):
-    """A log; `lines` is the number of lines that were read, `number` that of the last one.
+    """A log; `lines` is the number of lines that were read, and `number` is the number of the last.
 
     `cut` is the innermost frame of a traceback whose exception is not in the log. With `note`, the
     log is a few lines without log levels, such as a description that quotes an error.
@@ -172,7 +172,7 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
 
 
 def _is_note(events: list[LogEvent], number: int, *, levels: bool) -> bool:
-    """Whether the log is a note, whose errors then have no level. `levels`: lines have one."""
+    """Whether the log is a note, whose errors have no level. With `levels`, lines have levels."""
     if number > SHORT_LOG or levels:
         return False
     for event in events:

@@ -340,7 +340,7 @@ def _failed_lookup_reason(
     elif exception.name == "KeyError" and (match := KEY.match(text)):
         holder = _lookup_expression(raised, match["key"])
         cause = f"the key {match['key']} is absent{f' from {holder}' if holder else ''}{at}"
-        cure = "compare the key with those of the data or configuration that this line reads"
+        cure = "compare the key with the keys in the data or configuration that this line reads"
         if raised and (package := raised.package):
             name = releases.package_name(package)
             cure += f"; if {name} looks for it itself, the weights, configuration or data are of"
@@ -369,7 +369,7 @@ def _none_value_cause(
         name = releases.package_name(raised.package)
         why = f"{name} and what it calls (a plugin, a subclass, a worker of the caller) are of"
         why += " versions that do not fit, or this release has a fault"
-        cure = f"use a release of {name}{_companions(name)}, or that of the package that starts it"
+        cure = f"use a release of {name}{_companions(name)}, or of the package that starts it"
         cure += f" (verl, trl, an extension of {name}) for the installed {name}"
         return f"{what}: {value}, which {name} computes, is None{at}: {why}", cure
     cause = f"{what}: {value or 'a value'} is not set{at}"

@@ -16,7 +16,7 @@ TYPES = re.compile(r"(?:AttributeError|ImportError|TypeError|ModuleNotFoundError
 def model_code_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     """The cause if a model's own code uses what the installed transformers does not have.
 
-    `caller`: the package whose code raised the exception.
+    `caller` is the package whose code raised the exception.
     """
     if caller != owners.MODEL_CODE or not TYPES.match(text):
         return None

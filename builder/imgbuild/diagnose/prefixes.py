@@ -1,6 +1,6 @@
 """Removes the prefixes of a line of a log.
 
-Prefixes are colours, times, ranks, log levels, and those of Ray, Slurm and docker.
+Prefixes are colours, times, ranks, log levels, and the prefixes that Ray, Slurm and docker add.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class LearnedPrefixes:
         self._patterns: dict[str, re.Pattern[str]] = {}
 
     def parse(self, number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLine:
-        """Line `number` of a log; `level` is that of its record."""
+        """Line `number` of a log. `level` is the level of its record."""
         line = parse_line(number, raw, hit=hit, level=level)
         for pattern in self._patterns.values():
             if match := pattern.match(line.text):
@@ -160,7 +160,7 @@ class LearnedPrefixes:
 
 
 def parse_line(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLine:
-    """Line `number` of a log; `level` is that of its record."""
+    """Line `number` of a log. `level` is the level of its record."""
     text = raw[:LONGEST]
     if len(raw) > LONGEST:
         text = raw[: LONGEST // 2] + " … " + raw[-LONGEST // 2 :]

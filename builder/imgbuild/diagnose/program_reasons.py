@@ -21,9 +21,9 @@ FATAL = re.compile(r"\w{1,20}: fatal: ")
 
 
 class ProgramRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A form of a line. `build`: an exception after it only reports that the build failed.
+    """A form of a line. With `build`, a later exception only reports that the build failed.
 
-    `minor`: programs also print the line and then continue.
+    With `minor`, programs also print the line and then continue.
     """
 
     match: str

@@ -64,7 +64,7 @@ SETS = re.compile(
 def python_reason(text: str, facts: LogFacts, caller: str = "", code: str = "") -> Reason | None:
     """The cause of an error, from the names in it.
 
-    `caller`: the package that made the call, `code`: its line.
+    `caller` is the package that made the call, and `code` is its line.
     """
     if text.startswith("TypeError: __init__()") and (called := CLASS_CALL.findall(code)):
         # Python before 3.10 does not name the class: the innermost call of the line is it.

@@ -184,7 +184,7 @@ def _twin(package: str) -> str:
 def requirement_reason(text: str, caller: str = "") -> Reason | None:
     """The cause of a message that states which version of a package is required.
 
-    `caller`: the import name of the package that raised it.
+    `caller` is the import name of the package that raised it.
     """
     for pattern in STATED:
         match = pattern.search(text)

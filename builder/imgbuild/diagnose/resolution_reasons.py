@@ -111,7 +111,7 @@ class _PackageConstraint(msgspec.Struct, frozen=True):
 
 
 def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
-    """The cause in an explanation; None if the text is none. `text`: all its lines, joined."""
+    """The cause in the explanation `text`, whose lines are joined; None for other texts."""
     if facts.ignored and (match := UNAVAILABLE.search(text)):
         return _other_python(match["package"], match["version"], facts)
     if (missing := unlisted_reason(text)) is not None:
@@ -252,7 +252,7 @@ def _systems() -> Mapping[str, _ListedVersions]:
 def installed_conflict_reason(text: str, texts: Iterable[str]) -> Reason | None:
     """The cause if pip reports that it installed versions which another package excludes.
 
-    `texts`: all lines; the package with the most unmet requirements is the one to install again.
+    `texts` are all lines. The package with the most unmet requirements must be installed again.
     """
     if not UNMET.match(text):
         return None

@@ -101,7 +101,7 @@ class Authorizer:
     def send_authorized(
         self, http: HttpClient, request: Request, login: LoginPair | None
     ) -> Response:
-        """Send `request`. The response can have any status. `login` is that of the URL."""
+        """Send `request`. The response can have any status. `login` is the login in the URL."""
         return http.send_request(request, login)
 
     def refusal_error(self, http: HttpClient, request: Request, response: Response) -> Exception:

@@ -78,7 +78,7 @@ class TransientError(ControlSignal):
 
 
 def create_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """A TLS context that trusts the bundles in `environ`, or by default that of the system.
+    """A TLS context that trusts the bundles in `environ`, or by default the bundle of the system.
 
     Raises InputError for an unreadable bundle.
     """

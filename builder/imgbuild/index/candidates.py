@@ -34,7 +34,7 @@ class FileRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exclusion_reason(file: IndexFile, package: str, rules: FileRules, *, timed: bool) -> str | None:
-    """The reason to exclude the wheel `file`, or None. `timed`: the index has upload times."""
+    """The reason to exclude the wheel `file`, or None. With `timed`, the index has upload times."""
     if not file.is_wheel:
         return "is not a wheel"
     if not rules.tags.is_compatible(file.name):
@@ -102,7 +102,7 @@ def best_wheel(files: Iterable[IndexFile], version: Version, tags: WheelTags) ->
 
 
 def public_version(version: str) -> Version:
-    """A version without the local part, such as that of a build for a CUDA release."""
+    """A version without the local part, which for example names a CUDA release."""
     return Version(Version(version).public)
 
 
@@ -117,7 +117,7 @@ def final_releases(files: Iterable[IndexFile]) -> dict[Version, list[IndexFile]]
 
 
 def is_sdist(file: IndexFile) -> bool:
-    """Whether the file name is that of a source distribution."""
+    """Whether the file name belongs to a source distribution."""
     return file.name.endswith(SDIST_ENDINGS) and file.version is not None
 
 

@@ -63,7 +63,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_wheel(self) -> bool:
-        """Whether the file name is that of a wheel."""
+        """Whether the file name belongs to a wheel."""
         return self.name.endswith(".whl")
 
     @property

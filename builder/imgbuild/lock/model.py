@@ -125,9 +125,9 @@ class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class Extends(msgspec.Struct, frozen=True, kw_only=True):
     """The published target that a target extends, and the additions.
 
-    `lock` is the sha256 of its lock.json, `digest` is the digest of its image, `packages` are
-    Debian packages. `constraints`: pip's constraints in the image include the added packages. It is
-    unset without `user_packages`, without added packages, and in older locks.
+    `lock` is the sha256 of its lock.json, `digest` is the digest of its image, and `packages` are
+    Debian packages. With `constraints`, pip's constraints in the image include the added packages;
+    it is unset without `user_packages`, without added packages, and in older locks.
     """
 
     target: Name

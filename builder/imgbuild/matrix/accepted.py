@@ -16,7 +16,7 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Waiver(_Strict, frozen=True):
-    """A finding of the audit that is accepted for a target, with the reason."""
+    """An audit finding that is accepted for a target, with the reason."""
 
     check: Annotated[Check, Meta(description="the check that reports the finding")]
     package: Annotated[Package, Meta(description="the package that the finding is about")]

@@ -86,7 +86,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted(path.parent.name for path in self.images.glob("*/lock.json")))
 
     def require_writable(self, command: str, *, hint: str = OWN_PROJECT) -> None:
-        """InputError if `command` would write to the catalogue."""
+        """Raise InputError if `command` would write to the catalogue."""
         if not self.writable:
             message = (
                 f"{command}: no {MATRIX} in {Path.cwd()} or any parent folder, and the catalogue"

@@ -62,7 +62,7 @@ def build_all(
 
 
 def restrict_to_native(item: Selected) -> Selected:
-    """Restrict a target with several architectures to that of this machine."""
+    """Restrict a target with several architectures to this machine's."""
     arches = native_arch(item.arches)
     if len(arches) < len(item.arches):
         console.info(

@@ -568,7 +568,7 @@ class TargetChooser:
         tags: WheelTags,
         decided: Collection[str],
     ) -> datetime.date | None:
-        """The cut-off of the row. For `extends`, that of the target or the date for additions."""
+        """The cut-off of the row. With `extends`, the target's, or the date for additions."""
         if chosen.form == "like":
             return self.as_of
         days = [

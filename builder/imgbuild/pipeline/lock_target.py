@@ -270,7 +270,7 @@ def _lock_layers(
 
 
 def _save_records(project: Project, added: RecordedLayers, inputs: Inputs) -> RecordedLayers:
-    """Add records to those of the project. Other processes can add records at the same time."""
+    """Add records to the project's. Other processes can add records at the same time."""
     with inputs.store.hold_lock(f"records-{sha256(str(project.images).encode())}"):
         before = records.read_records(project.images)
         merged = records.merge_records(before, [added])

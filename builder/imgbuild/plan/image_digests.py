@@ -91,7 +91,7 @@ def plan_documents(
 def create_documents(
     planned: Plan, layer_records: Mapping[Digest, LayerRecord], floors: Floors | None = None
 ) -> ImageDocuments:
-    """The documents of a plan. `layer_records`: layer id → record (KeyError if one is missing)."""
+    """The documents of a plan. `layer_records` maps layer ids to records (KeyError if missing)."""
     layers = tuple(layer_records[layer.id] for layer in planned.layers)
     config = image_documents.image_configuration(planned, [layer.diff_id for layer in layers])
     taken = {
@@ -123,7 +123,7 @@ def compute_digests(
     layer_records: Mapping[Digest, LayerRecord],
     floors: Mapping[Arch, Floors | None] | None = None,
 ) -> TargetDigests:
-    """The digests of `lock`. `layer_records`: layer id → record (KeyError if one is missing)."""
+    """The digests of `lock`. `layer_records` maps layer ids to records (KeyError if missing)."""
     floors = floors or {}
     images: dict[Arch, ImageDigests] = {}
     manifests: dict[Arch, bytes] = {}

@@ -117,7 +117,7 @@ class VenvRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag=
 
 
 class WheelsRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
-    """Installed wheels, sorted by sha256. `omit`: package → patterns of paths to omit."""
+    """Installed wheels, sorted by sha256. `omit` maps packages to patterns of paths to omit."""
 
     prefix: str
     python: str

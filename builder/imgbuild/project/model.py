@@ -59,11 +59,11 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A PEP 508 requirement, and properties that PEP 508 cannot express.
 
     `text` has the name, extras, versions, a marker and, for a wheel or a git repository by URL, ` @
-    URL`. A folder or file of the project has its path, relative to the project, in `path`. `kind`:
-    an installed package, a bound that applies if another package requires the package, or an
-    override of METADATA. `locked`: from a lock file, which takes precedence over the ranges of
-    other files. `hashes` are "sha256:…". `no_deps`: installed with `--no-deps`. `conda`: a Conda
-    package, which the index may lack.
+    URL`. A folder or file of the project has its path, relative to the project, in `path`. `kind`
+    is an installed package, a bound that applies if another package requires the package, or an
+    override of METADATA. A `locked` requirement is from a lock file, which takes precedence over
+    the ranges in other files. `hashes` are "sha256:…". With `no_deps`, the package is installed
+    with `--no-deps`. With `conda`, it is a Conda package, which the index may lack.
     """
 
     text: str
@@ -93,10 +93,10 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of the project that can be installed: its metadata, read without running code.
 
-    `folder` is relative to the project ("." for the project itself), `roots` are the folders that
+    `folder` is relative to the project ("." for the project itself). `roots` are the folders that
     are added to Python's path, relative to the project. `scripts` maps console scripts to
-    `module:function`. `backend`: pip can install the folder. `dynamic` are the fields that only the
-    build backend computes: "name", "version", "dependencies", "optional-dependencies".
+    `module:function`. With `backend`, pip can install the folder. `dynamic` are the fields that
+    only the build backend computes: "name", "version", "dependencies", "optional-dependencies".
     """
 
     name: str

@@ -61,7 +61,7 @@ def push_plan(
 ) -> PushPlan:
     """Plan a push of `lock` on `arches`, or with `only_base`, of the layers of the base.
 
-    The tags are those of `plan.tags`, with and without the date.
+    The tags come from `plan.tags`, with and without the date.
     """
     plans, image_documents = image_digests.plan_documents(
         lock, target_digests, sorted(arches), only_base=only_base

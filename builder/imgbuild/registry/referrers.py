@@ -47,7 +47,7 @@ def referrers_tag(digest: Digest) -> str:
 def find_referrers(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...]:
-    """The referrers of `digest`, optionally only those of `artifact_type`."""
+    """The referrers of `digest`, optionally only referrers of `artifact_type`."""
     descriptors = _referrers_by_api(http, repository, digest, artifact_type)
     if descriptors is None:
         entries = _referrers_by_tag(http, repository, digest)

@@ -131,7 +131,7 @@ def answer_challenge(
 
 
 def _refuse_other_schemes(realm: str, url: str) -> None:
-    """Raise an error for a token server URL that is not HTTP, such as that of a local file."""
+    """Raise an error for a token server URL that is not HTTP, such as the URL of a local file."""
     try:
         web = url_origin(realm).startswith(("http://", "https://")) and urlsplit(realm).hostname
     except ValueError:  # invalid brackets or port

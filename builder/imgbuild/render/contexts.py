@@ -162,7 +162,7 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _is_wheel(path: Path) -> bool:
-    """Whether the name of `path` is that of a wheel or of an incomplete wheel."""
+    """Whether the name of `path` belongs to a complete or incomplete wheel."""
     named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
     return named and stat.S_ISREG(path.lstat().st_mode)
 

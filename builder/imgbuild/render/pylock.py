@@ -51,7 +51,7 @@ def _repository(package: str, source: str) -> list[str]:
     """The entry of a package from a git repository, which has no version (PEP 751)."""
     address = parse_address(source)
     if not isinstance(address, GitAddress):
-        message = f"{package}: the URL in the lock is not that of a git repository: {source}"
+        message = f"{package}: the URL in the lock is not the URL of a git repository: {source}"
         raise InputError(message, hint="run imgbuild lock again")
     folder = f", subdirectory = {_string(address.subdirectory)}" if address.subdirectory else ""
     tree = f'type = "git", url = {_string(address.url)}, commit-id = {_string(address.rev)}'

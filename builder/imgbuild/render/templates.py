@@ -23,7 +23,7 @@ APPTAINER = "apptainer.j2"
 # The files whose language allows no line breaks in a word; all others are shell scripts.
 ONE_LINE = ("dockerfile.j2", APPTAINER)
 SIZE = 256 << 10  # bytes of a template
-HINT = "correct the template, or remove it to use that of imgbuild"
+HINT = "correct the template, or remove it to use imgbuild's template"
 
 
 def render_template(
@@ -76,7 +76,7 @@ def quoting_filters(name: str) -> dict[str, Callable[..., object]]:
 
 
 def project_templates(images: Path) -> tuple[str, ...]:
-    """The templates in `images` that differ from those of imgbuild.
+    """The templates in `images` that differ from imgbuild's.
 
     Links to folders are not followed, because templates behind links are not rendered.
     """

@@ -32,8 +32,9 @@ STEPS = 6  # of an explanation
 class VersionDemand(msgspec.Struct, frozen=True, kw_only=True):
     """A requirement of `dependent` for a version of `package` in `spec`.
 
-    `dependent` is "" for a requirement of the user. `learned`: not declared by the dependent
-    package, but derived from its code. The requirements of the package's `extras` are included.
+    `dependent` is "" for a requirement of the user. A `learned` requirement is not declared by the
+    dependent package, but derived from its code. The requirements of the package's `extras` are
+    included.
     """
 
     package: str
@@ -47,7 +48,7 @@ class VersionDemand(msgspec.Struct, frozen=True, kw_only=True):
 class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons why demands contradict each other; `requests` are the packages involved.
 
-    `cuda`: the CUDA release is one of the reasons.
+    With `cuda`, the CUDA release is one of the reasons.
     """
 
     reasons: tuple[str, ...]

@@ -204,7 +204,7 @@ def edit_yaml(
 ) -> str:
     """The YAML document `text` after `edit`, with its comments; `what` names it in an InputError.
 
-    `indented`: the items of its lists are indented below their key.
+    With `indented`, the items of its lists are indented below their key.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError

@@ -36,11 +36,11 @@ ObstacleCause = Literal["name", "version", "source", "python", "late", "index", 
 class UnmetDemand(msgspec.Struct, frozen=True, kw_only=True):
     """A demand that cannot be met, with the reason and the nearest alternative.
 
-    `cause`: the index has no such package or version, only an sdist, no wheel for this Python or
-    machine, or only files that are yanked or later than the cut-off; the index of a file does not
-    respond; or the package is built for a CUDA release that images cannot have. `version` is the
-    newest that the demand allows, "" if there is none. `conda`: the Conda package has no
-    counterpart. `by_url`: the demand has the URL of a wheel.
+    `cause` states whether the index has no such package or version, only an sdist, no wheel for
+    this Python or machine, or only files that are yanked or later than the cut-off; whether an
+    index does not respond; or whether the package is built for a CUDA release that images cannot
+    have. `version` is the newest that the demand allows, or "". With `conda`, the Conda package has
+    no counterpart. With `by_url`, the demand is the URL of a wheel.
     """
 
     package: str

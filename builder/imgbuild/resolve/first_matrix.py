@@ -71,10 +71,10 @@ REASON = "requested with imgbuild init"
 class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     """A user's additions; `files` are pairs of a local path and a path in the image.
 
-    `like`: versions of the published target may change. `requirements` are files of the project,
-    `add` are PEP 508 lines, `names` maps URLs of repositories to packages. `exclude` and `sdists`
-    map packages to reasons, `relax` to the selected version and the reason. `indexes` maps packages
-    to names of `index_rows`.
+    With `like`, versions of the published target can change. `requirements` are files of the
+    project, `add` are PEP 508 lines, `names` maps URLs of repositories to packages. `exclude` and
+    `sdists` map packages to reasons, `relax` to the selected version and the reason. `indexes` maps
+    packages to names of `index_rows`.
     """
 
     name: str
@@ -218,7 +218,7 @@ def _addition_fields(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
-    """InputError for packages with extras, which a row of a matrix cannot have."""
+    """Raise InputError for packages with extras, which a row of a matrix cannot have."""
     for package in packages:
         if package.extras or package.marker:
             marker = f"; {package.marker}" if package.marker else ""

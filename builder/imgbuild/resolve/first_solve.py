@@ -199,7 +199,7 @@ def add_target(matrix: Matrix, name: str, target: Target) -> Matrix:
 
 
 def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
-    """NoSolution, with the conflict and suggestions, if the demands contradict each other."""
+    """Raise NoSolution, with the conflict and suggestions, if the demands contradict each other."""
     request, demands, cuda, context = query.request, query.demands, query.cuda, query.context
     catalogue = facts.catalogue
     clash = conflict.find_conflict(facts, demands, cuda, row=request.row)

@@ -65,7 +65,7 @@ def target_name_for(word: str) -> str:
 
 
 def require_name(name: str) -> None:
-    """InputError if `name` cannot be the name of a target."""
+    """Raise InputError if `name` cannot be the name of a target."""
     if TARGET_NAME.fullmatch(name) is None:
         message = f"invalid name for an image: {name} (expected lower-case letters, digits, . _ -)"
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "my-image"
@@ -198,7 +198,7 @@ def begin_matrix(
 
 
 def refuse_existing(path: Path) -> None:
-    """InputError if a matrix already exists at `path`."""
+    """Raise InputError if a matrix already exists at `path`."""
     if path.exists():
         message = f"{path} already exists"
         hint = "add packages with `imgbuild add PACKAGE`, edit the file, or use another folder"

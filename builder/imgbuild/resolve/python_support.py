@@ -37,7 +37,7 @@ def _join_releases(pythons: Collection[str]) -> str:
 
 
 def refuse_unsupported_python(query: ArchQuery) -> None:
-    """NoSolution if no base has the requested Python."""
+    """Raise NoSolution if no base has the requested Python."""
     request, matrix, arch = query.request, query.matrix, query.arch
     store, http = query.context.store, query.context.http
     bases = {name: base.python for name, base in matrix.bases.items()}

@@ -38,8 +38,8 @@ CALL_RELATIONS: Final = (
 class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
     """The constraints from errors, and the version windows outside of which packages only warn.
 
-    `clashes`: there are errors, with or without a constraint. `read` are the packages whose code
-    was compared.
+    With `clashes`, the audit has errors, with or without a constraint. `read` are the packages
+    whose code was compared.
     """
 
     learned: tuple[Constraint, ...] = ()

@@ -273,7 +273,7 @@ def today_utc() -> datetime.date:
 
 
 def check_request(request: ResolveRequest, matrix: Matrix) -> None:
-    """InputError if the matrix has no such base, or already has a target of that name.
+    """Raise InputError if the matrix has no such base, or already has a target of that name.
 
     Raises InputError also if an index needs a CUDA release and none is requested.
     """

@@ -31,8 +31,8 @@ UNREAD_NOTE = "according to METADATA; its code was not read"
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a quick audit of packages at given versions.
 
-    `clashes`: the packages are incompatible; `learned` are the resulting constraints, if any.
-    `read` are the packages whose code was read.
+    With `clashes`, the packages are incompatible, and `learned` are the resulting constraints, if
+    any. `read` are the packages whose code was read.
     """
 
     clashes: bool = False

@@ -113,7 +113,7 @@ def diff_locked_targets(
 
 
 def lock_side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
-    """The side for a lock. The default name is that of the target."""
+    """The side for a lock. The default is the name of the target."""
     return DiffSide(
         name=name or lock.target,
         arch={

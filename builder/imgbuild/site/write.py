@@ -1,4 +1,4 @@
-"""Writes a site to a folder, which replaces that of an earlier run.
+"""Writes a site to a folder, and replaces the site from an earlier run.
 
 The folder is written under a temporary name next to the output, and then renamed. It replaces only
 a folder with exactly the files of an earlier run, as listed in the file MARKER.

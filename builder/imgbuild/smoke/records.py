@@ -58,17 +58,17 @@ RunTime = Annotated[
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The fields of a `SmokeRun` in a test record.
 
-    `digest` is the digest of the manifest during the run, and `config` that of the configuration.
-    `gpu` has the name of each GPU, and `driver` is the driver release ("580.159.04"); they are
-    empty for tiers without GPUs. `versions` are the locked versions of packages in LISTED.
-    `started` is `date` in the file. `seconds` is the wall-clock time of container and tests.
-    `passed`, `failed` and `skipped` are numbers of cases. `further` are failed cases after `first`,
-    and `skips` skipped cases, with messages (empty in records from before 2026-11-28). `notes` are
-    log lines about packages that run without an optional part. `jobs` is the number of parallel
-    cases, and `share` the number of parallel cases on GPUs. `through` is the engine (PLACES). `sif`
-    is the digest of the SIF file, if any. `caches` is the content of the image's caches at the
-    start, or "" if unknown. `arbitrary_user` is set if the user was not in the image's /etc/passwd,
-    and files of the image were read-only.
+    `digest` is the digest of the manifest during the run, and `config` is the digest of the
+    configuration. `gpu` has the name of each GPU, and `driver` is the driver release
+    ("580.159.04"); they are empty for tiers without GPUs. `versions` are the locked versions of
+    packages in LISTED. `started` is `date` in the file. `seconds` is the wall-clock time of
+    container and tests. `passed`, `failed` and `skipped` are numbers of cases. `further` are failed
+    cases after `first`, and `skips` skipped cases, with messages (empty in records from before
+    2026-11-28). `notes` are log lines about packages that run without an optional part. `jobs` is
+    the number of parallel cases, and `share` the number of parallel cases on GPUs. `through` is the
+    engine (PLACES). `sif` is the digest of the SIF file, if any. `caches` is the content of the
+    image's caches at the start, or "" if unknown. `arbitrary_user` is set if the user was not in
+    the image's /etc/passwd, and files of the image were read-only.
     """
 
     started: RunTime = msgspec.field(name="date")

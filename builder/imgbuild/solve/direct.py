@@ -222,7 +222,7 @@ def _wheel(
     try:
         name, version, _, _ = parse_wheel_filename(address.name)
     except ValueError as error:
-        message = f"{place} @ {address}: not a wheel file name: {error}"
+        message = f"{place} @ {address}: {address.name} is not a wheel file name: {error}"
         raise InputError(message, hint="some servers require a URL with the file name") from error
     if name != package:
         message = f"{place} @ {address}: the wheel contains the package {name}"

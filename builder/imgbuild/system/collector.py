@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class _ProcessState:
-    """`ends`: this process ends after one command, and the system frees its memory."""
+    """With `ends`, this process ends after one command, and the system frees its memory."""
 
     ends = False
 

@@ -13,7 +13,7 @@ from imgbuild.values import normalize_package
 
 
 class UpdateAdvisories:
-    """Advisories from a server with OSV's API at `address` (default: that of `OsvServer`).
+    """Advisories from a server with OSV's API at `address` (default: the address of `OsvServer`).
 
     If the server does not respond, a warning is reported, and no version is treated as a fix.
     """

@@ -74,7 +74,7 @@ def place_row(
 def _merge_scratch(
     project: Project, scratch: Project, tried: TriedRow, inputs: Inputs
 ) -> tuple[Constraint, ...]:
-    """Add the records and constraints of the scratch folder to those of the project."""
+    """Add the records and constraints of the scratch folder to the project."""
     learned, left_out = _learned_constraints(project, scratch, tried)
     if learned:
         add_constraints(project.images, learned, inputs.store)
@@ -96,7 +96,7 @@ def _merge_scratch(
 
 
 def _records(scratch: Project, lock: Lock) -> RecordedLayers:
-    """The records of the layers and wheels of a lock, without those of other trials."""
+    """The records of the layers and wheels of a lock, without records of other trials."""
     every = records.read_records(scratch.images)
     layers = {layer.id for arch in lock.arch for layer in create_plan(lock, arch).layers}
     wheels = _lock_hashes(lock)

@@ -1,7 +1,7 @@
 """Finds newer versions on indexes, and determines which of them METADATA allows.
 
 Only pages of indexes and METADATA are read, without solving. A version is allowed if no pinned or
-kept package excludes it, even if other packages must change too.
+kept package excludes it, even if other packages must also change.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ def _is_cuda_requirement(requirement: Requirement) -> bool:
 
 
 def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) -> list[str]:
-    """A reason if a torch version is built for a CUDA release other than that of the set."""
+    """A reason if a torch version is built for a different CUDA release than the set's."""
     if is_cpu_build(version, required):
         return [f"torch {version} has no build with CUDA on this index"]
     release = torch_build(version, required).cuda

@@ -43,7 +43,7 @@ _VERSION = re.compile(r"(?P<python>3\.[0-9]+)\.(?P<patch>[0-9]+)\+(?P<build>[0-9
 
 
 class PythonUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """A release newer than that of a base. Versions have the form "3.12.16+20261110"."""
+    """A newer release than the one in a base. Versions have the form "3.12.16+20261110"."""
 
     version: str
     newest: str
@@ -163,7 +163,7 @@ def _same_kind(
 ) -> _ReleaseArtifact | None:
     """The archive of `release` with the same platform and type as `present`, and with a sha256.
 
-    Raises FetchFailed if the URL is not that of such an archive.
+    Raises FetchFailed if the URL does not belong to such an archive.
     """
     for artifact in release.artifacts:
         kind = (artifact.platform, artifact.variant)

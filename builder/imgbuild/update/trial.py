@@ -213,7 +213,7 @@ def refusal_of_error(error: Exception) -> RefusedTrial:
 
 
 def _longer_refusal(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
-    """Combine the reasons of two attempts, those of the second at the end."""
+    """Combine the reasons for two failures, with the reasons for the second at the end."""
     reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
     return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
 
@@ -252,7 +252,7 @@ def settings_hash(matrix: Matrix, target: Target) -> str:
 
 
 class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The current conditions of a trial, for comparison with those of a rejection.
+    """The current conditions of a trial, for comparison with the conditions of a rejection.
 
     `newest` returns the newest usable version of a package, or None.
     """

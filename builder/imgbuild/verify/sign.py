@@ -42,7 +42,7 @@ def sign_verified(
         _refuse_unverified(place, verify_image(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
             f"{reference}: only the digest is signed, because anyone could have attached the "
-            "other documents; to sign provenance and SBOMs too, specify your lock with --target "
+            "other documents; to also sign provenance and SBOMs, specify your lock with --target "
             "or --lock"
         )
         descriptors = {

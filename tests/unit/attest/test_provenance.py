@@ -192,7 +192,7 @@ def test_different_statements_have_different_bases(change: dict[str, str]):
 @each_row(
     "data", [b"", b"[]", b"{}", b"\xff", sample_statement().replace(b"slsa.dev", b"slsa.example")]
 )
-def test_unrecognized_statements_have_no_basis(data: bytes):
+def test_unrecognized_statements_have_no_comparable_fields(data: bytes):
     assert provenance.comparable_fields(data) is None
 
 

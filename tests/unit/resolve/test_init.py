@@ -233,7 +233,7 @@ def test_file_arguments_are_parsed(word: str, message: str, tmp_path: Path, monk
         init.parse_file_pairs([word])
 
 
-def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeypatch) -> None:
+def test_files_are_named_by_their_path_below_current_folder(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "ours/a").mkdir(parents=True)
     (tmp_path / "ours/a/train.sh").touch()
     monkeypatch.chdir(tmp_path / "ours")
@@ -296,7 +296,7 @@ def test_best_tested_target_is_recommended(tmp_path: Path) -> None:
         init.recommended_target(local_project, names, Arch.ARM64)
 
 
-def test_files_beside_the_matrix_are_written_once(tmp_path: Path) -> None:
+def test_files_next_to_the_matrix_are_written_once(tmp_path: Path) -> None:
     inner = tmp_path / ".imgbuild"
     wrote = [inner / "matrix.schema.json", inner / ".gitignore"]
     assert init.write_editor_files(tmp_path) == wrote

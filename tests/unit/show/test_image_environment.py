@@ -365,7 +365,7 @@ def test_command_reports_a_stale_lock(tmp_path: Path, command: Command) -> None:
 def test_command_reports_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
     write_project(tmp_path)
     done = command("show", "--variables", UNLOCKED, "--arch", "arm64", "--json")
-    assert "is not locked; the values are those of the matrix" in done.stderr
+    assert "is not locked; the values are from the matrix" in done.stderr
     (environment,) = read_json(done)
     assert (environment["target"], environment["arch"], environment["locked"]) == (
         UNLOCKED,

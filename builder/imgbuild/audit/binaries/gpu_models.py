@@ -31,7 +31,7 @@ VARIANT = re.compile(
 class GpuModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """GPUs with the same chip. `arch` is the CPU architecture of integrated GPUs, else None.
 
-    `tegra`: machine code for desktop and server GPUs does not run on the GPU.
+    With `tegra`, machine code for desktop and server GPUs does not run on the GPU.
     """
 
     capability: str

@@ -23,7 +23,7 @@ TOOLKIT = "nvidia-"
 def check_loaded_libraries(
     package_set: PackageSet, libraries: LibraryMap, known: Libraries
 ) -> Iterator[Finding]:
-    """Warnings, not errors, for all packages: the code that loads a library may be optional."""
+    """Return warnings instead of errors, because the code that loads a library can be optional."""
     for package, facts in libraries.files:
         names = package_set.loaded(package).get(facts.file, ()) if facts.undefined else ()
         for name in names:

@@ -34,7 +34,7 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 class Need(msgspec.Struct, frozen=True):
     """A requirement that applies in a package set; `extra` is the extra of `package`, if any.
 
-    `number` is its line in METADATA, 0 if unknown. `requested`: the user requests the extra,
+    `number` is its line in METADATA, 0 if unknown. With `requested`, the user requests the extra,
     directly or through another extra.
     """
 

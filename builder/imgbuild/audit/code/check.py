@@ -32,7 +32,7 @@ _CODE = re.compile(rb"[A-Z]+\d+")
 
 
 class CheckedCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, by file and line. `absent`: packages without available sources."""
+    """The findings, by file and line. `absent` are packages without available sources."""
 
     findings: tuple[CodeFinding, ...]
     absent: tuple[str, ...]
@@ -50,7 +50,7 @@ def check_code(
     """The findings in `texts` for these packages; `others` are searched for replacements.
 
     `unread` are packages that are installed and were not read. `forks` replace packages missing
-    from the package set, and are checked too. With `key`, which stands for everything but `texts`,
+    from the package set, and are also checked. With `key`, which stands for everything but `texts`,
     the findings in each Python file are cached.
     """
     with pause_collector():

@@ -138,7 +138,7 @@ class CodeSet:
         return None if module.partition(".")[0] in self._unread else self._base.exists(module)
 
     def owner(self, module: str) -> str | None:
-        """The package of `module`; for the user's modules, that of the code."""
+        """The package of `module`, which for the user's modules is the code itself."""
         name = module
         while name:
             if name in self._modules:

@@ -53,7 +53,7 @@ class FileCache:
         self._new.setdefault(self._groups[file], {})[file] = (key, msgspec.Raw(value))
 
     def save(self) -> None:
-        """Store the values that were set since the last time; those of other files are kept."""
+        """Store the values set since the last time, and keep the values of other files."""
         for group, entries in self._new.items():
             self._stored[group] = {**self._entries(group), **entries}
             self._store.put_fact(self._kind, group, pack_value(self._stored[group]))

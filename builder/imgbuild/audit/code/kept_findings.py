@@ -22,7 +22,7 @@ FINDINGS_FACT = "code-findings"
 
 
 class FileFindings(msgspec.Struct, frozen=True):
-    """The findings in a file. `local`: the evidence that was omitted as local to the user."""
+    """The findings in a file. `local` is evidence omitted as local to the user."""
 
     findings: tuple[CodeFinding, ...] = ()
     local: tuple[Evidence, ...] = ()

@@ -76,7 +76,7 @@ def _is_package(code: CodeSet, ancestor: LookupResult) -> bool:
 
 
 class _Problem(NamedTuple):
-    """What a base class passes to a method. `used`: its method that does so is called."""
+    """Arguments that a base class passes to a method; with `used`, the passing code is called."""
 
     text: str
     used: bool

@@ -26,7 +26,7 @@ SHARE = 40  # files in one task
 
 
 class CodeFacts(Mapping[str, ModuleFacts]):
-    """File → facts of the Python files among `texts`. `summaries`: file → summary."""
+    """File → facts of the Python files in `texts`. `summaries` maps files to summaries."""
 
     def __init__(self, texts: Sequence[CodeText], store: Store, place: str = "") -> None:
         """Read the files of which the cache has no summary. For `place`, see `FileCache`."""

@@ -24,11 +24,13 @@ Binding = Import | Function | Class | AssignedName
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`interface`: a digest of what other modules see. `named`: the modules and names it names.
+    """A summary of one module, to decide which other modules a change affects.
 
-    `evaluated`: the modules with functions that its conditions call, whose bodies count; `binding`:
-    of these, those of conditions on names that it binds. `broken` is as in ModuleFacts, `imports`
-    are the top-level modules that it imports, `variables` those of the environment.
+    `interface` is a digest of the names that other modules see. `named` are the modules and names
+    that the module refers to. `evaluated` are the modules with functions that its conditions call,
+    because their bodies count; `binding` are those called in conditions on names that it binds.
+    For `broken`, see ModuleFacts. `imports` are the top-level modules that it imports, and
+    `variables` are the environment variables that it uses.
     """
 
     interface: str

@@ -290,7 +290,7 @@ def _raises_for(statement: ast.stmt, name: str) -> bool:
 
 
 def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes of a function's body, without those of nested definitions."""
+    """The nodes of a function's body, without the nodes of nested definitions."""
     todo: list[ast.AST] = list(body)
     while todo:
         node = todo.pop()

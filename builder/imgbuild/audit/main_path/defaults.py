@@ -155,7 +155,7 @@ class _DefaultWalk:
     def _dataclass_defaults(self, lookup: LookupResult) -> dict[str, object]:
         """The defaults of a dataclass, without fields whose default cannot be read.
 
-        Fields assigned in methods, such as `__post_init__`, are omitted too.
+        Fields assigned in methods, such as `__post_init__`, are also omitted.
         """
         defaults: dict[str, object] = {}
         assigned: set[str] = set()

@@ -39,8 +39,9 @@ class GuardState(enum.Enum):
 class Course(msgspec.Struct, frozen=True):
     """Whether a fact applies in a package set, according to all of its guards.
 
-    `certain`: no condition is undecided. `clear`: no condition on the package set is undecided,
-    although conditions on data may be. `caught`: names of exceptions that are caught; "" means all.
+    With `certain`, no condition is undecided. With `clear`, no condition on the package set is
+    undecided, although conditions on data may be. `caught` are the names of exceptions that are
+    caught, where "" means all.
     `asked` are expressions tested with hasattr, whose reads cannot fail.
     """
 

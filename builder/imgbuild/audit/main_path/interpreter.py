@@ -13,8 +13,8 @@ from imgbuild.audit.main_path.values import CallFrame, ObjectInstance
 class Interpreter(ABC):
     """One evaluation of code in a package set.
 
-    `strict`: unrecognized decorators change the effect of a function. `trying`: the number of
-    enclosing `try` statements whose handlers may catch.
+    With `strict`, unrecognized decorators change the effect of a function. `trying` is the number
+    of enclosing `try` statements whose handlers may catch.
     """
 
     strict: bool

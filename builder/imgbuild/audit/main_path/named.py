@@ -1,7 +1,7 @@
 """Adds the packages that the user names to the entry points of the main path.
 
 The user names packages by the pins of a target, the requirements of an extension, or pins that are
-audited without a target. If two packages are named, the part of one for the other is imported too.
+audited without a target. If two packages are named, the part of one for the other is also imported.
 """
 
 from __future__ import annotations

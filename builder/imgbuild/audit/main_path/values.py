@@ -131,8 +131,8 @@ class InstalledVersion(Version):
 class EvaluatedError(Exception):
     """An exception in the evaluated code.
 
-    `certain`: a `raise`, `assert` or failing import; other operations may be evaluated
-    incorrectly.
+    An exception from a `raise`, an `assert` or a failing import is `certain`, because other
+    operations may be evaluated incorrectly.
     """
 
     def __init__(self, name: str, *, line: int = 0, module: str = "", certain: bool = True) -> None:

@@ -81,8 +81,8 @@ def find_signature(
 ) -> CallSignature | None:
     """The parameters of a function, or of a class's constructor; None if unknown.
 
-    `bound`: the method is called on an instance (or is a classmethod), and self is omitted. If a
-    function forwards its `**kwargs`, the parameters of the callees are included.
+    With `bound`, the method is called on an instance (or is a classmethod), and self is omitted. If
+    a function forwards its `**kwargs`, the parameters of the callees are included.
     """
     results, result = cached_results(modules), lookup_result
     facts = (SameFacts(each) for each in (result.definition, result.home, result.owner))

@@ -37,7 +37,7 @@ _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\
 class PackageSet:
     """Packages that are installed together. It implements `Modules` for `names.lookup`.
 
-    `partial`: packages are omitted deliberately, so it is unknown whether a missing one is
+    With `partial`, packages are omitted deliberately, so it is unknown whether a missing one is
     installed. `unread_versions` are installed packages of which only the version is known. `python`
     is "3.11" or "3.11.4".
     """

@@ -87,10 +87,10 @@ class ElfLists(msgspec.Struct, frozen=True, array_like=True):
 class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
     """The facts about all published wheels of one package; wheels are referred to by number.
 
-    Each item of the following lists ends with the wheels to which it applies. `modules`: module,
-    and facts with relative lines (see `relative_lines`). `members`: path and content. `imports`:
-    module, and the packages in its import lines. `mentions`: "PARENT WORD", and the modules below
-    the parent whose source contains the word.
+    Each item of the following lists ends with the wheels to which it applies. `modules` have the
+    name, and facts with relative lines (see `relative_lines`). `members` have path and content.
+    `imports` have the module, and the packages in its import lines. `mentions` have "PARENT WORD",
+    and the modules below the parent with a source that contains the word.
     """
 
     wheels: tuple[Sha256, ...]

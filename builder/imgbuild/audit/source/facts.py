@@ -105,7 +105,7 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     otherwise (`super().__init__` only in a program); `popped_keys` the keys that it removes before.
     `truthy` and `falsy` are the guards that hold if its result is true, and if it is false; both
     are empty if they are not recognized.
-    `raises`: the function, or one nested in it, has a `raise` or an `assert`.
+    With `raises`, the function or one nested in it has a `raise` or an `assert`.
     """
 
     name: str
@@ -237,7 +237,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     its table from the `__all__` of the files in the folder); "a.b.*" means every module below a.b.
     `registers` are names that the module assigns in `sys.modules` (with "*" for computed parts),
     `aliases` the names that it assigns for other modules. `deleted` are module-level names that
-    `del` removes. `dynamic`: names may be bound by unrecognized means (`__getattr__` without a
+    `del` removes. With `dynamic`, names may be bound by unrecognized means (`__getattr__` without a
     readable table, `globals().update`, `sys.modules[__name__] = …`). `broken` is the message of a
     syntax error; all other fields are empty then. `refusals` are the `raise` statements outside of
     functions and classes. `windows` are read by `windows`, the rest by `module`.

@@ -257,7 +257,7 @@ class NameValues:
     def _is_only_binding(
         self, name: str, name_value: NameValue, frame: ScopeFrame, line: int
     ) -> bool:
-        """Whether no other binding of a name in its scope can determine its value here."""
+        """Whether the value of a name here comes only from this binding in its scope."""
         if name in self.elsewhere and (line or name not in frame.declared):
             return False
         return not line or all(

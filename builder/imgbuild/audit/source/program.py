@@ -227,7 +227,7 @@ def _set_key(
 
 
 def _replace_keyword(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, more: bool) -> None:
-    """Replace `**name` in a call by keywords; with `more` it may have others too."""
+    """Replace `**name` in a call by keywords; with `more`, it may also have others."""
     if isinstance(call, ast.Call) and word in call.keywords:
         given = {each.arg for each in call.keywords}
         added = [_keyword(key, word) for key in dict.fromkeys(keys) if key not in given]

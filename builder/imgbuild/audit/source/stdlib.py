@@ -24,7 +24,7 @@ _Names = dict[str, str]  # specifier of Python's version → names, separated by
 
 
 class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Specifier of Python's version → names available in it; `names`, `subscripts`: by module."""
+    """Python specifier → names in these versions. `names` and `subscripts` are by module."""
 
     modules: _Names
     names: dict[str, _Names]

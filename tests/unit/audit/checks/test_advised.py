@@ -49,7 +49,7 @@ def test_incomplete_extra_of_a_module_is_a_warning(tmp_path, handler):
 
 
 @pytest.mark.parametrize(("module", "is_missing"), [("fastweb", False), ("reflect", True)])
-def test_missing_packages_are_those_imported_by_the_module(tmp_path, module, is_missing):
+def test_missing_packages_are_imported_by_the_module(tmp_path, module, is_missing):
     part = PART.format(*ADDS).replace("from cluster.serve.api import run", f"import {module}")
     assert len(_findings(tmp_path, part)) == is_missing
 
