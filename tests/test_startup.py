@@ -113,5 +113,5 @@ def test_only_listed_imports_are_inside_functions() -> None:
         "cli.__init__.main",
         "cli._cause.report_cause",
         "cli._main.main",
-        "cli._selection._refuse",
+        "cli._selection._refuse_selection",
     }

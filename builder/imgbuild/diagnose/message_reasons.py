@@ -322,10 +322,9 @@ def _failed_lookup_reason(
         package = raised.package if raised else ""
         if package and f"-packages/{package}/" in match["path"]:
             name = releases.package_name(package)
-            cause = f"the installed {name} lacks a file of its own, {owners.shorten_path(match['path'])}{at}:"
-            cause += (
-                " the release or commit was packaged without it, or was not installed completely"
-            )
+            path = owners.shorten_path(match["path"])
+            cause = f"the installed {name} lacks a file of its own, {path}{at}: the release or"
+            cause += " commit was packaged without it, or was not installed completely"
             cure = f"install a newer release or commit of {name} (pip install -U --force-reinstall"
             cure += f" --no-deps {name}), or install it from a clone: pip install -e ."
     elif exception.name == "FileNotFoundError" and NO_PROGRAM.search(text) and raised:
