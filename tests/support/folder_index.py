@@ -13,7 +13,7 @@ from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import choose_target
-from imgbuild.pipeline.choose_target import ChoiceRequest
+from imgbuild.pipeline.target_facts import ChoiceRequest, target_facts
 from imgbuild.resolve.choose import LockedFacts
 from tests.support.local_index import LocalIndex
 
@@ -48,7 +48,7 @@ _FACTS: dict[str, list[LockedFacts]] = {}
 
 def keep_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the locks of the catalogue once for each type of host, not in every test."""
-    read = choose_target.target_facts
+    read = target_facts
 
     def _facts_of(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[LockedFacts]:
         if project.images != project_paths.catalogue_project().images:  # a checkout

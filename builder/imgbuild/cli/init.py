@@ -26,9 +26,10 @@ from imgbuild.lock.published import load_matrix
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import declared_files
-from imgbuild.pipeline.choose_target import ChoiceRequest, TargetChoice, TargetChooser
+from imgbuild.pipeline.choose_target import TargetChoice, TargetChooser
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
+from imgbuild.pipeline.target_facts import ChoiceRequest
 from imgbuild.project.model import Declarations
 from imgbuild.resolve import choose, init, python_support, repositories, resolve_request
 from imgbuild.resolve.first_matrix import WantedExtension

@@ -46,9 +46,10 @@ def describe_package(reading: ProjectReading, folder: str) -> LocalPackage | Non
     """The package in `folder`, None if the folder has no package metadata."""
     file = relative_path(folder, "pyproject.toml")
     document = _document(reading, file) or {}
-    backend = "build-system" in document or reading.sources.exists(
-        relative_path(folder, "setup.py")
+    configured = "build-system" in document or bool(
+        layouts.find_table(document, "tool", "setuptools")
     )
+    backend = configured or reading.sources.exists(relative_path(folder, "setup.py"))
     if isinstance(document.get("project"), dict):
         metadata = _standard_metadata(reading, file, document, folder)
     elif poetry.poetry_table(document):

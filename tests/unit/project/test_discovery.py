@@ -200,12 +200,14 @@ def test_modules_of_packages_in_subfolders_are_in_these(tmp_path):
         "lib/setup.py": script,
         "lib/src/x/__init__.py": "",
         "install.sh": "cd lib\npip install -e .\n",
-        "flat/pyproject.toml": '[build-system]\n[project]\nname = "y"\nversion = "1"\n',
+        "flat/pyproject.toml": '[project]\nname = "y"\nversion = "1"\n',
         "flat/y/__init__.py": "",
         "requirements.txt": "-e ./flat\n",
     }
+    files["flat/pyproject.toml"] += '[tool.setuptools.packages.find]\nwhere = ["."]\n'
     for name, root in (("install.sh", "lib/src"), ("requirements.txt", "flat")):
         (package,) = read_declarations(tmp_path, files, name).packages
+        assert package.backend
         assert image_roots(package, "/workspace") == (f"/workspace/{root}",)
 
 
