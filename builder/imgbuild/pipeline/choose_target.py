@@ -197,7 +197,7 @@ class TargetChooser:
         self._advice: list[BuildAdvice] = []
 
     def package_demands(self, python: str) -> tuple[PackageDemand, ...]:
-        """The requirements for a Python version, without excluded packages."""
+        """The requirements for a Python version, without excluded and with relaxed packages."""
         if python not in self._demands:
             every = package_demands(self._declared, self._tags(python).environment_markers)
             excluded = {
