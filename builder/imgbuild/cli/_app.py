@@ -73,7 +73,7 @@ VERBS = {
     "registry": VerbRow(DISTRIBUTION, "List, tag, clean up or mirror images in a registry"),
     "cves": VerbRow(DISTRIBUTION, "List known vulnerabilities of locked targets"),
     "outdated": VerbRow(
-        CURRENT, "List newer versions of packages of a target, a project or a file"
+        CURRENT, "List newer versions of the packages in a target, a project or a file"
     ),
     "update": VerbRow(CURRENT, "Update a project, or try newer versions in a matrix"),
     "slurm": VerbRow(SITES, "Write a Slurm job script for the image of a target"),

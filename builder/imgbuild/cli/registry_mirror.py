@@ -44,7 +44,7 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET... HOST/REPOSITORY",
-        help="The targets, and the mirror's repository. Default repository: the setting of "
+        help="The targets, and the mirror's repository. Default repository: the mirror set by "
         "`imgbuild registry mirror use`.",
         show_default=False,
     ),

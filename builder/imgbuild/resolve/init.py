@@ -99,7 +99,7 @@ def recommended_target(project: Project, stacks: Mapping[str, str], arch: Arch) 
             order = TIERS.index(tier) if tier is not None else -1
             rank[name] = (stack == DEFAULT_STACK, stack != "", order)
     if not rank:
-        message = f"no target of {project.matrix} is locked for {arch}"
+        message = f"no target in {project.matrix} is locked for {arch}"
         raise NothingSelected(message, hint="specify a target: imgbuild init --extends TARGET")
     return max(rank, key=lambda name: rank[name])
 

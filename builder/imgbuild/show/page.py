@@ -120,7 +120,7 @@ def target_page(
 
 
 def _also_shown_versions(row: TableRow, lock: Lock) -> dict[str, str]:
-    """Versions of packages in ALSO that are not pinned. Several if architectures differ."""
+    """Versions of packages in ALSO that are not pinned, several if architectures differ."""
     named: dict[str, str] = {}
     for package in ALSO_SHOWN:
         versions = {each.versions.get(package, "") for each in lock.arch.values()} - {""}

@@ -360,7 +360,7 @@ def fetch_tree(recipe: BuiltWheel, indexes: IndexLookup, context: Context) -> No
     if tree is None or tree.sha256 != recipe.sdist.sha256:
         actual = tree.sha256 if tree is not None else "none"
         message = (
-            f"{recipe.sdist.file} of {address} has sha256 {actual}, the lock has"
+            f"{recipe.sdist.file} of {address} has sha256 {actual}, but the lock has"
             f" {recipe.sdist.sha256}"
         )
         raise IntegrityError(message, hint="to lock it again, run: imgbuild lock TARGET")

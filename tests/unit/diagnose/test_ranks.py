@@ -149,7 +149,7 @@ def test_a_dump_with_ranks_of_a_different_kind_is_an_error(groups: dict[str, Any
         flight.read_dump(pickle.dumps({"entries": [], "pg_config": groups}), "rank_0")
 
 
-def test_entries_of_other_kinds_are_ignored() -> None:
+def test_entries_of_unsupported_kinds_are_ignored() -> None:
     entries = [
         {"collective_seq_id": 10**5000, "process_group": "a"},
         {"collective_seq_id": "1", "process_group": "a"},

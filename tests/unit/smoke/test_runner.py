@@ -291,7 +291,7 @@ def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
     assert "2.0" in output
 
 
-def test_end_of_failed_log_is_printed_and_full_log_with_verbose(capsys, monkeypatch):
+def test_verbose_prints_the_full_log_instead_of_its_end(capsys, monkeypatch):
     log = "\n".join(f"line {number}." for number in range(100))
     failed = CaseResult(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
     quick = [

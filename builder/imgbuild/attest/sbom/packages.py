@@ -153,7 +153,7 @@ def merge_sbom_packages(
 
 
 def record_packages(images: Path, lock: Lock, store: Store) -> None:
-    """Record the metadata of the files of `lock` that are in the cache."""
+    """Record the metadata of files in `lock` that are in the cache."""
     with store.hold_lock(f"records-{sha256(str(images).encode())}"):
         sbom_packages = read_packages(images)
         pending = [

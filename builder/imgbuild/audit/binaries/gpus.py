@@ -99,7 +99,7 @@ class GpuArch(NamedTuple):
 
 @lru_cache(maxsize=1)
 def load_drivers() -> Drivers:
-    """The bundled data."""
+    """Read the bundled list of driver releases and their CUDA versions."""
     return yaml_data.load_yaml_data(files.data("audit/drivers.yaml"), Drivers)
 
 

@@ -42,7 +42,7 @@ class CertainImports:
     def __init__(
         self, view: PackageSetView, starts: Iterable[tuple[str, str]], packages: frozenset[str]
     ) -> None:
-        """Follow all imports from `starts`, names with their entry points."""
+        """Follow all imports from `starts`, pairs of a name and its entry point."""
         self.entries: dict[str, str] = {}
         self._view = view
         self._packages = packages

@@ -61,7 +61,7 @@ _PACKAGE_PREDICATES = frozenset(
 
 
 class ConditionReader:
-    """Reads conditions, using the values of names at that place."""
+    """Reads conditions, using the values that names have at the place of the condition."""
 
     def __init__(self, source: SourceText, module: str, names: NameValues) -> None:
         """Read for one module, given by dotted name."""

@@ -124,7 +124,7 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Field(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A class-level name: annotated (`annotation`) or assigned; `default` if it has a value.
+    """A class-level name, annotated (`annotation`) or assigned. With `default`, it has a value.
 
     `init` is False for `field(init=False)`; `value` is as in Assigned.
     """
