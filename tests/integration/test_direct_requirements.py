@@ -224,10 +224,10 @@ def test_project_wheel_is_locked_by_path(work):
     [
         (
             "byurl-1.5-cp312-cp312-manylinux_2_17_x86_64.whl",
-            "it requires Linux x86_64, Python cp312",
+            "the wheel requires Linux x86_64, Python cp312",
         ),
         ("byurl-1.5-cp311-cp311-manylinux_2_39_x86_64.whl", "the target has Python 3.11"),
-        ("byurl-1.5-py3-none-win_amd64.whl", "it requires Windows amd64, Python py3"),
+        ("byurl-1.5-py3-none-win_amd64.whl", "the wheel requires Windows amd64, Python py3"),
     ],
 )
 def test_incompatible_wheel_is_refused_with_its_tags(work, name, reason):
@@ -252,7 +252,7 @@ def test_marker_excludes_url_requirement(work):
         ("byurl @ http://files.example/byurl-1.5-py3-none-any.whl", "use https"),
         ("byurl @ ftp://files.example/byurl-1.5-py3-none-any.whl", "not a URL scheme"),
         ("byurl @ https://files.example/byurl-1.5.tar.gz", "does not end in .whl"),
-        ("byurl @ https://files.example/other-1.5-py3-none-any.whl", "of the package other"),
+        ("byurl @ https://files.example/other-1.5-py3-none-any.whl", "contains the package other"),
         ("byurl @ git+https://me:secret@git.example/a", "user name"),
         ("byurl @ git+ext::sh", "not the URL of a repository"),
         ("byurl @ git+ssh://-oProxyCommand=x/a", "hyphen"),
