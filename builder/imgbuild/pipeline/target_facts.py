@@ -1,4 +1,4 @@
-"""Reads facts of locked targets for `init`, and selects eligible ones (separate: size)."""
+"""Reads facts of locked targets for `init`, and selects eligible ones."""
 
 from __future__ import annotations
 
