@@ -33,7 +33,7 @@ def request(folder: Path, name: str, size: int) -> ReadRequest:
 @pytest.fixture(name="workers")
 def _workers(monkeypatch: pytest.MonkeyPatch):
     """Use two worker processes even for small amounts of work."""
-    for name in ("WORTH", "RUNNING", "SHARE"):
+    for name in ("PARALLEL_MINIMUM", "RUNNING_BYTES", "SHARE"):
         monkeypatch.setattr(reading, name, getattr(reading, name) // 30)
     workers = ReaderProcesses(2)
     yield workers

@@ -41,7 +41,7 @@ def container(image: str, **options: object) -> ContainerSettings:
 @pytest.fixture(name="image", params=["podman"])
 def _image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An image with a shell, loaded into an engine."""
-    getattr(needs, request.param)()
+    getattr(needs, f"require_{request.param}")()
     container_engine = engine.require_engine(request.param)
     tag = f"imgbuild-test-{uuid.uuid4().hex[:12]}"
     built = layout.read_layout(images.write_tiny_image(tmp_path / "image"))

@@ -40,7 +40,7 @@ def _container_engine(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
             monkeypatch.setenv(name, value)
         kind = "docker"
     else:
-        getattr(needs, kind)()
+        getattr(needs, f"require_{kind}")()
     return engine.require_engine(kind)
 
 

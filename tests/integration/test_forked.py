@@ -17,7 +17,7 @@ from imgbuild.audit.code.code_set import CodeSet
 from imgbuild.audit.code.model import CodeText
 from imgbuild.cache.store import Store
 from imgbuild.system import forked
-from imgbuild.system.forked import ForkedCall, processor_count
+from imgbuild.system.forked import ForkedCall, copy_limit
 from tests.support import audited
 from tests.support.audited_code import BASE
 
@@ -57,7 +57,7 @@ def test_process_with_threads_is_not_forked() -> None:
     event = threading.Event()
     thread = threading.Thread(target=event.wait)
     thread.start()
-    assert processor_count() == 1
+    assert copy_limit() == 1
     event.set()
     thread.join()
 
@@ -82,7 +82,7 @@ def test_forked_code_audit_has_the_same_findings(
         return original(code, new, *rest)
 
     monkeypatch.setattr(python_code, "_module_findings", _recording)
-    monkeypatch.setattr(forked, "processor_count", lambda: 3)
+    monkeypatch.setattr(forked, "copy_limit", lambda: 3)
     monkeypatch.setattr(python_code, "SHARE", 1)
     if fails:  # as without the network
         monkeypatch.setattr(ForkedCall, "result", lambda self: self.stop())

@@ -61,7 +61,7 @@ def _through(request: pytest.FixtureRequest) -> str:
     if name == "root":
         needs.user_namespaces()
     else:
-        getattr(needs, name)()
+        getattr(needs, f"require_{name}")()
     if name == "apptainer":
         needs.require_tool("mksquashfs", "squashfs-tools")
     return name

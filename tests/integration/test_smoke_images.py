@@ -155,7 +155,7 @@ def test_existing_root_folder_is_used(built, wheels, tmp_path):
 # An arbitrary user in the one engine, the image's own in the other: the long form has all pairs.
 @pytest.mark.parametrize("kind", [pytest.param("docker", marks=pytest.mark.long), "podman"])
 def test_smoke_tests_run_in_container(kind, built, wheels, tmp_path):
-    ask: Callable[[], str] = getattr(needs, kind)
+    ask: Callable[[], str] = getattr(needs, f"require_{kind}")
     ask()
     container_engine = engine.require_engine(kind)
     before = _containers(container_engine)
@@ -173,7 +173,9 @@ def test_smoke_tests_run_in_container(kind, built, wheels, tmp_path):
     "kind", ["docker", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("podman", "root"))]
 )
 def test_smoke_tests_run_as_arbitrary_user_on_read_only_root(kind, built, wheels, tmp_path):
-    ask: Callable[[], object] = needs.user_namespaces if kind == "root" else getattr(needs, kind)
+    ask: Callable[[], object] = (
+        needs.user_namespaces if kind == "root" else getattr(needs, f"require_{kind}")
+    )
     ask()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)

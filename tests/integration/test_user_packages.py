@@ -196,7 +196,7 @@ def test_user_adds_packages(
     if through == "root":
         needs.user_namespaces()
     else:
-        getattr(needs, through)()
+        getattr(needs, f"require_{through}")()
     if through == "apptainer":
         needs.require_tool("mksquashfs", "squashfs-tools")
     try:

@@ -92,8 +92,8 @@ def convert_image(
         )
     for name in files.unsettable_variables(image) if options.format == "sif" else ():
         reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is omitted")
-    format_module = files if options.format == "sif" else enroot
-    flat.add([LayerSource(path=out, data=layer_archive(format_module.members(image, flat.tree)))])
+    added = files.sif_members if options.format == "sif" else enroot.enroot_members
+    flat.add([LayerSource(path=out, data=layer_archive(added(image, flat.tree)))])
     objects = files.sif_objects(image) if options.format == "sif" else []
     offset = container.file_system_offset(objects) if options.format == "sif" else 0
     with _temporary_output(out) as temporary:
