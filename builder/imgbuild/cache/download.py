@@ -124,14 +124,16 @@ def download_unlocked(url: str, name: str, context: Context) -> LockedFile:
     Raises FetchFailed if the file cannot be fetched, and WorkFailed if the disk is too small.
     """
     store, http = context.store, context.http
+    limit = None
     if urlsplit(url).scheme != "file":  # a server that ignores ranges sends the complete file
-        check_space({sha256(url.encode()): http.part_end(url, 1)[1]}, store)
+        limit = http.part_end(url, 1)[1]
+        check_space({sha256(url.encode()): limit}, store)
     with (
         context.reporter.step(f"fetching {name}"),
         store.scratch() as folder,
         files.plain_errors(store.root),
     ):
-        digest, size = http.save_file(url, folder / "file")
+        digest, size = http.save_file(url, folder / "file", limit)
         store.put_fact(NAME, digest, name.encode())
         store.add_file(folder / "file", digest)
     return LockedFile(file=name, size=size, sha256=digest)

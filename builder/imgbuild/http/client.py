@@ -176,8 +176,11 @@ class HttpClient:
 
         return self._retry_get(url, IDENTITY_ENCODING, _hash_body)
 
-    def save_file(self, url: str, path: Path) -> tuple[str, int]:
-        """Write the file at `url` to `path`. Returns the SHA-256 in hex and the size."""
+    def save_file(self, url: str, path: Path, limit: int | None) -> tuple[str, int]:
+        """Write the file at `url` to `path`. Returns the SHA-256 in hex and the size.
+
+        Raises FetchFailed if the file has more than `limit` bytes.
+        """
 
         def _write_body(response: Response) -> tuple[str, int]:
             hasher, size = hashlib.sha256(), 0
@@ -185,6 +188,9 @@ class HttpClient:
                 for chunk in self._count_body(response):
                     hasher.update(chunk)
                     size += file.write(chunk)
+                    if limit is not None and size > limit:
+                        message = f"{redact_url(url)}: the server sent more than {limit} bytes"
+                        raise FetchFailed(message, hint="the file has changed; run again")
             return hasher.hexdigest(), size
 
         return self._retry_get(url, IDENTITY_ENCODING, _write_body)

@@ -253,6 +253,14 @@ def test_oversized_page_error_names_server(name):
     assert caught.value.message == f"{place} sent a document of more than {1 << 20} bytes"
 
 
+def test_saved_file_has_a_size_limit(tmp_path):
+    http = HttpClient(attempts=1, first_wait=0.001, timeout=(2, 2))
+    behaviour, message = forever(OK + CHUNKED, chunk(b"x" * 60_000)), "more than 200000 bytes"
+    with serve(behaviour) as place, pytest.raises(FetchFailed, match=message):
+        http.save_file(f"http://{place}/a", tmp_path / "file", 200_000)
+    assert (tmp_path / "file").stat().st_size < 400_000
+
+
 def test_invalid_index_page_error_names_url(tmp_path):
     with serve(BEHAVIOURS["other JSON"]) as place, pytest.raises(ImgbuildError) as caught:
         page(place, tmp_path)
