@@ -246,7 +246,7 @@ def test_failed_fetch_is_reported_with_git_message(tmp_path, repository):
         fetch.clone_repository(
             fetch.parse_revision_address(f"file://{repository}@v9"), tmp_path / "a"
         )
-    assert error.value.hint == "the repository has HEAD, main, v1"
+    assert error.value.hint == "specify a branch or tag of the repository, such as HEAD, main, v1"
     with pytest.raises(FetchFailed, match="git cannot fetch it"):
         fetch.clone_repository(
             fetch.parse_revision_address(f"file://{tmp_path}/absent@{'0' * 40}"), tmp_path / "c"

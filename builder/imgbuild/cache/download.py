@@ -58,7 +58,9 @@ class FileRequest(msgspec.Struct, frozen=True):
         digest = f"sha256:{locked.sha256}"
         path = store.blob(digest) if self.layer else store.file(locked.sha256)
         if path is not None and (size := path.stat().st_size) != locked.size:
-            message = f"{locked.file}: the lock has {locked.size} bytes, but the file has {size}"
+            message = (
+                f"{locked.file}: expected {locked.size} bytes according to the lock, found {size}"
+            )
             raise IntegrityError(message, hint="lock the target again, because the lock was edited")
         return path
 

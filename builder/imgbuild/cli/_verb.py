@@ -1,6 +1,6 @@
 """Declares commands and their options, including the options of all commands.
 
-A command is a function with the decorator `create_verb`. A parameter whose type is a `OptionGroup`
+A command is a function with the decorator `create_verb`. A parameter whose type is an `OptionGroup`
 represents all options of the group, which are passed as one value. Every command has the options
 `--json`, `--quiet` and `--verbose`, which configure the console.
 """

@@ -89,7 +89,7 @@ def _case(name: str, errors: Sequence[str]) -> CaseResult:
 
 STDIN_FILE = "-"
 PINS = "pins"  # the name of those on the command line
-OLDEST_GLIBC = 5  # of the minor versions of glibc that a wheel's name can have
+OLDEST_GLIBC_MINOR = 5  # of the minor versions of glibc that a wheel's name can have
 
 
 class _AuditSubject(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,7 +273,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
 def parse_glibc(text: str) -> str:
     """Parse the value of `--glibc`. Raises InputError for an invalid version."""
     major, _, minor = text.partition(".")
-    if major != "2" or not is_number(minor) or int(minor) < OLDEST_GLIBC:
+    if major != "2" or not is_number(minor) or int(minor) < OLDEST_GLIBC_MINOR:
         message = f"--glibc {text}: invalid version"
         raise InputError(
             message,

@@ -71,8 +71,8 @@ BuilderOption = Annotated[
     BuilderName,
     BUILDER(
         "embedded requires no engine and produces the locked digest. docker builds "
-        "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET, an image "
-        "with the same files and a different digest."
+        "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET; that image "
+        "has the same files but a different digest."
     ),
 ]
 VerifyOption = Annotated[

@@ -67,7 +67,8 @@ class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
         ),
     ] = "local"
     through: Annotated[
-        ThroughName | None, THROUGH("Accepts the same values as in `imgbuild smoke`, except here.")
+        ThroughName | None,
+        THROUGH("Accepts the values of `imgbuild smoke --through`, except `here`."),
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     sign_key: SignKey = None

@@ -188,7 +188,7 @@ def _require_fits(diagnosis: HostDiagnosis) -> None:
     if unfit and console.json:
         raise typer.Exit(WorkFailed.exit_code)
     if unfit:
-        message = f"{', '.join(unfit)} is not compatible with {diagnosis.host.host_phrase}"
+        message = f"not compatible with {diagnosis.host.host_phrase}: {', '.join(unfit)}"
         hint = f"{diagnosis.best} is compatible" if diagnosis.best else None
         raise WorkFailed(message, hint=hint)
 

@@ -143,7 +143,7 @@ def _print_outcome(arch: Arch, outcome: ArchOutcome) -> None:
 REQUEST_PANEL = "Request"
 
 
-WantedOption = Annotated[
+RequirementsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="REQUIREMENT...",
@@ -229,7 +229,7 @@ AgainOption = Annotated[bool, AGAIN("Applies to a request that was already solve
 
 @create_verb
 def resolve(
-    requirements: WantedOption = None,
+    requirements: RequirementsArgument = None,
     want: WantOption = None,
     files: RequirementsOption = None,
     have: HaveOption = None,

@@ -326,7 +326,7 @@ def _require_form(texts: Sequence[str], form: re.Pattern[str], flag: str, expect
     for text in texts:
         if not form.fullmatch(text):
             message = f"{flag} {text}: expected {expected}"
-            raise InputError(message, hint="run imgbuild help run to see all options")
+            raise InputError(message, hint="for the options, run: imgbuild run --help")
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):

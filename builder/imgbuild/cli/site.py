@@ -35,7 +35,8 @@ Past = Annotated[
     Path | None,
     option(
         "--history-file",
-        "The history.json of an earlier site, for use if the git history is incomplete or absent.",
+        "The history.json of a site generated earlier, used if the git history is incomplete or "
+        "absent.",
         metavar="FILE",
         often=True,
     ),

@@ -73,7 +73,7 @@ def verify(
     """Verify the signatures, the lock and the contents of an image.
 
     Only the image is required, because the lock is attached to it. Prints one line per check:
-    passed, failed, or not checked with the reason. Exits with status 9 if a check failed, if a
+    passed, failed, or not checked (with the reason). Exits with status 9 if a check failed, if a
     check requested by an option is not possible, or if no check passed. Without --key, --target and
     --lock, --rebuild uses the attached lock, which anyone with write access to the registry could
     replace.

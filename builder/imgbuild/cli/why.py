@@ -61,12 +61,12 @@ def why(
 
     Lists the requirements of the target and of packages that depend on the package, learned
     constraints with evidence, and the cut-off date. For a pinned package, also lists the bounds
-    without the pin, the exact versions that it requires of other packages, newer versions in other
-    targets, notes of the target, and versions that `imgbuild update` rejected. For a package that
-    the target does not contain, lists the requirements of its versions in other targets that the
-    target does not satisfy. Requirements are read from the lock, or from the index if `imgbuild
-    lock` could not record them. The last line lists the layers, with sizes, that change with the
-    version of the package.
+    without the pin, the exact versions that it requires of other packages, newer versions in
+    other targets, notes of the target, and versions that `imgbuild update` rejected. For a
+    package that the target does not contain, takes its versions from other targets, and lists
+    those of their requirements that this target does not satisfy. Requirements are read from
+    the lock, or from the index if `imgbuild lock` could not record them. The last line lists
+    the layers, with sizes, that change with the version of the package.
 
     Examples:
 

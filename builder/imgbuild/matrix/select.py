@@ -71,7 +71,7 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
         return set(names)
     if everything:
         message = f"--all cannot be combined with {' '.join(patterns)}"
-        raise InputError(message, hint="remove one of them")
+        raise InputError(message, hint="pass either --all or names of targets")
     if not patterns and len(names) == 1:
         return set(names)
     if not patterns:

@@ -1,6 +1,6 @@
 """Selects the target for a project by comparing its requirements with all locked targets.
 
-All packages that are missing on the index are reported before files are written.
+All packages that are missing from the index are reported before files are written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from imgbuild.system import threads
 from imgbuild.values import normalize_package
 from imgbuild.wheel.tags import WheelTags
 
-CONDA_REASON = "a conda package that is missing on the index"
+CONDA_REASON = "a conda package that is missing from the index"
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 

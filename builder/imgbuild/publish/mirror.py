@@ -227,7 +227,7 @@ def _upload_input(
         client.upload_blob(
             repository,
             file_source(path, item.digest, item.size),
-            advance=stop.check_before(bar.advance),
+            advance=stop.with_check(bar.advance),
         )
     except IntegrityError:
         _refuse_damaged(path, item, store)

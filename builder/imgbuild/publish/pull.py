@@ -138,7 +138,7 @@ def _checked_blobs(
             for diff_id in diff_ids.get(layer.digest, ()):
                 file = LayerFile(path=path, diff_id=diff_id)
                 checked_layers.require_layer(
-                    store, layer.digest, file, stop.check_before(lambda _: None)
+                    store, layer.digest, file, stop.with_check(lambda _: None)
                 )
             return path
 

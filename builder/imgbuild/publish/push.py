@@ -335,7 +335,7 @@ def _upload_blob(
     with work.inputs.store.hold_lock(f"push-{work.repository}-{source.digest}"):
         stop.check()
         return work.client.upload_blob(
-            work.repository, source, advance=stop.check_before(bar.advance)
+            work.repository, source, advance=stop.with_check(bar.advance)
         )
 
 

@@ -95,7 +95,7 @@ def releases(pages: IndexPages, tags: WheelTags) -> frozenset[str]:
 def without_build(named: str, cuda: Sequence[DeclaredName]) -> UnmetDemand:
     """The CUDA release of the files, for which the index has no torch."""
     places = tuple(item.place for item in cuda if item.name == named)
-    reason = "the index has no torch for it; --cuda uses another"
+    reason = "the index has no torch for this release; specify another release with --cuda"
     demand = f"CUDA {named}"
     return UnmetDemand(package="cuda", demand=demand, cause="cuda", reason=reason, places=places)
 
@@ -158,7 +158,7 @@ def missing_toolkit_obstacles(
         ]
     places = tuple(item.place for item in cuda if item.name == named)
     if named and Version(named).release not in have:
-        reason = f"a release {lacks}; --cuda uses another"
+        reason = f"a release {lacks}; specify another release with --cuda"
         return [
             UnmetDemand(
                 package="cuda", demand=f"CUDA {named}", cause="cuda", reason=reason, places=places

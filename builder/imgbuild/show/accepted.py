@@ -52,9 +52,9 @@ class AcceptedDifference(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     `only`, the entry applies to paths that exist only in images of these builders. `like` defines
     how contents are compared:
 
-    - record: the same rows in any order, except rows of files with accepted differences; -
-    launcher: the same interpreter and function, without additional lines; - folder: a folder that
-    exists only on one side, with only accepted differences inside.
+    - record: the same rows in any order, except rows of files with accepted differences;
+    - launcher: the same interpreter and function, without additional lines;
+    - folder: a folder that exists only on one side, with only accepted differences inside.
     """
 
     path: str

@@ -1,7 +1,7 @@
 """Compares the files and configuration of two images for `imgbuild diff --files`.
 
-The input are two images and a list of accepted differences. The output is a `ImageComparison` with
-all differences in paths, types, modes, owners, link targets, attributes, contents and
+The inputs are two images and a list of accepted differences. The output is an `ImageComparison`
+with all differences in paths, types, modes, owners, link targets, attributes, contents and
 configuration, and the reasons for accepted ones. Times and the division into layers are not
 compared.
 """
@@ -105,7 +105,7 @@ def _merge_layers(
                     reader = TarReader(stream, str(layer.path))
                     tree.add(
                         reader,
-                        advance=stop.check_before(bar.advance),
+                        advance=stop.with_check(bar.advance),
                         also=acceptor.watch_side(number),
                     )
             return tree

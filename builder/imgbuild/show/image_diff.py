@@ -1,6 +1,6 @@
 """Compares two images by packages and by bytes to pull.
 
-The input are two locks of a target, or two sides of any kind. The output is a `ImageDiff`.
+The inputs are two locks of a target, or two sides of any kind. The output is an `ImageDiff`.
 """
 
 from __future__ import annotations

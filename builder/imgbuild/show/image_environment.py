@@ -1,6 +1,6 @@
 """Collects the variables of an image with value, reason, source and origin.
 
-The input are the matrix and the lock of a target, if it exists. The output is an
+The inputs are the matrix and the lock of a target, if it exists. The output is an
 `TargetEnvironment` with the variables in the image, and variables that are set at run time (`set`
 in data/variables.yaml).
 """

@@ -48,7 +48,7 @@ class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def find_far_behind(
+def first_far_behind(
     catalogue: FileCatalogue,
     specs: Mapping[str, str],
     expected: Collection[tuple[str, str]],

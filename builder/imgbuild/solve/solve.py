@@ -449,7 +449,7 @@ def _choose_versions(
         expected |= {*prepared.published.versions.items()}
     chosen = _resolve_closed(prepared, learned)
     while specs and (
-        behind := far_behind.find_far_behind(prepared.catalogue, specs, expected, chosen)
+        behind := far_behind.first_far_behind(prepared.catalogue, specs, expected, chosen)
     ):
         lines = (*prepared.requirements, behind.line)
         newer = msgspec.structs.replace(prepared, requirements=lines)

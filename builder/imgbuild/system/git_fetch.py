@@ -103,7 +103,9 @@ def resolve_commit(url: str, revision: str, folder: Path) -> str:
     message = f"{url} has no branch, tag or commit {revision}"
     raise InputError(
         message,
-        hint=f"the repository has {some}" if some else "the repository has no branch and no tag",
+        hint=f"specify a branch or tag of the repository, such as {some}"
+        if some
+        else "the repository has no branches or tags",
     )
 
 
@@ -234,7 +236,7 @@ class FetchedRepository(GitObjects):
             return
         self.fetch_all(url)
         if not self.has(commit):
-            message = f"{url}: no branch and no tag has the commit {commit}"
+            message = f"{url}: no branch or tag contains commit {commit}"
             raise FetchFailed(message, hint="use another revision; this one may have been removed")
 
     def fetch_all(self, url: str) -> None:

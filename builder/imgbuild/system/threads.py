@@ -44,7 +44,7 @@ class StopFlag:
         if self._event.is_set():
             raise StoppedThread
 
-    def check_before(self, advance: Callable[[int], object]) -> Callable[[int], None]:
+    def with_check(self, advance: Callable[[int], object]) -> Callable[[int], None]:
         """A function that calls `check`, then `advance`."""
 
         def _check_and_advance(amount: int) -> None:

@@ -202,7 +202,7 @@ def _bytes(
         def _read(item: tuple[Descriptor, Digest | None], stop: StopFlag) -> str:
             layer, diff_id = item
             try:
-                place.read(layer, stop.check_before(bar.advance), diff_id)
+                place.read(layer, stop.with_check(bar.advance), diff_id)
             except IntegrityError as error:
                 return error.message
             return ""

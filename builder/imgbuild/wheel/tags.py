@@ -11,7 +11,7 @@ from packaging.utils import parse_wheel_filename
 from imgbuild.values import Arch, environment_markers
 
 # The oldest glibc that a wheel tag can name, and PEP 513/571/599's names for three of them.
-OLDEST_GLIBC = {Arch.X86_64: 5, Arch.ARM64: 17}
+OLDEST_GLIBC_MINOR = {Arch.X86_64: 5, Arch.ARM64: 17}
 LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
@@ -19,7 +19,7 @@ def platform_tags(glibc: str, arch: Arch) -> list[str]:
     """The platform tags for glibc `glibc` ("2.36") on `arch`, most specific first."""
     newest = int(glibc.split(".")[1])
     platform_tags = [f"linux_{arch.wheel}"]  # first, as in packaging: built for this machine
-    for minor in range(newest, OLDEST_GLIBC[arch] - 1, -1):
+    for minor in range(newest, OLDEST_GLIBC_MINOR[arch] - 1, -1):
         platform_tags.append(f"manylinux_2_{minor}_{arch.wheel}")
         if minor in LEGACY:
             platform_tags.append(f"{LEGACY[minor]}_{arch.wheel}")

@@ -478,14 +478,14 @@ def test_only_the_install_file_of_a_folder_is_read(imgbuild: Command, file: str,
     assert row()["requirements"] == [file]
 
 
-def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
+def test_conda_package_missing_from_index_is_excluded(imgbuild: Command) -> None:
     require(
         "dependencies:\n  - pytorch=2.6.0\n  - some-tool=1.2\n  - pip:\n    - trl\n",
         "environment.yml",
     )
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert row()["exclude"] == {"some-tool": "a conda package that is missing on the index"}
+    assert row()["exclude"] == {"some-tool": "a conda package that is missing from the index"}
     require("dependencies:\n  - pytorch=2.6.0\n  - pip:\n    - some-tool\n", "environment.yml")
     Path("matrix.yaml").unlink()
     assert "some-tool: the index has no such package" in imgbuild("init").stderr

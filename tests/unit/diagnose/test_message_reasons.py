@@ -108,7 +108,7 @@ def test_incomplete_traceback_is_reported_as_incomplete() -> None:
     assert "start (acme/engine/core.py:70): raise error" in finding.cause
 
 
-def test_an_earlier_exception_of_the_program_precedes_its_consequences() -> None:
+def test_exception_of_the_program_is_reported_instead_of_its_consequences() -> None:
     later = (
         "[rank3]:[E1120 18:12:33.1 ProcessGroupNCCL.cpp:616] ncclRemoteError: remote process exited"
     )

@@ -304,7 +304,7 @@ def test_other_machine_is_checked_without_reading_this_one(
     assert answer["best"] == TARGET
     text = command("doctor", TARGET, "--driver", "450.80.02")
     assert text.status == 1
-    assert f"{TARGET} is not compatible with the machine" in text.stderr
+    assert "not compatible with the machine" in text.stderr
     assert read_json(command("doctor", "--gpu", "gh200", "--json"))["host"]["arch"] == "arm64"
     assert command("doctor", "--gpu", "gh200").status == 0
     for words, message in (
@@ -457,7 +457,7 @@ def test_exit_status_shows_result(
     assert everything.stdout.splitlines()[-1] == "no target is compatible with this machine"
     named = command("doctor", TARGET)
     assert named.status == 1
-    assert f"{TARGET} is not compatible with this machine" in named.stderr
+    assert f"not compatible with this machine: {TARGET}" in named.stderr
     assert "requires driver 525.60.13 or newer" in named.stdout
     machine = command("doctor", TARGET, "--json")
     assert machine.status == 1

@@ -207,7 +207,7 @@ def test_invalid_types_and_entries_are_reported_together():
     assert "restore the file from git" in str(caught.value.hint)
 
 
-def test_concurrent_processes_lose_no_constraints(tmp_path):
+def test_concurrent_writers_lose_no_constraints(tmp_path):
     def learn(number):
         learned = Constraint(package="a", versions=f"=={number}", needs="b<1")
         add_constraints(tmp_path / "images", [learned], Store.open(tmp_path / "cache"))

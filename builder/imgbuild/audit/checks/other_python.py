@@ -3,7 +3,7 @@
 An abi3 wheel is compatible with any Python, but may contain a module only as
 `_C.cpython-312-x86_64-linux-gnu.so`. An import of such a module is an error on the main path, and a
 warning elsewhere, where the package works without this part. An import in `try` is a note. Files
-that are never imported may be loaded by path.
+that are never imported are not reported, because they may be loaded by path.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class CodeTree:
 
     @cached_property
     def _all_statements(self) -> list[ast.stmt]:
-        """All statements."""
+        """All statements of the file, including nested ones."""
         statements: list[ast.stmt] = [*self._tree.body]
         for statement in statements:
             for name in ("body", "orelse", "finalbody"):

@@ -46,7 +46,7 @@ class WheelSources:
         self._kept: dict[tuple[str, str], bool] = {}
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
 
-    def rejects_name(self, facts: ModuleFacts, name: str) -> bool:
+    def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Whether reading `name` of a module certainly raises AttributeError."""
         key = (facts.module, name)
         if key not in self._rejected:

@@ -124,7 +124,7 @@ class CertainImports:
             self._follow_import(inner, "", entry, how, depth + 1)
 
     def _listed_strings(self, module: str) -> frozenset[str]:
-        """The strings in a module's tables, without those under a condition."""
+        """The string constants in a module's unconditional top-level statements."""
         source = package_set_evaluator(self._view).source(module)
         return frozenset(_texts(source)) if source is not None else frozenset()
 

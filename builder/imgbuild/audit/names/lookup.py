@@ -189,7 +189,7 @@ def search_module(
 def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
     """Whether the source of the module's `__getattr__` certainly raises for a name."""
     read = module_sources(modules)
-    return read is not None and read.rejects_name(facts, name)
+    return read is not None and read.attribute_raises(facts, name)
 
 
 def may_add_names(facts: ModuleFacts) -> bool:

@@ -42,7 +42,7 @@ class Searchable(Protocol):
 class ModuleSources(Protocol):
     """Answers questions from the source of modules that facts leave open."""
 
-    def rejects_name(self, facts: ModuleFacts, name: str) -> bool:
+    def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Whether `__getattr__` of the module raises AttributeError for a name."""
 
     def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:

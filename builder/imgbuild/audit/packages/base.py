@@ -85,7 +85,7 @@ def is_read(archive: PythonArchive, store: Store) -> bool:
 
 
 def linked_libraries(links: Mapping[str, str]) -> list[ElfFacts]:
-    """The links of an image, path → target, in folders that the dynamic linker searches."""
+    """The entries of `links` (path → target) in folders that the dynamic linker searches."""
     return [
         ElfFacts(file=path[1:], machine="link", soname=posixpath.basename(target))
         for path, target in links.items()
