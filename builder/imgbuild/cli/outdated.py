@@ -24,6 +24,7 @@ from imgbuild.cli._verb import create_verb
 from imgbuild.cves.check import CveCase
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.learn import recorded
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import load_matrix, project_row
@@ -36,6 +37,7 @@ from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.project.model import Declarations
 from imgbuild.resolve import declared_requests, demands, resolve_request
+from imgbuild.show import table
 from imgbuild.solve import uv
 from imgbuild.system import boundary, threads
 from imgbuild.system.console import console
@@ -49,7 +51,13 @@ from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import WheelTags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
-Packages = Annotated[bool, PACKAGES("Without this option, only direct requirements are listed.")]
+Packages = Annotated[
+    bool,
+    PACKAGES(
+        "Without this option, only direct requirements and packages with a column in the table of "
+        "targets are listed."
+    ),
+]
 Python = Annotated[
     str | None, PYTHON("Applies to --requirements. Default: a version that the files accept.")
 ]
@@ -149,9 +157,10 @@ def _target_report(
     compared = version_sets.version_set_of_lock(
         lock, item.arches, matrix, requires, known, elsewhere
     )
-    names = [name for name in sorted(compared.versions) if every or name in compared.wanted]
-    indexes = version_sets.open_indexes(matrix, lock.target, context)
     target = matrix.targets[lock.target]
+    listed = {*compared.wanted, *table.NAMED_PACKAGES, *target.pins}
+    names = [name for name in sorted(compared.versions) if every or name in listed]
+    indexes = version_sets.open_indexes(matrix, lock.target, context)
     base = matrix.bases[target.base]
     case = CveCase(lock=lock, arch=arch, accepted=target.accept_cves, shared=matrix.accept_cves)
     rows: list[NewerVersion] = []
@@ -175,6 +184,8 @@ def _target_report(
     shown = tuple(
         msgspec.structs.replace(
             row,
+            pinned=row.package in target.pins and row.package not in compared.kept,
+            notes=recorded.notes_on_package(matrix, lock.target, row.package),
             elsewhere=newer_targets.locked_with(row.package, row.allowed, lock, arch, locks),
         )
         for row in rows
@@ -186,6 +197,7 @@ def _target_report(
         python=compared.tags[0].python,
         cuda=lock.cuda,
         looked_up=len(names),
+        unlisted=len(compared.versions) - len(names),
         packages=shown,
         base=bases[0],
         vulnerabilities=advisories[0],
