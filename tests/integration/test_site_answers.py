@@ -388,6 +388,14 @@ def test_conflicting_requirements_are_explained(
     assert words in window.texts("#answer")[0]
 
 
+@pytest.mark.parametrize(("text", "first"), [("vllm>=0.11", "0.11.0"), ("vllm<0.20", "0.19.1")])
+def test_reasons_of_the_nearest_version_are_first(
+    site: Path, window: Browser, text: str, first: str
+) -> None:
+    open_form(window, site, "together.html", versions=f"{text}, torch 2.15.0")
+    assert window.texts("#answer li")[0].startswith(f"vllm {first} requires torch==")
+
+
 @pytest.mark.parametrize("text", ["vllm 0.8.5, torch 2.9", "vllm 0.8.5, foo 1", "foo 1"])
 def test_no_command_is_shown_for_impossible_or_unknown_requirements(
     site: Path, window: Browser, text: str

@@ -31,7 +31,7 @@ from imgbuild.lock.published import load_matrix, project_row
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.model import Matrix, Target
 from imgbuild.pipeline import declared_files, locked_packages
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, open_session
@@ -152,14 +152,9 @@ def _target_report(
 ) -> OutdatedReport:
     lock, matrix, context = item.lock, session.matrix, open_inputs(session).context
     known = published.known_constraints(matrix, session.project.images)
-    requires = _locked_requirements(session, item, records)
-    elsewhere, arch = _locked_elsewhere(session, item), item.arches[0]
-    compared = version_sets.version_set_of_lock(
-        lock, item.arches, matrix, requires, known, elsewhere
-    )
+    compared, arch = _version_set(session, item, records, known), item.arches[0]
     target = matrix.targets[lock.target]
-    listed = {*compared.wanted, *table.NAMED_PACKAGES, *target.pins}
-    names = [name for name in sorted(compared.versions) if every or name in listed]
+    names = _listed_packages(compared, target, every=every)
     indexes = version_sets.open_indexes(matrix, lock.target, context)
     base = matrix.bases[target.base]
     case = CveCase(lock=lock, arch=arch, accepted=target.accept_cves, shared=matrix.accept_cves)
@@ -205,6 +200,24 @@ def _target_report(
         retired=" ".join(target.retired.split()),
         targets=_newer_targets(session, item, locks),
     )
+
+
+def _version_set(
+    session: Session,
+    item: SelectedLock,
+    records: dict[Sha256, Package],
+    known: tuple[Constraint, ...],
+) -> VersionSet:
+    requires = _locked_requirements(session, item, records)
+    elsewhere = _locked_elsewhere(session, item)
+    return version_sets.version_set_of_lock(
+        item.lock, item.arches, session.matrix, requires, known, elsewhere
+    )
+
+
+def _listed_packages(compared: VersionSet, target: Target, *, every: bool) -> list[str]:
+    listed = {*compared.wanted, *table.NAMED_PACKAGES, *target.pins}
+    return [name for name in sorted(compared.versions) if every or name in listed]
 
 
 def _newer_targets(
