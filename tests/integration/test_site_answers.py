@@ -77,6 +77,8 @@ def test_machine_form_lists_compatible_images(
             groups.setdefault(verdict.remarks, []).append(verdict.target)
     fits = [name for group in groups.values() for name in group]
     assert window.texts('.answer[data-state="fits"] h3') == fits
+    if "A100" in text:  # all have a restriction: one that is general is before cu128-unsloth2026.10
+        assert fits[0] == "cu124-vllm0.8.5"
     assert len(window.texts('.group:has([data-state="fits"])')) == len(groups)
 
 
@@ -384,6 +386,14 @@ def test_conflicting_requirements_are_explained(
 ) -> None:
     open_form(window, site, "together.html", versions=text)
     assert words in window.texts("#answer")[0]
+
+
+@pytest.mark.parametrize(("text", "first"), [("vllm>=0.11", "0.11.0"), ("vllm<0.20", "0.19.1")])
+def test_reasons_of_the_nearest_version_are_first(
+    site: Path, window: Browser, text: str, first: str
+) -> None:
+    open_form(window, site, "together.html", versions=f"{text}, torch 2.15.0")
+    assert window.texts("#answer li")[0].startswith(f"vllm {first} requires torch==")
 
 
 @pytest.mark.parametrize("text", ["vllm 0.8.5, torch 2.9", "vllm 0.8.5, foo 1", "foo 1"])

@@ -34,8 +34,9 @@ def doctor_lines(diagnosis: HostDiagnosis, rows: RowsByTarget) -> Iterator[str]:
     for (judged, texts), names in _groups(diagnosis).items():
         shown = [name for name in names if name in by_target]
         others = [name for name in names if name not in by_target]
+        more = f" (and {len(others)} retired)" if others else ""
         yield (
-            f"{judged}: {format_count(len(names), 'target')}"
+            f"{judged}: {format_count(len(shown), 'target')}{more}"
             if shown
             else f"{judged}: {', '.join(names)}"
         )

@@ -29,8 +29,8 @@ WIDE_TERMINAL = 120  # columns of a terminal in which reasons have a column
 class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     """Newer versions for the target or the requirements file `name`.
 
-    `packages` have a newer version or an error; `looked_up` is the number of checked packages. For
-    a file, `base` and `vulnerabilities` are None.
+    `packages` have a newer version or an error; `looked_up` is the number of checked packages, and
+    `unlisted` that of the others. For a file, `base` and `vulnerabilities` are None.
     """
 
     name: str
@@ -38,6 +38,7 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     cuda: str
     looked_up: int
+    unlisted: int = 0
     packages: tuple[NewerVersion, ...]
     base: BaseUpdates | None = None
     vulnerabilities: KnownVulnerabilities | None = None
@@ -47,10 +48,9 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
-    """The report as text, for required packages only unless `whole` is set."""
-    shown = [each for each in report.packages if whole or each.required]
+    """The report as text, with all updates of Debian and vulnerabilities if `whole` is set."""
     rows = [
-        *(_row(each) for each in sorted(shown, key=lambda each: not each.required)),
+        *(_row(each) for each in sorted(report.packages, key=lambda each: not each.required)),
         *_python(report.base),
         *_debian(report.base, whole=whole),
         *_vulnerability_rows(report.vulnerabilities, whole=whole),
@@ -58,15 +58,32 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
     return [
         *fold_lines([_title(report)]),
         *_table(rows),
-        *fold_lines(_unaudited_note(report, shown)),
+        *fold_lines(_pin_notes(report.packages)),
+        *fold_lines(_unaudited_note(report)),
         *fold_lines(_solved_lines(report.solved)),
         *fold_lines(_targets(report)),
+        *fold_lines(_unlisted_note(report)),
     ]
 
 
-def _unaudited_note(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterator[str]:
+def _pin_notes(packages: Sequence[NewerVersion]) -> Iterator[str]:
+    """The target's notes on pinned packages of which METADATA allows a newer version."""
+    notes: dict[str, list[str]] = {}
+    for each in packages:
+        for note in each.notes if each.pinned and each.allowed else ():
+            notes.setdefault(note, []).append(f"{each.package} {each.version}")
+    yield from (f"note on {' and '.join(names)}: {note}" for note, names in notes.items())
+
+
+def _unlisted_note(report: OutdatedReport) -> Iterator[str]:
+    if report.unlisted:
+        others = format_count(report.unlisted, "other package")
+        yield f"not checked: {others} of {report.name}; to list them, add --packages"
+
+
+def _unaudited_note(report: OutdatedReport) -> Iterator[str]:
     """A note on the meaning of "allowed". Empty if imgbuild solved with these versions."""
-    if report.solved or not any(each.allowed for each in shown):
+    if report.solved or not any(each.allowed for each in report.packages):
         return
     audits = (
         "imgbuild resolve" if report.base is None else f"imgbuild outdated {report.name} --solve"
@@ -79,7 +96,7 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
             "to get Debian's updates, replace `extends` with `like: TARGET` and lock again, or "
-            "in a clone of imgbuild, run: imgbuild update {report.name} --axis base"
+            f"in a clone of imgbuild, run: imgbuild update {report.name} --axis base"
         )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"
@@ -120,7 +137,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
             NO_VALUE,
             f"not checked: {each.error}",
         )
-    words = [*each.reasons[:REASONS]]
+    words = [*(["pinned in the matrix"] if each.pinned else []), *each.reasons[:REASONS]]
     if len(each.reasons) > REASONS:
         words.append(f"{len(each.reasons) - REASONS} more")
     if each.allowed and each.moves:

@@ -223,9 +223,7 @@ def show_tests(selection: SelectionOptions) -> None:
             lines += fold_lines(test_cases.failure_lines(each.runs))
             lines += fold_lines(test_cases.skipped_cases(each.runs))
             notes = distinct_notes(note for run in each.runs for note in run.notes)
-            lines += fold_lines(
-                ["log lines about packages that the image does not have:"] if notes else []
-            )
+            lines += ["other log lines:"] if notes else []
             lines += fold_lines(f"  {note}" for note in notes)
         else:
             lines.append("no test record for this digest")

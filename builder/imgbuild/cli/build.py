@@ -45,8 +45,7 @@ Form = Annotated[
     BuildFormat,
     FORMAT(
         "One of oci (a folder), oci-archive or docker-archive (a file for docker, podman or "
-        "skopeo), sif (a file for Apptainer), or squashfs (a file for enroot and pyxis). "
-        "Default: oci."
+        "skopeo), sif (a file for Apptainer), or squashfs (a file for enroot and pyxis)."
     ),
 ]
 

@@ -401,7 +401,7 @@ WideOption = Annotated[
         often=True,
     ),
 ]
-FormOption = Annotated[ListFormat, FORMAT("The output format: text, or markdown with all columns.")]
+FormOption = Annotated[ListFormat, FORMAT("One of text, or markdown with all columns.")]
 
 
 Order = Annotated[
@@ -536,11 +536,11 @@ def _notes(
 ) -> Iterator[str]:
     """Explanations of the marks in the table, and notes on omitted rows."""
     if not wide and any(row.recommended for row in rows):
-        yield "* * recommended; to show more packages and columns, run: imgbuild list --wide"
+        yield "* recommended; to show more packages and columns, run: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
         yield f"not locked ({table.PLANNED_STATE}); to show the reasons, run: imgbuild show TARGET"
     if hidden:
-        yield f"retired: {len(hidden)}; to list them, run: imgbuild list --all"
+        yield f"retired: {len(hidden)}; to list them, add --all"
     if restricted:
         names = ", ".join(restricted)
         yield f"restricted on this driver, as explained by imgbuild doctor: {names}"

@@ -24,18 +24,20 @@ from imgbuild.cli._verb import create_verb
 from imgbuild.cves.check import CveCase
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.index.pages import IndexAddress, IndexLookup
+from imgbuild.learn import recorded
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import load_matrix, project_row
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.model import Matrix, Target
 from imgbuild.pipeline import declared_files, locked_packages
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.project.model import Declarations
 from imgbuild.resolve import declared_requests, demands, resolve_request
+from imgbuild.show import table
 from imgbuild.solve import uv
 from imgbuild.system import boundary, threads
 from imgbuild.system.console import console
@@ -49,7 +51,13 @@ from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import WheelTags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
-Packages = Annotated[bool, PACKAGES("Without this option, only direct requirements are listed.")]
+Packages = Annotated[
+    bool,
+    PACKAGES(
+        "Without this option, only direct requirements and packages with a column in the table of "
+        "targets are listed."
+    ),
+]
 Python = Annotated[
     str | None, PYTHON("Applies to --requirements. Default: a version that the files accept.")
 ]
@@ -144,14 +152,10 @@ def _target_report(
 ) -> OutdatedReport:
     lock, matrix, context = item.lock, session.matrix, open_inputs(session).context
     known = published.known_constraints(matrix, session.project.images)
-    requires = _locked_requirements(session, item, records)
-    elsewhere, arch = _locked_elsewhere(session, item), item.arches[0]
-    compared = version_sets.version_set_of_lock(
-        lock, item.arches, matrix, requires, known, elsewhere
-    )
-    names = [name for name in sorted(compared.versions) if every or name in compared.wanted]
-    indexes = version_sets.open_indexes(matrix, lock.target, context)
+    compared, arch = _version_set(session, item, records, known), item.arches[0]
     target = matrix.targets[lock.target]
+    names = _listed_packages(compared, target, every=every)
+    indexes = version_sets.open_indexes(matrix, lock.target, context)
     base = matrix.bases[target.base]
     case = CveCase(lock=lock, arch=arch, accepted=target.accept_cves, shared=matrix.accept_cves)
     rows: list[NewerVersion] = []
@@ -175,6 +179,8 @@ def _target_report(
     shown = tuple(
         msgspec.structs.replace(
             row,
+            pinned=row.package in target.pins and row.package not in compared.kept,
+            notes=recorded.notes_on_package(matrix, lock.target, row.package),
             elsewhere=newer_targets.locked_with(row.package, row.allowed, lock, arch, locks),
         )
         for row in rows
@@ -186,6 +192,7 @@ def _target_report(
         python=compared.tags[0].python,
         cuda=lock.cuda,
         looked_up=len(names),
+        unlisted=len(compared.versions) - len(names),
         packages=shown,
         base=bases[0],
         vulnerabilities=advisories[0],
@@ -193,6 +200,24 @@ def _target_report(
         retired=" ".join(target.retired.split()),
         targets=_newer_targets(session, item, locks),
     )
+
+
+def _version_set(
+    session: Session,
+    item: SelectedLock,
+    records: dict[Sha256, Package],
+    known: tuple[Constraint, ...],
+) -> VersionSet:
+    requires = _locked_requirements(session, item, records)
+    elsewhere = _locked_elsewhere(session, item)
+    return version_sets.version_set_of_lock(
+        item.lock, item.arches, session.matrix, requires, known, elsewhere
+    )
+
+
+def _listed_packages(compared: VersionSet, target: Target, *, every: bool) -> list[str]:
+    listed = {*compared.wanted, *table.NAMED_PACKAGES, *target.pins}
+    return [name for name in sorted(compared.versions) if every or name in listed]
 
 
 def _newer_targets(

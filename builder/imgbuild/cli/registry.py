@@ -44,10 +44,7 @@ def list_images(
     ],
     form: Annotated[
         Literal["text", "markdown"],
-        FORMAT(
-            "The output format: text, or markdown with the commands to pull the image of each "
-            "target."
-        ),
+        FORMAT("One of text, or markdown with the commands to pull the image of each target."),
     ] = "text",
     plain_http: PlainHttp = None,
 ) -> None:

@@ -195,13 +195,7 @@ def _add_recorded_notes(reason: VersionReason, matrix: Matrix, project: Project)
     origin = updates.origin_of_row(reason.target)
     return msgspec.structs.replace(
         reason,
-        notes=tuple(
-            note.text
-            for note in recorded.target_notes(matrix)
-            if note.target == reason.target
-            and reason.package in note.packages
-            and len(note.packages) > 1
-        ),
+        notes=recorded.notes_on_package(matrix, reason.target, reason.package),
         refused=tuple(
             f"{item.package} {item.version} in {origin}: {'; '.join(item.reasons)}"
             for item in updates.refused.get(origin, ())

@@ -106,8 +106,13 @@ def target_needs(
         },
         retired=retired,
         recommended=recommended,
-        special=any(not SPECIAL_PACKAGES.isdisjoint(each.versions) for each in lock.arch.values()),
+        special=is_special(lock),
     )
+
+
+def is_special(lock: Lock) -> bool:
+    """Whether the target has a framework in SPECIAL_PACKAGES."""
+    return any(not SPECIAL_PACKAGES.isdisjoint(each.versions) for each in lock.arch.values())
 
 
 def planned_needs(
@@ -133,9 +138,9 @@ def _assumed_floors(cuda: str, stated: Sequence[str]) -> Floors:
 def diagnose_host(host: Host, offers: Iterable[TargetNeeds]) -> HostDiagnosis:
     """Compare `host` with `offers`. Complete targets are first, unsuitable ones last.
 
-    In each group, recommended targets are first and retired targets last, and otherwise the newest
-    CUDA release and the latest date are first. `best` is preferably a recommended target without a
-    framework in SPECIAL.
+    In each group, recommended targets are first, those without a framework in SPECIAL before the
+    others, and retired targets last; otherwise the newest CUDA release and the latest date are
+    first. `best` is the first target that fits, preferably not retired.
     """
     ordered = sorted(
         offers,
@@ -154,18 +159,10 @@ def diagnose_host(host: Host, offers: Iterable[TargetNeeds]) -> HostDiagnosis:
             fit.limited,
             fit.retired != "",
             not fit.recommended,
-        ),
-    )
-    fitting = sorted(
-        (fit for fit in verdicts if fit.fits),
-        key=lambda fit: (
-            fit.retired != "",
-            not fit.complete,
-            fit.limited,
-            not fit.recommended,
             fit.recommended and fit.special,
         ),
     )
+    fitting = sorted((fit for fit in verdicts if fit.fits), key=lambda fit: fit.retired != "")
     return HostDiagnosis(
         host=host,
         verdicts=tuple(verdicts),
@@ -201,6 +198,7 @@ def judge_target(host: Host, offered: TargetNeeds) -> TargetFit:
             fits=False,
             retired=offered.retired,
             recommended=offered.recommended,
+            special=offered.special,
             reasons=(reason,),
         )
     reasons = [*_driver_reasons(host, floors), *_gpu_reasons(host.gpus, floors)]

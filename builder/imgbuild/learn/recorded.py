@@ -79,6 +79,15 @@ def target_notes(matrix: Matrix) -> tuple[TargetNote, ...]:
     )
 
 
+def notes_on_package(matrix: Matrix, target: str, package: str) -> tuple[str, ...]:
+    """The sentences in the notes of `target` on a pinned package together with another."""
+    return tuple(
+        note.text
+        for note in target_notes(matrix)
+        if note.target == target and package in note.packages and len(note.packages) > 1
+    )
+
+
 def _sentences(target: Target) -> Iterator[str]:
     for text in (target.tested, *target.guide):
         for sentence in _SENTENCE.split(" ".join(_REFERENCE.sub("", text).split())):

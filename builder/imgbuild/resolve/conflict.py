@@ -375,6 +375,7 @@ def find_conflict(
 ) -> RequirementConflict | None:
     """The first contradiction of `requests` on CUDA `cuda` (None for any release), or None.
 
+    After a contradiction with the CUDA release, one that other releases have as well is added.
     `row` is the target of the matrix that sets the CUDA release, "" if the user does.
     """
     demands = tuple(requests)
@@ -385,7 +386,9 @@ def find_conflict(
         return _unknown_cuda(facts, demands, cuda, clash)
     if clash is None or not clash.cuda or cuda is None:
         return clash
-    return msgspec.structs.replace(clash, reasons=(_cuda_reason(cuda, row), *clash.reasons))
+    general = _ConflictSearch(facts, None).run(demands)
+    reasons = (_cuda_reason(cuda, row), *clash.reasons, *(general.reasons if general else ()))
+    return msgspec.structs.replace(clash, reasons=tuple(dict.fromkeys(reasons)))
 
 
 def _cuda_reason(cuda: str, row: str) -> str:

@@ -289,7 +289,7 @@ def _lines(diff: ImageDiff, body: Callable[[ArchDiff], Iterable[str]]) -> list[s
         ]
         lines += body(part)
     if diff.settings:
-        lines += ["  base and settings:", *(f"  {line}" for line in diff.settings)]
+        lines += ["base and settings:", *(f"  {line}" for line in diff.settings)]
     where = "only before" if name == diff.target else f"only in {diff.before}"
     lines.extend(f"{name} {arch}: {where}" for arch in diff.absent)
     return lines

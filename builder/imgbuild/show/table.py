@@ -36,6 +36,7 @@ PLANNED_STATE = "plan"  # in the narrowest table, of a target without a lock
 # The narrow table has one column for the engine, and one for these other stacks.
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 STACKS = ("verl", "unsloth", "deepspeed", "ray")
+NAMED_PACKAGES = frozenset({*COLUMNS, *ENGINES, *STACKS, "transformers"})  # in lists of versions
 ENGINE, STACK = "engine", "with"
 OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 LONG_COLUMNS = ("also", "state", "tested")  # columns whose values can be long

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from imgbuild.smoke.records import CASES, TIERS, RecordedRun
+from imgbuild.smoke.result import CaseMessage
+from imgbuild.system import files
 
 HEAD = ("GPU", "tier", "passed", "failed", "skipped", "min", "driver", "date", "in")
 NUMBERS = frozenset({2, 3, 4, 5})
 NO_GPU = "none"
 REASON = 160  # characters of a reason, of a case that was skipped
+ALLOWED = "smoke_tests/allowed.json"
+
+
+class SkippedCases(msgspec.Struct, frozen=True, kw_only=True):
+    """Skipped cases with the same reason, joined by semicolons.
+
+    `known` is set for a known limitation: a failure that allowed.json accepts. Other reasons are
+    cut after REASON characters, and omit the errors of failed imports.
+    """
+
+    cases: str
+    reason: str
+    known: bool = False
+
+
+class _AcceptedCase(msgspec.Struct, frozen=True):
+    name: str
+    reason: str
+
+
+class _AcceptedFailures(msgspec.Struct, frozen=True):
+    cases: tuple[_AcceptedCase, ...]
 
 
 def run_rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
@@ -35,10 +62,7 @@ def run_rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
 
 
 def skipped_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """Lines with the skipped cases of each run by reason, or with the number of cases.
-
-    Reasons are cut after REASON characters, and omit the errors of failed imports.
-    """
+    """Lines with the skipped cases of each run by reason, or with the number of cases."""
     for run in sorted(runs, key=_tier):
         title = f"skipped, {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}: {run.skipped}"
         if run.skipped and not run.skips:
@@ -46,14 +70,40 @@ def skipped_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
             continue
         if run.skips:
             yield title
-        reasons: dict[str, list[str]] = {}
-        for each in run.skips:
-            _, _, reason = each.message.partition("; ")  # modules and error; why it is so
-            is_import = each.case.startswith("import ") and reason
-            reasons.setdefault(reason if is_import else each.message, []).append(each.case)
-        for reason, cases in reasons.items():
-            cut = reason if len(reason) <= REASON else f"{reason[:REASON]}…"
-            yield f"  {'; '.join(dict.fromkeys(cases))}: {cut}"
+        for group in skip_groups(run):
+            known = "known limitation: " if group.known else ""
+            yield f"  {known}{group.cases}: {group.reason}"
+
+
+def skip_groups(run: RecordedRun) -> list[SkippedCases]:
+    """The skipped cases of a run by reason, known limitations first."""
+    reasons: dict[tuple[bool, str], list[str]] = {}
+    for each in run.skips:
+        known = _is_known(each)
+        _, _, reason = each.message.partition("; ")  # modules and error; why it is so
+        if not (each.case.startswith("import ") and reason):
+            reason = each.message
+        cut = reason if known or len(reason) <= REASON else f"{reason[:REASON]}…"
+        reasons.setdefault((not known, cut), []).append(each.case)
+    return [
+        SkippedCases(cases="; ".join(dict.fromkeys(cases)), reason=reason, known=not other)
+        for (other, reason), cases in sorted(reasons.items(), key=lambda item: item[0][0])
+    ]
+
+
+def _is_known(skip: CaseMessage) -> bool:
+    """Whether allowed.json accepts the failure of a case, for the recorded reason."""
+    recorded = skip.message.removesuffix("…")
+    return any(
+        entry.name == skip.case and " ".join(entry.reason.split()).startswith(recorded)
+        for entry in _accepted_cases()
+    )
+
+
+@functools.cache
+def _accepted_cases() -> tuple[_AcceptedCase, ...]:
+    text = files.data(ALLOWED).read_bytes()
+    return msgspec.json.decode(text, type=_AcceptedFailures).cases
 
 
 def tier_descriptions(runs: Sequence[RecordedRun]) -> list[str]:

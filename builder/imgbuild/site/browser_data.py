@@ -21,6 +21,7 @@ from imgbuild.doctor.targets import (
     diagnose_host,
     driver_text,
     is_compiled,
+    is_special,
     judge_target,
     target_needs,
 )
@@ -141,6 +142,7 @@ def _unlocked_target(target: SiteTarget) -> dict[str, Any]:
         "name": target.name,
         "cuda": row.cuda,
         "python": row.python,
+        "arches": row.arch,
         "pins": row.pins,
         "needs": "; ".join(target.needs),
     }
@@ -151,7 +153,8 @@ def compared_data(catalogue: SiteCatalogue, images: Sequence[Mapping[str, Any]])
 
     `debian` maps package and version to the number of a set. `sets` are the lists in each set.
     `lists` is the list of each image, or -1 for none. `layers` has names with sizes of layers,
-    which are numbered in this order. `stacks` has the numbers of the layers of each image.
+    which are numbered in this order. `stacks` has the numbers of the layers of each image. `same`
+    maps a layer to the first with the same digest, if that has another name.
     """
     locked = _locked_targets(catalogue)
     pages = [(each, arch) for each in catalogue.debian for arch in Arch]
@@ -169,17 +172,25 @@ def compared_data(catalogue: SiteCatalogue, images: Sequence[Mapping[str, Any]])
     debian, sets = _number_sets(having)
     stacks = [_stack(locked[image["target"]], image["arch"]) for image in images]
     by_name: dict[str, dict[Digest, Bytes]] = {}
-    distinct = {layer.digest: layer for stack in stacks for layer in stack}
-    for layer in distinct.values():
-        by_name.setdefault(layer.name, {})[layer.digest] = layer.size
-    numbered = [digest for layers in by_name.values() for digest in layers]
-    numbers = {digest: number for number, digest in enumerate(numbered)}
+    for stack in stacks:
+        for layer in stack:
+            by_name.setdefault(layer.name, {})[layer.digest] = layer.size
+    numbered = [(name, digest) for name, layers in by_name.items() for digest in layers]
+    numbers = {named: number for number, named in enumerate(numbered)}
+    first: dict[Digest, int] = {}
+    for number, (_, digest) in enumerate(numbered):
+        first.setdefault(digest, number)
     return {
         "debian": debian,
         "sets": sets,
         "lists": [users.get((locked[each["target"]].name, each["arch"]), -1) for each in images],
         "layers": [(name, *layers.values()) for name, layers in by_name.items()],
-        "stacks": [[numbers[layer.digest] for layer in stack] for stack in stacks],
+        "stacks": [[numbers[layer.name, layer.digest] for layer in stack] for stack in stacks],
+        "same": {
+            number: first[digest]
+            for number, (_, digest) in enumerate(numbered)
+            if first[digest] != number
+        },
     }
 
 
@@ -220,6 +231,7 @@ def _target(target: SiteTarget) -> dict[str, Any]:
         "python": row.python,
         "base": row.base,
         "recommended": row.recommended,
+        "special": target.lock is not None and is_special(target.lock),
         "retired": bool(row.retired),
         "pins": [f"{name} {version}" for name, version in row.pins.items()],
         "incompatible": target.incompatible,

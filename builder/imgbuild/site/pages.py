@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.learn.recorded import RecordedRefusal
-from imgbuild.show import table
+from imgbuild.show import table, test_cases
 from imgbuild.show.page import PageImage
 from imgbuild.site import browser_data, commands, gpu_names, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
@@ -447,5 +447,6 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "size": size_text,
     "state_words": _state_words,
     "other_digests": test_runs.other_digests,
+    "skip_groups": test_cases.skip_groups,
     "test_lines": test_runs.test_lines,
 }

@@ -106,14 +106,6 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.result == "pass"
 
     @property
-    def skip_reasons(self) -> dict[str, str]:
-        """The names of skipped cases, such as "sglang, sglang serve", by reason."""
-        cases: dict[str, list[str]] = {}
-        for each in self.skips:
-            cases.setdefault(each.message, []).append(each.case)
-        return {reason: ", ".join(names) for reason, names in cases.items()}
-
-    @property
     def gpus(self) -> str:
         """The GPUs with their numbers, such as "2 NVIDIA H200", or "" for tiers without GPUs."""
         kinds = sorted(Counter(self.gpu).items())

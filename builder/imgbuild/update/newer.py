@@ -70,7 +70,8 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
     allowed. `moves` are packages that must change with it. `reasons` are reasons against `newest`.
     `elsewhere` are the engines of locked targets with `allowed`, if none has the engine of the set.
     `error` is the reason if the index could not be read. `required` is false for a package that
-    only other packages require.
+    only other packages require. `pinned` is set if the row of the target pins the package; `notes`
+    are sentences on it in notes of the target.
     """
 
     package: str
@@ -81,6 +82,8 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
     reasons: tuple[str, ...] = ()
     elsewhere: str = ""
     required: bool = True
+    pinned: bool = False
+    notes: tuple[str, ...] = ()
     error: str = ""
 
     @property

@@ -122,7 +122,7 @@ def test_retired_target_is_listed_last_and_only_on_request() -> None:
 def test_filter_excludes_and_counts_retired_targets() -> None:
     assert _names("--json", "--with", "vllm") == ["cu124-vllm"]
     done = CliRunner().invoke(app, ["list"])
-    assert "retired: 1; to list them, run: imgbuild list --all" in done.stderr
+    assert "retired: 1; to list them, add --all" in done.stderr
 
 
 def test_only_retired_targets_that_match_the_filters_are_counted(retired: Path) -> None:

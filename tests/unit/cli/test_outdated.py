@@ -114,8 +114,17 @@ REPORT = OutdatedReport(
     python="3.11.2",
     cuda="12.4",
     looked_up=30,
+    unlisted=150,
     packages=(
-        NewerVersion(package="a", version="1.0", newest="2.0", required=False, allowed="2.0"),
+        NewerVersion(
+            package="a",
+            version="1.0",
+            newest="2.0",
+            required=False,
+            allowed="2.0",
+            pinned=True,
+            notes=("vllm 0.8.5 does not load models with a 2.0",),
+        ),
         NewerVersion(
             package="vllm",
             version="0.8.5",
@@ -156,7 +165,9 @@ def test_the_table_has_all_kinds_of_rows() -> None:
         "vllm 0.8.5 0.9.0 0.33.0 0.33.0 requires torch==2.14.0, not 2.6.0; second; 1 more;" in text
     )
     assert "0.9.0 also changes x, y and 2 more" in text
-    assert "\na 1.0" not in text
+    assert "\na 1.0 2.0 2.0 pinned in the matrix\n" in text
+    assert "note on a 1.0: vllm 0.8.5 does not load models with a 2.0" in text
+    assert text.endswith("150 other packages of cu124-vllm; to list them, add --packages")
     assert "broken 1 - - not checked: 404" in text
     assert "lib7 1-1 1-2 1-2 security update of Debian (2026-11-26)" in text
     assert "lib8" not in text

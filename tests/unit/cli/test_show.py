@@ -450,6 +450,11 @@ def test_tests_are_shown_as_a_table_of_cases_by_gpu(
     assert [line.split(":")[0] for line in tiers[1:]] == ["  cpu", "  gpu"]
     [answer] = json.loads(imgbuild("show", TARGET, "--tests", "--json").stdout)
     assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
+    words = ("show", "cu124-vllm0.8.5", "--tests", "--matrix", str(ROOT / "matrix.yaml"))
+    lines = imgbuild(*words).stdout.splitlines()
+    first = lines[lines.index("skipped, gpu on H200: 23") + 1]
+    assert first.startswith("  known limitation: vllm xgrammar, unpadded vocabulary; vllm guidance")
+    assert first.endswith("or the backends outlines and lm-format-enforcer")
 
 
 def test_layers_are_shown_as_bars_on_a_terminal_and_as_a_table_otherwise(

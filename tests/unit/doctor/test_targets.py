@@ -149,7 +149,7 @@ def test_retired_target_is_marked_and_used_only_if_no_other_fits() -> None:
     diagnosis = targets.diagnose_host(MACHINE, [CU124, CU130, retired])
     assert [each.target for each in diagnosis.verdicts] == ["cu130-vllm", "cu124-vllm", "cu130-old"]
     lines = list(verb._lines(diagnosis, {}))
-    assert lines[lines.index("fits: 2 targets") :][3:5] == [
+    assert lines[lines.index("fits: 1 target (and 1 retired)") :][3:5] == [
         "  cu130-vllm  -      -       -    -", "  retired: cu130-old"
     ]  # fmt: skip
     assert "cu130-old is retired: cu130-vllm takes its place" in lines
@@ -181,7 +181,9 @@ def test_general_recommended_target_precedes_a_specialized_one() -> None:
         CU124, target="cu124-new", as_of="2026-11-01", recommended=True, special=True
     )
     for driver in ("535", "580.159.04"):
-        assert targets.diagnose_host(host(driver=driver), [special, general]).best == "cu124-vllm"
+        diagnosis = targets.diagnose_host(host(driver=driver), [special, general])
+        assert [each.target for each in diagnosis.verdicts] == ["cu124-vllm", "cu124-new"]
+        assert diagnosis.best == "cu124-vllm"
     assert targets.diagnose_host(MACHINE, [CU124, special]).best == "cu124-new"
 
 

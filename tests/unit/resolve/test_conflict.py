@@ -209,6 +209,14 @@ def test_constraints_are_learned_from_the_nearest_package_set(ask):
     assert {"vllm": "0.9", "trl": "1.2"} in checked
 
 
+def test_conflict_between_versions_is_shown_in_addition_to_the_cuda_release(ask):
+    facts, demands = ask(("torch", "==2.7.0"), ("vllm", "==0.8"))
+    reasons = refused(facts, demands, "12.4").reasons
+    assert reasons[:2] == ("you require CUDA 12.4", "you require torch==2.7.0")
+    assert "vllm 0.8 requires torch==2.6.0 (its METADATA)" in reasons
+    assert len(set(reasons)) == len(reasons)
+
+
 def test_missing_torch_for_the_cuda_release_is_explained(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
     requirement_conflict = refused(facts, demands, "12.4")

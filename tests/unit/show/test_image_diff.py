@@ -42,7 +42,7 @@ def test_changed_settings_are_listed_without_properties_of_the_image():
     assert "a README was added: /opt/imgbuild/README" in difference.settings
     assert any(line.startswith("variable added: A") for line in difference.settings)
     assert not any("CUDA" in line for line in difference.settings)
-    assert "  base and settings:" in image_diff.diff_lines(difference)
+    assert "base and settings:" in image_diff.diff_lines(difference)
 
 
 def test_all_packages_are_new_without_an_old_lock():

@@ -42,10 +42,11 @@
   }
 
   function layerSection(compared, left, right, names) {
-    const there = new Set(compared.stacks[left]);
+    const content = number => compared.same[number] ?? number; // layers can have several names
+    const there = new Set(compared.stacks[left].map(content));
     const sum = every => every.reduce((total, number) => total + compared.layers[number].size, 0);
-    const fresh = compared.stacks[right].filter(number => !there.has(number));
-    const same = compared.stacks[right].filter(number => there.has(number));
+    const fresh = compared.stacks[right].filter(number => !there.has(content(number)));
+    const same = compared.stacks[right].filter(number => there.has(content(number)));
     return [
       element("h2", { text: "Layers" }),
       paragraph(`Who has ${names[0]} downloads ${size(sum(fresh))} in ${fresh.length} layers for` +

@@ -78,9 +78,10 @@
   }
 
   /** Lists the matching rows without a lock, for which there is no image. */
-  function planned({ cuda, python, stack }, active, unlocked) {
+  function planned({ arch, cuda, python, stack }, active, unlocked) {
     const place = document.getElementById("rows");
     const rows = unlocked.filter(row => (!cuda || row.cuda === cuda) &&
+      (!arch || row.arches.includes(arch)) &&
       (!python || row.python === python) && (!stack || stack in row.pins));
     place.hidden = !(active && (cuda || python || stack) && rows.length);
     place.textContent =
@@ -187,9 +188,10 @@
 
   function answerMachine(form, data) {
     const target = entry => data.targets[entry.image.target];
-    const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 16 +
-      (target(entry).retired ? 8 : 0) + (entry.value.complete ? 0 : 4) +
-      (entry.value.limited ? 2 : 0) + (target(entry).recommended ? 0 : 1);
+    const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 32 +
+      (target(entry).retired ? 16 : 0) + (entry.value.complete ? 0 : 8) +
+      (entry.value.limited ? 4 : 0) +
+      (!target(entry).recommended ? 2 : target(entry).special ? 1 : 0);
     const shown = entry => card(
       target(entry), entry.image, entry.value.state, WORDS[entry.value.state],
       [paragraph(testedOn(entry.image), "muted")], "facts-line",

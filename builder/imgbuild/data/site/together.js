@@ -124,10 +124,15 @@
         " not mean that they work.";
   }
 
-  /** The versions of the data that a request allows. */
+  /** The versions of the data that a request allows, the nearest to the one that it names first. */
   function known(data, request) {
     const every = { ...data.versions[request.name], ...data.requires[request.name] };
-    return Object.keys(every).filter(version => allows(request, version));
+    const allowed = Object.keys(every).filter(version => allows(request, version)).sort(versions.compare);
+    const [named] = /\d+(?:\.\w+)*/.exec(request.specifier) || [];
+    const later = allowed.findIndex(version => named && versions.compare(version, named) >= 0);
+    const place = later < 0 ? allowed.length : later;
+    const distance = new Map(allowed.map((version, number) => [version, Math.abs(number - place)]));
+    return allowed.sort((left, right) => distance.get(left) - distance.get(right));
   }
 
   /** The same, and the version that the request names. */
