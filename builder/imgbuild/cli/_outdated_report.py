@@ -78,8 +78,8 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
     """Notes on Debian updates, on a retired target, and on targets with newer versions."""
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
-            "to get Debian's updates, replace `extends` with `like: TARGET` and lock again, or "
-            "in a clone of imgbuild, run: imgbuild update {report.name} --axis base"
+            "to get Debian's updates, replace `extends` with `like: TARGET` and lock again, or in a"
+            f" clone of imgbuild, run: imgbuild update {report.name} --axis base"
         )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"
