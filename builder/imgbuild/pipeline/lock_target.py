@@ -184,8 +184,8 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
             lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
             message = f"{lock.target} {arch}: packages have conflicting files:\n  {lines}"
             hint = (
-                "omit one of the packages with `exclude:`, or omit files with these lines in the "
-                "row {lock.target} of matrix.yaml:\n{drop_lines(lock, arch, file_conflicts)}"
+                "omit one of the packages with `exclude:`, or omit files with these lines in the"
+                f" row {lock.target} of matrix.yaml:\n{drop_lines(lock, arch, file_conflicts)}"
             )
             raise FilesDisagree(message, hint=hint)
 
