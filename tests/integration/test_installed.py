@@ -45,10 +45,10 @@ DEBIAN = {
 SERVED = """\
 import pickle, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from servers import Site, serve
+from servers import FileSite, serve_site
 with open(f"{sys.argv[1]}/files", "rb") as stream:
-    site = Site(files=pickle.load(stream), port=int(sys.argv[2]))
-with serve(site):
+    site = FileSite(files=pickle.load(stream), port=int(sys.argv[2]))
+with serve_site(site):
     sys.exit(subprocess.run(sys.argv[3:]).returncode)
 """
 
