@@ -1,9 +1,14 @@
-"""Tests that every file in a RECORD exists with its size, and that every file is in a RECORD."""
+"""Tests that every file in a RECORD exists with its size, and that every file is in a RECORD.
+
+A file in several RECORDs must have the size in one of them: a script of the user's package replaces
+a script of the same name.
+"""
 
 from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Collection
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -20,7 +25,7 @@ def main() -> None:
     """Compare the RECORDs with the folder."""
     root = site_packages()
     problems = []
-    owned: set[str] = set()
+    owned: dict[str, list[tuple[str, str]]] = {}  # path → packages with the sizes in their RECORDs
     for name, distribution in installed():
         rows = record(distribution)
         if not rows:
@@ -28,14 +33,17 @@ def main() -> None:
         base = str(distribution.locate_file(""))
         for path, _, size in rows:
             full = os.path.normpath(os.path.join(base, path))
-            owned.add(full)
-            try:
-                actual = Path(full).stat().st_size
-            except OSError as error:
-                problems.append(f"{name}: {path}: {error.strerror}")
-                continue
-            if size and int(size) != actual:
-                problems.append(f"{name}: {path}: {actual} bytes, expected {size} from RECORD")
+            owned.setdefault(full, []).append((f"{name}: {path}", size))
+    for full, entries in owned.items():
+        where = entries[0][0]
+        try:
+            actual = str(Path(full).stat().st_size)
+        except OSError as error:
+            problems.append(f"{where}: {error.strerror}")
+            continue
+        sizes = [size for _, size in entries if size]
+        if sizes and actual not in sizes:
+            problems.append(f"{where}: {actual} bytes, expected {sizes[0]} from RECORD")
     for folder, folders, names in os.walk(root):
         folders[:] = [item for item in folders if item != "__pycache__"]
         problems += [text for item in names if (text := foreign_file(f"{folder}/{item}", owned))]
@@ -44,7 +52,7 @@ def main() -> None:
     finish(problems, f"{len(owned)} files, all complete and owned by a distribution")
 
 
-def foreign_file(path: str, owned: set[str]) -> str:
+def foreign_file(path: str, owned: Collection[str]) -> str:
     """The problem of a file in no RECORD, unless it is a link that matrix.yaml declares."""
     if path in owned or Path(path).is_symlink():
         return ""

@@ -173,6 +173,7 @@ def test_the_table_has_all_kinds_of_rows() -> None:
     assert "lib8" not in text
     assert "base debian-12 - - - and 2 security updates and 1 others: --packages" in text
     assert "advisories - - - vulnerabilities are unknown: no connection" in text
+    assert "imgbuild update cu124-vllm --axis base" in text
     assert "vllm 0.33.0: cannot be solved\ntorch is pinned" in text
     assert "peft 0.20: can be solved, with torch 2.6.0 -> 2.7.0\naudit: no error" in text
     whole = _outdated_report.report_lines(REPORT, whole=True)

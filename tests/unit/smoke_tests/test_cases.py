@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.support.smoke_scripts import SCRIPTS, smoke_module
+
+META = ("METADATA", "RECORD")
 
 
 def test_docs_list_every_case(monkeypatch):
@@ -156,3 +159,28 @@ def test_notes_include_server_logs(monkeypatch, tmp_path):
         "Skipping import of cpp extensions",
         "WARNING: kernels are not compiled",
     ]
+
+
+def test_replaced_script_may_have_size_in_one_record_only(tmp_path, monkeypatch):
+    static_files = smoke_module("static_files", monkeypatch)
+    packages = tmp_path / "lib/python3/site-packages"
+    packages.mkdir(parents=True)
+    script = tmp_path / "bin/helper"
+    script.parent.mkdir()
+    for name, size in (("helper", 3), ("mine", 5)):
+        folder = packages / f"{name}-1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+        rows = (f"../../../bin/helper,,{size}", *(f"{folder.name}/{n},," for n in META))
+        (folder / "RECORD").write_text("\n".join(rows))
+    found = []
+    items = [(d.metadata["Name"], d) for d in distributions(path=[str(packages)])]
+    monkeypatch.setattr(static_files, "installed", lambda: items)
+    monkeypatch.setattr(static_files, "site_packages", lambda: packages)
+    monkeypatch.setattr(static_files, "finish", lambda problems, _: found.append(problems))
+    for content in ("12345", "1234"):
+        script.write_text(content)
+        static_files.main()
+    assert found[0] == []
+    assert len(found[1]) == 1
+    assert "../../../bin/helper: 4 bytes, expected" in found[1][0]
