@@ -41,6 +41,41 @@ def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def test_strings_with_placeholders_have_prefix_f():
+    # RUF027 does not check all strings of several parts. Only texts have spaces.
+    placeholder = re.compile(r"(?<!\^)\{(\w+)[^{}]*\}")
+    lines = []
+    for name, tree in package_modules().items():
+        used = {node.id for node in all_nodes(tree) if isinstance(node, ast.Name)}
+        texts = {
+            id(node): f"{name}:{node.lineno}: {node.value}"
+            for node in all_nodes(tree)
+            if isinstance(node, ast.Constant)
+            if isinstance(node.value, str) and " " in node.value.strip()
+            if not used.isdisjoint(placeholder.findall(node.value))
+        }
+        functions = [node for node in all_nodes(tree) if isinstance(node, ast.FunctionDef)]
+        for function in functions if texts else ():
+            inner = list(ast.walk(function))
+            first = function.body[0]
+            excluded = {id(first.value)} if isinstance(first, ast.Expr) else set()
+            excluded |= {
+                id(part)
+                for node in inner
+                if isinstance(node, ast.JoinedStr)
+                for part in node.values
+            }
+            variables = {node.arg for node in inner if isinstance(node, ast.arg)} | {
+                node.id for node in inner if isinstance(node, ast.Name)
+            }
+            lines += [
+                texts[part]
+                for part in texts.keys() & set(map(id, inner)) - excluded
+                if not variables.isdisjoint(placeholder.findall(texts[part]))
+            ]
+    assert not lines
+
+
 def test_ruff_reports_nothing():
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--output-format", "concise"],
