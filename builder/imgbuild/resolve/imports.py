@@ -35,7 +35,7 @@ def import_sites(folder: Path, modules: frozenset[str]) -> dict[str, tuple[Impor
     2,000.
     """
     sites: dict[str, list[ImportSite]] = {module: [] for module in modules}
-    for path in _files(folder):
+    for path in _files(folder) if modules else ():
         try:
             data = path.read_bytes()
             if not any(module.encode() in data for module in modules):

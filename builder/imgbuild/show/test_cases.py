@@ -15,7 +15,6 @@ HEAD = ("GPU", "tier", "passed", "failed", "skipped", "min", "driver", "date", "
 NUMBERS = frozenset({2, 3, 4, 5})
 NO_GPU = "none"
 REASON = 160  # characters of a reason, of a case that was skipped
-ALLOWED = "smoke_tests/allowed.json"
 
 
 class SkippedCases(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +101,7 @@ def _is_known(skip: CaseMessage) -> bool:
 
 @functools.cache
 def _accepted_cases() -> tuple[_AcceptedCase, ...]:
-    text = files.data(ALLOWED).read_bytes()
+    text = files.data("smoke_tests/allowed.json").read_bytes()
     return msgspec.json.decode(text, type=_AcceptedFailures).cases
 
 
