@@ -117,7 +117,7 @@ def test_stale_dockerfile_is_not_built(project):
     for words in (BUILD, DIFF):
         done = project.run(*words, status=5)
         assert f"{path} does not match the lock" in done.stderr
-        assert "hint: imgbuild render --all" in done.stderr
+        assert "hint: run imgbuild render --all" in done.stderr
     path.write_text(text)
 
 

@@ -38,7 +38,7 @@ def test_folder_outside_repository_is_reported(project: Project) -> None:
     with pytest.raises(InputError, match="is not in a git repository") as caught:
         revisions.locked_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
-    assert caught.value.hint == "use a checkout with its history"
+    assert caught.value.hint == "use a checkout with history"
 
 
 def test_locks_of_revisions_are_read(project: Project) -> None:

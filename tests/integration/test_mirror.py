@@ -254,7 +254,7 @@ def test_damaged_cache_file_is_not_uploaded(sample, tmp_path):
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     other = f"{sample.registry.host}/other/inputs"
     done = project.run(*MIRROR, "push", TARGET, other)
-    assert f"{path} ({wheel['file']}) is damaged" in done.stderr
+    assert f"removed {path} ({wheel['file']}), which is damaged" in done.stderr
     assert path.read_bytes() == data
     (stored,) = sample.registry.storage.rglob(f"blobs/sha256/*/{wheel['sha256']}/data")
     assert stored.read_bytes() == data

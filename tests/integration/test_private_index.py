@@ -240,7 +240,7 @@ if sys.argv[2] == "program":
 from imgbuild.errors import ImgbuildError
 from imgbuild.http.client import HttpClient
 try:
-    sys.stdout.buffer.write(HttpClient(attempts=2).bytes(sys.argv[1]))
+    sys.stdout.buffer.write(HttpClient(attempts=2).fetch_bytes(sys.argv[1]))
 except ImgbuildError as error:
     sys.exit(error.message)
 """

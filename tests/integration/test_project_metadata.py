@@ -126,7 +126,7 @@ def test_failing_backend_is_reported_with_reason(
     messages = lock(trainer, "9")
     text = " ".join(messages.split())
     assert "no GPU here" in text
-    assert "version 0.0.0 is used, add its requirements with imgbuild add" in text
+    assert "its version is set to 0.0.0, add its requirements with imgbuild add" in text
     assert packages(trainer)["version"] == "0.0.0"
 
 

@@ -163,8 +163,8 @@ def test_bytes_are_unchanged_without_terminal(folder: Path) -> None:
 def test_ordinary_user_has_terminal() -> None:
     script = "tty; stty size; echo ready; read line; echo got $line; exec sleep 1000"
     body = (
-        "streams = escapes.sandbox.Streams.TERMINAL\n"
-        f"sys.exit(escapes.inside(place, 'sh', '-c', {script!r}, streams=streams).status)"
+        "streams = escapes.sandbox.StreamMode.TERMINAL\n"
+        f"sys.exit(escapes.run_inside(place, 'sh', '-c', {script!r}, streams=streams).status)"
     )
     with (
         sandboxed.ordinary_command(body) as (command, env),

@@ -137,9 +137,9 @@ def test_without_control_groups_each_process_is_limited():
     body = (
         f"BOMB = {BOMB!r}"
         """
-confined = escapes.sandbox.Confined(memory=200 << 20, processes=50)
+confined = escapes.sandbox.UntrustedUser(memory=200 << 20, processes=50)
 for code in (BOMB, 'data = bytearray(400 << 20); print("taken")'):
-    print(escapes.inside(place, escapes.PYTHON, '-c', code, user=confined).stdout.strip())
+    print(escapes.run_inside(place, escapes.PYTHON, '-c', code, user=confined).stdout.strip())
 """
     )
     bomb, taken = run_as_ordinary_user(body).splitlines()

@@ -98,7 +98,7 @@ def test_sandbox_escapes_fail_without_seccomp(place, user, monkeypatch):
 
 @pytest.mark.parametrize("user", [None, (1000, 1001)], ids=["root", "user"])
 def test_sandbox_escapes_fail_as_ordinary_user(user):
-    body = f"import json; print(json.dumps(escapes.tried(place, user={user})))"
+    body = f"import json; print(json.dumps(escapes.try_escapes(place, user={user})))"
     check(json.loads(run_as_ordinary_user(body)), root=False)
 
 
@@ -149,7 +149,7 @@ def test_sessions_and_core_limits_are_separate():
     """With a core limit of one byte, unlike 0, no core is written and no host program starts."""
     body = """
 look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"
-print(escapes.inside(place, escapes.PYTHON, "-c", look).stdout)
+print(escapes.run_inside(place, escapes.PYTHON, "-c", look).stdout)
 """
     assert run_as_ordinary_user(body).split(maxsplit=1) == ["True", "(1, 1)\n\n"]
 
@@ -175,7 +175,7 @@ print([path for path in ("/", "/usr", "/tmp", "/dev/shm")
 
 def test_devices_and_setuid_programs_have_no_effect(place):
     assert run_inside(place, PYTHON, "-c", FLAGS).stdout == "[]\n"
-    body = f"print(escapes.inside(place, escapes.PYTHON, '-c', {FLAGS!r}).stdout)"
+    body = f"print(escapes.run_inside(place, escapes.PYTHON, '-c', {FLAGS!r}).stdout)"
     assert run_as_ordinary_user(body) == "[]\n\n"
 
 
@@ -204,7 +204,8 @@ binds = [
 def show(script, *, command=(), cwd="/etc", **options):
     words = command or ("/usr/bin/sh", "-c", script)
     root = SandboxRoot(path=place.root)
-    done = escapes.sandbox.run(root, words, binds=binds, cwd=cwd, env={"A": "two words"}, **options)
+    options |= {"cwd": cwd, "env": {"A": "two words"}}
+    done = escapes.sandbox.run_in_sandbox(root, words, binds=binds, **options)
     print(done.status, done.stdout, "absent" in done.stderr)
 for user in (None, (1000, 1001)):
     show("id -u; id -g; pwd; hostname; cat /etc/hosts /opt/file; exit 7", user=user)
@@ -252,8 +253,8 @@ AS_ROOT = """
 import json, sys
 from pathlib import Path
 from tests.support import sandboxed as escapes
-with escapes.place_in(Path(sys.argv[1])) as place:
-    print(json.dumps(escapes.tried(place, user=None)))
+with escapes.sandbox_place(Path(sys.argv[1])) as place:
+    print(json.dumps(escapes.try_escapes(place, user=None)))
 """
 
 

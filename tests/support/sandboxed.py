@@ -71,7 +71,7 @@ AS_ORDINARY = """
 import sys
 from pathlib import Path
 from tests.support import sandboxed as escapes
-with escapes.place_in(Path(sys.argv[1])) as place:
+with escapes.sandbox_place(Path(sys.argv[1])) as place:
 """
 
 
