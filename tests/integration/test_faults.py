@@ -32,9 +32,9 @@ import time
 from imgbuild.audit.packages.reading import ReaderProcesses
 if __name__ == "__main__":
     pool = ReaderProcesses(2)._start_workers()
-    first = [pool.submit(time.sleep, 0.1) for _ in range(2)]
+    first = [pool.submit_call(time.sleep, 0.1) for _ in range(2)]
     [each.result() for each in first]
-    [pool.submit(time.sleep, 600) for _ in range(2)]
+    [pool.submit_call(time.sleep, 600) for _ in range(2)]
     print("ready", flush=True)
     time.sleep(600)
 """
