@@ -22,7 +22,7 @@ from imgbuild.registry.client import RegistryClient
 from imgbuild.registry.image_reference import ImageReference
 from imgbuild.values import Arch, Digest
 
-TYPES = (documents.INDEX, documents.MANIFEST)
+OCI_DOCUMENT_TYPES = (documents.INDEX, documents.MANIFEST)
 
 
 class RegistrySource:
@@ -111,7 +111,7 @@ def image_for_arch(source: RegistrySource, arch: Arch | None) -> PlatformImage:
 
 
 def _require_type(media_type: str, reference: ImageReference) -> None:
-    if media_type not in TYPES:
+    if media_type not in OCI_DOCUMENT_TYPES:
         message = (
             f"{reference} has the type {media_type}, which an OCI layout cannot contain unchanged"
         )

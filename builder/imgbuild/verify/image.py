@@ -36,7 +36,7 @@ class ExpectedImage(msgspec.Struct, frozen=True, kw_only=True):
     documents: dict[Arch, ImageDocuments]
     layers: dict[Arch, tuple[LayerDigests, ...]]
 
-    def manifest(self, arch: Arch) -> Digest:
+    def manifest_digest(self, arch: Arch) -> Digest:
         """The digest of the image on `arch`."""
         return digest_of(self.documents[arch].manifest)
 
@@ -44,7 +44,7 @@ class ExpectedImage(msgspec.Struct, frozen=True, kw_only=True):
         """The architectures of the image `digest`. Empty if it does not belong to this lock."""
         if digest == self.digest:
             return tuple(self.documents)
-        return tuple(arch for arch in self.documents if self.manifest(arch) == digest)
+        return tuple(arch for arch in self.documents if self.manifest_digest(arch) == digest)
 
 
 def expected_image(lock: Lock, target_digests: TargetDigests) -> ExpectedImage:

@@ -31,7 +31,7 @@ def rebuild_and_compare(
     with Store.open().scratch() as folder:
         built = rebuild_image(origin, (), folder / "layout", options)
     for arch in arches:
-        manifest = expected.contents.manifest(arch)
+        manifest = expected.contents.manifest_digest(arch)
         if built.arch[arch] != manifest:
             message = (
                 f"{arch}: the rebuilt digest is {built.arch[arch]}, but digests.json has {manifest}"

@@ -145,7 +145,7 @@ class Verification:
             for kind in SBOMS:
                 work = partial(self.check_sbom, expected, kind, arch)
                 checklist.run(kind.check_name, work, arch, option=options_by_check[kind.check_name])
-            self._vex(expected.contents.manifest(arch), arch)
+            self._vex(expected.contents.manifest_digest(arch), arch)
         again = partial(self.check_rebuild, expected, trusted=trusted)
         checklist.run("rebuild", again, option=options_by_check["rebuild"])
 
@@ -264,7 +264,7 @@ class Verification:
         """Check that the SBOMs in a format for an architecture match the lock."""
         if self.remote is None:
             raise SubjectMissing(LAYOUT)
-        digest = expected.contents.manifest(arch)
+        digest = expected.contents.manifest_digest(arch)
         expected_documents = [
             part.data
             for candidate in self._attached_versions(expected)

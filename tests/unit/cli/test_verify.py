@@ -101,7 +101,7 @@ def test_failures_are_reported_with_exit_status(place, imgbuild, pair):
 @pytest.mark.parametrize("words", [(), ("--target", BOTH)])
 def test_image_that_differs_from_lock_is_not_signed(place, imgbuild, pair, words):
     expected = expected_lock.lock_of_project(place.work().project, BOTH).contents
-    digest = expected.manifest(Arch.ARM64)
+    digest = expected.manifest_digest(Arch.ARM64)
     data, kind = place.registry.manifests[NAME, digest]
     place.registry.manifests[NAME, digest] = (
         data.replace(b'"schemaVersion":2', b'"schemaVersion":3'),

@@ -11,7 +11,7 @@ import msgspec
 from imgbuild.audit.source.comparisons import opposite_guards
 from imgbuild.audit.source.expressions import ExpressionReader
 from imgbuild.audit.source.facts import SUPER_INIT, Class, Field, Function, Guard, Parameter
-from imgbuild.audit.source.name_values import NONE_VALUE, Branches, Guards, NameValue, Result
+from imgbuild.audit.source.name_values import NONE_VALUE, Branches, GuardedValue, Guards, NameValue
 from imgbuild.audit.source.scopes import ClassMembers, SourceScope
 from imgbuild.audit.source.text import (
     SourceText,
@@ -126,7 +126,7 @@ class DefinitionReader:
         )
 
 
-def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
+def result_guards(node: FunctionNode, results: Sequence[GuardedValue]) -> Branches:
     """The guards under which a function returns a true value, and a false one.
 
     Both are empty unless one of them is recognized: a condition, or constants in branches.

@@ -73,7 +73,7 @@ NONE_VALUE = NameValue(truthy=None, is_none=True, is_literal=True)
 ScopeState = dict[str, NameValue]
 
 
-Result = tuple[Guards, NameValue]
+GuardedValue = tuple[Guards, NameValue]
 
 
 class FlowPath(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class ScopeFrame:
         self.values: ScopeState = dict.fromkeys(self.parameters, UNKNOWN_VALUE)
         self.declared: set[str] = set()
         # Of a function: the values that it returns, each with the guards within the function.
-        self.results: list[Result] = []
+        self.results: list[GuardedValue] = []
         self._sites: dict[str, list[BindingSite]] | None = None
 
     def binding_sites(self, name: str) -> list[BindingSite]:
