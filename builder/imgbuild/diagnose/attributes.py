@@ -11,7 +11,7 @@ BUILT_IN = ("NoneType", "str", "list", "dict", "int", "tuple", "float", "functio
 CODE = "IMG905"
 
 
-def reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
+def attribute_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     """The cause of an AttributeError; None for other errors, and for values of Python's types.
 
     `caller` is the import name of the package whose code reads the attribute.
@@ -26,20 +26,28 @@ def reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if owner in BUILT_IN:
         return None
     if module:
-        return _of_module(module, name, facts, caller)
+        return _module_reason(module, name, facts, caller)
     existence = releases.member_existence(owner, name)
-    if existence is not None and existence.spec and not existing.has(existence, facts):
-        return existing.of(existence, f"{owner}.{name}", f"do not use {name}", CODE, facts)
-    return _of_class(owner, name, facts, caller)
+    if (
+        existence is not None
+        and existence.spec
+        and not existing.is_in_log_version(existence, facts)
+    ):
+        return existing.existence_reason(
+            existence, f"{owner}.{name}", f"do not use {name}", CODE, facts
+        )
+    return _class_reason(owner, name, facts, caller)
 
 
-def _of_module(module: str, name: str, facts: LogFacts, caller: str) -> Reason:
+def _module_reason(module: str, name: str, facts: LogFacts, caller: str) -> Reason:
     """The reason for a module without an attribute."""
     existence = releases.name_existence(module, name) or releases.module_existence(
         f"{module}.{name}"
     )
     if existence is not None:
-        return existing.of(existence, f"{module}.{name}", f"do not use {name}", CODE, facts)
+        return existing.existence_reason(
+            existence, f"{module}.{name}", f"do not use {name}", CODE, facts
+        )
     package = releases.distribution_of_module(module)
     cause = f"the installed {package} has no {name} in {module}: the code was written for a"
     cure = requirements.update_cure(package, caller, facts)
@@ -54,7 +62,7 @@ def _of_module(module: str, name: str, facts: LogFacts, caller: str) -> Reason:
     )
 
 
-def _of_class(owner: str, name: str, facts: LogFacts, caller: str) -> Reason:
+def _class_reason(owner: str, name: str, facts: LogFacts, caller: str) -> Reason:
     """The reason for an object of class `owner` without an attribute."""
     if package := releases.name_owner(owner):
         return Reason(
@@ -64,7 +72,7 @@ def _of_class(owner: str, name: str, facts: LogFacts, caller: str) -> Reason:
             cure=requirements.update_cure(package, caller, facts),
         )
     if owner.endswith("Config"):
-        return _of_configuration(owner, name, facts.versions.get("transformers", ""))
+        return _configuration_reason(owner, name, facts.versions.get("transformers", ""))
     if owner.endswith("Trainer"):
         return Reason(
             code=CODE,
@@ -83,7 +91,7 @@ def _of_class(owner: str, name: str, facts: LogFacts, caller: str) -> Reason:
     )
 
 
-def _of_configuration(owner: str, name: str, version: str) -> Reason:
+def _configuration_reason(owner: str, name: str, version: str) -> Reason:
     """The reason for a model's configuration without a field; `version` is of transformers."""
     major = version.partition(".")[0]
     older = f" (pip install 'transformers<{major}')" if major in ("4", "5") else ""

@@ -8,13 +8,13 @@ from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
 
-def has(existence: Existence, facts: LogFacts) -> bool:
+def is_in_log_version(existence: Existence, facts: LogFacts) -> bool:
     """Whether the version in the log has the name, so that its absence has another reason."""
     version = facts.versions.get(existence.package, "")
     return bool(version) and existence.allows_version(version)
 
 
-def of(
+def existence_reason(
     existence: Existence, what: str, remove: str, code: str, facts: LogFacts, caller: str = ""
 ) -> Reason:
     """The reason according to `existence`, with a change of the code and a pin as its cure.
@@ -24,13 +24,17 @@ def of(
     cures = []
     user = releases.package_name(caller)
     version = facts.versions.get(existence.package, "")
-    if version and existence.spec and existence.covers_version(version) and has(existence, facts):
+    if (
+        version
+        and existence.spec
+        and existence.covers_version(version)
+        and is_in_log_version(existence, facts)
+    ):
         package = existence.package
         return Reason(
             code=code,
             cause=f"{existence.change_sentence(what)}, and the log shows {package} {version}, which"
-            " has"
-            f" it: another {package} is imported",
+            f" has it: another {package} is imported",
             cure=f"compare python -m pip show {package} with the folder that the program imports"
             " (print its __file__ and __version__): restart the notebook's kernel after an update,"
             f" and remove a second {package} (a checkout in the working directory, ~/.local,"

@@ -150,7 +150,7 @@ def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
         )
     if not existence.spec and not existence.instead:
         return _unknown_argument_reason(existence, plain, name, facts, caller)
-    return existing.of(existence, what, f"remove {name}", "IMG904", facts)
+    return existing.existence_reason(existence, what, f"remove {name}", "IMG904", facts)
 
 
 def _unknown_argument_reason(
@@ -230,9 +230,11 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     existence = releases.name_existence(module, name) or releases.module_existence(module)
     if existence is not None:
         what = f"{module}.{name}"
-        return existing.of(existence, what, f"do not import {name}", "IMG902", facts, caller)
+        return existing.existence_reason(
+            existence, what, f"do not import {name}", "IMG902", facts, caller
+        )
     if module.startswith("transformers") and (model := _model(name)) is not None:
-        return existing.of(
+        return existing.existence_reason(
             model, f"{name} with its model", "use another model", "IMG902", facts, caller
         )
     if not caller and (sources := calls.sources_folder_reason(text)) is not None:
@@ -259,7 +261,9 @@ def _module(text: str, facts: LogFacts, caller: str) -> Reason | None:
     )  # Python names the first module that is absent
     if existence is not None:
         what = f"the module {module}"
-        return existing.of(existence, what, f"do not import {module}", "IMG903", facts, caller)
+        return existing.existence_reason(
+            existence, what, f"do not import {module}", "IMG903", facts, caller
+        )
     top = module.partition(".")[0]
     package = releases.distribution_of_module(module)
     if match.re is PACKAGE_ABSENT and normalize_package(module) != package and " " not in package:
@@ -359,7 +363,9 @@ def _flag(text: str, facts: LogFacts, _caller: str) -> Reason | None:
     for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
         existence = releases.argument_existence(callee, name)
         if existence is not None and existence.spec:
-            return existing.of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
+            return existing.existence_reason(
+                existence, f"the option {flag}", f"remove {flag}", "IMG917", facts
+            )
     return _unknown_flag_reason(flag, "the program")
 
 
@@ -430,12 +436,12 @@ def _architecture(text: str, facts: LogFacts, caller: str, code: str) -> Reason 
         package, what = "vllm", f"the architecture {match['name']}"
         listed = releases.name_existence("vllm.model_executor.models", match["name"])
         if listed is not None and listed.spec:
-            return existing.of(listed, what, "use another model", "IMG902", facts)
+            return existing.existence_reason(listed, what, "use another model", "IMG902", facts)
     else:
         return None
     existence = releases.exact_module_existence(module)
     if existence is not None:
-        return existing.of(existence, what, "use another model", "IMG902", facts)
+        return existing.existence_reason(existence, what, "use another model", "IMG902", facts)
     shown = f"{package} {facts.versions[package]}" if package in facts.versions else package
     return Reason(
         code="IMG902",
@@ -448,6 +454,6 @@ def _architecture(text: str, facts: LogFacts, caller: str, code: str) -> Reason 
 
 
 FUNCTIONS = (
-    *(_keyword, _import_reason, _module, attributes.reason, _positional_reason, _flag),
+    *(_keyword, _import_reason, _module, attributes.attribute_reason, _positional_reason, _flag),
     _hydra,
 )

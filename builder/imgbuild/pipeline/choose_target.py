@@ -34,7 +34,6 @@ from imgbuild.resolve.choose import LockedFacts, TargetCandidate, TargetChange
 from imgbuild.resolve.demands import PackageDemand, package_demands, required_cuda
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, UnmetDemand, find_obstacles, similar_packages
-from imgbuild.resolve.imports import import_sites
 from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.range_conflicts import find_contradictions, range_conflicts, required_changes
 from imgbuild.resolve.source_only import BuildAdvice, WheelNeeds, required_sdists
@@ -134,6 +133,9 @@ class TargetChooser:
         wheel = pages.pinned_wheel(demand, tags) if demand.pin else pages.newest_wheel(demand, tags)
         return pages.metadata(wheel) if wheel is not None else b""
 
+    def _torch_demand(self, facts: LockedFacts) -> PackageDemand | None:
+        return next((d for d in self.demands(facts.python) if d.package == "torch"), None)
+
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
         """The torch version of the image and its CUDA release, from the project or from `facts`.
 
@@ -141,7 +143,7 @@ class TargetChooser:
         the target or for a release in the files.
         """
         has = facts.versions.get("torch", "")
-        demand = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
+        demand = self._torch_demand(facts)
         named = self._usable_cuda(facts) or [facts.cuda]
         if (
             demand is None
@@ -303,7 +305,8 @@ class TargetChooser:
             return ""
         releases = () if self._request.cuda else self._usable_cuda(facts)
         cuda = self._torch(facts)[1]
-        exact = any(each.package == "torch" and each.pin for each in self.demands(facts.python))
+        torch = self._torch_demand(facts)
+        exact = torch is not None and bool(torch.pin)
         majors = {each.partition(".")[0] for each in required_cuda(self._declared)}
         if releases and not (exact and (not majors or cuda.partition(".")[0] in majors)):
             cuda = chosen.cuda if chosen.cuda in releases else releases[-1]
@@ -333,7 +336,7 @@ class TargetChooser:
         built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
-        torch = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
+        torch = self._torch_demand(facts)
         if torch is not None and named and not torch.pin and not self._is_built(named, facts):
             return [engine_torch.without_build(named, self._declared.cuda)]
         return engine_torch.missing_toolkit_obstacles(
@@ -457,11 +460,10 @@ class TargetChooser:
 
     def _missed(self, facts: LockedFacts, folder: Path) -> tuple[str, ...]:
         """The packages excluded by the user that the project imports or its packages require."""
-        modules = {name: source_only.imported_module(name) for name in self._request.exclude}
-        imports = import_sites(folder, frozenset(modules.values()))
+        imports = source_packages.package_imports(folder, self._request.exclude)
         needed = {
-            name: [*map(str, imports[module]), *self._requiring(facts, name)]
-            for name, module in modules.items()
+            name: [*map(str, sites), *self._requiring(facts, name)]
+            for name, sites in imports.items()
         }
         return tuple(
             f"{name} is excluded, but needed by {', '.join(users)}"

@@ -20,7 +20,7 @@ from imgbuild.report import ConflictRelation, Report, Severity
 from imgbuild.resolve import sdist_code, source_only
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, UnmetDemand
-from imgbuild.resolve.imports import import_sites
+from imgbuild.resolve.imports import ImportSite, import_sites
 from imgbuild.resolve.source_only import BuildAdvice, WheelNeeds
 from imgbuild.system import threads
 from imgbuild.system.syntax import marker_applies
@@ -74,9 +74,7 @@ def advise_on_builds(
     """
     if not cuda:
         return []
-    imports = import_sites(
-        folder, frozenset(source_only.imported_module(each.package) for each in cuda)
-    )
+    imports = package_imports(folder, [each.package for each in cuda])
     catalogue = project_paths.catalogue_project()
     locks = [lock_file.read_lock(catalogue.images, name) for name in catalogue.locked_targets()]
     return [
@@ -89,7 +87,7 @@ def advise_on_builds(
                 for lock in locks
                 if any(each.package in locked.versions for locked in lock.arch.values())
             ],
-            imports=imports[source_only.imported_module(each.package)],
+            imports=imports[each.package],
             needed_by=needed_by(each.package),
             unfit=each.reason if each.by_url else "",
         )
@@ -120,16 +118,19 @@ def demands_requiring(
     ]
 
 
+def package_imports(folder: Path, packages: Iterable[str]) -> dict[str, tuple[ImportSite, ...]]:
+    """Each of `packages` → where the Python files below `folder` import it."""
+    modules = {package: source_only.imported_module(package) for package in packages}
+    sites = import_sites(folder, frozenset(modules.values()))
+    return {package: sites[module] for package, module in modules.items()}
+
+
 def imports_of_excluded(row: TargetOverlay, reports: Iterable[Report]) -> list[str]:
     """The excluded packages that unconditional imports need, with places and remedies.
 
     These imports are in the project's files and, according to `reports`, in its packages.
     """
-    modules = {
-        normalize_package(name): source_only.imported_module(normalize_package(name))
-        for name in row.row.exclude
-    }
-    imports = import_sites(row.folder, frozenset(modules.values()))
+    imports = package_imports(row.folder, map(normalize_package, row.row.exclude))
     missing = {
         (normalize_package(needed.subject.partition(".")[0]), needed)
         for report in reports
@@ -138,12 +139,13 @@ def imports_of_excluded(row: TargetOverlay, reports: Iterable[Report]) -> list[s
         if finding.severity is not Severity.NOTE
     }
     lines = []
-    for package, module in sorted(modules.items()):
-        places = [str(site) for site in imports[module] if not site.guarded]
+    for package, sites in sorted(imports.items()):
+        module = normalize_package(source_only.imported_module(package))
+        places = [str(site) for site in sites if not site.guarded]
         places += sorted(
             f"{needed.package} {needed.version} ({needed.file}:{needed.line})"
             for name, needed in missing
-            if name in (package, normalize_package(module))
+            if name in (package, module)
         )
         if places:
             lines.append("\n  ".join((_needed(package, places), *source_only.without(package))))

@@ -14,7 +14,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.solve.problem import SolveProblem
 
 
-def lines(
+def sdist_exclusions(
     catalogue: FileCatalogue,
     problem: SolveProblem,
     present: Collection[str],
@@ -27,17 +27,17 @@ def lines(
     """
     required, packages = problem.requirements, {*present}.intersection(problem.matrix.sdists)
     pins = {**problem.target.pins, **required.pins}
-    return excluded(catalogue, packages, pins, required.versions, learned)
+    return version_exclusions(catalogue, packages, pins, required.versions, learned)
 
 
-def excluded(
+def version_exclusions(
     catalogue: FileCatalogue,
     packages: Collection[str],
     pins: Mapping[str, str],
     specs: Mapping[str, str],
     learned: Iterable[Constraint],
 ) -> tuple[str, ...]:
-    """Constraints as in `lines`, for a target with the versions `pins` and specifiers `specs`."""
+    """Constraints as in `sdist_exclusions`, for a target with the versions `pins` and specifiers `specs`."""
     entries = [entry for entry in learned if not entry.unused]
     accepted = {package: SpecifierSet(spec) for package, spec in specs.items()}
     accepted |= {package: SpecifierSet(f"=={version}") for package, version in pins.items()}

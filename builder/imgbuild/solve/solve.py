@@ -507,7 +507,7 @@ def _resolve_once(
         return (*constraints.added_requirements(learned, package, str(version), present), *tagged)
 
     problem = prepared.problem
-    unusable = impossible_sdists.lines(prepared.catalogue, problem, present, learned)
+    unusable = impossible_sdists.sdist_exclusions(prepared.catalogue, problem, present, learned)
     bounds = resolver_bounds(prepared, unusable)
     try:
         return _run_uv(prepared, bounds, problem.context.store, _amend_metadata)

@@ -24,7 +24,7 @@ def test_sdists_that_contradict_a_pin_are_excluded(tmp_path: Path) -> None:
     ]
 
     def excluded(pins: dict[str, str], specs: dict[str, str]) -> tuple[str, ...]:
-        return impossible_sdists.excluded(catalogue, ["engine"], pins, specs, learned)
+        return impossible_sdists.version_exclusions(catalogue, ["engine"], pins, specs, learned)
 
     for pins, specs in (
         ({"trainer": "0.7"}, {}),

@@ -118,7 +118,7 @@ class CodeTree:
         return frozenset(
             node.id
             for statement in self._tree.body
-            for node in ast.walk(statement)
+            for node in walk_tree(statement)
             if isinstance(node, ast.Name) and node.id != getattr(statement, "name", "")
         )
 
