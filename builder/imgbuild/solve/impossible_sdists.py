@@ -37,7 +37,7 @@ def version_exclusions(
     specs: Mapping[str, str],
     learned: Iterable[Constraint],
 ) -> tuple[str, ...]:
-    """Constraints as in `sdist_exclusions`, for a target with the versions `pins` and specifiers `specs`."""
+    """The constraints of `sdist_exclusions` for the versions `pins` and the specifiers `specs`."""
     entries = [entry for entry in learned if not entry.unused]
     accepted = {package: SpecifierSet(spec) for package, spec in specs.items()}
     accepted |= {package: SpecifierSet(f"=={version}") for package, version in pins.items()}
