@@ -14,14 +14,14 @@ PLACEHOLDERS = re.compile(r"\b(?:VERB|TIER_NAME|NAME)\.py$")
 
 
 @each_row(("change", "place"), ROWS, ids=[row[0] for row in ROWS])
-def test_every_path_in_the_table_exists(change, place):
+def test_every_path_in_the_table_of_the_architecture_page_exists(change, place):
     named = re.findall(r"`([\w./]+(?:\.\w+|/))`", place)
     assert named, change
     for path in (PLACEHOLDERS.sub("", name) for name in named):
         assert (PACKAGE / path).exists() or (ROOT / path).exists(), path
 
 
-def test_every_named_identifier_exists():
+def test_every_identifier_in_the_table_of_the_architecture_page_exists():
     matches = re.findall(r"`([A-Z]\w+)`(?: and `(\w+)`)? in `([\w/]+\.py)`", TABLE)
     assert len(matches) >= 3
     for *names, file in matches:

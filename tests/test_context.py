@@ -10,7 +10,7 @@ from tests.support.source_code import all_nodes, module_imports, package_modules
 BOTH = 10  # functions that may take `store` and `http` side by side
 
 
-def test_only_cli_pipeline_and_process_modules_print():
+def test_only_modules_of_cli_and_pipeline_and_the_process_module_print():
     printing = {
         name
         for name, tree in package_modules().items()
@@ -22,7 +22,7 @@ def test_only_cli_pipeline_and_process_modules_print():
     assert "system.process" in printing, "remove the exception for system.process"
 
 
-def test_cache_and_client_are_passed_in_one_context():
+def test_functions_receive_cache_and_http_client_in_one_context():
     both = [
         f"{name}:{node.lineno} {node.name}"
         for name, tree in package_modules().items()

@@ -159,7 +159,7 @@ def test_module_with_a_single_importer_in_its_folder_has_a_reason():
     assert explained - single == set(), "these modules have other importers: remove the reason"
 
 
-def test_no_protocol_has_its_only_implementation_in_its_folder():
+def test_no_protocol_is_defined_next_to_its_only_implementation():
     """The user of such a protocol can use the class instead."""
     classes = {
         node.name: (name, node)

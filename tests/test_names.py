@@ -95,7 +95,7 @@ def test_few_functions_have_filler_names(folder: str) -> None:
     assert len(fillers) <= LARGEST_SHARE * every, "\n".join(fillers)
 
 
-def test_identifiers_use_the_words_of_the_documentation() -> None:
+def test_identifiers_use_the_terms_of_the_documentation() -> None:
     wrong = sorted(
         {
             f"{path.relative_to(ROOT)}:{line} {name}"
@@ -148,7 +148,7 @@ def _dotted(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
     return f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
 
 
-def test_every_kind_of_filler_is_detected() -> None:
+def test_every_kind_of_filler_name_is_detected() -> None:
     source = (
         "def f(found, *, kept_parts=()):\n"
         "    own = [one for one in found]\n"

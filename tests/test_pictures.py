@@ -15,7 +15,7 @@ PICTURES = import_script(ROOT / "tools/pictures.py")
 
 
 @pytest.mark.parametrize("name", PICTURES.PICTURES)
-def test_pictures_are_current_and_load_nothing(
+def test_pictures_are_current_and_load_no_external_resources(
     name: str, golden: Callable[[Path, str], None]
 ) -> None:
     text = PICTURES.draw_picture(PICTURES.PICTURES[name])

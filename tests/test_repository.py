@@ -250,7 +250,7 @@ def test_links_in_documents_are_valid():
     assert not broken
 
 
-def test_every_public_file_of_cli_is_a_verb():
+def test_every_public_file_of_cli_defines_a_verb():
     import typer
 
     from imgbuild.cli._app import app
@@ -300,7 +300,7 @@ def test_pytest_collects_every_test_file(pytestconfig):
     assert not skipped
 
 
-def test_constraints_cover_the_environment():
+def test_constraints_file_pins_every_package_of_the_environment():
     from importlib.metadata import distributions
 
     pins = dict(

@@ -79,7 +79,7 @@ def _prose(path: Path) -> Iterator[tuple[str, int]]:
 
 
 @each_row("path", [*PAGES, *TEXTS], ids=lambda p: str(p.relative_to(ROOT)))
-def test_page_has_no_banned_words(path: Path):
+def test_documentation_page_has_no_banned_words(path: Path):
     hits = _hits(path, path.read_text())
     assert not hits, "\n".join(hits)
 
@@ -92,31 +92,31 @@ def test_strings_and_comments_have_no_banned_words():
 
 
 @each_row(("phrase", "file"), LOCKED.items(), ids=LOCKED.values())
-def test_every_exception_is_used(phrase, file):
+def test_every_exception_for_a_banned_word_is_used(phrase, file):
     assert phrase in (ROOT / file).read_text()
     assert _banned().search(phrase)
 
 
-def test_files_of_each_kind_are_read():
+def test_wording_checks_read_files_of_each_kind():
     names = {path.relative_to(ROOT).parts[0] for path in (*SOURCES, *TEXTS)}
     expected = {"builder", "smoke_tests", "tools", "tool", ".github", "images"}
     assert names >= expected | {"Makefile", "matrix.yaml"}
     assert not any("data/image" in str(path) for path in (*SOURCES, *TEXTS))
 
 
-def test_comments_are_read(tmp_path):
+def test_wording_checks_read_comments(tmp_path):
     file = tmp_path / "module.py"
     file.write_text('"""A page."""\n\nx = 1  # the testimony\n')
     assert list(_prose(file)) == [("A page.", 1), ("# the testimony", 3)]
 
 
 @each_row("text", ["TESTIMONY_SIZE", "testimonyless", "my_testimony", "inclusion proof"])
-def test_identifiers_are_not_checked_as_words(text: str):
+def test_wording_checks_skip_identifiers(text: str):
     assert not _banned().search(text)
 
 
 @each_row("text", ["Goes out: a lock", "the testimony", "X is no day", "How it speaks", "a proof"])
-def test_idioms_are_detected(text: str):
+def test_banned_idioms_are_detected(text: str):
     assert _banned().search(text)
 
 

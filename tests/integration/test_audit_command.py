@@ -57,7 +57,9 @@ def cached_wheels(project: Project) -> list[str]:
     return [path.name for path in files if path.read_bytes().startswith(b"PK\x03\x04")]
 
 
-def test_facts_of_dropped_wheels_are_kept(project: Project, site: FileSite) -> None:
+def test_audit_with_drop_option_keeps_the_facts_of_the_deleted_wheels(
+    project: Project, site: FileSite
+) -> None:
     first = project.run("audit", TARGET, "--drop")
     assert cached_wheels(project) == []
     site.requests.clear()
@@ -66,7 +68,7 @@ def test_facts_of_dropped_wheels_are_kept(project: Project, site: FileSite) -> N
     project.run("audit", TARGET, "--select", "elf", "--select", "cuda", "--offline")
 
 
-def test_pins_are_audited_against_index(project: Project, site: FileSite) -> None:
+def test_pins_are_audited_with_the_wheels_of_the_index(project: Project, site: FileSite) -> None:
     pins = project.folder / "pins.txt"
     pins.write_text("trl==9.0\nvllm==9.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, "--json", status=4)
@@ -94,14 +96,14 @@ def test_pins_are_read_from_arguments_or_stdin(
     assert "imports Gone from vllm" in piped.stdout
 
 
-def test_pin_without_wheel_is_not_read_and_audit_fails(project: Project) -> None:
+def test_audit_fails_if_a_pin_has_no_compatible_wheel(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
     assert "not read: vllm==7.0: no compatible wheel on the index" in done.stdout
     assert "not all packages were read: vllm==7.0" in done.stderr
 
 
-def test_pin_without_wheel_is_read_from_sdist(project: Project) -> None:
+def test_pin_without_a_wheel_is_audited_from_its_sdist(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.5\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
     assert "trl 9.0 imports Gone from vllm, but vllm 7.5 does not define it" in done.stdout
@@ -109,7 +111,7 @@ def test_pin_without_wheel_is_read_from_sdist(project: Project) -> None:
     assert unread in done.stdout
 
 
-def test_files_and_named_pins_form_one_set(project: Project) -> None:
+def test_files_and_pins_on_the_command_line_are_audited_together(project: Project) -> None:
     machine = ("--python", "3.11", "--arch", "x86_64")
     (project.folder / "bad.txt").write_text("trl==9.0\n", encoding="utf-8")
     (project.folder / "good.txt").write_text("vllm==9.0\n", encoding="utf-8")
@@ -136,7 +138,9 @@ def test_requirements_of_extra_are_audited(project: Project, site: FileSite) -> 
     assert "its extras: none" in done.stdout
 
 
-def test_wheel_by_url_replaces_index_wheel(project: Project, site: FileSite) -> None:
+def test_wheel_given_by_url_replaces_the_wheel_of_the_index(
+    project: Project, site: FileSite
+) -> None:
     name = "vllm-9.0-py3-none-any.whl"
     files = {"vllm/__init__.py": b"class Gone: ...\n"}
     site.files[f"elsewhere/{name}"] = local_index.wheel_bytes("vllm", "9.0", files=files)
@@ -160,7 +164,7 @@ def test_wheel_by_url_replaces_index_wheel(project: Project, site: FileSite) -> 
     assert f"could not read {site.url(f'absent/{name}')}" in done.stdout + done.stderr
 
 
-def test_cuda_build_contradicting_torch_is_an_error(project: Project, site: FileSite) -> None:
+def test_cuda_build_that_contradicts_torch_is_an_error(project: Project, site: FileSite) -> None:
     name = "attn-1.0+cu12torch2.7cxx11abiTRUE-py3-none-any.whl"
     site.files[f"elsewhere/{name}"] = local_index.wheel_bytes(
         "attn", "1.0+cu12torch2.7cxx11abiTRUE", files={"attn.py": b""}

@@ -74,7 +74,7 @@ def machine(tmp_path: Path) -> Machine:
     return machine
 
 
-def test_errors_of_broken_environment_come_first(machine: Machine) -> None:
+def test_report_of_a_broken_environment_begins_with_the_errors(machine: Machine) -> None:
     root = machine.environment("trl==9.0", "vllm==9.0")
     done = machine.audit("--environment", str(root / "bin" / "python"), status=4)
     error, place, _, counts = done.stdout.splitlines()
@@ -140,7 +140,7 @@ def test_environment_defaults_to_venv_in_current_folder(machine: Machine) -> Non
     assert (report["findings"], report["unread"]) == ([], [])
 
 
-def test_unreadable_package_is_not_a_success(machine: Machine) -> None:
+def test_unreadable_package_fails_the_audit(machine: Machine) -> None:
     root = machine.environment("vllm==9.0")
     (info,) = root.glob("lib/python3*/site-packages/vllm-9.0.dist-info")
     (info.parent / "trl-9.0.dist-info").mkdir()
@@ -169,7 +169,7 @@ def test_environment_packages_precede_system_packages(machine: Machine) -> None:
     ] == "0.1"
 
 
-def test_non_python_program_is_refused(tmp_path: Path) -> None:
+def test_program_that_is_not_python_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "python3"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho no\n")

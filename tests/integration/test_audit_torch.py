@@ -109,7 +109,7 @@ def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Find
         return [finding for finding in linking.check_linking(package_set) if FILE in finding.where]
 
 
-def test_symbol_with_new_string_abi_is_undefined(
+def test_symbol_with_the_new_string_abi_is_undefined_in_torch_with_the_old_abi(
     torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
 ) -> None:
     library = compiled(tmp_path, new_string=True, typevars=True)

@@ -84,7 +84,7 @@ def test_docker_built_image_is_usable(project):
     assert built["output"] == str(project.folder / "build" / TARGET)
 
 
-def test_differing_files_set_the_exit_status(project, tmp_path):
+def test_diff_exits_with_status_1_if_files_differ(project, tmp_path):
     project.run("build", TARGET)
     project.run(*BUILD)
     pair = [str(project.folder / "build" / name / TARGET) for name in (".", "docker")]
@@ -110,7 +110,7 @@ def test_uncached_rebuild_has_same_digest(project):
     assert len(digests) == 1
 
 
-def test_stale_dockerfile_is_not_built(project):
+def test_dockerfile_that_does_not_match_the_lock_is_not_built(project):
     path = project.folder / "images" / TARGET / "Dockerfile"
     text = path.read_text()
     path.write_text(text + "RUN touch /more\n")

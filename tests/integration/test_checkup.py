@@ -47,7 +47,7 @@ def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dic
     return {finding["check"]: finding for finding in findings}
 
 
-def test_driver_without_link_is_reported_with_remedy(tmp_path: Path) -> None:
+def test_missing_link_to_the_driver_library_is_reported_with_a_remedy(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver")
     findings = look("--gpus", "2", LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["message"] == f"{place}/libcuda.so.1 detects 2 GPUs"
@@ -73,7 +73,7 @@ def test_stub_library_is_not_accepted_as_driver(tmp_path: Path, name: str, init:
     assert "is a stub" in findings["driver"]["message"]
 
 
-def test_other_library_with_driver_name_is_not_accepted(tmp_path: Path) -> None:
+def test_library_that_only_has_the_name_of_the_driver_is_not_accepted(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", text="int other(void) { return 0; }")
     findings = look("--gpus", "1", LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "error"
@@ -81,7 +81,7 @@ def test_other_library_with_driver_name_is_not_accepted(tmp_path: Path) -> None:
     assert look(LD_LIBRARY_PATH=str(place))["driver"]["severity"] == "warning"
 
 
-def test_driver_without_gpu_is_a_note_if_no_gpu_is_requested(tmp_path: Path) -> None:
+def test_driver_that_detects_no_gpu_is_a_note_if_no_gpu_is_requested(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", init=100)
     findings = look(LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "note"

@@ -113,7 +113,7 @@ def test_script_without_results_folder_does_nothing(sample, tmp_path):
     assert "ci: " not in run_script(sample, path, status=2)
 
 
-def test_job_for_another_machine_is_run_by_the_same_script_there(sample):
+def test_script_skips_jobs_for_another_machine_and_runs_them_on_that_machine(sample):
     path = ci_script(sample, OTHER, "--registry", sample.place("machines"), "--all-published")
     text = path.read_text()
     begin = f"begin {OTHER}@{ARCH} {sample.digest(OTHER)}"
@@ -146,7 +146,7 @@ def changed(sample: Sample) -> Sample:
     return sample
 
 
-def test_change_under_review_builds_only_changed_target(changed):
+def test_pull_request_builds_only_the_changed_target(changed):
     job_run = changed.job("images", "jobs", BASE=changed.base)
     assert job_run.status == 0, job_run.said
     jobs = {job["id"]: job for job in job_run.outputs["jobs"]}
@@ -243,7 +243,7 @@ def tell(sample: Sample, more: str = "", **other: str) -> None:
     (sample.project.folder / "ci.yaml").write_text(text)
 
 
-def test_change_without_suitable_machine_fails(scratch_sample):
+def test_pull_request_fails_if_no_machine_is_suitable(scratch_sample):
     tell(scratch_sample, disk="1")
     job_run = scratch_sample.job("images", "jobs", BASE=scratch_sample.base)
     assert (job_run.status, job_run.outputs["jobs"]) == (0, [])
@@ -275,7 +275,7 @@ GPU = "  - {labels: [a-gpu], arch: x86_64, disk: 20, gpus: 1}\n"
 SLURM = ("--on", "slurm", "--sbatch=--gpus-per-node=0")
 
 
-def test_failed_tier_after_push_sets_no_tag(scratch_sample):
+def test_no_tag_is_set_if_a_tier_fails_after_the_push(scratch_sample):
     """The GPU tier runs on a Slurm node without a GPU, so it fails."""
     scratch_sample.project.env.update(needs.require_slurm())
     tell(scratch_sample, GPU)
@@ -314,7 +314,7 @@ if "ci" in sys.orig_argv:
 """
 
 
-def test_passed_tier_on_node_sets_tag(scratch_sample, tmp_path):
+def test_tag_is_set_after_a_tier_passes_on_a_slurm_node(scratch_sample, tmp_path):
     """A tier that requires no GPU runs on a real Slurm between the push and the tag."""
     (tmp_path / "sitecustomize.py").write_text(STATIC)
     scratch_sample.project.env.update(needs.require_slurm(), PYTHONPATH=str(tmp_path))

@@ -82,7 +82,9 @@ def test_repository_filters_hooks_and_settings_are_ignored(
     assert by_path(content)["a.py"].size == 2
 
 
-def test_incomplete_paths_are_listed(repository: GitRepository, tmp_path: Path) -> None:
+def test_lfs_pointers_submodules_and_excluded_paths_are_listed(
+    repository: GitRepository, tmp_path: Path
+) -> None:
     repository.commit({"weights.bin": POINTER, "matrix.yaml": "", ".imgbuild/x": "", "a\\b": ""})
     head = repository.git("rev-parse", "HEAD")
     repository.git("update-index", "--add", "--cacheinfo", f"160000,{head},vendor")

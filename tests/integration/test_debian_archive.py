@@ -68,7 +68,7 @@ def test_signed_debian_index_is_used_and_cached(mirror: FileSite, tmp_path: Path
 
 @pytest.mark.network
 @pytest.mark.usefixtures("mirror")
-def test_tools_add_packages_missing_in_base(tmp_path: Path) -> None:
+def test_tools_add_only_packages_that_the_base_lacks(tmp_path: Path) -> None:
     context = Context(Store.open(tmp_path), HttpClient(attempts=1))
     plain = apt.resolve_debs(base(), Arch.X86_64, context)
     more = msgspec.structs.replace(base(), tools=("jq", "python3"))
@@ -128,7 +128,9 @@ def test_index_with_wrong_hash_is_refused(mirror: FileSite, tmp_path: Path) -> N
 
 
 @pytest.mark.network
-def test_index_is_requested_by_hash_during_mirror_update(mirror: FileSite, tmp_path: Path) -> None:
+def test_index_is_requested_by_hash_while_the_mirror_is_updated(
+    mirror: FileSite, tmp_path: Path
+) -> None:
     match = re.search(rb"([0-9a-f]{64}) +\d+ main/binary-amd64/Packages\.xz", mirror.files[RELEASE])
     assert match is not None
     by_hash = f"{INDEX.rpartition('/')[0]}/by-hash/SHA256/{match[1].decode()}"
@@ -166,7 +168,7 @@ def test_unreachable_mirrors_are_reported(tmp_path: Path, monkeypatch: pytest.Mo
         resolved(tmp_path)
 
 
-def test_mirror_configured_on_the_machine_is_tried_first() -> None:
+def test_mirrors_configured_on_the_machine_are_tried_first() -> None:
     needs.require_tool("apt-get", "apt")
     configured = process.run_command(
         ["apt-get", "indextargets", "--format", "$(SITE)"]
@@ -177,7 +179,7 @@ def test_mirror_configured_on_the_machine_is_tried_first() -> None:
     assert set(mirrors[:-1]) <= {site.rstrip("/") for site in configured}
 
 
-def test_release_classes_are_resolved_from_apt_lists(
+def test_release_class_is_resolved_to_a_code_name_from_the_apt_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code name of `stable` is only in the lists, which are empty here."""

@@ -217,7 +217,7 @@ def accepted(path: str, *lists: dict[str, str]) -> bool:
 
 
 @whole
-def test_root_has_same_paths_as_debootstrap(base: DebianBase, roots: Roots) -> None:
+def test_root_has_the_same_paths_as_a_debootstrap_root(base: DebianBase, roots: Roots) -> None:
     real, mine = roots
     missing = {
         path
@@ -269,7 +269,7 @@ def test_file_contents_and_times_match_debootstrap(base: DebianBase, roots: Root
 
 @pytest.mark.long
 @whole
-def test_every_accepted_difference_occurs(base: DebianBase, roots: Roots) -> None:
+def test_every_accepted_difference_from_debootstrap_occurs(base: DebianBase, roots: Roots) -> None:
     real, mine, suite = roots.real, roots.ours, base.suite
     for patterns, paths in (
         ({**ONLY_REAL, **ONLY_REAL_OF[suite], **ONLY_REAL_EMPTY}, real.keys() - mine.keys()),

@@ -271,7 +271,7 @@ def test_invalid_url_requirement_is_reported_with_line(work, text, message):
     assert "token=" not in caught.value.message
 
 
-def test_two_urls_of_package_are_refused(work):
+def test_two_urls_for_one_package_are_refused(work):
     other = byurl(work).replace("byurl-1.5", "byurl-1.6")
     with pytest.raises(InputError, match="byurl has two URLs"):
         work.resolve_audited(byurl(work), other)
@@ -329,7 +329,7 @@ def test_url_in_metadata_must_be_declared_by_user(work):
     assert settled.resolutions[host_arch()].versions["byurl"] == "1.5"
 
 
-def test_cuda_repository_is_refused_before_build(work):
+def test_repository_with_a_cuda_extension_is_refused_before_the_build(work):
     setup = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('a', ['a.cu'])\n"
     work.repository.commit({"setup.py": setup})
     with pytest.raises(NoSolution) as caught:

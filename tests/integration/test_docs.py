@@ -48,12 +48,14 @@ def _environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environm
         yield environments
 
 
-def test_slow_test_files_exist() -> None:
+def test_files_listed_as_slow_exist() -> None:
     assert set(SLOW) <= {parameter.id for parameter in FILES}
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_commands_print_documented_output(path: Path, environments: Environments) -> None:
+def test_documented_commands_print_the_documented_output(
+    path: Path, environments: Environments
+) -> None:
     shells: dict[str, DocsShell] = {}
     with contextlib.ExitStack() as stack:
         for block in runs(path):

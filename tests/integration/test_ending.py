@@ -100,7 +100,7 @@ def test_signal_stops_lock_with_one_message(
     assert not (project.folder / "images" / TARGET).exists()
 
 
-def test_ignored_signal_is_still_ignored(project: Project) -> None:
+def test_imgbuild_keeps_ignoring_a_signal_that_its_parent_ignores(project: Project) -> None:
     done = subprocess.run(
         ["nohup", "sh", "-c", 'kill -HUP $$; exec "$@"', "-", *project.command("list")],
         cwd=project.folder, env=project.environment(), capture_output=True, text=True, check=False,

@@ -95,7 +95,7 @@ def test_containerd_store_keeps_published_digest(folder, monkeypatch):
         engine.remove_image(container_engine, loaded.reference)
 
 
-def test_second_load_sends_nothing(container_engine, folder, tag):
+def test_second_load_of_the_image_sends_no_data(container_engine, folder, tag):
     read = layout.read_layout(images.write_tiny_image(folder, word="once"))
     first = load_image(container_engine, read, Arch.X86_64, tag)
     path = read.blob(read.image(Arch.X86_64).layers[0].digest)
@@ -114,7 +114,9 @@ def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackI
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_existing_engine_layers_are_not_sent(container_engine, folder, tag, near, monkeypatch):
+def test_layers_that_the_engine_already_has_are_not_sent(
+    container_engine, folder, tag, near, monkeypatch
+):
     if not near:
         monkeypatch.setattr(loopback, "serve_image", nowhere)
     old, new = (
@@ -180,7 +182,7 @@ def test_engine_error_is_reported(container_engine, folder, tag):
 
 
 @current
-def test_new_image_replaces_tag(container_engine, folder, tag):
+def test_tag_refers_to_the_newly_loaded_image(container_engine, folder, tag):
     old, _ = (
         load_image(
             container_engine,
@@ -247,14 +249,14 @@ def test_unreachable_engine_is_reported_with_remedy(monkeypatch):
     assert "DOCKER_HOST" in str(caught.value.hint)
 
 
-def test_no_engine_is_found_without_installation(monkeypatch, tmp_path):
+def test_missing_container_engine_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert engine.find_engine() is None
     with pytest.raises(ToolMissing, match="no container engine found"):
         engine.require_engine()
 
 
-def test_podman_is_preferred_with_container_host(monkeypatch):
+def test_container_host_variable_selects_podman(monkeypatch):
     needs.require_podman()
     needs.require_docker()
     monkeypatch.delenv("DOCKER_HOST", raising=False)
@@ -264,7 +266,7 @@ def test_podman_is_preferred_with_container_host(monkeypatch):
         engine.find_engine()
 
 
-def test_unreachable_named_engine_is_not_replaced(monkeypatch):
+def test_unreachable_engine_of_docker_host_is_not_replaced_by_another_engine(monkeypatch):
     needs.require_podman()
     needs.require_docker()
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")

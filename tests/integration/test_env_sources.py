@@ -102,12 +102,12 @@ def read() -> Callable[[str, str, str], list[str]]:
     return _read
 
 
-def test_many_variables_have_locations_in_wheels() -> None:
+def test_many_environment_variables_have_a_location_in_a_wheel() -> None:
     assert len(NAMED) > 15
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_variable_locations_exist_and_mention_variable(
+def test_location_of_each_variable_exists_and_mentions_the_variable(
     name: str, read: Callable[[str, str, str], list[str]]
 ) -> None:
     shown = []

@@ -196,7 +196,9 @@ def test_only_added_layers_are_built_and_image_runs(
     assert "nothing to do" in fresh.run("build", OWN, "--output", str(tmp_path / "image")).stderr
 
 
-def test_layers_without_image_are_built_from_lock(user: Project, tmp_path: Path) -> None:
+def test_published_layers_are_built_from_the_lock_if_no_image_is_given(
+    user: Project, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
     other = Project(copy, user.index_url, cache=None)
@@ -297,7 +299,7 @@ def test_audit_covers_added_packages(published_site: PublishedSite, tmp_path: Pa
     assert "broken.py:1" in result
 
 
-def test_published_cut_off_applies_unless_overridden(
+def test_cutoff_date_of_the_published_target_applies_unless_overridden(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "late", "--add", "late")
@@ -309,7 +311,7 @@ def test_published_cut_off_applies_unless_overridden(
     assert layers(project, OWN)[: len(below)] == below
 
 
-def test_script_without_reviewed_hash_is_refused(
+def test_package_with_an_unreviewed_maintainer_script_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "scripts", "--system", "mariadb-common")
@@ -318,7 +320,7 @@ def test_script_without_reviewed_hash_is_refused(
     assert "mariadb-common" in result
 
 
-def test_show_commands_support_extensions(user: Project) -> None:
+def test_list_show_and_audit_commands_support_extensions(user: Project) -> None:
     (row,) = json.loads(user.run("list", "--json").stdout)
     assert (row["target"], row["state"]) == (OWN, "locked")
     assert row["pins"] == {"thewheel": "1.0", "torch": "2.6.0"}
@@ -359,7 +361,7 @@ def kept_files(cache: Path) -> set[str]:
     return {path.name for path in (cache / "files").glob("*/*")}
 
 
-def test_lock_uses_facts_of_published_target_without_download(
+def test_lock_uses_published_facts_instead_of_downloading_wheels(
     published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
 ) -> None:
     words = ("--add", "gadget", "--file", "train.sh:/opt/team/train.sh")
@@ -391,7 +393,7 @@ def test_added_package_is_checked_against_published_facts(
     assert "helper.py has different contents in helper, overwriting" in result
 
 
-def test_audit_of_published_target_uses_facts_without_download(
+def test_audit_of_a_published_target_downloads_no_wheels(
     published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
 ) -> None:
     published = published_site.published

@@ -26,7 +26,7 @@ def index() -> str:
     return words[words.index("--index-url") + 1].rstrip("/")
 
 
-def test_wheel_of_index_is_fetched(tmp_path: Path) -> None:
+def test_wheel_is_fetched_from_the_index(tmp_path: Path) -> None:
     http = HttpClient()
     page = http.text(f"{index()}/six/", accept="text/html")
     link = re.findall(r'href="([^"]+-1\.17\.0-[^"]+\.whl#sha256=[0-9a-f]{64})"', page.text)[-1]

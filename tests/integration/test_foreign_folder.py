@@ -211,7 +211,9 @@ def test_array_task_uses_nothing_from_current_folder(
     assert done.returncode == 0, done.stderr
 
 
-def test_python_m_imports_nothing_from_current_folder(prepared: Foreign, tmp_path: Path) -> None:
+def test_python_m_option_imports_nothing_from_current_folder(
+    prepared: Foreign, tmp_path: Path
+) -> None:
     planted, flags = Traps(tmp_path / "traps"), tmp_path / "flags"
     flags.mkdir()
     for name in ("pickle", "json", "msgspec", "yaml", "typer", "rich"):

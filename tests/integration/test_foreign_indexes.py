@@ -318,7 +318,7 @@ def test_lock_all_skips_targets_with_unmet_requirements(project: Project) -> Non
     assert {line.split()[0] for line in done.stdout.splitlines()} == {"near", "ready"}
 
 
-def test_unreachable_index_is_named(project: Project, net: Net) -> None:
+def test_index_that_refuses_requests_is_reported(project: Project, net: Net) -> None:
     net.pytorch.refusals = [(403, {})] * 20
     done = project.run("lock", "arm", status=7)
     assert "403" in done.stderr

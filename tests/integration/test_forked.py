@@ -40,7 +40,7 @@ def test_forked_process_uses_objects_of_its_parent() -> None:
     assert len(rest) == 200_000
 
 
-def test_exception_in_forked_process_returns_no_result() -> None:
+def test_forked_call_that_raises_an_exception_returns_no_result() -> None:
     assert ForkedCall(_fail).result() is None
 
 

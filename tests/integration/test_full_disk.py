@@ -132,7 +132,7 @@ def test_unwritable_output_is_refused_early(project, tmp_path, verb):
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_full_output_disk_is_reported_and_cleaned_up(project, tmp_path):
+def test_layout_on_full_disk_is_an_error_and_leaves_no_partial_files(project, tmp_path):
     disk = tmp_path / "disk"
     words = ("build", TARGET, "--matrix", str(project.folder), "--output", "image")
     done = mounted(project, disk, full(disk), *words)
@@ -142,7 +142,7 @@ def test_full_output_disk_is_reported_and_cleaned_up(project, tmp_path):
     assert "/image" not in done.stdout
 
 
-def test_archive_on_full_disk_is_reported_and_removed(project, tmp_path):
+def test_archive_on_full_disk_is_an_error_and_leaves_no_partial_file(project, tmp_path):
     disk = tmp_path / "disk"
     form = ("--format", "oci-archive", "--output", "image.tar")
     words = ("build", TARGET, "--matrix", str(project.folder), *form)

@@ -148,7 +148,7 @@ def test_links_outside_repository_are_excluded(repository, context):
 @pytest.mark.parametrize(
     "name", ["a\nb.py", "a\x1bb.py", "a\\b.py", b"a\xffb.py".decode("utf-8", "surrogateescape")]
 )
-def test_invalid_archive_names_are_excluded(name, repository, context):
+def test_file_names_that_archives_cannot_contain_are_excluded(name, repository, context):
     Path(os.fsencode(repository.folder / name).decode("utf-8", "surrogateescape")).write_text("x")
     repository.commit({"a.py": ""})
     tree = fetch(repository.url, context)

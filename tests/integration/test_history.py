@@ -72,7 +72,7 @@ def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.Targ
     return lock_file.lock_path(project.images, TARGET).read_bytes(), target_digests
 
 
-def test_repository_with_pipe_is_an_error(
+def test_pipe_in_the_git_configuration_does_not_block(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(project.root, "init", "--quiet")
@@ -101,7 +101,7 @@ def test_target_history_lists_each_digest_once(project: Project) -> None:
         revisions.target_history(project, "absent")
 
 
-def test_commit_without_digest_change_is_not_a_revision(project: Project) -> None:
+def test_commit_that_does_not_change_the_digest_is_not_a_revision(project: Project) -> None:
     git(project.root, "init", "--quiet", "--initial-branch=main")
     locked_as(project, "1.0")
     git(project.root, "checkout", "--quiet", "-b", "reformat")
@@ -115,7 +115,7 @@ def test_commit_without_digest_change_is_not_a_revision(project: Project) -> Non
     assert subjects == ["torch 2.0", "torch 1.0"]
 
 
-def test_digest_changed_by_merge_is_a_revision(project: Project) -> None:
+def test_merge_that_changes_the_digest_is_a_revision(project: Project) -> None:
     git(project.root, "init", "--quiet", "--initial-branch=main")
     locked_as(project, "1.0")
     git(project.root, "checkout", "--quiet", "-b", "other")
@@ -145,7 +145,9 @@ def test_history_requires_repository(project: Project) -> None:
         revisions.target_history(project, TARGET)
 
 
-def test_catalogue_linked_to_checkout_has_history(project: Project, tmp_path: Path) -> None:
+def test_catalogue_of_an_editable_installation_has_history(
+    project: Project, tmp_path: Path
+) -> None:
     """In an editable installation, `data/catalogue` has a link to the images of the checkout."""
     git(project.root, "init", "--quiet")
     _, target_digests = locked_as(project, "1.0")

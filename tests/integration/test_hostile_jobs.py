@@ -252,7 +252,7 @@ def test_start_script_runs_image_command(script, programs: Programs):
 
 
 @pytest.mark.parametrize("text", [*WORDS, "/etc /etc none rw", "\t", "\n/home /home none bind,rw"])
-def test_volume_is_one_fstab_line_or_refused(text: str):
+def test_volume_becomes_one_fstab_line_or_is_refused(text: str):
     settings = msgspec.structs.replace(source().settings, volumes={f"/data/{text}": {}})
     made = msgspec.structs.replace(source(), settings=settings)
     if not re.fullmatch(r"[A-Za-z0-9@+=:,./!-]*", text):

@@ -367,7 +367,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: ".".join(map(str, path)))
-def test_invalid_texts_are_quoted_or_refused(path, shell) -> None:
+def test_invalid_lock_texts_are_quoted_or_refused(path, shell) -> None:
     """A renderer may fail on a lock that no reader accepts, but must write nothing executable."""
     number, matrix = PATHS.index(path), render_sample.matrix()
     lines = f"x\n{RUN}\n%setup\n{RUN}\n"

@@ -76,7 +76,7 @@ def test_python_without_wheel_of_a_pin_is_not_chosen(tmp_path: Path) -> None:
     assert row(tmp_path)["cuda"] == "12.1"
 
 
-def test_newer_added_package_moves_cutoff_date(tmp_path: Path) -> None:
+def test_newer_added_package_sets_a_later_cutoff_date(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.6.0\nvllm\nmath-verify==0.8.0\n")
     imgbuild(tmp_path, "init")
     assert row(tmp_path)["extends"] == "cu124-vllm"

@@ -118,7 +118,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         yield Shop(project, registry, pushed)
 
 
-def test_attachments_are_found_by_tools(shop):
+def test_attachments_are_listed_by_registry_tools(shop):
     assert set(shop.referrers(shop.pushed["digest"])) == {STATEMENT, LOCK}
     for digest in shop.pushed["arch"].values():
         assert set(shop.referrers(digest)) == {CYCLONEDX, SPDX, STATEMENT, LOCK}

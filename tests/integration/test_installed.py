@@ -252,7 +252,7 @@ def test_installed_imgbuild_shows_and_builds_targets(user: User) -> None:
     assert [path.name for path in user.folder.iterdir()] == ["build"]
 
 
-def test_copied_layout_is_tested_without_project(user: User, published: Project) -> None:
+def test_copied_layout_is_tested_without_a_project(user: User, published: Project) -> None:
     """The folder has only a layout and its lock, and there is no network."""
     copied = user.elsewhere("copied")
     copied.run("build", TARGET, "--output", "layout")
@@ -282,7 +282,7 @@ def test_copied_layout_is_tested_without_project(user: User, published: Project)
         assert message in json.loads(refused.stdout)["message"]
 
 
-def test_catalogue_is_not_modified(user: User) -> None:
+def test_commands_do_not_modify_the_installed_catalogue(user: User) -> None:
     tools = user.machine.home / ".local/share/uv/tools"
     (folder,) = tools.glob("imgbuild/lib/*/site-packages/imgbuild/data/catalogue")
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

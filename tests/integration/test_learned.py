@@ -182,7 +182,7 @@ def test_interrupted_run_resumes_with_learned_constraints(stack, monkeypatch, tm
 @pytest.mark.long
 @pytest.mark.network
 @pytest.mark.timeout(1800)
-def test_old_vllm_without_cut_off_gets_compatible_versions(tmp_path):
+def test_old_vllm_without_a_cutoff_date_gets_compatible_versions(tmp_path):
     needs.require_network()
     repository_matrix = load_matrix(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(

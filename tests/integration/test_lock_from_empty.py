@@ -33,7 +33,7 @@ def imgbuild(folder: Path, *words: str) -> list[dict[str, Any]]:
     return answer
 
 
-def test_target_locks_builds_and_audits_cleanly(tmp_path):
+def test_target_is_locked_built_and_audited_without_errors(tmp_path):
     """Files of the index may differ from the locked ones, so committed files are not compared."""
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
     assert [item["target"] for item in imgbuild(tmp_path, "lock", TARGET, "--keep")] == [TARGET]

@@ -53,7 +53,7 @@ def test_sample_of_targets_is_not_empty():
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_target_is_locked_with_clean_audit(name, inputs):
+def test_locked_target_has_no_audit_errors(name, inputs):
     lock, target_digests = current.read_current(PROJECT, MATRIX, name)
     assert target_digests.arch[Arch.X86_64].floors is not None
     learned_constraints = constraints.read_constraints(PROJECT.images)

@@ -174,7 +174,7 @@ def test_build_uses_only_mirror(sample, tmp_path):
     assert '"GET /v2/team/inputs/blobs/sha256:' in access_log
 
 
-def test_tests_have_no_network_access(sample, tmp_path):
+def test_build_without_the_mirror_fails_in_the_network_namespace_of_the_tests(sample, tmp_path):
     """Without the mirror, the build fails in the network namespace of these tests."""
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
     output = tmp_path / "image"

@@ -83,14 +83,14 @@ def test_resolve_reads_project_files(project: Project, words: tuple[str, ...]) -
     assert answer["requested"] == ["thewheel", "torch"]
 
 
-def test_bounds_of_files_and_command_line_are_combined(project: Project) -> None:
+def test_version_bounds_in_files_and_on_the_command_line_are_combined(project: Project) -> None:
     write(project, requirements_txt="thewheel>=1\ntorch\n")
     words = ("thewheel<2", "-r", "requirements.txt", "--arch", "x86_64", "--json")
     answer = json.loads(project.run("resolve", *words).stdout)
     assert answer["target"]["pins"]["thewheel"] == "1.0"
 
 
-def test_missing_file_is_named(project: Project) -> None:
+def test_missing_requirements_file_is_reported(project: Project) -> None:
     refused = project.run("resolve", "in/requirements.txt", status=2).stderr
     assert "in/requirements.txt: no such file or folder" in refused
 
@@ -143,7 +143,7 @@ def test_audit_uses_wheel_folder_declared_in_file(
     assert not report["unread"]
 
 
-def test_unreachable_declared_index_is_named(project: Project) -> None:
+def test_unreachable_index_declared_in_a_file_is_reported(project: Project) -> None:
     text = "--extra-index-url http://localhost:9/simple\nthewheel==1.0\nteam-rewards==1.4\n"
     write(project, requirements_txt=text)
     audited = project.run("audit", "-r", "requirements.txt", status=4)

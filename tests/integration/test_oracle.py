@@ -31,7 +31,7 @@ def test_importable_module_has_no_failure(tmp_path):
     assert probe.run_query(modules=["user"], names=["library.Thing.part"])["failures"] == []
 
 
-def test_import_failure_has_error_and_lines(tmp_path):
+def test_import_failure_has_an_error_message_and_line_numbers(tmp_path):
     probe = _installed(tmp_path, user=b"\n" + USER, library=b"")
     (failure,) = probe.run_query(modules=["user"])["failures"]
     assert failure["name"] == "user"
@@ -39,7 +39,7 @@ def test_import_failure_has_error_and_lines(tmp_path):
     assert failure["trace"] == ["user.py:2"]
 
 
-def test_removed_name_is_a_failure(tmp_path):
+def test_use_of_a_removed_name_is_a_failure(tmp_path):
     probe = _installed(tmp_path, library=LIBRARY)
     (failure,) = probe.run_query(names=["library.Thing.gone"])["failures"]
     assert failure["error"].startswith("AttributeError: type object 'Thing' has no")
@@ -78,7 +78,9 @@ def test_unloadable_library_is_a_failure(tmp_path):
         ("window", "library<1", "unknown"),
     ],
 )
-def test_audit_claims_are_checked(tmp_path, relation, subject, expected):
+def test_claims_of_the_audit_are_checked_in_the_installed_packages(
+    tmp_path, relation, subject, expected
+):
     probe = _installed(tmp_path, library=LIBRARY, broken=b"1 / 0")
     assert probe.run_query(facts=[{"relation": relation, "subject": subject}])["facts"] == [
         expected

@@ -139,7 +139,9 @@ def test_private_index_with_tls_and_password_is_used(
     assert str(site.port) not in msgspec.json.encode(lock).decode()
 
 
-def test_wrong_password_error_does_not_contain_it(private, default, tmp_path, monkeypatch, capfd):
+def test_error_about_a_wrong_password_does_not_contain_the_password(
+    private, default, tmp_path, monkeypatch, capfd
+):
     site, authority = private
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
@@ -172,7 +174,7 @@ def test_flat_index_is_read(stack, default, tmp_path):
     assert versions(wheels(matrix, tmp_path))["trl"] == "0.18.2"
 
 
-def test_hostile_default_index_cannot_provide_assigned_package(stack, default, tmp_path):
+def test_package_assigned_to_an_index_is_not_taken_from_the_default_index(stack, default, tmp_path):
     local_index, public = LocalIndex(), sample()
     local_index.wheel("company-kernels", "1.0", ["torch"])
     public.wheel("company-kernels", "99.0", ["torch"])

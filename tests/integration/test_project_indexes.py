@@ -189,7 +189,7 @@ def test_lock_uses_index_written_by_init(
 
 
 @pytest.mark.parametrize("line", ["git+{url}", "-e git+{url}#subdirectory=package", "git+{url}@v1"])
-def test_repository_name_is_read_from_its_files(
+def test_package_name_of_a_repository_is_read_from_its_files(
     line: str, imgbuild: Command, tmp_path: Path
 ) -> None:
     repository = GitRepository(tmp_path / "repository")
@@ -212,7 +212,7 @@ def test_repository_name_is_read_from_its_files(
     assert f"added: {package}" in done.stdout
 
 
-def test_repository_without_name_is_refused(imgbuild: Command, tmp_path: Path) -> None:
+def test_repository_without_a_package_name_is_refused(imgbuild: Command, tmp_path: Path) -> None:
     repository = GitRepository(tmp_path / "repository")
     script = "from setuptools import setup\nsetup(name=open('NAME').read())\n"
     repository.commit({"setup.py": script})
@@ -224,7 +224,9 @@ def test_repository_without_name_is_refused(imgbuild: Command, tmp_path: Path) -
     assert not Path("matrix.yaml").exists()
 
 
-def test_lock_reports_name_of_added_repository(imgbuild: Command, tmp_path: Path) -> None:
+def test_lock_suggests_an_entry_that_names_an_added_repository(
+    imgbuild: Command, tmp_path: Path
+) -> None:
     repository = GitRepository(tmp_path / "repository")
     repository.commit(project_files("team-tool", "1.0"))
     Path("requirements.txt").write_text("torch\n")
@@ -246,7 +248,7 @@ nosuch
 """
 
 
-def test_all_causes_are_listed_together(imgbuild: Command) -> None:
+def test_init_lists_all_causes_together(imgbuild: Command) -> None:
     Path("requirements.txt").write_text(CAUSES)
     Path("pyproject.toml").write_text(UV.format(url=f"{UNREACHABLE}/simple"))
     done = imgbuild("init", "--system", "nosuchdeb")
@@ -263,7 +265,7 @@ def test_all_causes_are_listed_together(imgbuild: Command) -> None:
     assert not Path("matrix.yaml").exists()
 
 
-def test_unreachable_repository_has_download_exit_status(
+def test_unreachable_repository_exits_with_status_7(
     imgbuild: Command,
 ) -> None:
     for line in CAUSES.splitlines()[:3]:
@@ -273,14 +275,16 @@ def test_unreachable_repository_has_download_exit_status(
         assert "requirements.txt:1" in done.stderr
 
 
-def test_excluded_package_is_not_listed_as_a_cause(imgbuild: Command) -> None:
+def test_init_ignores_problems_of_excluded_packages(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("".join(CAUSES.splitlines(keepends=True)[1:]) + "torch\n")
     words = (word for name in ("named", "pinned", "nosuch") for word in ("--exclude", name))
     done = imgbuild("init", *words)
     assert done.status == 0, done.stderr
 
 
-def test_add_writes_repository_name_to_row_with_like(imgbuild: Command, tmp_path: Path) -> None:
+def test_add_command_writes_a_repository_name_to_a_row_with_like(
+    imgbuild: Command, tmp_path: Path
+) -> None:
     repository = GitRepository(tmp_path / "repository")
     repository.commit(project_files("team-tool", "1.0"))
     Path("requirements.txt").write_text("torch\ntransformers==4.51.99\n")

@@ -75,7 +75,7 @@ def packages(project: Project) -> dict[str, object]:
     return dict(project.read(f"{ROW}/lock.json")["project"]["packages"]["my-trainer"])
 
 
-def test_backend_version_requirements_and_scripts_are_locked(
+def test_version_requirements_and_scripts_from_the_build_backend_are_locked(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     trainer = project(published_site, tmp_path, "'0.' + str(3)", "extras: [fast]")

@@ -110,7 +110,9 @@ def test_installed_project_has_metadata_and_scripts(
     assert "kernel caches of images: " in project.run("cache", "info").stdout
 
 
-def test_like_prefers_versions_of_the_target(published_site: PublishedSite, tmp_path: Path) -> None:
+def test_row_with_like_prefers_the_versions_of_its_target(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
     row = f"like: {TARGET}\nas_of: 2025-12-01\nrequirements: [requirements.txt]"
     text = "torch==2.6.0\nthewheel==2.0\nhelper\n-c bounds.txt\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
@@ -126,7 +128,7 @@ def test_like_prefers_versions_of_the_target(published_site: PublishedSite, tmp_
     assert shared & {layer["digest"] for layer in layers(project, ROW)}
 
 
-def test_extends_reports_every_contradicting_requirement(
+def test_row_with_extends_reports_every_contradicting_requirement(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"extends: {TARGET}\nrequirements: [requirements.txt]"
@@ -152,7 +154,7 @@ def test_all_impossible_requirements_are_reported_before_resolving(
     assert "requirements.txt:4: another==7" in messages
 
 
-def test_unpinned_torch_resolves_to_cuda_release_of_row(
+def test_unpinned_torch_is_resolved_for_the_cuda_release_of_the_row(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
@@ -204,7 +206,7 @@ def test_outdated_resolution_is_refused(published_site: PublishedSite, tmp_path:
         assert versions(project)["drift"] == "0.2"
 
 
-def test_required_old_version_is_locked_with_warning(
+def test_required_outdated_version_is_locked_with_a_warning(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
@@ -216,7 +218,7 @@ def test_required_old_version_is_locked_with_warning(
     assert "thewheel<2" in messages
 
 
-def test_preferred_version_does_not_force_outdated_package(
+def test_preferred_version_does_not_force_an_outdated_package(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
@@ -226,7 +228,7 @@ def test_preferred_version_does_not_force_outdated_package(
     assert versions(project).items() >= {"thewheel": "2.0", "eager": "2.0"}.items()
 
 
-def test_changed_requirement_but_not_comment_makes_lock_stale(
+def test_changed_requirement_makes_lock_stale_but_changed_comment_does_not(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"extends: {TARGET}\nrequirements: [requirements.txt]"
@@ -264,7 +266,7 @@ def test_excluded_package_is_reported_with_requiring_packages(
     )
 
 
-def test_no_deps_install_ignores_version_conflicts(
+def test_install_with_the_no_deps_option_ignores_version_conflicts(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [Dockerfile]"
@@ -295,7 +297,7 @@ def test_relaxed_version_replaces_declared_version(
     assert versions(project)["thewheel"] == "1.0"
 
 
-def test_python_outside_requires_python_is_refused(
+def test_project_that_requires_another_python_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"extends: {TARGET}\nrequirements: [pyproject.toml]"

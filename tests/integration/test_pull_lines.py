@@ -52,7 +52,7 @@ def step(folder: Path, place: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_workflow_writes_commands_for_its_registry(place: Place, fork: Path) -> None:
+def test_workflow_writes_pull_commands_for_its_registry(place: Place, fork: Path) -> None:
     place.push()
     push.push_target(place.work(), place.both())
     done = step(fork, str(place.repository).upper())
@@ -87,7 +87,7 @@ def test_readme_without_markers_is_unchanged(place: Place, fork: Path) -> None:
     assert (fork / "README.md").read_text() == "# Mine\n"
 
 
-def test_commands_are_a_valid_block_of_the_docs(place: Place, fork: Path) -> None:
+def test_pull_commands_are_a_valid_code_block_of_the_docs(place: Place, fork: Path) -> None:
     """A fork whose README has these commands must pass the same tests."""
     place.push()
     step(fork, str(place.repository))

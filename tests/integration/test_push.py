@@ -185,7 +185,7 @@ def test_podman_and_skopeo_read_the_same_digest(shop):
     assert names <= set(inspected["RepoTags"])
 
 
-def test_list_diff_and_pull_match_digests(shop, tmp_path):
+def test_listing_diff_and_pull_have_the_locked_digests(shop, tmp_path):
     listed = shop.json("registry", "ls", shop.registry.host)
     assert {entry["target"]: entry["digest"] for entry in listed["entries"]} == {
         target: shop.digests_of(target).digest for target in TARGETS
@@ -258,7 +258,7 @@ def test_base_is_pushed_for_online_dockerfiles(shop, tmp_path):
 
 
 @pytest.mark.long
-def test_registry_content_matches_digests(shop):
+def test_layer_sharing_computed_from_digests_matches_the_registry(shop):
     command = [
         sys.executable, str(ROOT / "lab/sharing.py"), "--registry", shop.place,
         "--images", str(shop.project.folder / "images"), "--storage", str(shop.registry.storage),

@@ -70,7 +70,9 @@ def test_image_of_another_target_is_not_tested(project: Project) -> None:
     assert not (project.folder / "images" / OTHER / "smoke.json").exists()
 
 
-def test_unavailable_tier_keeps_other_reports(project: Project, tmp_path: Path) -> None:
+def test_reports_of_other_tiers_are_kept_if_a_tier_is_unavailable(
+    project: Project, tmp_path: Path
+) -> None:
     if driver.driver_library_folder() is not None:
         pytest.skip("this machine has a GPU driver: run the test on a machine without one")
     junit = tmp_path / "report.xml"
@@ -84,7 +86,9 @@ def test_unavailable_tier_keeps_other_reports(project: Project, tmp_path: Path) 
     assert junit.read_text().count("<testsuite ") == 2
 
 
-def test_single_unavailable_tier_has_report(project: Project, tmp_path: Path) -> None:
+def test_report_is_written_if_the_only_tier_is_unavailable(
+    project: Project, tmp_path: Path
+) -> None:
     if driver.driver_library_folder() is not None:
         pytest.skip("this machine has a GPU driver: run the test on a machine without one")
     junit = tmp_path / "report.xml"
@@ -98,7 +102,7 @@ def test_single_unavailable_tier_has_report(project: Project, tmp_path: Path) ->
     assert (alone.stdout, alone.stderr.splitlines()[-2:]) == ("", done.stderr.splitlines()[-2:])
 
 
-def test_unbuilt_target_keeps_other_reports(project: Project) -> None:
+def test_reports_of_other_targets_are_kept_if_a_target_is_not_built(project: Project) -> None:
     layout = project.folder / "build" / OTHER
     layout.rename(layout.with_name("aside"))
     try:

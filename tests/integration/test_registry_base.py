@@ -149,7 +149,7 @@ def test_base_layers_are_copied_unchanged(sample, arch):
     )
 
 
-def test_images_have_expected_layers_for_each_base_type(pushed):
+def test_images_keep_the_media_types_of_their_base_layers(pushed):
     kinds = [
         json.loads(skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{image}"))
         for image in (pushed.oci, pushed.docker)
@@ -161,7 +161,7 @@ def test_images_have_expected_layers_for_each_base_type(pushed):
     assert layer["mediaType"] == "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
-def test_docker_container_has_user_and_working_wheel(sample):
+def test_docker_container_has_the_image_user_and_imports_the_wheel(sample):
     docker = needs.require_docker()
     loaded = json.loads(
         sample.project.run(
@@ -362,7 +362,7 @@ class TestRefusals:
             project, 2, image, f"the unsupported type {documents.LAYER_ZSTD}", "gzip layers"
         )
 
-    def test_base_without_passwd_is_refused(self, project):
+    def test_base_without_a_passwd_file_is_refused(self, project):
         image = push(
             self.write_layers(project, [images.text_member("usr/bin/python3.11", "", mode=0o755)])
         )

@@ -117,7 +117,7 @@ def checked(venv: Path) -> None:
     assert (site / "rival/__init__.py").exists()
 
 
-def test_script_creates_environment_with_uv(project, wheels, with_uv, tmp_path):
+def test_install_script_creates_an_environment_with_uv(project, wheels, with_uv, tmp_path):
     done = run_script(project, with_uv, tmp_path / "my venv", wheels)
     assert done.returncode == 0, done.stderr
     assert "packages as the lock has them" in done.stderr
@@ -131,14 +131,14 @@ def test_script_creates_environment_with_uv(project, wheels, with_uv, tmp_path):
 
 
 @pytest.mark.long  # pip also installs in the next tests
-def test_script_creates_environment_with_pip(project, wheels, with_pip, tmp_path):
+def test_install_script_creates_an_environment_with_pip(project, wheels, with_pip, tmp_path):
     done = run_script(project, with_pip, tmp_path / "venv", wheels)
     assert done.returncode == 0, done.stderr
     checked(tmp_path / "venv")
 
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
-def test_script_builds_packages_without_wheels(project, path, request, tmp_path):
+def test_install_script_builds_packages_without_wheels(project, path, request, tmp_path):
     """The script builds with the environment of the matrix and the locked build requirements."""
     done = run_script(
         project, request.getfixturevalue(path), tmp_path / "venv", index=project.index_url
@@ -168,7 +168,7 @@ def test_build_requirements_are_checked_by_hash(
 
 
 @pytest.mark.parametrize("path", ["with_uv", pytest.param("with_pip", marks=pytest.mark.long)])
-def test_script_refuses_wheel_with_wrong_hash(project, wheels, path, request, tmp_path):
+def test_install_script_refuses_a_wheel_with_a_wrong_hash(project, wheels, path, request, tmp_path):
     wheel = wheels / "helper-0.5-py3-none-any.whl"
     wheel.write_bytes(wheel.read_bytes() + b"\0")
     done = run_script(project, request.getfixturevalue(path), tmp_path / "venv", wheels)
@@ -176,7 +176,7 @@ def test_script_refuses_wheel_with_wrong_hash(project, wheels, path, request, tm
     assert "hash" in (done.stdout + done.stderr).lower()
 
 
-def test_script_does_not_modify_existing_folder(project, wheels, with_uv, tmp_path):
+def test_install_script_does_not_modify_an_existing_folder(project, wheels, with_uv, tmp_path):
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv/mine").write_text("mine")
     done = run_script(project, with_uv, tmp_path / "venv", wheels)
@@ -192,7 +192,9 @@ def test_script_does_not_modify_existing_folder(project, wheels, with_uv, tmp_pa
         ('f"import {module}"', 'f"import {module}, no_such"', "No module named 'no_such'"),
     ],
 )
-def test_script_detects_invalid_preconditions(project, wheels, with_uv, tmp_path, old, new, result):
+def test_install_script_reports_unmet_preconditions(
+    project, wheels, with_uv, tmp_path, old, new, result
+):
     text = (project.folder / "small.sh").read_text()
     assert text.count(old) == 1
     (tmp_path / "small.sh").write_text(text.replace(old, new))
@@ -242,7 +244,7 @@ def test_uv_installs_pylock(project, tmp_path):
     assert printed(venv / "bin/python", "-c", LOOK).split()[0] == "42"
 
 
-def test_shell_steps_create_expected_members(tmp_path):
+def test_shell_steps_create_the_files_of_the_image_layers(tmp_path):
     """The steps run in a folder of the test, with the plain paths in the scripts of the image."""
     root = tmp_path / "ro ot"
     files_recipe = FilesRecipe(
@@ -296,7 +298,7 @@ def test_docker_builds_online_variant_from_its_folder(project, tmp_path):
 
 
 @pytest.mark.engine
-def test_definition_file_steps_run_in_base(project, tmp_path):
+def test_steps_of_the_definition_file_run_in_the_base_image(project, tmp_path):
     """The steps run in the base without a network, as in Apptainer."""
     docker = needs.require_docker()
     archive, tag = tmp_path / "base.tar", f"imgbuild-definition-{os.getpid()}"

@@ -79,7 +79,7 @@ def test_cu124_on_arm64_is_refused_with_reason(store):
     assert "cu130-vllm" in (caught.value.hint or "")
 
 
-def test_cu124_on_arm64_reasons_need_no_learned_constraint(store):
+def test_cu124_on_arm64_is_refused_without_learned_constraints(store):
     with pytest.raises(NoSolution, match="cu124-vllm cannot be solved for arm64") as caught:
         ask(matrix(), "cu124-vllm", Arch.ARM64, store)
     text = "\n".join(caught.value.reasons)
@@ -111,7 +111,7 @@ def debian(store):
 @pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.parametrize("arch", list(Arch))
-def test_cu130_has_one_cuda_release_and_verl(arch, store, debian):
+def test_cu130_resolves_to_one_cuda_release_with_verl(arch, store, debian):
     wheels, built = resolve_wheels(
         matrix(), "cu130-vllm", arch, "3.11.2", debian, Context(store, HttpClient())
     )

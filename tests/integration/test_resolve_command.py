@@ -133,7 +133,7 @@ def test_audit_errors_change_unpinned_versions(project: Project) -> None:
     assert not (project.folder / "images").exists()
 
 
-def test_versions_in_range_of_extra_are_preferred(project: Project) -> None:
+def test_versions_in_the_range_of_an_extra_are_preferred(project: Project) -> None:
     completed = project.run("resolve", "engine==1.0", "tool", "--arch", "x86_64")
     assert (
         "tool    1.1    you require tool; supports engine<2,>=0.5 according to its extra"
@@ -142,7 +142,9 @@ def test_versions_in_range_of_extra_are_preferred(project: Project) -> None:
     assert "warning" not in completed.stderr
 
 
-def test_extra_requirements_are_in_set_and_row(project: Project) -> None:
+def test_requirements_of_an_extra_are_in_the_package_set_and_the_printed_row(
+    project: Project,
+) -> None:
     words = ("resolve", "kit[more]", "torch==2.6.0", "absent; sys_platform == 'win32'")
     shown = json.loads(project.run(*words, "--arch", "x86_64", "--json").stdout)
     packages = {item["package"]: item for item in shown["arch"]["x86_64"]["packages"]}
@@ -184,7 +186,7 @@ def test_audit_warning_is_printed_if_no_version_is_in_the_range_of_an_extra(
     assert [warned in text for text in shown["arch"]["x86_64"]["warnings"]] == [True] * count
 
 
-def test_impossible_package_set_has_exit_status_and_chain(project: Project) -> None:
+def test_impossible_package_set_exits_with_status_8_and_shows_the_causes(project: Project) -> None:
     arguments = ("engine==1.0", "trl==0.19.0", "--arch", "x86_64", "--cuda", "12.4")
     done = project.run("resolve", *arguments, status=8)
     assert done.stdout == ""
@@ -192,7 +194,7 @@ def test_impossible_package_set_has_exit_status_and_chain(project: Project) -> N
     assert "suggestion: trl 0.18.0, with torch 2.6.0 for CUDA 12.4" in done.stderr
 
 
-def test_architectures_are_resolved_separately(project: Project) -> None:
+def test_each_architecture_is_resolved_separately(project: Project) -> None:
     arches = ("--arch", "x86_64,arm64", "--cuda", "12.4", "--json")
     done = project.run("resolve", "thewheel==1.0", "torch==2.6.0", *arches, status=8)
     answer = json.loads(done.stdout)

@@ -112,7 +112,7 @@ def require_disk_overlay(folder: Path) -> None:
         pytest.skip("no overlay can be mounted on the disk of the temporary folder")
 
 
-def test_command_changes_are_discarded(tiny: Layout, store: Store) -> None:
+def test_changes_made_by_a_command_are_discarded(tiny: Layout, store: Store) -> None:
     require_disk_overlay(store.root.parent)
     before: dict[str, tuple[object, ...]] = {}
     for _ in range(2):
@@ -175,7 +175,7 @@ def test_concurrent_runs_share_root_but_not_changes(tiny: Layout, store: Store) 
     assert len(roots(store)) == 1
 
 
-def test_used_root_is_not_pruned(tiny: Layout, store: Store) -> None:
+def test_root_folder_in_use_is_not_pruned(tiny: Layout, store: Store) -> None:
     other = Store.open(store.root)
     with root_folder(tiny, ARCH, store) as root:
         prune.clear_cache(other)
@@ -243,7 +243,7 @@ root_folder.root_folder(layout.read_layout(Path(sys.argv[2])), Arch.X86_64, stor
 """
 
 
-def test_killed_root_creation_leaves_no_files(tiny: Layout, store: Store) -> None:
+def test_killed_creation_of_a_root_folder_leaves_no_files(tiny: Layout, store: Store) -> None:
     words = [sys.executable, "-c", KILLED, str(store.root), str(tiny.path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr

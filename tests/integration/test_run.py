@@ -23,7 +23,7 @@ sys.exit(int(sys.argv[1]))
 CHUNKS = [b"a line that is fed\n" * 100] * 100  # five times more than a pipe holds
 
 
-def test_program_may_print_while_reading_stdin():
+def test_program_can_print_while_it_reads_stdin():
     process.feed_command([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
 
 
@@ -36,7 +36,7 @@ def test_last_output_of_failed_program_is_reported():
     assert "line 9000 of" not in text
 
 
-def test_program_closing_stdin_fails_with_its_message():
+def test_program_that_closes_stdin_fails_with_its_own_message():
     code = "import sys; sys.stdin.close(); sys.exit('no room is left')"
     with pytest.raises(WorkFailed, match="no room is left"):
         process.feed_command([sys.executable, "-c", code], CHUNKS * 10)
@@ -58,7 +58,7 @@ def test_interrupt_before_the_first_chunk_stops_program(monkeypatch):
         process.feed_command([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
 
 
-def test_exception_in_chunks_stops_program(tmp_path):
+def test_exception_while_input_is_generated_stops_the_program(tmp_path):
     """Otherwise, the program would treat the partial input as complete."""
     code = f"import sys; sys.stdin.read(); open({str(tmp_path / 'finished')!r}, 'w')"
 

@@ -201,7 +201,7 @@ def test_path_variables_have_same_content_in_container(
         assert f"{name}={env[name]} is not passed: " in " ".join(done.stderr.split())
 
 
-def test_explicit_path_is_passed_without_mount(folder: Path) -> None:
+def test_path_set_explicitly_is_passed_without_a_mount(folder: Path) -> None:
     """A warning is printed if no mount contains the path."""
     needs.user_namespaces()
     done = run(folder, words("root", "-e", "HF_HUB_CACHE=/srv/hub", script='echo "$HF_HUB_CACHE"'))
@@ -209,7 +209,9 @@ def test_explicit_path_is_passed_without_mount(folder: Path) -> None:
     assert "-v /srv/hub:/srv/hub" in " ".join(done.stderr.split())
 
 
-def test_other_user_without_network_has_token(folder: Path, through: str) -> None:
+def test_command_of_another_user_without_network_receives_the_token(
+    folder: Path, through: str
+) -> None:
     """--verbose prints all command lines that imgbuild starts; none contains the token."""
     options = ("--verbose", "--user", "4321:4322", "--no-network")
     script = "id -u; id -g; echo $HF_TOKEN; cat /proc/net/dev"

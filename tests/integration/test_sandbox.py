@@ -51,7 +51,7 @@ def _shell(root: Path) -> Callable[..., ProcessResult]:
     return shell
 
 
-def test_only_image_is_visible_to_command(shell, root):
+def test_command_sees_only_the_files_of_the_image(shell, root):
     completed = shell("ls /; pwd; cat /etc/passwd; id -u; hostname", cwd="/bin")
     assert completed.status == 0, completed
     assert completed.stdout.split() == [
@@ -205,7 +205,7 @@ def test_file_is_not_mounted_on_folder(image, tmp_path, target):
         )
 
 
-def test_host_cannot_be_reconfigured(shell):
+def test_command_cannot_change_kernel_settings_of_the_host(shell):
     completed = shell("touch /sys/new; echo 1 >/sys/kernel/profiling")
     assert completed.status != 0
     assert "Read-only" in completed.stderr

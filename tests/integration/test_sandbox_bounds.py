@@ -65,7 +65,7 @@ except ToolMissing as error:
 """
 
 
-def test_single_user_id_is_never_root():
+def test_namespace_with_a_single_user_id_runs_no_command_as_root():
     """The ID 65534 is not mapped, as in a container of a user without further IDs."""
     unshare = needs.user_namespaces()
     done = subprocess.run(
@@ -133,7 +133,7 @@ def test_control_groups_limit_swap():
     assert given in ({"memory.swap.max": 0}, {"memory.memsw.limit_in_bytes": 200 << 20})
 
 
-def test_without_control_groups_each_process_is_limited():
+def test_each_process_is_limited_if_control_groups_are_unavailable():
     body = (
         f"BOMB = {BOMB!r}"
         """
@@ -147,7 +147,7 @@ for code in (BOMB, 'data = bytearray(400 << 20); print("taken")'):
     assert taken == ""
 
 
-def test_confined_user_has_unused_host_id(place):
+def test_confined_user_is_mapped_to_an_unused_host_id(place):
     needs.require_root()
     (place.root / "etc/mine").mkdir()
     os.chown(place.root / "etc/mine", sandbox.spare_id() or 0, 0)

@@ -154,7 +154,7 @@ print(escapes.run_inside(place, escapes.PYTHON, "-c", look).stdout)
     assert run_as_ordinary_user(body).split(maxsplit=1) == ["True", "(1, 1)\n\n"]
 
 
-def test_user_has_no_root_groups(place):
+def test_command_user_has_no_groups_of_root(place):
     needs.require_root()
     before = os.getgroups()
     os.setgroups([4242])
@@ -224,7 +224,7 @@ print(sorted(os.listdir(place.secret.parent / "open")))
 """
 
 
-def test_ordinary_user_command_has_user_status_and_files():
+def test_command_of_an_ordinary_user_keeps_user_id_exit_status_and_files():
     lines = run_as_ordinary_user(COMMANDS).split("\n")
     assert lines[-2] == "['x']"
     assert "7 0" in lines

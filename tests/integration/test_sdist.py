@@ -228,7 +228,7 @@ def test_code_of_uncached_built_wheel_is_audited(site, root, store, checks):
     assert site.requests == []
 
 
-def test_build_can_request_additional_requirements(site, root, store):
+def test_build_backend_can_request_additional_requirements(site, root, store):
     files = {"pyproject.toml": PYPROJECT, "tools/own.py": BACKEND, "setup.py": SETUP}
     publish(site, files)
     built_wheel = build(sample(site), root, store)
@@ -272,14 +272,14 @@ def test_build_has_no_network(site, root, store):
     assert any("Error" in reason for reason in error.reasons)
 
 
-def test_source_for_older_python_is_reported(site, root, store):
+def test_source_code_for_an_older_python_is_reported(site, root, store):
     setup = b"import inspect\nSPECIFICATION = inspect.getargspec\n"
     error = refused(site, root, store, {"setup.py": setup})
     assert "it uses inspect.getargspec, which this Python no longer has" in error.reasons[0]
     assert "imgbuild init --exclude demo" in (error.hint or "")
 
 
-def test_unexpected_version_is_refused(site, root, store):
+def test_built_wheel_with_an_unexpected_version_is_refused(site, root, store):
     setup = SETUP.replace(b'version="1.0"', b'version="1.0+local"')
     error = refused(site, root, store, {"setup.py": setup})
     assert error.reasons == ("it builds version 1.0+local, not 1.0",)

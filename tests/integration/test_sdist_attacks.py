@@ -153,7 +153,7 @@ PLACE = (
         ('open(place, "w").write(\'{"lacking": [], "wheel": 7}\')', "cannot be read"),
     ],
 )
-def test_only_regular_result_file_is_read(build, leave, words):
+def test_build_result_is_read_only_from_a_regular_file(build, leave, words):
     with pytest.raises(IntegrityError, match=words):
         build(f"{PLACE}    {leave}\n    os._exit(0)\n")
 
@@ -168,7 +168,7 @@ def test_requirements_cannot_refer_to_local_files(build, line):
         build(PLACE + leave)
 
 
-def test_next_build_has_unchanged_root(build, root):
+def test_build_does_not_change_the_root_of_the_next_build(build, root):
     plant = (
         "    for path in ('/usr/lib/python3/planted', '/etc/planted', '/planted'):\n"
         "        with contextlib.suppress(OSError):\n"

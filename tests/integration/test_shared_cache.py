@@ -115,7 +115,7 @@ def opened(root: Path) -> None:
             path.chmod(0o777)
 
 
-def test_cached_layer_swapped_during_build_is_not_used(folder):
+def test_cached_layer_that_is_replaced_during_the_build_is_not_used(folder):
     files, digest, size = image(folder)
     store = Store.open(folder / "cache")
     path = store.add_blob(files.layers[digest], digest)
@@ -132,7 +132,7 @@ def test_cached_layer_swapped_during_build_is_not_used(folder):
         assert source.stat().st_uid == 0
 
 
-def test_source_layer_swapped_during_copy_is_not_used(folder):
+def test_source_layer_that_is_replaced_during_the_copy_is_not_used(folder):
     """The source is outside of the cache and stays writable for others, as an older layout may."""
     files, digest, size = image(folder)
     (folder / "open").mkdir()

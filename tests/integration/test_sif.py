@@ -159,7 +159,7 @@ def test_squashfs_has_files_of_image(odd, tmp_path):
     }  # fmt: skip
 
 
-def test_extended_attributes_are_kept(tmp_path):
+def test_sif_keeps_extended_attributes(tmp_path):
     needs.require_root()
     header = info("bin/ping")
     header.pax_headers = {"SCHILY.xattr.user.note": "kept"}

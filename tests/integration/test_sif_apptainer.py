@@ -73,14 +73,14 @@ NOBODY = "65534:65534"
 as_nobody = functools.partial(apptainer, user=NOBODY)
 
 
-def test_run_uses_entry_point_with_exact_arguments(sif):
+def test_apptainer_run_passes_exact_arguments_to_the_entry_point(sif):
     code = "import os, sys; print(sys.argv[1:], os.environ['HOME'] != '/')"
     odd = "a  'b' $HOME \"c\" *"
     assert apptainer("run", sif, "python", "-c", code, odd).stdout == f"{[odd]} True\n"
     assert apptainer("run", sif, "printf", "%s|", "x y", "").stdout == "x y||"
 
 
-def test_exec_uses_image_environment_without_caller_packages(sif, tmp_path):
+def test_apptainer_exec_uses_the_image_environment_without_packages_of_the_caller(sif, tmp_path):
     look = "import os, sys; print(sys.executable, sys.path, os.environ.get('EXTRA'))"
     (tmp_path / "alpha.py").write_text("VALUE = 'the wrong one'\n")
     hostile = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere", "PATH": os.environ["PATH"],
@@ -118,7 +118,7 @@ def test_python_variables_come_from_the_image_and_not_from_the_caller(sample, tm
     assert {"HOME=/home/me", "PYTHONPATH=/my/code"} <= set(variables)
 
 
-def test_inspect_shows_origin_of_the_image(sif, sample):
+def test_apptainer_inspect_shows_the_digests_of_the_image_and_its_lock(sif, sample):
     inspection = json.loads(apptainer("inspect", "--json", "--labels", sif).stdout)
     labels = inspection["data"]["attributes"]["labels"]
     assert labels[files.IMAGE_LABEL] == sample.digest
@@ -174,7 +174,7 @@ def test_sif_without_network_is_isolated(sif):
     assert cut_off.stdout != "0\n"
 
 
-def test_older_runtimes_find_action_scripts(sif, tmp_path):
+def test_older_apptainer_versions_find_the_action_scripts(sif, tmp_path):
     """A plain shell runs the scripts in the file system, without the interpreter of Apptainer."""
     needs.require_root()
     root = tmp_path / "root"
@@ -276,7 +276,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
     assert mine == theirs
 
 
-def test_driver_at_another_location_is_found(sif, tmp_path):
+def test_driver_library_at_another_location_is_found(sif, tmp_path):
     """The library of the host is at the path to which --nv mounts the driver."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')"
     without = apptainer("exec", sif, "python", "-c", code, check=False)
@@ -312,7 +312,7 @@ def _driver():
 
 
 @pytest.mark.parametrize("user", [None, NOBODY], ids=["root", "a user"])
-def test_nv_option_mounts_driver_found_in_loader_cache(sif, driver, user):
+def test_nv_option_mounts_the_driver_found_in_the_loader_cache(sif, driver, user):
     env = {"IMGBUILD_APPTAINER_DRIVER": str(driver)}
     code = (
         "import ctypes, os\n"
@@ -329,7 +329,7 @@ def test_nv_option_mounts_driver_found_in_loader_cache(sif, driver, user):
     assert "libcuda.so.1: cannot open shared object file" in without.stderr
 
 
-def test_gpu_tier_runs_with_nv_option(sif, driver, monkeypatch):
+def test_gpu_tier_runs_with_the_nv_option(sif, driver, monkeypatch):
     """The messages of the tests state that the driver was loaded and has no GPU."""
     monkeypatch.setenv("IMGBUILD_APPTAINER_DRIVER", str(driver))
     with ordinary.nobody_home() as work:

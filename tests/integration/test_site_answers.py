@@ -52,7 +52,7 @@ SMI = """\
         ("H100, driver 580.95.05, aarch64", "arm64", "580.95.05", "9.0"),
     ],
 )  # fmt: skip
-def test_machine_form_lists_compatible_images(
+def test_machine_form_lists_images_compatible_with_the_machine(
     site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
 ) -> None:
     """The form shows the parsed text and the image that doctor prefers on that machine."""
@@ -107,7 +107,9 @@ def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, 
     assert window.texts("#answer pre") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
 
 
-def test_matrix_notes_are_shown_as_reasons(site: Path, window: Browser) -> None:
+def test_notes_of_the_matrix_are_shown_as_reasons_for_a_conflict(
+    site: Path, window: Browser
+) -> None:
     """For verl 0.9.1 with trl 1.16.0, a learned constraint and a note are shown."""
     open_form(window, site, "together.html", versions="verl 0.9.1, trl 1.16.0")
     assert window.texts(".verdict") == ["No image has these versions together."]
@@ -133,7 +135,7 @@ def test_missing_package_requirements_are_shown_as_reasons(site: Path, window: B
     assert "vllm>=0.11.1" in line  # learned from the code, not in the metadata
 
 
-def test_url_contains_only_gpu_and_driver(site: Path, window: Browser) -> None:
+def test_url_of_the_machine_form_contains_only_gpu_and_driver(site: Path, window: Browser) -> None:
     open_form(window, site, "machine.html")
     secret = SMI.replace("+--", "Tue my-secret-host\n+--", 1)
     window.type("[name=machine]", secret)
@@ -299,7 +301,7 @@ def test_versions_are_compared_as_in_packaging(site: Path, window: Browser) -> N
         ("-r other.txt\ntorch==2.7.0 --hash=sha256:00", {}, "cu126-vllm", "has all"),
     ],
 )
-def test_requirements_form_lists_matching_images(
+def test_requirements_form_lists_images_that_meet_the_requirements(
     site: Path, window: Browser, text: str, fields: dict[str, str], first: str, words: str
 ) -> None:
     open_form(window, site, "requirements.html", requirements=text, **fields)
@@ -415,7 +417,9 @@ def test_filter_without_a_match_links_to_the_reasons(site: Path, window: Browser
     assert "flash-attn: it is published as source" in window.texts("#answer")[0]
 
 
-def test_version_range_of_extra_is_not_a_conflict(site: Path, window: Browser) -> None:
+def test_version_outside_the_range_of_an_extra_is_not_a_conflict(
+    site: Path, window: Browser
+) -> None:
     open_form(window, site, "together.html", versions="vllm 0.8.5, trl 1.16.0")
     headings = window.texts("#answer h3")
     assert "They cannot be installed together" not in headings
@@ -427,7 +431,7 @@ def test_version_range_of_extra_is_not_a_conflict(site: Path, window: Browser) -
     assert "They cannot be installed together" not in window.texts("#answer h3")
 
 
-def test_result_shows_required_driver(site: Path, window: Browser) -> None:
+def test_machine_form_shows_the_required_driver(site: Path, window: Browser) -> None:
     open_form(window, site, "machine.html", machine="GH200, driver 570.86.15")
     (answer,) = window.texts(".verdict")
     assert answer.endswith("With driver 580.65.06 or newer, images run on it.")

@@ -33,7 +33,7 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("page", SAMPLE)
-def test_pages_fit_each_width_without_errors(site: Path, window: Browser, page: str) -> None:
+def test_pages_fit_each_screen_width_without_errors(site: Path, window: Browser, page: str) -> None:
     window.log()
     for width, dark in VIEWS:
         window.view(width, dark=dark)
@@ -106,7 +106,7 @@ def test_links_are_valid(site: Path) -> None:
 # -- without a script
 
 
-def test_pages_work_without_scripts(site: Path, window: Browser) -> None:
+def test_pages_work_without_javascript(site: Path, window: Browser) -> None:
     window.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:
         open_form(window, site, "index.html")
@@ -266,7 +266,7 @@ def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
     assert [line for line in window.log() if "pwned" in line] == []
 
 
-def test_page_policy_blocks_other_scripts(site: Path, window: Browser) -> None:
+def test_content_security_policy_blocks_injected_scripts(site: Path, window: Browser) -> None:
     open_form(window, site, "index.html")
     added = (
         "const added = document.createElement('script'); added.textContent = 'window.pwned = 1';"

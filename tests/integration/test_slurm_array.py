@@ -58,7 +58,7 @@ def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
         assert index["manifests"][0]["digest"] == digest
 
 
-def test_third_run_submits_no_tasks(built: Project) -> None:
+def test_run_after_success_submits_no_tasks(built: Project) -> None:
     before = array_folders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
     assert "0 to submit, 0 already queued, 3 already completed" in done.stderr
@@ -120,7 +120,7 @@ def test_interrupt_cancels_tasks_and_next_run_resumes(built: Project) -> None:
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
-def test_tasks_survive_killed_imgbuild_and_are_followed_again(built: Project) -> None:
+def test_next_run_follows_the_tasks_of_a_killed_imgbuild(built: Project) -> None:
     process = started(built, "--no-resume")
     process.kill()
     process.communicate(timeout=slurm_project.PATIENCE)

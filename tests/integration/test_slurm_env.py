@@ -95,7 +95,7 @@ def test_path_variables_are_mounted_in_job(image, tmp_path):
 
 
 @pytest.mark.parametrize("export", [None, "NONE"])
-def test_only_selected_variables_reach_image(image, tmp_path, export):
+def test_only_selected_environment_variables_are_passed_to_the_image(image, tmp_path, export):
     """If sbatch passes all variables, output of the shell at its start has no effect."""
     needs.require_apptainer()
     (tmp_path / "talk").write_text("echo hello\n")

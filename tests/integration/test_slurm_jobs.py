@@ -205,7 +205,7 @@ def test_verl_joins_ray_cluster_of_nodes(
     assert printed_value(log) == [words, 2, 2.0]
 
 
-def test_cancelled_job_saves_and_cleans_up(
+def test_cancelled_job_saves_its_state_and_removes_its_files(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
@@ -242,7 +242,7 @@ def test_failed_job_ends_with_its_likely_cause(
     assert re.search(expected, log, re.MULTILINE), log
 
 
-def test_failed_staging_is_reported_and_cleaned_up(
+def test_failed_staging_is_reported_and_its_files_are_removed(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = script(project, tmp_path, "--stage", str(tmp_path / "nowhere"), "--", "true")
@@ -283,7 +283,7 @@ def test_folder_of_another_user_is_not_written_to(
     assert (list(other.iterdir()), (tmp_path / "ran").exists()) == ([], False)
 
 
-def test_check_reports_passed_steps(project: Project, tmp_path: Path) -> None:
+def test_check_job_reports_the_passed_steps(project: Project, tmp_path: Path) -> None:
     words = ("slurm", TARGET, "--job", "check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
     done = project.run(*words)
     assert "no problem found on node1 node2" in done.stdout

@@ -166,7 +166,7 @@ def run(project: Project, folder: Path, *words: str) -> tuple[int, str]:
     return slurm_project.run_job(project, path)
 
 
-def test_trainers_reach_server_on_last_node(project: Project, tmp_path: Path) -> None:
+def test_trainers_connect_to_the_server_on_the_last_node(project: Project, tmp_path: Path) -> None:
     status, log = run(project, tmp_path, "--steps", "2")
     assert status == 0, log
     [line] = re.findall(r"^\[.*\]$", log, re.MULTILINE)
@@ -184,7 +184,7 @@ def test_trainers_reach_server_on_last_node(project: Project, tmp_path: Path) ->
     ]  # fmt: skip
 
 
-def test_server_exit_ends_job(project: Project, tmp_path: Path) -> None:
+def test_job_ends_if_the_server_exits(project: Project, tmp_path: Path) -> None:
     status, log = run(project, tmp_path, "--stop-the-server")
     assert status == 1, log
     assert "the vLLM server ended while the trainers ran (status 3)" in log

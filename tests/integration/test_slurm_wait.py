@@ -67,7 +67,7 @@ def scancel(number: str) -> None:
     subprocess.run(["scancel", number], check=True)
 
 
-def test_check_cancelled_in_queue_has_not_passed(tmp_path, monkeypatch, capsys):
+def test_check_job_cancelled_in_the_queue_has_not_passed(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     write_project(tmp_path)
     (tmp_path / "some.sif").touch()
@@ -86,7 +86,7 @@ def test_check_cancelled_in_queue_has_not_passed(tmp_path, monkeypatch, capsys):
     assert re.search(r"job \d+ ended with state cancelled before the check finished", done.stderr)
 
 
-def test_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
+def test_check_job_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
     """A custom job script of the project succeeds without output."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     write_project(tmp_path)
@@ -120,7 +120,7 @@ def test_job_missing_in_slurm_is_reported_as_lost():
     assert commands.wait_for_job("999999999") == commands.LOST_STATE
 
 
-def test_used_ports_are_skipped(tmp_path):
+def test_job_uses_no_port_that_is_already_in_use(tmp_path):
     """The test runs the lines of the committed scripts that choose ports."""
     lines = (
         (slurm_project.SCRIPTS / "check.sh")

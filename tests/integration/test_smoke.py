@@ -177,7 +177,7 @@ def test_broken_package_set_fails_with_reason(sample, case, break_it, words):
         (leaving, "gamma: ended with status 0"),
     ],
 )
-def test_failing_import_is_located(sample, break_it, words):
+def test_failing_import_is_reported_with_its_module_and_cause(sample, break_it, words):
     break_it(sample)
     cases = sample.run("imports", timeout_factor=0.01 if break_it is hanging else 1)
     assert cases["import gamma"].outcome == "failed"
@@ -187,7 +187,7 @@ def test_failing_import_is_located(sample, break_it, words):
     assert cases["imports"].message == "error: gamma does not import"
 
 
-def test_crash_does_not_prevent_the_next_import(sample):
+def test_next_module_is_imported_after_a_crash(sample):
     sample.add("gamma", {"first.py": b"import os\nos.abort()\n", "second.py": b"1 / 0\n"})
     message = sample.run("imports")["import gamma"].message
     assert "first: ended with status -6" in message
@@ -209,7 +209,7 @@ def test_accepted_import_failure_is_skipped(sample):
 
 
 @pytest.mark.parametrize("versions", [None, ["1.0"]])
-def test_unused_allowed_entry_is_a_failure(sample, versions):
+def test_unused_entry_for_an_allowed_failure_is_a_failure(sample, versions):
     sample.add("gamma", {"gamma.py": b""})
     bounded = {"versions": versions} if versions else {}
     sample.allowed["imports"] = [{**ENTRY, **bounded, "error": "cannot import"}]
@@ -218,13 +218,13 @@ def test_unused_allowed_entry_is_a_failure(sample, versions):
     assert cases["imports"].outcome == "failed"
 
 
-def test_allowed_entry_for_a_different_version_is_not_used(sample):
+def test_allowed_failure_applies_only_to_its_package_version(sample):
     raising(sample)
     sample.allowed["imports"] = [{**ENTRY, "versions": ["0.9"], "error": "cannot import name"}]
     assert sample.run("imports")["import gamma"].outcome == "failed"
 
 
-def test_unneeded_requirement_waiver_is_a_failure(sample):
+def test_unused_waiver_of_a_requirement_is_a_failure(sample):
     line = "alpha 1.0 requires beta, which is not installed."
     sample.allowed["requirements"] = [{"package": "alpha", "error": line, "reason": "as above"}]
     idle = sample.run("requirements")["requirements"]
@@ -307,7 +307,7 @@ def test_missing_compiler_is_reported(sample, monkeypatch):
     )
 
 
-def test_cases_of_unlocked_packages_are_skipped(sample):
+def test_cases_for_packages_that_are_not_in_the_lock_are_skipped(sample):
     sample.expect["debian"] = ["libc6"]
     del sample.expect["packages"]["pip"]
     cases = sample.run("compiler|requirements|entry points")
@@ -324,7 +324,7 @@ def test_driver_library_in_image_is_refused(sample):
     assert str(library) in case_result.log
 
 
-def test_stub_found_by_loader_is_not_a_driver(sample):
+def test_stub_library_found_by_the_loader_is_not_a_driver(sample):
     """Without a driver on the host, a library with its name belongs to the image."""
     stub = sample.folder / "stubs/libcuda.so.1"
     stub.parent.mkdir()
@@ -338,7 +338,7 @@ def test_smoke_tests_refuse_to_run_as_root(sample):
     assert "the user is root" in sample.run("system")["system"].log
 
 
-def test_packages_missing_in_lock_are_skipped(sample):
+def test_cases_for_main_packages_that_are_not_in_the_lock_are_skipped(sample):
     case_results = sample.run("*", tier="cpu")
     assert case_results["grpo step"].outcome == "skipped"
     assert case_results["grpo step"].message == "the lock has no trl"
@@ -384,13 +384,13 @@ def test_invalid_runner_input_is_an_error_before_cases_run(expect, words, messag
     assert not done.stdout
 
 
-def test_modules_added_by_pth_file_are_imported_by_name(sample):
+def test_modules_added_by_a_pth_file_are_imported_under_their_own_names(sample):
     failing = b"import sys\nassert __name__ == 'inner', __name__\n"
     sample.add("gamma", {"gamma.pth": b"deep/below\n", "deep/below/inner.py": failing})
     assert sample.run("imports")["import gamma"].message == "1 names: inner"
 
 
-def test_plain_shared_library_is_not_imported(sample):
+def test_shared_library_without_an_init_function_is_not_imported(sample):
     library = {"gamma/__init__.py": b"", "gamma/libgamma.so": b"\x7fELF", "gamma/empty.so": b""}
     sample.add("gamma", library)
     assert sample.run("imports")["import gamma"].message == "1 names: gamma"
@@ -398,7 +398,7 @@ def test_plain_shared_library_is_not_imported(sample):
     assert "delta.fake: ImportError" in sample.run("imports")["import delta"].message
 
 
-def test_top_level_entry_inside_package_is_imported(sample):
+def test_module_listed_in_top_level_file_is_imported(sample):
     sample.add(
         "gamma",
         {
@@ -449,7 +449,7 @@ def test_missing_documented_command_is_a_failure(sample):
 COMMAND = {"package": "trl", "versions": ["1.0"], "name": "trl help", "error": "no rich"}
 
 
-def test_accepted_failure_is_skipped_and_an_unexpected_pass_is_a_failure(sample):
+def test_accepted_failure_is_skipped_and_its_unexpected_pass_is_a_failure(sample):
     sample.add("trl", {"trl/__init__.py": b""})
     sample.allowed["cases"] = [{**COMMAND, "reason": "rich is another project"}]
     command(sample, "trl", "echo 'ImportError: no rich'; exit 1")

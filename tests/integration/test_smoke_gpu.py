@@ -135,7 +135,7 @@ def test_missing_gpu_is_a_failure_under_pytest(tmp_path):
     assert (unread.returncode, "absent.json: " in unread.stderr) == (4, True)
 
 
-def test_cuda_case_fails_and_cases_of_missing_packages_are_skipped(tmp_path):
+def test_cuda_case_fails_and_cases_for_missing_packages_are_skipped(tmp_path):
     only = "--case=cuda|[!cd]*"
     cases = run(tmp_path, "gpu", only, "--jobs=2", packages={"torch": "1", "vllm": "1"})["cases"]
     named = {case["name"]: case for case in cases}
@@ -175,7 +175,7 @@ def at_once(rows: Sequence[Sequence[str]]) -> list[frozenset[str]]:
     return groups
 
 
-def test_exclusive_cases_run_one_at_a_time(tmp_path):
+def test_cases_run_one_at_a_time_if_one_slot_is_available(tmp_path):
     assert [len(group) for group in at_once(take(tmp_path, "abc", 1))] == [1, 1, 1]
 
 
@@ -186,7 +186,7 @@ def test_exclusive_cases_run_alone(tmp_path):
     assert all(len(names) == 1 for names in groups if any("alone" in name for name in names))
 
 
-def test_shared_cases_run_together_up_to_a_limit(tmp_path):
+def test_shared_cases_run_together_up_to_the_limit(tmp_path):
     """Each case waits for all others, so they would not end with one place less."""
     rows = take(tmp_path, "abc", 3, MEETING)
     assert max(map(len, at_once(rows))) == 3
@@ -226,7 +226,7 @@ def test_single_gpu_cases_alternate_between_gpus_and_see_one_gpu(tmp_path, named
     assert selected(tmp_path, 1, "", **env) == [f"{first} 1"] * 4
 
 
-def test_case_without_runner_sees_first_gpu(tmp_path):
+def test_case_started_without_the_runner_uses_the_first_gpu(tmp_path):
     assert selected(tmp_path, 1, "", CUDA_VISIBLE_DEVICES="4,7") == ["4 0"] * 4
 
 
@@ -250,7 +250,7 @@ sys.exit(done.returncode)
     assert used == ["its GPU: 4", "its GPU: 7"]
 
 
-def test_server_responds_and_exits(tmp_path):
+def test_served_model_answers_requests_and_its_server_exits(tmp_path):
     (tmp_path / "server.py").write_text(SERVER)
     done = python(tmp_path, ASKS, "works", http_proxy="http://127.0.0.1:9")
     assert "{'good': 1}" in done.stdout
@@ -258,7 +258,7 @@ def test_server_responds_and_exits(tmp_path):
     assert "--- server-" in done.stdout  # its log is the case's, where the case fails
 
 
-def test_exited_server_is_reported_with_reason(tmp_path):
+def test_server_that_exits_is_reported_with_its_reason(tmp_path):
     (tmp_path / "server.py").write_text(SERVER)
     done = python(tmp_path, ASKS, "fails")
     assert done.returncode == 1
@@ -293,7 +293,7 @@ print([gpu_verl.logged(log, key) for key in ("actor/pg_loss", "actor/grad_norm",
     assert python(tmp_path, script).stdout == "[-1.5e-05, 0.25, nan, None]\n"
 
 
-def test_case_duration_excludes_waiting(tmp_path):
+def test_duration_of_a_case_excludes_its_waiting_time(tmp_path):
     script = "import smoke_gpu; print(smoke_gpu.age())"
     whole = float(python(tmp_path, script).stdout)
     assert whole > 0
@@ -302,7 +302,7 @@ def test_case_duration_excludes_waiting(tmp_path):
     assert rest < -900
 
 
-def test_case_message_ignores_library_output_at_exit(tmp_path):
+def test_message_of_a_case_excludes_library_output_at_exit(tmp_path):
     script = """\
 import atexit
 import smoke_support

@@ -78,7 +78,7 @@ def _test_image(lock: Lock, store: Store) -> runner.ImageUnderTest:
     return runner.ImageUnderTest(lock=lock, arch=Arch.X86_64, store=store)
 
 
-def test_smoke_tests_in_root_folder_need_no_engine(built, wheels, tmp_path):
+def test_smoke_tests_in_a_root_folder_need_no_container_engine(built, wheels, tmp_path):
     needs.user_namespaces()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
@@ -86,7 +86,7 @@ def test_smoke_tests_in_root_folder_need_no_engine(built, wheels, tmp_path):
     check(report)
 
 
-def test_tier_without_tests_is_not_a_failure(built, wheels, tmp_path, monkeypatch, capsys):
+def test_tier_without_test_cases_is_not_a_failure(built, wheels, tmp_path, monkeypatch, capsys):
     needs.user_namespaces()
     lock = tmp_path / "lock.json"
     codec.write_document(lock, smoke_environment.make_lock_of(wheels))
@@ -99,7 +99,7 @@ def test_tier_without_tests_is_not_a_failure(built, wheels, tmp_path, monkeypatc
     assert imgbuild(*words, "cpu").status == 1
 
 
-def test_smoke_tests_in_root_folder_need_no_root(built, wheels, place):
+def test_smoke_tests_in_a_root_folder_need_no_root_privileges(built, wheels, place):
     needs.require_root()  # to become nobody
     needs.user_namespaces()
     nobody = pwd.getpwnam("nobody")
@@ -139,7 +139,7 @@ sys.stdout.buffer.write(codec.encode(report))
     check(codec.decode(done.stdout.encode(), Report, file="report"))
 
 
-def test_existing_root_folder_is_used(built, wheels, tmp_path):
+def test_smoke_tests_run_in_a_given_root_folder(built, wheels, tmp_path):
     needs.user_namespaces()
     store = Store.open(tmp_path)
     lock = smoke_environment.make_lock_of(wheels)

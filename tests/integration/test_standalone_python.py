@@ -121,7 +121,7 @@ def _project(tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path) -> None:
+def test_image_with_a_standalone_python_is_built(project: Project, tmp_path: Path) -> None:
     path = project.folder / "matrix.yaml"
     text = path.read_text()
     path.write_text(text.replace("libsqlite3-0", "libc6"))
@@ -163,7 +163,9 @@ def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path)
     "folder",
     ["/usr", *map(str, sorted(Path("/root/.pyenv/versions").glob("3.1[0-2].*")))],
 )
-def test_static_tests_pass_and_extensions_compile(folder: str, tmp_path: Path) -> None:
+def test_image_with_standalone_python_passes_static_tests_and_compiles_extensions(
+    folder: str, tmp_path: Path
+) -> None:
     needs.user_namespaces()
     packed = (
         standalone_python.debian_archive()

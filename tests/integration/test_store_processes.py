@@ -154,7 +154,7 @@ def test_ctrl_c_stops_download_and_keeps_partial_file(tmp_path: Path, site: File
     assert (root / "partial" / sha256(data)).stat().st_size >= 500_000
 
 
-def test_processes_share_cache(tmp_path: Path, site: FileSite) -> None:
+def test_concurrent_processes_share_one_cache(tmp_path: Path, site: FileSite) -> None:
     """Four processes download the same files, another is killed, and another prunes repeatedly."""
     root, names = tmp_path / "cache", [f"f{number}" for number in range(20)]
     site.pause = 0.002

@@ -58,7 +58,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     shutil.rmtree(folder)
 
 
-def test_tool_image_has_tested_versions(checkout):
+def test_tool_image_has_the_versions_of_the_constraints_file(checkout):
     lock = lock_file.read_lock(checkout.folder / "tool/images", NAME)
     pinned = dict(
         line.partition(";")[0].strip().split("==")

@@ -67,7 +67,7 @@ def matrix(project: Project) -> str:
     return (project.folder / "matrix.yaml").read_text()
 
 
-def test_update_adds_row_reports_refusal_and_changed_cause(project, site, tmp_path):
+def test_update_adds_a_row_and_reports_a_refusal_and_its_changed_cause(project, site, tmp_path):
     before, files = matrix(project), project.files()
     dry = json.loads(project.run("update", TARGET, "--dry-run", "--json").stdout)
     assert dry == [{"source": TARGET, "trials": {"thewheel": ["3.0", "2.0"]},
@@ -111,7 +111,7 @@ def test_update_adds_row_reports_refusal_and_changed_cause(project, site, tmp_pa
     project.run("lock", "--check", "--all")
 
 
-def test_newest_version_is_used_without_cool_down(unlocked):
+def test_update_without_cool_down_uses_the_newest_version(unlocked):
     path = unlocked.folder / "matrix.yaml"
     path.write_text(path.read_text().replace("pins: {", 'pins: {helper: "0.5", '))
     words = ("--no-cool-down", "--axis", "thewheel", "--json")
@@ -126,7 +126,7 @@ def test_newest_version_is_used_without_cool_down(unlocked):
     unlocked.run("lock", "--check", "small-helper0.6")
 
 
-def test_index_without_upload_times_requires_option(unlocked, site):
+def test_index_without_upload_times_requires_the_no_cool_down_option(unlocked, site):
     site.files.update(published().site_files(api=False))
     before = matrix(unlocked)
     done = unlocked.run("update", TARGET, status=2)
@@ -135,7 +135,7 @@ def test_index_without_upload_times_requires_option(unlocked, site):
     assert (matrix(unlocked), (unlocked.folder / "images").exists()) == (before, False)
 
 
-def test_failing_server_is_an_error(unlocked, site):
+def test_update_fails_if_the_index_fails(unlocked, site):
     before = matrix(unlocked)
     for name in (HELD, HELD.replace("2.0", "3.0")):
         del site.files[name]
@@ -145,7 +145,7 @@ def test_failing_server_is_an_error(unlocked, site):
     assert matrix(unlocked) == before
 
 
-def test_options_without_match_are_refused(unlocked):
+def test_update_options_that_select_no_row_are_refused(unlocked):
     done = unlocked.run("update", TARGET, "--axis", "vllm", status=2)
     assert "no selected row pins vllm" in done.stderr
     unlocked.run("update", status=3)  # no recommended target
@@ -155,7 +155,7 @@ def test_options_without_match_are_refused(unlocked):
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
-def test_interrupted_update_keeps_matrix(project, site, number):
+def test_interrupted_update_does_not_change_the_matrix(project, site, number):
     before, files = matrix(project), project.files()
     process: list[subprocess.Popen[str]] = []
 
@@ -236,7 +236,7 @@ def test_workflow_commits_changes_and_opens_pull_request(project, tmp_path):
 
 @pytest.mark.network
 @pytest.mark.long
-def test_base_gets_current_snapshot(site, tmp_path):
+def test_updated_base_uses_the_current_snapshot(site, tmp_path):
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.env = {"IMGBUILD_OSV": site.url("no-advisories")}
     packages = ["python3", "usr-is-merged", "openssl"]

@@ -139,7 +139,7 @@ def copy(project: Project, folder: Path) -> Project:
     return Project(folder, project.index_url, project.cache)
 
 
-def test_project_update_keeps_comments_and_locks(locked: Project, tmp_path: Path) -> None:
+def test_project_update_keeps_comments_and_renews_the_lock(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     before = content(project)
     nothing = project.run("update")
@@ -175,7 +175,7 @@ def test_project_update_keeps_comments_and_locks(locked: Project, tmp_path: Path
     assert project.run("update").stdout == "trainer: large has no newer lock\n"
 
 
-def test_all_conflicts_are_listed_and_nothing_is_written(
+def test_project_update_with_conflicts_lists_all_of_them_and_writes_nothing(
     publisher: Publisher, tmp_path: Path
 ) -> None:
     text = "thewheel<2\nstrict==1.0\nnosuch\ngadget\n"
@@ -217,7 +217,7 @@ def test_row_with_like_is_updated(publisher: Publisher, tmp_path: Path) -> None:
     project.run("lock", "--check")
 
 
-def test_next_run_finishes_killed_update(locked: Project, tmp_path: Path) -> None:
+def test_next_run_completes_a_killed_update(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     command = [sys.executable, "-c", KILLED, "3", "update", "--to", "large"]
     killed = subprocess.run(
@@ -250,7 +250,9 @@ def test_outdated_lists_packages_base_and_vulnerabilities(
     assert rows["gadget"]["reasons"] == ["2.0 requires thewheel>=2, not 1.0"]
 
 
-def test_outdated_solves_each_newer_version(publisher: Publisher, locked: Project) -> None:
+def test_outdated_with_solve_option_resolves_each_newer_version(
+    publisher: Publisher, locked: Project
+) -> None:
     target = Project(publisher.folder, locked.index_url, locked.cache)
     (report,) = json.loads(target.run("outdated", TARGET, "--solve", "--json").stdout)
     (solved,) = report["solved"]

@@ -190,7 +190,7 @@ def _image() -> Iterator[Image]:
         pytest.param("apptainer", 12345, False, STEPS, marks=pytest.mark.long),
     ],
 )
-def test_user_adds_packages(
+def test_user_can_add_packages_to_the_image(
     image: Image, through: str, uid: int, writable: bool, steps: Sequence[tuple[str, int, str]]
 ) -> None:
     if through == "root":
@@ -210,12 +210,12 @@ def test_user_adds_packages(
         assert ignored.stat().st_uid == uid
 
 
-def test_root_modifies_environment_directly(image: Image) -> None:
+def test_root_can_modify_the_environment_of_the_image(image: Image) -> None:
     needs.user_namespaces()
     image.steps("root", 0, ROOT_STEPS, writable=True)
 
 
-def test_unwritable_folder_is_named(image: Image) -> None:
+def test_error_names_the_unwritable_package_folder(image: Image) -> None:
     needs.user_namespaces()
     hint = "/proc/none: No such file or directory\nhint: set PYTHONUSERBASE to a"
     commands = ("pip install gadget", f"{UV_INSTALL} gadget")

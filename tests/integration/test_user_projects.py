@@ -123,7 +123,7 @@ def test_uv_lock_is_read_with_and_without_uv(tmp_path, monkeypatch, extras, grou
     assert called
 
 
-def test_upload_times_with_and_without_zone_are_compared(tmp_path, monkeypatch):
+def test_upload_times_with_and_without_a_time_zone_are_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(uv_lock, "_export_pylock", lambda *_: None)
     lock = LOCK.replace("2026-01-02T10:00:00Z", "2026-01-01T10:00:00", 1)
     result = read_declarations(tmp_path, {**FILES, "uv.lock": lock})
@@ -166,7 +166,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_repository_revision_is_fetched_and_read(tmp_path, repository):
+def test_requirements_are_read_from_the_requested_revision_of_a_repository(tmp_path, repository):
     commit = _git(repository, "rev-parse", "v1").strip()
     for number, revision in enumerate(("v1", commit, commit[:10])):
         address = fetch.parse_revision_address(f"git+file://{repository}@{revision}")
@@ -277,7 +277,7 @@ FACTS = {
 
 @pytest.mark.skipif(not PUBLIC.is_dir(), reason="no public projects here: set IMGBUILD_PROJECTS")
 @pytest.mark.parametrize("name", FACTS)
-def test_public_project_is_read(name):
+def test_requirements_of_public_projects_are_read(name):
     packages, cuda, python = FACTS[name]
     result = read_declared(PUBLIC / name)
     assert packages <= {each.text for each in result.requirements}

@@ -216,7 +216,7 @@ def test_flipped_byte_on_disk_of_registry_is_refused(sample):
     assert "failed" not in sample.signed("--blobs").values()
 
 
-def test_wrong_lock_is_detected_by_rebuild(sample):
+def test_consistently_replaced_layer_is_detected_by_rebuild(sample):
     """A layer was replaced consistently in all documents, so only a build detects it."""
     here = sample.project.folder / "images" / TARGET
     honest = bundle.read_folder(here)

@@ -87,7 +87,7 @@ def _path(fault: str) -> str:
 
 
 @pytest.mark.network
-def test_real_wheels_with_unusual_layout_are_installed_as_by_uv(tmp_path: Path) -> None:
+def test_wheels_with_an_unusual_layout_are_installed_as_by_uv(tmp_path: Path) -> None:
     wheels = downloads.download_wheels(tmp_path / "wheels", TRICKY)
     assert len(wheels) == len(TRICKY)
     assert oracle.compare_with_uv(wheels, tmp_path) == []

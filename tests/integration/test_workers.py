@@ -35,7 +35,7 @@ def test_number_of_worker_processes_is_limited(pool: WorkerPool) -> None:
     assert os.getpid() not in processes
 
 
-def test_progress_is_complete_when_call_ends(pool: WorkerPool, amounts: list[int]) -> None:
+def test_progress_is_complete_when_a_call_ends(pool: WorkerPool, amounts: list[int]) -> None:
     for _ in range(3):
         pool.submit_call(workers.report_progress, 7).result()
     assert sum(amounts) == 21
@@ -50,18 +50,18 @@ def test_worker_error_is_raised_and_process_continues(pool: WorkerPool, tmp_path
     assert pool.submit_call(math.sqrt, 4).result() == 2
 
 
-def test_dead_worker_is_reported_and_replaced(pool: WorkerPool) -> None:
+def test_worker_that_exits_is_reported_and_replaced(pool: WorkerPool) -> None:
     with pytest.raises(WorkFailed, match="a worker process ended with status 7"):
         pool.submit_call(os._exit, 7).result()
     assert pool.submit_call(math.sqrt, 4).result() == 2
 
 
-def test_call_output_is_not_a_result(pool: WorkerPool) -> None:
+def test_output_of_a_call_does_not_change_its_result(pool: WorkerPool) -> None:
     assert pool.submit_call(os.write, 1, b"text\n").result() == 5
     assert pool.submit_call(print, "text").result() is None
 
 
-def test_stop_ends_calls_and_close_waits() -> None:
+def test_stopped_pool_ends_calls_and_closed_pool_waits_for_calls() -> None:
     pool = WorkerPool(1)
     assert pool.submit_call(math.sqrt, 4).result() == 2
     busy, waiting = pool.submit_call(time.sleep, 600), pool.submit_call(time.sleep, 600)

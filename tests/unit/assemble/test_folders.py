@@ -103,7 +103,7 @@ def test_lock_records_folders_with_unusual_mode_or_owner(sample: Sample) -> None
     }
 
 
-def test_base_is_read_only_once(sample: Sample) -> None:
+def test_base_layers_are_read_only_once(sample: Sample) -> None:
     first = folders.complete_lock(sample.lock(PRIVATE), sample.inputs)
     for record, _ in sample.layers:
         blob = sample.store.blob(record.digest)
@@ -134,7 +134,7 @@ def test_image_folders_keep_mode_and_owner_of_base(sample: Sample) -> None:
     assert attributes[PRIVATE] == (0o600, 0, 0)
 
 
-def test_layer_is_unchanged_if_all_folders_have_defaults(sample: Sample) -> None:
+def test_layer_is_unchanged_if_all_folders_have_the_default_mode_and_owner(sample: Sample) -> None:
     before = sample.lock("/srv/a", "/opt/b/c")
     after = folders.complete_lock(before, sample.inputs)
     assert after == before
@@ -164,7 +164,7 @@ def test_file_below_a_path_that_is_not_a_folder_is_refused(
         assert caught.value.hint == f"write {place}/train.sh"
 
 
-def test_link_replacing_folder_is_refused(sample: Sample) -> None:
+def test_link_that_replaces_a_folder_is_refused(sample: Sample) -> None:
     lock = sample.lock()
     assert lock.extends is not None
     extends = msgspec.structs.replace(lock.extends, links={"/srv": "/data/srv1"})

@@ -32,7 +32,7 @@ GIGABYTE = 1_000_000_000
         ([1, 9, 1], [[1], [9], [1]]),
     ],
 )
-def test_batches_respect_limit_and_isolate_larger_items(
+def test_batches_stay_within_the_limit_and_larger_items_have_their_own_batch(
     sizes: list[int], runs: list[list[int]]
 ) -> None:
     assert BATCH_BYTES == 4 * GIGABYTE
@@ -46,14 +46,14 @@ def inputs(matrix: Matrix, folder: Path) -> Inputs:
     return Inputs(matrix, Context(Store.open(folder / "cache"), HttpClient(offline=True)))
 
 
-def test_records_match_published_digests(tmp_path: Path) -> None:
+def test_layer_records_of_the_published_target_match_its_digests(tmp_path: Path) -> None:
     matrix = extended.read_extended(extended.create_repository(tmp_path))
     found = current.published_records(matrix.overlays[extended.OWN_TARGET])
     assert found == extended.invented_records([create_plan(extended.published_lock(), Arch.X86_64)])
     assert current.published_records(None) == {}
 
 
-def test_digests_of_another_lock_are_refused(tmp_path: Path) -> None:
+def test_published_digests_of_another_lock_are_refused(tmp_path: Path) -> None:
     matrix = extended.read_extended(extended.create_repository(tmp_path))
     other = extended.published_lock(samples.wheel("new"))
     target_digests = image_digests.compute_digests(
@@ -65,7 +65,7 @@ def test_digests_of_another_lock_are_refused(tmp_path: Path) -> None:
     assert "that published them" in str(caught.value.hint)
 
 
-def test_layers_are_copied_from_layout_and_checked(tmp_path: Path) -> None:
+def test_layers_are_copied_from_the_layout_and_checked(tmp_path: Path) -> None:
     image = images.write_tiny_image(tmp_path)
     planned = create_plan(extended.published_lock(), Arch.X86_64)
     known = extended.invented_records([planned])
@@ -85,7 +85,7 @@ def test_layers_are_copied_from_layout_and_checked(tmp_path: Path) -> None:
         inputs(matrix, tmp_path).link_published_layers(lock, due)
 
 
-def test_registry_is_not_queried_offline(tmp_path: Path) -> None:
+def test_registry_is_not_queried_in_offline_mode(tmp_path: Path) -> None:
     path = extended.create_repository(
         tmp_path / "ours",
         extended.MATRIX.replace("    from: ../project", "    image: registry.example.org/small"),

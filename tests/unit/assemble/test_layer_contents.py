@@ -68,7 +68,7 @@ def test_stored_layer_matches_record(store, tmp_path):
     }
 
 
-def test_trusted_record_yields_the_same_blob(store, tmp_path):
+def test_layer_built_with_a_trusted_record_has_the_same_digest(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha")
     assembled_layer = make(store, item, keep=False)
     assert store.blob(assembled_layer.record.digest) is None
@@ -76,7 +76,7 @@ def test_trusted_record_yields_the_same_blob(store, tmp_path):
     assert store.blob(assembled_layer.record.digest) is not None
 
 
-def test_layer_that_differs_from_record_is_refused_and_not_stored(store, tmp_path):
+def test_layer_that_differs_from_its_record_is_refused_and_not_stored(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha")
     assembled_layer = make(store, item, keep=False)
     wrong = msgspec.structs.replace(assembled_layer.record, digest="sha256:" + "0" * 64)
@@ -85,7 +85,7 @@ def test_layer_that_differs_from_record_is_refused_and_not_stored(store, tmp_pat
     assert store.blob(assembled_layer.record.digest) is None
 
 
-def test_missing_input_error_names_file_and_cache(store):
+def test_error_for_a_missing_input_names_the_file_and_the_cache(store):
     wheel = samples.wheel("alpha")
     item = layer(WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(wheel,)))
     with pytest.raises(FetchFailed, match=wheel.file):
@@ -108,7 +108,7 @@ def test_wheels_with_conflicting_file_are_refused(store, tmp_path):
 
 
 @pytest.mark.parametrize("worth", [0, workers.PARALLEL_MINIMUM], ids=["workers", "this process"])
-def test_venv_and_files_layers_need_no_input(store, worth, monkeypatch):
+def test_layers_of_the_environment_and_the_files_need_no_inputs(store, worth, monkeypatch):
     monkeypatch.setattr(workers, "PARALLEL_MINIMUM", worth)
     venv = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
     files = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
@@ -129,7 +129,7 @@ def test_registry_layer_is_copied_unchanged(store):
     assert [file.sha256 for file in recipe.inputs] == ["1" * 64]
 
 
-def test_base_record_is_cached_for_other_projects(store, tmp_path):
+def test_layer_record_of_a_base_is_cached_for_other_projects(store, tmp_path):
     deb = debs.write_deb(
         tmp_path / "demo.deb", "demo", [debs.folder("./"), debs.file("./demo", b"1")]
     )

@@ -77,7 +77,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_option_overrides_environment_project_and_user_setting(alone, monkeypatch):
+def test_mirror_option_overrides_variable_project_setting_and_user_setting(alone, monkeypatch):
     assert mirror.find_mirror(alone) is None
     write(mirror.user_file(), '{"mirror": "user.example/a", "only": true}')
     selected = mirror.find_mirror(alone)
@@ -99,7 +99,7 @@ def test_option_overrides_environment_project_and_user_setting(alone, monkeypatc
     assert (selected.setting.mirror, selected.setting.only) == ("option.example/a", True)
 
 
-def test_off_value_overrides_settings_of_lower_precedence(alone, monkeypatch):
+def test_mirror_value_off_overrides_settings_of_lower_precedence(alone, monkeypatch):
     write(alone / "mirror.json", '{"mirror": "project.example/a"}')
     assert mirror.find_mirror(alone, "off") is None
     monkeypatch.setenv(mirror.VARIABLE, "off")
@@ -112,7 +112,7 @@ def test_off_value_overrides_settings_of_lower_precedence(alone, monkeypatch):
     assert selected.origin is MirrorOrigin.PROJECT
 
 
-def test_unreadable_setting_error_names_its_file(alone):
+def test_error_for_an_unreadable_mirror_setting_names_the_file(alone):
     write(alone / "mirror.json", '{"mirrors": "project.example/a"}')
     with pytest.raises(InputError, match=r"mirror\.json is not a valid mirror setting"):
         mirror.find_mirror(alone)
@@ -121,12 +121,12 @@ def test_unreadable_setting_error_names_its_file(alone):
         mirror.find_mirror(alone)
 
 
-def test_mirror_only_requires_a_mirror(alone):
+def test_mirror_only_setting_requires_a_mirror(alone):
     with pytest.raises(InputError, match="--mirror-only requires a mirror"):
         mirror.find_mirror(alone, only=True)
 
 
-def test_lock_never_uses_mirror_as_only_source(alone):
+def test_lock_can_use_other_sources_in_spite_of_the_mirror_only_setting(alone):
     named = mirror.find_mirror(alone, "option.example/a", only=True)
     bound, free = Mirror.of(named), Mirror.of(named, any_source=True)
     assert bound is not None
@@ -135,7 +135,7 @@ def test_lock_never_uses_mirror_as_only_source(alone):
     assert Mirror.of(None) is None
 
 
-def test_plain_http_applies_to_the_named_registry_only(alone):
+def test_plain_http_applies_only_to_the_named_registry(alone):
     write(alone / "mirror.json", '{"mirror": "a.example/x", "plain_http": true}')
     assert Mirror.of(mirror.find_mirror(alone))._plain_http == ("a.example",)  # type: ignore[union-attr]
     named = mirror.find_mirror(alone, "b.example/x")
@@ -169,7 +169,7 @@ def test_files_and_layers_are_added_to_store(registry):
     assert {request.method for request in blob_requests} == {"GET"}
 
 
-def test_stored_files_are_not_requested(registry):
+def test_files_in_the_cache_are_not_requested_from_the_mirror(registry):
     store = Store.open()
     item = given(registry, "a.whl", b"wheel")
     registry_mirror = mirror_of(registry)
@@ -243,7 +243,7 @@ def test_failing_mirror_is_skipped_with_one_warning(registry, capsys):
         )
 
 
-def test_files_fetched_before_mirror_failure_are_kept(registry):
+def test_files_fetched_before_the_mirror_fails_are_kept(registry):
     large, small = given(registry, "large.whl", b"x" * 5000), given(registry, "small.whl", b"y")
     registry.faults.append(Fault(f"GET .*/blobs/{small.digest}", times=1000, status=500))
     store = Store.open()
@@ -264,7 +264,7 @@ def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
     return LockedFile(file=name, size=item.size, sha256=item.sha256)
 
 
-def test_build_requirements_are_requested_only_if_wheel_is_missing(registry):
+def test_build_requirements_are_requested_only_if_the_built_wheel_is_missing(registry):
     """The wheel is built with debs for the architecture of this machine."""
     host, matrix = sdists.host_arch(), samples.matrix()
     for there in (True, False):
@@ -294,7 +294,7 @@ def test_build_requirements_are_requested_only_if_wheel_is_missing(registry):
         assert [store.file(part.sha256) is not None for part in parts] == [not there] * 3
 
 
-def test_mirror_is_not_queried_offline(registry):
+def test_mirror_is_not_queried_in_offline_mode(registry):
     lock = samples.lock()
     inputs = Inputs(
         samples.matrix(), Context(Store.open(), HttpClient(offline=True)),
@@ -306,7 +306,7 @@ def test_mirror_is_not_queried_offline(registry):
     assert registry.requests == []
 
 
-def test_published_layers_are_fetched_from_mirror_or_built_from_inputs(registry, tmp_path):
+def test_published_layers_are_fetched_from_the_mirror_or_built_from_inputs(registry, tmp_path):
     """If the mirror is the only source, missing layers are not requested from another registry."""
     matrix = extended.read_extended(
         extended.create_repository(

@@ -49,7 +49,7 @@ def lock_of_everything() -> Lock:
     return msgspec.structs.replace(sample_lock, arch={X86: resolution}, extends=extends)
 
 
-def test_every_kind_of_input_is_listed_once_with_its_hash():
+def test_mirror_lists_every_kind_of_input_once_with_its_hash():
     lock = lock_of_everything()
     inputs = mirror_items.collect_inputs(lock, X86)
     assert [item.file for item in inputs] == sorted(item.file for item in inputs)
@@ -73,7 +73,7 @@ def test_every_kind_of_input_is_listed_once_with_its_hash():
     assert mirror_items.inputs_by_hash(lock).keys() == {item.sha256 for item in inputs}
 
 
-def test_standalone_python_archive_is_an_input():
+def test_archive_of_a_standalone_python_is_a_mirrored_input():
     archive = standalone_matrix.archive()
     (item,) = (
         item
@@ -83,7 +83,7 @@ def test_standalone_python_archive_is_an_input():
     assert (item.file, item.media_type) == (archive.file, mirror_items.SDIST_TYPE)
 
 
-def test_zip_sdist_has_zip_media_type():
+def test_sdist_in_zip_format_has_the_zip_media_type():
     sdist = locked("antlr-4.9.zip")
     lock = samples.lock()
     built = msgspec.structs.replace(BUILT, sdist=sdist)
@@ -93,7 +93,7 @@ def test_zip_sdist_has_zip_media_type():
     assert item.media_type == "application/zip"
 
 
-def test_artifact_depends_only_on_lock():
+def test_mirror_artifact_depends_only_on_the_lock():
     """A change of the golden digest would change the artifacts of every mirror."""
     data = mirror_items.artifact_manifest(lock_of_everything(), X86)
     assert sha256(data) == "23ac891d794d3f1f2b9e384204c8e19cec108b27403d3d9a9ee3a170532d51cf"
@@ -112,7 +112,7 @@ def test_artifact_depends_only_on_lock():
     }
 
 
-def test_each_architecture_has_its_own_artifact_and_tags():
+def test_each_architecture_has_a_separate_mirror_artifact_and_tags():
     matrix = samples.matrix(arch=(X86, Arch.ARM64))
     arches = {arch: samples.resolution(arch=arch) for arch in (X86, Arch.ARM64)}
     lock = make_lock(matrix, "small", arches)
@@ -123,7 +123,7 @@ def test_each_architecture_has_its_own_artifact_and_tags():
     assert stays == f"small-arm64-inputs-{sha256(artifacts[Arch.ARM64])[:12]}"
 
 
-def test_settings_without_effect_on_inputs_do_not_change_artifact():
+def test_settings_that_do_not_affect_inputs_do_not_change_the_artifact():
     lock = samples.lock()
     other = msgspec.structs.replace(lock, as_of="2030-01-01", requirements={})
     assert mirror_items.artifact_manifest(lock, X86) == mirror_items.artifact_manifest(other, X86)

@@ -30,7 +30,7 @@ def by_path(members):
     return {member.path: member for member in members}
 
 
-def test_venv_links_to_interpreter():
+def test_virtual_environment_links_to_the_interpreter():
     members = by_path(skeleton.venv_members(VENV))
     assert members["opt/venv/bin/python"].target == "/usr/bin/python3.11"
     assert members["opt/venv/bin/python3.11"].target == "python"
@@ -39,7 +39,7 @@ def test_venv_links_to_interpreter():
     assert members["opt/venv/lib/python3.11/site-packages"].kind is MemberKind.FOLDER
 
 
-def test_work_and_cache_folders_are_writable_by_any_user():
+def test_work_and_cache_folders_of_the_image_are_writable_by_any_user():
     members = by_path(skeleton.files_members(FILES))
     assert members["workspace"].mode == members["var/cache/imgbuild"].mode == 0o1777
     home = members["home/imgbuild"]
@@ -47,14 +47,14 @@ def test_work_and_cache_folders_are_writable_by_any_user():
 
 
 @each_row("text", ["/c$(id)", '/c"', "/c\nid", "/c d", "/c;id"])
-def test_image_scripts_contain_plain_paths_only(text: str) -> None:
+def test_paths_in_image_scripts_must_be_plain_words(text: str) -> None:
     with pytest.raises(InputError, match="is not a plain word"):
         skeleton.files_members(msgspec.structs.replace(FILES, cache=text))
     with pytest.raises(InputError, match="is not a plain word"):
         skeleton.venv_members(msgspec.structs.replace(VENV, prefix=text))
 
 
-def test_private_cache_folder_is_accessible_by_its_user_only() -> None:
+def test_private_cache_folder_is_accessible_only_to_its_user() -> None:
     members = by_path(skeleton.files_members(msgspec.structs.replace(FILES, private=True)))
     cache = members["var/cache/imgbuild"]
     assert (cache.uid, cache.gid, cache.mode) == (1000, 1000, 0o700)
@@ -89,11 +89,11 @@ def test_entry_point_sets_cache_folder():
     assert b"@" not in text.replace(b'"$@"', b"")
 
 
-def test_debian_base_already_has_user():
+def test_image_user_is_not_added_again_to_a_debian_base():
     assert "etc/passwd" not in by_path(skeleton.files_members(FILES))
 
 
-def test_user_is_added_once_to_registry_base():
+def test_image_user_is_added_once_to_a_registry_base():
     recipe = FilesRecipe(
         user=samples.USER,
         workdir="/workspace",
@@ -108,7 +108,7 @@ def test_user_is_added_once_to_registry_base():
     assert members["etc/group"].content == b"root:x:0:\nimgbuild:x:1000:\n"
 
 
-def test_image_user_precedes_accounts_with_same_id():
+def test_image_user_precedes_accounts_with_the_same_id():
     """Images of Ubuntu already have a user 1000, which must not take precedence."""
     recipe = FilesRecipe(
         user=samples.USER,
@@ -128,7 +128,7 @@ def test_image_user_precedes_accounts_with_same_id():
     )
 
 
-def test_user_packages_image_has_pip_uv_and_constraints() -> None:
+def test_image_for_user_packages_has_pip_uv_and_constraints() -> None:
     recipe = msgspec.structs.replace(FILES, user_packages=USER_PACKAGES, readme="# small\n")
     members = by_path(skeleton.files_members(recipe))
     added = members.keys() - by_path(skeleton.files_members(FILES)).keys()
@@ -165,7 +165,7 @@ def test_standalone_python_finds_image_packages() -> None:
     assert not any(path.startswith("usr/lib/") for path in paths)
 
 
-def test_user_packages_venv_includes_system_packages() -> None:
+def test_environment_for_user_packages_includes_system_packages() -> None:
     for user_site, value in ((True, b"true"), (msgspec.UNSET, b"false")):
         recipe = msgspec.structs.replace(VENV, user_site=user_site)
         text = by_path(skeleton.venv_members(recipe))["opt/venv/pyvenv.cfg"].content

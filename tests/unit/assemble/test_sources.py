@@ -91,7 +91,7 @@ def other(arch: Arch) -> Arch:
         ((), True),
     ],
 )
-def test_wheel_is_built_offline_if_its_root_folder_is_cached(
+def test_wheel_is_built_offline_if_its_build_root_is_cached(
     tmp_path: Path, here: tuple[LockedFile, ...], needed: bool
 ) -> None:
     lock, matrix = sample(tmp_path, host_arch())
@@ -103,7 +103,7 @@ def test_wheel_is_built_offline_if_its_root_folder_is_cached(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_lock_for_another_architecture_needs_debian_archive(
+def test_build_for_another_architecture_needs_the_debian_archive(
     tmp_path: Path, elsewhere: bool
 ) -> None:
     arch, debs = (other(host_arch()), DEBS) if elsewhere else (host_arch(), ())
@@ -113,7 +113,7 @@ def test_lock_for_another_architecture_needs_debian_archive(
     assert LockSources(lock, matrix, context).locate(required_hashes).remote == required_hashes
 
 
-def test_offline_lock_that_needs_server_is_refused_before_any_fetch(tmp_path: Path) -> None:
+def test_offline_build_with_missing_inputs_fails_before_any_download(tmp_path: Path) -> None:
     (tmp_path / SDIST.file).write_bytes(words(SDIST.file))
     (tmp_path / BACKEND.file).write_bytes(words(BACKEND.file))
     lock, matrix = sample(tmp_path, host_arch())

@@ -63,7 +63,7 @@ def kinds(place: Place, digest: str) -> list[str]:
     )
 
 
-def test_attachments_are_found_by_each_digest(place: Place):
+def test_attachments_are_found_by_the_index_digest_and_by_each_manifest_digest(place: Place):
     plan = place.both()
     pushed(place, plan)
     assert kinds(place, plan.top.digest) == sorted(ABOUT)
@@ -71,7 +71,7 @@ def test_attachments_are_found_by_each_digest(place: Place):
         assert kinds(place, document.digest) == sorted(SBOM_TYPES | ABOUT)
 
 
-def test_single_architecture_image_has_attachments_at_its_manifest(place: Place):
+def test_attachments_of_a_single_architecture_image_refer_to_its_manifest(place: Place):
     plan = place.both(Arch.ARM64)
     attached_artifacts = pushed(place, plan)
     assert len(attached_artifacts) == 4
@@ -83,7 +83,9 @@ def test_single_architecture_image_has_attachments_at_its_manifest(place: Place)
     assert f"sha256:{subject['digest']['sha256']}" == plan.top.digest
 
 
-def test_attached_sboms_match_show_output(place: Place, command: Command, tmp_path: Path):
+def test_attached_sboms_match_the_output_of_the_show_command(
+    place: Place, command: Command, tmp_path: Path
+):
     plan = place.both()
     pushed(place, plan)
     for form, kind, name in (
@@ -100,7 +102,7 @@ def test_attached_sboms_match_show_output(place: Place, command: Command, tmp_pa
             assert artifact.annotations["dev.imgbuild.arch"] == item["arch"]
 
 
-def test_second_push_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch):
+def test_second_push_does_not_change_the_attachments(place: Place, monkeypatch: pytest.MonkeyPatch):
     plan = place.both()
     first = pushed(place, plan)
     before = len(place.writes())

@@ -56,7 +56,7 @@ def ours(folder: Path) -> tuple[Path, Lock, TargetDigests]:
     return path, lock, target_digests
 
 
-def test_bundle_is_read_back(sample: SampleProject):
+def test_written_bundle_is_read_back_unchanged(sample: SampleProject):
     lock_bundle = of(sample)
     assert set(lock_bundle.data) == {"lock.json", "digests.json", "packages.json", "sources.json"}
     images = sample.folder / "images" / TARGET
@@ -111,7 +111,7 @@ def test_target_name_with_path_traversal_is_refused(sample: SampleProject, name:
     assert (problem.file, problem.path, problem.value) == ("there/lock.json", "target", name)
 
 
-def test_matrix_of_bundle_resolves_same_urls(sample: SampleProject, tmp_path: Path):
+def test_matrix_in_a_bundle_resolves_to_the_same_index_urls(sample: SampleProject, tmp_path: Path):
     lock_bundle = of(sample)
     bundle_matrix = bundle.single_target_matrix(lock_bundle, tmp_path)
     real = published.load_matrix(sample.matrix)
@@ -126,7 +126,7 @@ def test_matrix_of_bundle_resolves_same_urls(sample: SampleProject, tmp_path: Pa
     assert bundle_matrix.targets[TARGET].as_of == datetime.date(2025, 6, 20)
 
 
-def test_wheel_folder_is_relative_to_lock(sample: SampleProject, tmp_path: Path):
+def test_wheel_folder_of_a_bundle_is_relative_to_the_lock(sample: SampleProject, tmp_path: Path):
     sample.edit(
         "torch: {url: 'https://example.org/whl/{cuda_tag}/torch{torch}', upload_times: none}",
         "torch: {url: 'file:my wheels', upload_times: none, flat: true}",
@@ -138,7 +138,9 @@ def test_wheel_folder_is_relative_to_lock(sample: SampleProject, tmp_path: Path)
     assert there.url == f"file://{tmp_path}/there/my%20wheels/"
 
 
-def test_target_folder_suffices_with_single_index(sample: SampleProject, tmp_path: Path):
+def test_target_folder_is_a_complete_bundle_if_the_lock_has_a_single_index(
+    sample: SampleProject, tmp_path: Path
+):
     folder = sample.folder / "images" / TARGET
     with pytest.raises(
         InputError, match="does not contain the URL of the index torch is"
@@ -152,7 +154,7 @@ def test_target_folder_suffices_with_single_index(sample: SampleProject, tmp_pat
     assert (lock_bundle.lock, lock_bundle.sources) == (plain, BundleSources(default_index="pypi"))
 
 
-def test_lock_modified_during_read_is_refused(sample: SampleProject):
+def test_lock_that_is_modified_while_it_is_read_is_refused(sample: SampleProject):
     changed = msgspec.structs.replace(sample.lock, as_of="2025-06-21")
     with pytest.raises(LockStale, match="changed while being read"):
         bundle.create_lock_bundle(
@@ -167,7 +169,7 @@ def test_missing_file_of_bundle_is_refused(sample: SampleProject, name: str):
         bundle.read_lock_bundle(data, "there")
 
 
-def test_digests_of_another_lock_are_refused(sample: SampleProject):
+def test_bundle_with_the_digests_of_another_lock_is_refused(sample: SampleProject):
     lock_bundle = of(sample)
     other = samples.with_current_labels(msgspec.structs.replace(sample.lock, as_of="2025-06-21"))
     changed = codec.encode(other)
@@ -175,7 +177,7 @@ def test_digests_of_another_lock_are_refused(sample: SampleProject):
         bundle.read_lock_bundle({**lock_bundle.data, "lock.json": changed}, "there")
 
 
-def test_damaged_or_foreign_documents_are_refused(sample: SampleProject):
+def test_damaged_documents_and_documents_of_other_tools_are_refused(sample: SampleProject):
     lock_bundle = of(sample)
     with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
         bundle.read_lock_bundle({**lock_bundle.data, "lock.json": b"{"}, "there")

@@ -63,7 +63,7 @@ def valid(data: bytes) -> dict[str, Any]:
     return predicate_fields
 
 
-def test_statement_is_valid():
+def test_provenance_statement_is_valid():
     valid(sample_statement())
     valid(sample_statement(BuildDetails(lock="1" * 64, matrix="2" * 64)))
     broken = json.loads(sample_statement())
@@ -72,7 +72,7 @@ def test_statement_is_valid():
         valid(json.dumps(broken).encode())
 
 
-def test_subjects_are_index_and_each_manifest():
+def test_subjects_of_the_provenance_are_the_index_and_each_manifest():
     lock = sbom_sample.lock()
     target_digests = sbom_sample.invented_digests(lock)
     digests = {
@@ -91,7 +91,7 @@ def test_subjects_are_index_and_each_manifest():
     }
 
 
-def test_statement_has_request_and_builder():
+def test_provenance_statement_has_the_request_and_the_builder():
     predicate = valid(sample_statement())
     assert predicate["buildDefinition"]["externalParameters"] == {
         "target": "small",
@@ -116,7 +116,7 @@ def test_statement_has_request_and_builder():
     }
 
 
-def test_every_input_file_is_listed_once():
+def test_provenance_lists_every_input_file_once():
     lock = sbom_sample.lock()
     needed = valid(sample_statement())["buildDefinition"]["resolvedDependencies"]
     hashes = [dependency["digest"].get("sha256") for dependency in needed]
@@ -138,7 +138,7 @@ def test_every_input_file_is_listed_once():
     assert byproduct["name"] == "antlr4_runtime-4.9-py3-none-any.whl"
 
 
-def test_archive_of_standalone_python_is_an_input():
+def test_provenance_lists_the_archive_of_a_standalone_python_as_input():
     lock = standalone_matrix.lock()
     digests = sbom_sample.invented_digests(lock)
     predicate = valid(provenance.create_statement(lock, digests, (Arch.X86_64,), HERE))
@@ -152,7 +152,7 @@ def test_archive_of_standalone_python_is_an_input():
     assert standalone_matrix.ARCHIVES[Arch.X86_64].rpartition("/")[2] in unquote(listed["uri"])
 
 
-def test_package_names_match_the_sbom():
+def test_package_names_in_the_provenance_match_the_sbom():
     lock = sbom_sample.lock()
     sbom_file = document.create_sbom(
         lock, sbom_sample.invented_digests(lock), Arch.X86_64, sbom_sample.package_metadata(lock)
@@ -170,7 +170,7 @@ def test_package_names_match_the_sbom():
     }
 
 
-def test_statement_is_deterministic():
+def test_provenance_statement_is_deterministic():
     assert sample_statement() == sample_statement()
     other = msgspec.structs.replace(HERE, invocation="", commit=None)
     assert sample_statement(other) != sample_statement()
@@ -182,7 +182,7 @@ def test_statement_is_deterministic():
 @pytest.mark.parametrize(
     "change", [{"lock": "3" * 64}, {"builder": "https://other.example"}, {"version": "10"}]
 )
-def test_different_statements_have_different_bases(change: dict[str, str]):
+def test_different_provenance_statements_have_different_comparable_fields(change: dict[str, str]):
     other = msgspec.structs.replace(HERE, **change)
     assert provenance.comparable_fields(sample_statement(other)) != provenance.comparable_fields(
         sample_statement()
@@ -192,17 +192,17 @@ def test_different_statements_have_different_bases(change: dict[str, str]):
 @each_row(
     "data", [b"", b"[]", b"{}", b"\xff", sample_statement().replace(b"slsa.dev", b"slsa.example")]
 )
-def test_unrecognized_statements_have_no_comparable_fields(data: bytes):
+def test_unrecognized_provenance_statements_have_no_comparable_fields(data: bytes):
     assert provenance.comparable_fields(data) is None
 
 
-def test_builder_is_running_workflow():
+def test_builder_in_the_provenance_is_the_running_workflow():
     name = "https://github.com/me/it/.github/workflows/images.yml@refs/heads/main"
     assert provenance.builder_id(GITHUB) == name
     assert provenance.builder_id({}) == provenance.LOCAL_BUILDER
 
 
-def test_provenance_has_build_details_of_the_project(
+def test_provenance_has_the_run_url_and_input_digests_of_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
@@ -236,5 +236,5 @@ def test_provenance_has_build_details_of_the_project(
         ("", ""),
     ],
 )
-def test_published_remote_has_no_credentials_or_local_path(remote: str, expected: str):
+def test_git_remote_in_the_provenance_has_no_credentials_or_local_path(remote: str, expected: str):
     assert provenance.public_url(remote) == expected

@@ -39,13 +39,13 @@ def finding(severity, check="imports", line=1, message="m"):
     )
 
 
-def test_report_names_target_and_architecture(package_set):
+def test_audit_report_has_target_and_architecture(package_set):
     report = audit(package_set, AuditTerms(target="small"))
     assert (report.target, report.arch, report.ok) == ("small", "x86_64", False)
     assert audited.finding_subjects(report.findings) == ["b<3", "c"]
 
 
-def test_findings_are_sorted_by_severity_without_duplicates():
+def test_audit_findings_are_sorted_by_severity_without_duplicates():
     mixed = [
         finding(Severity.NOTE),
         finding(Severity.ERROR, line=2),
@@ -65,7 +65,7 @@ def test_findings_are_sorted_by_severity_without_duplicates():
     assert sort_findings(reversed(mixed)) == ordered_findings
 
 
-def test_finding_between_published_packages_is_a_warning(package_set):
+def test_finding_between_two_published_packages_is_a_warning(package_set):
     report = audit(package_set, published={"a", "b"})
     assert [(each.severity, each.evidence.subject) for each in report.findings] == [
         ("error", "c"),  # an absent package may be one that the addition needs
@@ -112,7 +112,7 @@ LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
         msgspec.structs.replace(LEARNED, needs="x<2"),
     ],
 )
-def test_constraints_on_other_packages_are_ignored(package_set, other):
+def test_learned_constraints_on_other_packages_are_ignored(package_set, other):
     versions = {"a": "1", "b": "3"}
     expected = AuditTerms(constraints=(LEARNED,))
     assert (
@@ -136,7 +136,7 @@ def test_constraints_on_other_packages_are_ignored(package_set, other):
         ({"unused": False}, Severity.ERROR),
     ],
 )
-def test_error_in_code_that_never_ran_is_a_warning(change, severity):
+def test_error_in_code_that_a_constraint_marks_as_unused_is_a_warning(change, severity):
     evidence = Evidence(
         relation=ConflictRelation.NAME, package="a", version="1", file="a/use.py", other="b",
         subject="b:Never",
@@ -153,7 +153,7 @@ def test_error_in_code_that_never_ran_is_a_warning(change, severity):
     assert ("no version of b is compatible" in found.message) == (severity is Severity.WARNING)
 
 
-def test_removed_attribute_findings_are_included(package_set):
+def test_audit_includes_findings_about_removed_attributes(package_set):
     read = Evidence(
         relation=ConflictRelation.ATTRIBUTE, package="a", version="1", subject="b.B.gone"
     )

@@ -191,7 +191,9 @@ def test_a_stale_lock_is_reported_with_every_reason(
     assert not (sample.folder / "build").exists()
 
 
-def test_digests_of_another_lock_are_refused(imgbuild: Command, sample: SampleProject) -> None:
+def test_digest_command_refuses_digests_of_another_lock(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     path = sample.folder / "images" / TARGET / "digests.json"
     path.write_text(path.read_text().replace(sample.target_digests.digest, OTHER))
     error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock {TARGET}")
@@ -208,7 +210,7 @@ def test_missing_inputs_are_reported_offline(imgbuild: Command, sample: SamplePr
     assert not (sample.folder / "build").exists()
 
 
-def test_layer_that_differs_from_record_is_refused(
+def test_build_refuses_a_layer_that_differs_from_its_record(
     imgbuild: Command, sample: SampleProject
 ) -> None:
     inprocess_project.write_other_digests(sample, OTHER)

@@ -94,7 +94,7 @@ def test_a_build_reports_the_inputs_missing_in_the_mirror(sample, command, regis
     assert "pip-25.0-py3-none-any.whl, " in answer.stderr
 
 
-def test_mirror_only_requires_a_mirror(sample, command):
+def test_mirror_only_option_requires_a_mirror(sample, command):
     answer = command("build", TARGET, "--mirror-only")
     assert answer.status == 2
     assert "--mirror-only requires a mirror" in answer.stderr

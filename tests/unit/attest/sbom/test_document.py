@@ -60,7 +60,7 @@ def package_metadata(**packages: tuple[str, ...]) -> dict[str, Package]:
     return {name: Package(file=name, needs=lines) for name, lines in packages.items()}
 
 
-def test_requirement_applies_if_its_marker_matches():
+def test_sbom_requirement_applies_if_its_marker_matches():
     sample = package_metadata(
         one=('two; python_version < "3.12"', 'three; platform_system == "Windows"', "absent"),
         two=(),
@@ -69,7 +69,7 @@ def test_requirement_applies_if_its_marker_matches():
     assert needs.wheel_dependencies(sample, MARKERS) == {"one": ("two",), "two": (), "three": ()}
 
 
-def test_requirements_with_versions_override_earlier_records():
+def test_requirements_with_versions_override_earlier_records_without_versions():
     both = {
         "one": Package(file="one.whl", requires=('Two>=2; python_version < "3.12"',), needs=("x",)),
         "two": Package(file="two.whl", needs=("one",)),
@@ -78,7 +78,7 @@ def test_requirements_with_versions_override_earlier_records():
     assert needs.wheel_dependencies(both, MARKERS) == {"one": ("two",), "two": ("one",), "x": ()}
 
 
-def test_extra_applies_if_requested():
+def test_requirements_of_an_extra_apply_only_if_the_extra_is_requested():
     sample = package_metadata(
         ray=('grpcio; extra == "default"', 'ray[default]; extra == "all"', 'far; extra == "far"'),
         grpcio=(),
@@ -125,7 +125,7 @@ def test_sbom_contains_every_part_of_lock_once():
     assert parts["deb/python3"].licence == parts["deb/bash"].licence
 
 
-def test_image_depends_on_requested_and_otherwise_unneeded_packages():
+def test_sbom_image_depends_on_requested_packages_and_on_those_without_dependents():
     sbom_file = sample_sbom()
     assert sbom_file.needs["image"] == (
         "deb/bash", "deb/python3", "layer/files", "layer/venv", "system",
@@ -141,7 +141,7 @@ def test_image_depends_on_requested_and_otherwise_unneeded_packages():
     }
 
 
-def test_tool_is_listed_as_requested_and_in_its_layer():
+def test_sbom_lists_a_tool_as_requested_and_in_its_layer():
     lock = sbom_sample.lock((Arch.X86_64,))
     base = msgspec.structs.replace(lock.base, packages=("python3",), tools=("bash",))
     resolved = msgspec.structs.replace(lock.arch[Arch.X86_64], tools=("bash",))
@@ -313,7 +313,7 @@ def test_spdx_contains_all_sbom_data():
 
 
 @pytest.mark.parametrize("write", [cyclonedx.cyclonedx_document, spdx.spdx_document])
-def test_documents_depend_only_on_sbom(write):
+def test_sbom_documents_depend_only_on_their_content(write):
     lock = sbom_sample.lock()
     again = create_sbom(
         lock, sbom_sample.invented_digests(lock), Arch.X86_64, sbom_sample.package_metadata(lock)
@@ -328,7 +328,7 @@ def test_documents_depend_only_on_sbom(write):
 
 
 @pytest.mark.parametrize("arch", sbom_sample.ARCHES)
-def test_lock_bundle_yields_same_sbom(arch: Arch):
+def test_sbom_from_a_lock_bundle_equals_the_sbom_of_the_lock(arch: Arch):
     lock = sbom_sample.lock()
     recorded_packages = sbom_sample.package_metadata(lock)
     counted = packages.packages_of_lock(recorded_packages, lock)
@@ -342,7 +342,7 @@ def test_component_identifiers_are_unique():
     assert len(set(identifiers)) == len(names)
 
 
-def test_standalone_python_is_component_with_licence_and_layer():
+def test_standalone_python_is_a_component_with_licence_and_layer():
     lock = standalone_matrix.lock()
     archive = standalone_matrix.archive()
     sbom_file = create_sbom(lock, sbom_sample.invented_digests(lock), Arch.X86_64, SbomPackages())
@@ -368,5 +368,5 @@ def test_standalone_python_is_component_with_licence_and_layer():
     assert types == {"purl": part.purl, "cpe23Type": part.cpe}
 
 
-def test_cpe_of_cpython_has_prerelease_as_update():
+def test_cpe_of_cpython_has_the_prerelease_in_its_update_field():
     assert document._cpython_cpe("3.15.0rc1") == ("cpe:2.3:a:python:python:3.15.0:rc1:*:*:*:*:*:*")

@@ -76,7 +76,7 @@ def test_licence_is_read_from_copyright_file(stated: list[str], expected: str):
     assert licences.copyright_licence(FORMAT + files) == Licence(expected)
 
 
-def test_paragraph_without_files_is_a_referenced_licence_text():
+def test_paragraph_without_files_defines_a_licence_text():
     text = f"{FORMAT}\nFiles: *\nLicense: GPL-2 or ISC\n\nLicense: GPL-2\n text\n\nLicense: ISC\n"
     assert licences.copyright_licence(text).expression == "GPL-2.0-only OR ISC"
 
@@ -93,7 +93,7 @@ def test_copyright_file_in_free_text_yields_no_licence(text: str):
     assert licences.copyright_licence(text) == Licence()
 
 
-def test_licences_outside_the_spdx_list_become_references():
+def test_licences_that_are_not_in_the_spdx_list_become_references():
     references = licences.licence_references(
         "(MIT OR LicenseRef-Debian-b) AND LicenseRef-Debian-a AND LicenseRef-Debian-b"
     )

@@ -48,7 +48,7 @@ def test_metadata_requirements_keep_versions_extras_and_markers():
     )
 
 
-def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: Path):
+def test_debian_package_metadata_has_licence_source_and_relations(store: Store, tmp_path: Path):
     deb = debs.write_deb(
         tmp_path / "tool.deb",
         "tool",
@@ -78,7 +78,7 @@ def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: P
         ("./usr/share/doc/tool/copyright", "../tool-base/copyright"),
     ],
 )
-def test_deb_uses_copyright_file_of_another_package(
+def test_copyright_file_of_another_debian_package_is_used_if_linked(
     store: Store, tmp_path: Path, path: str, leads: str
 ):
     deb = debs.write_deb(tmp_path / "tool.deb", "tool", [debs.symlink(path, leads)])
@@ -89,7 +89,9 @@ def test_deb_uses_copyright_file_of_another_package(
     )
 
 
-def test_cached_files_are_recorded_and_missing_ones_omitted(store: Store, tmp_path: Path):
+def test_metadata_is_recorded_for_cached_files_and_omitted_for_missing_files(
+    store: Store, tmp_path: Path
+):
     wheel = samples.add_to_store(
         store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0"
     )
@@ -120,7 +122,7 @@ def test_cached_files_are_recorded_and_missing_ones_omitted(store: Store, tmp_pa
     assert list(packages.packages_of_lock(recorded_packages, smaller).packages) == [pip.sha256]
 
 
-def test_record_without_versions_is_recreated(store: Store, tmp_path: Path):
+def test_metadata_record_without_requirement_versions_is_recreated(store: Store, tmp_path: Path):
     wheel = samples.add_to_store(
         store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0"
     )
@@ -155,12 +157,12 @@ def test_files_of_committed_locks_are_recorded_with_requirements():
         assert lacking == [], f"run `imgbuild lock {name}` to record them"
 
 
-def test_no_file_is_written_without_records(store: Store, tmp_path: Path):
+def test_no_metadata_file_is_written_without_records(store: Store, tmp_path: Path):
     packages.record_packages(tmp_path / "images", samples.lock(), store)
     assert not packages.packages_path(tmp_path / "images").exists()
 
 
-def test_conflicting_records_of_file_are_refused():
+def test_conflicting_metadata_records_of_a_file_are_refused():
     package = Package(file="one.whl", licence="MIT", requires=())
     recorded_packages = SbomPackages(packages={"a" * 64: package})
     with pytest.raises(IntegrityError, match=r"recorded as .*MIT.* is now .*ISC"):

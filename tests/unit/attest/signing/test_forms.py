@@ -35,7 +35,7 @@ def _bundle():
     return codec.decode((DATA / "bundle.json").read_bytes(), Bundle, file="bundle.json")
 
 
-def test_cosign_bundle_verifies_with_its_key(key):
+def test_signature_in_a_cosign_bundle_verifies_with_its_key(key):
     bundle = _bundle()
     assert bundle.dsse_envelope is not None
     assert bundle.hint == key.public.hint
@@ -59,7 +59,7 @@ def test_modified_payload_type_or_signature_does_not_verify(key):
         assert not msgspec.structs.replace(envelope, **change).by(key.public)
 
 
-def test_cosign_collection_verifies_with_its_key(key):
+def test_signature_in_a_cosign_collection_verifies_with_its_key(key):
     data = (DATA / "claim.json").read_bytes()
     layer = codec.decode((DATA / "collection.json").read_bytes(), Manifest, file="x").layers[0]
     assert layer.digest == f"sha256:{sha256(data)}"

@@ -117,7 +117,7 @@ def test_damaged_cosign_key_is_refused(tmp_path, change, message):
         keys.load_private(path, lambda _: b"pw")
 
 
-def test_encrypted_key_without_terminal_or_password_is_refused(monkeypatch):
+def test_encrypted_key_without_a_password_or_terminal_is_refused(monkeypatch):
     monkeypatch.delenv(keys.PASSWORD, raising=False)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(InputError, match="no terminal for a password prompt") as error:
@@ -143,7 +143,7 @@ def test_unsupported_key_type_error_lists_supported_types(tmp_path):
             keys.load_public(path)
 
 
-def test_private_key_for_verification_is_refused_with_hint(tmp_path):
+def test_private_key_given_for_verification_is_refused_with_a_hint(tmp_path):
     path = write(tmp_path / "key.pem", ec.generate_private_key(ec.SECP256R1()))
     with pytest.raises(InputError, match="is a private key") as error:
         keys.load_public(path)
@@ -152,7 +152,7 @@ def test_private_key_for_verification_is_refused_with_hint(tmp_path):
         keys.load_public(DATA / "cosign.key")
 
 
-def test_file_without_key_is_refused(tmp_path):
+def test_file_that_contains_no_key_is_refused(tmp_path):
     path = tmp_path / "key.pem"
     with pytest.raises(InputError, match="cannot read"):
         keys.load_private(path)

@@ -88,7 +88,7 @@ def read_older(registry):
     )
 
 
-def test_signatures_are_read_back(registry, key):
+def test_stored_signatures_are_read_back(registry, key):
     said = [statement(in_toto.PROVENANCE, {"a": 1}), statement(in_toto.SPDX, {"b": 2})]
     done = sign(registry, key, said)
     found = read(registry)
@@ -111,7 +111,7 @@ def test_second_signing_writes_nothing(registry, key):
     assert (registry.manifests, registry.blobs, registry.tags) == contents
 
 
-def test_lost_signature_is_signed_again(registry, key):
+def test_lost_signature_is_created_again(registry, key):
     payloads = [statement(in_toto.PROVENANCE, {"a": 1})]
     first = sign(registry, key, payloads)
     whole = dict(registry.blobs)
@@ -125,7 +125,7 @@ def test_lost_signature_is_signed_again(registry, key):
     assert read(registry).damaged == ()
 
 
-def test_other_referrers_are_not_reported_as_damaged(registry, key):
+def test_referrers_that_are_not_signatures_are_not_reported_as_damaged(registry, key):
     """The other referrers are an index with a subject and a listed manifest that was deleted."""
     sign(registry, key)
     client, repository = RegistryClient(first_wait=0.001), registry.repository(NAME)
@@ -143,7 +143,7 @@ def test_other_referrers_are_not_reported_as_damaged(registry, key):
     assert read(registry) == stored_signatures
 
 
-def test_second_key_adds_signature(registry, key):
+def test_signing_with_a_second_key_adds_a_signature(registry, key):
     other = keys.PrivateKey(ed25519.Ed25519PrivateKey.generate())
     sign(registry, key)
     sign(registry, other)
@@ -158,7 +158,7 @@ def test_unsigned_image_has_no_signatures(registry):
     assert read(registry) == stored.AttachedSignatures(signatures=(), damaged=())
 
 
-def test_other_referrers_are_not_modified(registry, key):
+def test_signing_does_not_modify_other_referrers(registry, key):
     client, repository = RegistryClient(first_wait=0.001), registry.repository(NAME)
     sign(registry, key)
     client.upload_blob(repository, bytes_source(b"{}"))
@@ -172,7 +172,7 @@ def test_other_referrers_are_not_modified(registry, key):
     assert len(client.referrers(repository, sha256_digest(IMAGE))) == 2
 
 
-def test_bundle_with_flipped_byte_is_damaged_and_others_are_read(registry, key):
+def test_bundle_with_a_flipped_byte_is_damaged_and_other_bundles_are_read(registry, key):
     sign(registry, key, [statement(in_toto.PROVENANCE, {"a": 1})])
     place = next(at for at, data in registry.blobs.items() if b'"verificationMaterial"' in data)
     registry.blobs[place] = bytes([registry.blobs[place][0] ^ 1]) + registry.blobs[place][1:]
@@ -240,7 +240,7 @@ def test_missing_bundle_is_damaged(registry, key):
     assert stored_signatures.signatures == ()
 
 
-def test_moved_signature_names_its_image(registry, key):
+def test_moved_signature_is_reported_with_its_original_image(registry, key):
     """A signature of another image is not valid for this one, wherever it is stored."""
     sign(registry, key, data=OTHER)
     client, repository = RegistryClient(first_wait=0.001), registry.repository(NAME)

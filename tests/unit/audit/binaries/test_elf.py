@@ -68,7 +68,7 @@ def read(data: bytes, **options: int) -> ElfFacts:
 
 
 @each_row("path", REAL, ids=lambda path: path.name)
-def test_facts_of_real_library_match_pyelftools(path: Path) -> None:
+def test_facts_read_from_a_library_match_pyelftools(path: Path) -> None:
     facts = read(path.read_bytes())
     needed, undefined, defined, required_versions = oracle(path)
     assert list(facts.needed) == needed
@@ -82,29 +82,29 @@ def test_facts_of_real_library_match_pyelftools(path: Path) -> None:
 
 
 @each_row("path", REAL, ids=lambda path: path.name)
-def test_read_elf_file_matches_read_elf(path: Path) -> None:
+def test_file_and_stream_readers_return_the_same_elf_facts(path: Path) -> None:
     assert read_elf_file(path, path.name) == read_elf(opened(path.read_bytes()), path.name)
 
 
 @each_row("share", [0.0, 0.001, 0.5, 0.99])
-def test_truncated_file_on_disk_has_no_facts(tmp_path: Path, share: float) -> None:
+def test_truncated_elf_file_has_no_facts(tmp_path: Path, share: float) -> None:
     data = REAL[0].read_bytes()
     (tmp_path / "cut.so").write_bytes(data[: int(len(data) * share)])
     assert read_elf_file(tmp_path / "cut.so", "cut.so") is None
 
 
-def test_real_libraries_are_available() -> None:
+def test_system_libraries_for_the_elf_tests_are_available() -> None:
     assert len(REAL) >= 2
 
 
 @each_row("end_size", [0, 4096, 100_000, 1 << 30])
 @each_row("step", [1000, 1 << 20])
-def test_facts_do_not_depend_on_read_sizes(end_size: int, step: int) -> None:
+def test_elf_facts_do_not_depend_on_the_read_size(end_size: int, step: int) -> None:
     data = REAL[0].read_bytes()
     assert read_elf(opened(data, step), "a.so", end_size=end_size) == read(data)
 
 
-def test_stream_is_reopened_only_for_discarded_ranges() -> None:
+def test_stream_is_reopened_only_to_read_discarded_ranges() -> None:
     data = REAL[0].read_bytes()
     opens = 0
 
@@ -120,23 +120,23 @@ def test_stream_is_reopened_only_for_discarded_ranges() -> None:
 
 
 @each_row("data", [b"", b"\x7fELF", b"import os\n", b"PK\3\4" + bytes(100)])
-def test_non_elf_file_has_no_facts(data: bytes) -> None:
+def test_file_that_is_not_elf_has_no_facts(data: bytes) -> None:
     assert read_elf(opened(data), "a.py") is None
 
 
-def test_object_file_has_no_facts() -> None:
+def test_relocatable_object_file_has_no_elf_facts() -> None:
     data = bytearray(REAL[0].read_bytes())
     data[16:18] = struct.pack("<H", 1)
     assert read_elf(opened(bytes(data)), "a.o") is None
 
 
 @each_row("share", [0.01, 0.3, 0.6, 0.99])
-def test_truncated_stream_has_no_facts(share: float) -> None:
+def test_truncated_elf_stream_has_no_facts(share: float) -> None:
     data = REAL[0].read_bytes()
     assert read_elf(opened(data[: int(len(data) * share)]), "a.so") is None
 
 
-def test_corrupt_header_bytes_raise_no_error() -> None:
+def test_corrupt_elf_header_bytes_raise_no_error() -> None:
     data = REAL[0].read_bytes()
     for place in range(16, 64):
         broken = data[:place] + b"\xff" + data[place + 1 :]
@@ -186,7 +186,7 @@ FOUND = (
 
 
 @each_row("step", [7, 16, 63, 1 << 20])
-def test_gpu_code_across_piece_boundaries_is_found(step: int) -> None:
+def test_gpu_code_that_spans_several_read_chunks_is_found(step: int) -> None:
     assert codes(with_code(*CODE), step) == FOUND
 
 

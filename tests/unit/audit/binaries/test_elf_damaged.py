@@ -55,7 +55,7 @@ def filled(name: str, byte: bytes, *, keep: int = 0) -> bytes:
     return DATA[: offset + keep] + byte * (size - keep) + DATA[offset + size :]
 
 
-def test_undamaged_library_is_read() -> None:
+def test_undamaged_elf_library_is_read() -> None:
     assert FACTS is not None
     assert FACTS.python
     assert FACTS.required_versions["libc.so.6"]
@@ -90,7 +90,7 @@ def test_verdef_count_larger_than_file_has_no_facts() -> None:
     assert read(changed(header + 44, "<I", 0xFFFFFFFF, data=table)) is None
 
 
-def test_version_table_at_symbol_table_address_is_ignored() -> None:
+def test_version_table_at_the_address_of_the_symbol_table_is_ignored() -> None:
     """The symbols at the address of the version table are still read."""
     header, _ = PLACES[".gnu.version"]
     other = changed(header + 24, "<QQ", PLACES[".dynsym"][1].offset, 8)
@@ -127,7 +127,7 @@ PATCHES = st.one_of(
     st.sampled_from([64, 4096, 1 << 20]),
     st.sampled_from([100, 4096, 1 << 16]),
 )
-def test_random_damage_raises_no_error(
+def test_random_damage_of_an_elf_file_raises_no_error(
     patches: list[tuple[int, bytes]], length: int, end_size: int, step: int
 ) -> None:
     data = bytearray(DATA)

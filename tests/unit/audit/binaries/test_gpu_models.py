@@ -33,7 +33,7 @@ from tests.support.rows import each_row
         ("sm_120", "12.0"),
     ],
 )
-def test_common_spellings_are_recognized(name: str, capability: str) -> None:
+def test_common_spellings_of_gpu_models_are_recognized(name: str, capability: str) -> None:
     model = gpu_models.find_gpu_model(name)
     assert model is not None
     assert (model.capability, model.arch) == (capability, None)
@@ -63,16 +63,16 @@ def test_tegra_capability_requires_arm64() -> None:
 
 
 @each_row("name", ["", "NVIDIA", "MI300X", "A100X2", "RTX 6000", "hopper", "A" * 200])
-def test_unknown_names_are_rejected(name: str) -> None:
+def test_unknown_gpu_models_are_rejected(name: str) -> None:
     assert gpu_models.find_gpu_model(name) is None
 
 
-def test_similar_name_is_suggested() -> None:
+def test_similar_gpu_model_is_suggested() -> None:
     assert gpu_models.most_similar_name("H1000") == "H100"
     assert gpu_models.most_similar_name("hopper") == ""
 
 
-def test_model_names_are_unique() -> None:
+def test_gpu_model_names_are_unique() -> None:
     names = [name for model in gpu_models.load_gpu_models() for name in model.names]
     assert len(names) == len(set(names))
     for model in gpu_models.load_gpu_models():

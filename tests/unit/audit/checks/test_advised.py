@@ -39,7 +39,7 @@ def _findings(tmp_path, part, *, named=("cluster",), installed=("fastweb==2.0",)
 
 
 @pytest.mark.parametrize("handler", [ADDS, RAISES, ("(ImportError, OSError)", RAISES[1])])
-def test_incomplete_extra_of_a_module_is_a_warning(tmp_path, handler):
+def test_module_that_imports_from_an_incomplete_extra_is_a_warning(tmp_path, handler):
     (finding,) = _findings(tmp_path, PART.format(*handler))
     assert finding.severity is Severity.WARNING
     assert finding.where == "cluster 2.60.0 cluster/serve/__init__.py:3"
@@ -49,12 +49,12 @@ def test_incomplete_extra_of_a_module_is_a_warning(tmp_path, handler):
 
 
 @pytest.mark.parametrize(("module", "is_missing"), [("fastweb", False), ("reflect", True)])
-def test_missing_packages_are_imported_by_the_module(tmp_path, module, is_missing):
+def test_only_missing_packages_that_the_module_imports_are_reported(tmp_path, module, is_missing):
     part = PART.format(*ADDS).replace("from cluster.serve.api import run", f"import {module}")
     assert len(_findings(tmp_path, part)) == is_missing
 
 
-def test_complete_extra_is_not_reported(tmp_path):
+def test_module_with_a_complete_extra_is_not_reported(tmp_path):
     part = PART.format(*ADDS)
     assert not _findings(tmp_path, part, installed=("fastweb==2.0", "reflect==1.1"))
 
@@ -69,13 +69,13 @@ def test_complete_extra_is_not_reported(tmp_path):
         "broken(",
     ],
 )
-def test_advice_without_failing_import_is_not_reported(tmp_path, part):
+def test_install_advice_without_a_failing_import_is_not_reported(tmp_path, part):
     assert not _findings(tmp_path, part)
 
 
-def test_packages_that_the_target_does_not_name_are_not_reported(tmp_path):
+def test_incomplete_extras_of_packages_that_are_not_requested_are_not_reported(tmp_path):
     assert not _findings(tmp_path, PART.format(*ADDS), named=())
 
 
-def test_partial_package_set_is_not_reported(tmp_path):
+def test_incomplete_extras_of_a_partial_package_set_are_not_reported(tmp_path):
     assert not _findings(tmp_path, PART.format(*ADDS), partial=True)

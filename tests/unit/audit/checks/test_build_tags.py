@@ -51,12 +51,12 @@ def test_build_tag_contradicting_package_set_is_an_error(
         ("1.0+local", "2.6.0"),
     ],
 )
-def test_matching_build_tag_is_not_reported(tmp_path, version, torch):
+def test_build_tag_that_matches_the_package_set_is_not_reported(tmp_path, version, torch):
     package_set = opened(tmp_path, {"flash-attn": version, "torch": torch})
     assert build_tags.check_build_tags(package_set, "12.4") == []
 
 
-def test_cuda_release_is_used_without_torch(tmp_path):
+def test_build_tag_is_compared_with_the_cuda_release_if_torch_is_missing(tmp_path):
     package_set = opened(tmp_path, {"kernels": "1.0+cu13torch2.9"})
     (finding,) = build_tags.check_build_tags(package_set, "12.4")
     assert "is for CUDA 12.4" in finding.message

@@ -61,7 +61,7 @@ def subjects(user: str):
     return [(finding.evidence.relation, finding.evidence.subject) for finding in check(user)]
 
 
-def test_removed_keyword_is_an_error_with_location():
+def test_call_with_a_removed_keyword_is_an_error_with_location():
     (finding,) = check("from lib import Args\n\nARGS = Args('m', best_of=2)\n")
     assert finding.severity is Severity.ERROR
     assert finding.where == "user 1.0 user/__init__.py:3"
@@ -101,7 +101,7 @@ def test_removed_keyword_is_an_error_with_location():
         ),
     ],
 )
-def test_undefined_names_and_attributes_are_reported(source, relation, subject):
+def test_uses_of_undefined_names_and_attributes_are_reported(source, relation, subject):
     assert subjects(source) == [(relation, subject)]
 
 
@@ -126,13 +126,13 @@ def test_defined_or_possibly_dynamic_names_are_not_reported(source):
     assert subjects(source) == []
 
 
-def test_packages_off_the_main_path_are_checked_only_for_module_names():
+def test_calls_outside_the_main_path_are_checked_only_for_missing_module_names():
     source = "import lib\nclass Mine(lib.core.Gone):\n    pass\nlib.core.Args('m', gone=1)\n"
     (finding,) = check(source, rules("user", walk=("user",)))
     assert (finding.severity, finding.evidence.subject) == (Severity.ERROR, "lib.core:Gone")
 
 
-def test_caught_error_is_a_note():
+def test_attribute_error_that_is_caught_is_a_note():
     source = "import lib\ntry:\n    X = lib.envs.SLOW\nexcept AttributeError:\n    X = 0\n"
     (finding,) = check(source)
     assert finding.severity is Severity.NOTE
@@ -188,7 +188,9 @@ def test_duplicate_registration_is_reported(call, count):
         ("Context()", Severity.ERROR),
     ],
 )
-def test_uncalled_method_of_optional_object_is_a_note(run: str, severity: Severity) -> None:
+def test_error_in_an_uncalled_method_of_an_optional_object_is_a_note(
+    run: str, severity: Severity
+) -> None:
     source = f"""
 from lib import Args
 class Context:
@@ -241,7 +243,7 @@ main()
         ),
     ],
 )
-def test_check_for_a_parameter_guards_calls(test, expected):
+def test_test_for_a_parameter_guards_the_calls_that_pass_it(test, expected):
     findings = check(ASKED.format(test=test))
     assert sorted((finding.evidence.subject, finding.severity) for finding in findings) == sorted(
         expected

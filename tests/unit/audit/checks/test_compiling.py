@@ -32,7 +32,7 @@ NVCC = {"nvidia/cu13/bin/nvcc": "#!"}
         (FROM + "compile('x', cpp_sources=['x'])\n", {}, None),
     ],
 )
-def test_compilation_at_import_is_reported(tmp_path, source, more, severity) -> None:
+def test_module_that_compiles_code_on_import_is_reported(tmp_path, source, more, severity) -> None:
     package_set = audited.package_set(tmp_path, {"user==1": {"user/__init__.py": source}, **more})
     path = main_path(package_set, rules("user"))
     findings = compiling.check_compiling(package_set, path, image=True)

@@ -34,7 +34,7 @@ def _findings(tmp_path, target, *, group="optim"):
 
 
 @pytest.mark.parametrize("target", ["train.configs.Critic", "train.gone.actors.Actor"])
-def test_missing_target_class_is_a_warning(tmp_path, target):
+def test_configuration_that_refers_to_a_missing_class_is_a_warning(tmp_path, target):
     (finding,) = _findings(tmp_path, target)
     assert finding.severity is Severity.WARNING
     assert finding.where == "train 1.0 train/config/optim/fsdp.yaml:3"
@@ -50,9 +50,11 @@ def test_missing_target_class_is_a_warning(tmp_path, target):
         "${oc.env:X}.Actor",
     ],
 )
-def test_existing_or_unknown_class_is_not_reported(tmp_path, target):
+def test_configuration_that_refers_to_an_existing_or_unknown_class_is_not_reported(
+    tmp_path, target
+):
     assert not _findings(tmp_path, target)
 
 
-def test_configuration_outside_defaults_is_not_read(tmp_path):
+def test_configuration_that_the_defaults_do_not_select_is_not_read(tmp_path):
     assert not _findings(tmp_path, "train.configs.Critic", group="other")

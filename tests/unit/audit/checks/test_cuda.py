@@ -39,7 +39,7 @@ CU12 = shared_library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.12",))
 CPU = shared_library("torch/lib/libtorch_cpu.so")
 
 
-def test_single_cuda_family_has_no_findings() -> None:
+def test_package_set_with_a_single_cuda_family_has_no_findings() -> None:
     asks = extension_module("vllm/_C.abi3.so", needed=("libcudart.so.12",))
     assert (
         cudas.check_cuda(SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 1": [asks]}), "12.8")
@@ -55,7 +55,7 @@ def test_two_cuda_families_in_one_process_are_an_error() -> None:
     assert "torch 2.9.0 (torch/lib/libtorch_cuda.so) to libcudart.so.12" in findings[0].message
 
 
-def test_private_copy_in_triton_is_ignored() -> None:
+def test_private_copy_of_a_cuda_library_in_triton_is_ignored() -> None:
     private_copy = shared_library(
         "triton/backends/nvidia/lib/libcupti.so.12", needed=("libcudart.so.11",)
     )
@@ -67,7 +67,7 @@ def test_private_copy_in_triton_is_ignored() -> None:
     )
 
 
-def test_alternative_files_are_not_a_second_family() -> None:
+def test_alternative_libraries_for_other_cuda_releases_are_not_a_second_family() -> None:
     files = [
         shared_library(
             f"bitsandbytes/libbitsandbytes_cuda{major}0.so", needed=(f"libcudart.so.{major}",)
@@ -98,7 +98,7 @@ def saver(name: str, major: str) -> ElfFacts:
         ((saver("preload_cu12", "13"), saver("preload_cu13", "13")), True),
     ],
 )
-def test_unloaded_variants_for_other_families_are_ignored(
+def test_variants_for_other_cuda_families_that_are_not_loaded_are_ignored(
     files: tuple[ElfFacts, ...], broken: bool
 ) -> None:
     package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
@@ -106,7 +106,7 @@ def test_unloaded_variants_for_other_families_are_ignored(
     assert subjects(cudas.check_cuda(package_set, "12.8")) == expected
 
 
-def test_variants_in_two_packages_are_not_alternatives() -> None:
+def test_variants_of_a_library_in_two_packages_are_not_alternatives() -> None:
     package_set = SharedObjects(
         {
             "torch 2.9.0": [CU12, CPU],
@@ -157,7 +157,7 @@ def test_components_of_a_different_cuda_release_are_reported(
 @pytest.mark.parametrize(
     ("beside", "severity"), [({}, "warning"), ({"nvidia-cuda-nvcc 13.0.88": []}, "error")]
 )
-def test_headers_of_another_release_are_reported_only_with_compiler(
+def test_cuda_headers_of_another_release_are_reported_only_with_a_compiler(
     beside: dict[str, list[ElfFacts]], severity: str
 ) -> None:
     package_set = SharedObjects(
@@ -227,7 +227,7 @@ def kernels(*archs: str) -> ElfFacts:
     return shared_library("torch/lib/libtorch_cuda.so", gpu=code(*archs))
 
 
-def test_library_without_code_for_gpu_is_an_error() -> None:
+def test_library_without_code_for_a_gpu_of_the_target_is_an_error() -> None:
     package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80", "sm_90"), CPU]})
     assert cudas.check_cuda(package_set, "12.4", ("8.0", "8.6", "9.0")) == []
     findings = cudas.check_cuda(package_set, "12.4", ("9.0", "12.0"))
@@ -241,7 +241,7 @@ def test_kernels_for_a_single_gpu_generation_are_not_reported() -> None:
     assert cudas.check_cuda(package_set, "12.4", ("8.0",)) == []
 
 
-def test_assembler_without_gpu_support_is_an_error() -> None:
+def test_assembler_that_does_not_support_a_gpu_of_the_target_is_an_error() -> None:
     binaries = "triton/backends/nvidia/bin/"
     older = shared_library(f"{binaries}ptxas", ptxas_architectures=("sm_90", "sm_90a", "sm_100a"))
     newer = shared_library(f"{binaries}ptxas-blackwell", ptxas_architectures=("sm_100a", "sm_103f"))
@@ -255,7 +255,7 @@ def test_assembler_without_gpu_support_is_an_error() -> None:
 # -- floors
 
 
-def test_minimum_requirements_are_computed_from_files() -> None:
+def test_minimum_gpu_and_driver_are_computed_from_library_files() -> None:
     files = [
         shared_library(
             "torch/lib/libtorch_cuda.so",
@@ -275,7 +275,7 @@ def test_minimum_requirements_are_computed_from_files() -> None:
     )
 
 
-def test_machine_code_requires_driver_of_release() -> None:
+def test_machine_code_requires_the_minimum_driver_of_its_cuda_release() -> None:
     bounds = compute_floors([kernels("sm_90")], "13.0.2")
     assert (bounds.driver, bounds.driver_full) == ("580.65.06", "580.65.06")
     assert (bounds.gpu, bounds.gpu_ptx) == (("9.0",), ())
@@ -292,13 +292,15 @@ def test_machine_code_requires_driver_of_release() -> None:
         ("13.0", "9.9", ""),
     ],
 )
-def test_unknown_driver_requirement_is_empty(cuda: str, ptx: str, driver: str) -> None:
+def test_driver_requirement_is_empty_for_an_unknown_cuda_release(
+    cuda: str, ptx: str, driver: str
+) -> None:
     bounds = compute_floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)
     assert bounds.driver == "580.65.06"
     assert bounds.driver_full == driver
 
 
-def test_unknown_cuda_major_has_no_driver() -> None:
+def test_unknown_cuda_major_version_has_no_minimum_driver() -> None:
     bounds = compute_floors([kernels("sm_90")], "14.0")
     assert (bounds.driver, bounds.driver_full) == ("", "")
 
@@ -307,7 +309,7 @@ def test_image_without_kernels_has_no_gpu_requirement() -> None:
     assert compute_floors([CPU], "12.4").gpu == ()
 
 
-def test_drivers_and_releases_are_sorted() -> None:
+def test_table_of_drivers_is_sorted_by_cuda_release() -> None:
     drivers_table = gpus.load_drivers()
     order = [gpus.version_numbers(release.cuda) for release in drivers_table.releases]
     assert order == sorted(order)
@@ -326,5 +328,5 @@ def test_drivers_and_releases_are_sorted() -> None:
 @pytest.mark.parametrize(
     ("driver", "cuda"), [("580.159.04", "13.5"), ("550.54.15", "12.9"), ("390.48", "")]
 )
-def test_newest_release_for_driver_is_found(driver: str, cuda: str) -> None:
+def test_newest_cuda_release_that_a_driver_supports_is_found(driver: str, cuda: str) -> None:
     assert gpus.load_drivers().newest_release(driver) == cuda

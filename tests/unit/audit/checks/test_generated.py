@@ -102,7 +102,9 @@ def _audit(tmp_path, runtime, pieces, user=""):
         ("6.33.6", "4.25.0", True),
     ],
 )
-def test_rule_of_installed_protobuf_is_applied(tmp_path, runtime, generated, refused):
+def test_generated_code_is_checked_by_the_version_rule_of_the_installed_protobuf(
+    tmp_path, runtime, generated, refused
+):
     code = GENERATED.format(*generated.split("."))
     findings = _audit(tmp_path, runtime, {"pieces/model_pb2.py": code})
     assert [finding.severity for finding in findings] == [Severity.WARNING] * refused
@@ -121,7 +123,7 @@ def test_rule_of_installed_protobuf_is_applied(tmp_path, runtime, generated, ref
         "def read():\n    from pieces import model_pb2\nREADERS = {'pieces': read}\n",
     ],
 )
-def test_import_on_main_path_is_an_error(tmp_path, user):
+def test_outdated_generated_code_imported_on_the_main_path_is_an_error(tmp_path, user):
     code = GENERATED.format(7, 36, 1)
     (finding,) = _audit(tmp_path, "6.33.6", {"pieces/model_pb2.py": code}, user)
     assert finding.severity is Severity.ERROR
@@ -131,7 +133,7 @@ def test_import_on_main_path_is_an_error(tmp_path, user):
     assert "vllm imports it (vllm/__init__.py:" in finding.message
 
 
-def test_import_with_all_exceptions_caught_is_a_warning(tmp_path):
+def test_outdated_generated_code_imported_with_a_broad_handler_is_a_warning(tmp_path):
     code = GENERATED.format(7, 36, 1)
     user = "try:\n    from pieces import model_pb2\nexcept Exception:\n    model_pb2 = None\n"
     (finding,) = _audit(tmp_path, "6.33.6", {"pieces/model_pb2.py": code}, user)
@@ -139,7 +141,7 @@ def test_import_with_all_exceptions_caught_is_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize("other", [GENERATED.format(6, 33, 0), "# of protobuf 4: no check\n"])
-def test_module_variants_for_each_protobuf_version_are_not_reported(tmp_path, other):
+def test_module_variants_for_several_protobuf_versions_are_not_reported(tmp_path, other):
     variants = {
         "pieces/v6/model_pb2.py": other,
         "pieces/v7/model_pb2.py": GENERATED.format(7, 36, 1),
@@ -147,7 +149,7 @@ def test_module_variants_for_each_protobuf_version_are_not_reported(tmp_path, ot
     assert not _audit(tmp_path, "6.33.6", variants)
 
 
-def test_protobuf_without_version_rule_rejects_code_requiring_it(tmp_path):
+def test_protobuf_without_a_version_rule_rejects_code_that_requires_the_rule(tmp_path):
     sets = {
         "protobuf==4.25.8": {"google/protobuf/__init__.py": ""},
         "pieces==1.0": {"pieces/model_pb2.py": GENERATED.format(5, 29, 0)},

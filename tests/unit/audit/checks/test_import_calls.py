@@ -162,7 +162,7 @@ def refusal_lines(
         ('through("a")', "ValueError"),
     ],
 )
-def test_missing_argument_is_reported(call: str, error: str) -> None:
+def test_call_at_import_without_a_required_argument_is_reported(call: str, error: str) -> None:
     line = [f"user/__init__.py:2 {error} lib"]
     imports = "from lib import *\n"
     assert refusal_lines(f"{imports}X = {call}\n") == line
@@ -262,7 +262,7 @@ def test_only_calls_that_certainly_run_at_import_are_reported(source: str, count
     assert refusal_lines(R + source, default=1) == []
 
 
-def test_explicit_none_argument_equals_default_none() -> None:
+def test_explicit_none_argument_is_treated_as_the_default_none() -> None:
     source = R + 'N = None\nX = R("a", version=N)\n'
     assert (
         refusal_lines(source)
@@ -271,7 +271,7 @@ def test_explicit_none_argument_equals_default_none() -> None:
     )
 
 
-def test_repeated_calls_are_reported_once_at_the_first_line() -> None:
+def test_repeated_failing_calls_are_reported_once_at_the_first_line() -> None:
     assert refusal_lines(R + 'X = {"a": R("a"),\n  "b": R("b")}\nY = R("c")\n') == [
         "user/__init__.py:2 ValueError lib"
     ]
@@ -308,7 +308,7 @@ sys.modules[__name__] = _LazyModule(__name__, globals()["__file__"], _import_str
 
 
 @pytest.mark.parametrize(("name", "count"), [("X", 1), ("Y", 0), ("Z", 0)])
-def test_name_in_lazy_import_table_imports_its_module(name: str, count: int) -> None:
+def test_use_of_a_lazily_imported_name_imports_its_module(name: str, count: int) -> None:
     part = 'from lib import R\nX = Z = R("a")\n'
     packages = {
         "user 1": {
@@ -363,5 +363,7 @@ def test_name_in_lazy_import_table_imports_its_module(name: str, count: int) -> 
         ("while unknown(): self.version = 1", 0),
     ],
 )
-def test_object_changed_by_other_code_is_unknown(change: str, count: int) -> None:
+def test_calls_of_an_object_that_other_code_changes_are_not_checked(
+    change: str, count: int
+) -> None:
     assert len(refusal_lines('from lib import Open\nX = Open("a")\n', change=change)) == count

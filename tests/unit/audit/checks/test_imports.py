@@ -19,7 +19,7 @@ def check(user: str, *entries: str, lib: str = "lib 2.0", corners: tuple[str, ..
     return imports.check_imports(package_set, path)
 
 
-def test_removed_name_is_an_error_with_location():
+def test_import_of_a_removed_name_is_an_error_with_location():
     (finding,) = check("import os\n\nfrom lib.core import walk\n")
     assert finding.severity is Severity.ERROR
     assert finding.where == "user 1.0 user/__init__.py:3"
@@ -32,13 +32,13 @@ def test_removed_name_is_an_error_with_location():
     assert evidence.subject == "lib.core:walk"
 
 
-def test_removed_module_is_an_error():
+def test_import_of_a_removed_module_is_an_error():
     (finding,) = check("from lib.tools import walk\n")
     assert finding.evidence.relation is ConflictRelation.MODULE
     assert finding.evidence.subject == "lib.tools"
 
 
-def test_fallback_import_names_the_preceding_import():
+def test_finding_about_a_fallback_import_names_the_preceding_import():
     same = "try:\n    from lib.tools import walk\nexcept ImportError:\n    from lib import walk\n"
     (finding,) = [each for each in check(same) if each.evidence.subject == "lib:walk"]
     assert finding.evidence.preferred == (("lib.tools:walk",),)
@@ -79,12 +79,12 @@ def test_working_or_unreached_imports_are_not_reported(source):
         "def later():\n    from lib import walk\n",
     ],
 )
-def test_caught_or_unlikely_imports_are_notes(source):
+def test_failing_imports_that_are_caught_or_unlikely_are_notes(source):
     (finding,) = check(source)
     assert finding.severity is Severity.NOTE
 
 
-def test_function_on_main_path_is_an_error():
+def test_failing_import_in_a_function_on_the_main_path_is_an_error():
     source = "def later():\n    from lib import walk\n"
     (finding,) = check(source, "user.later")
     assert finding.severity is Severity.ERROR
@@ -116,7 +116,7 @@ def test_partial_package_set_ignores_missing_packages():
     assert [finding.evidence and finding.evidence.subject for finding in findings] == ["lib:walk"]
 
 
-def test_vendored_package_in_unimportable_folder_is_not_reported():
+def test_vendored_package_in_a_folder_that_cannot_be_imported_is_not_reported():
     files = {
         "user/__init__.py": "import gql_parser\nimport other\n",
         "user/vendor/gql-0.2.0/gql_parser/__init__.py": "",
@@ -126,7 +126,7 @@ def test_vendored_package_in_unimportable_folder_is_not_reported():
     assert [finding.evidence.subject for finding in findings if finding.evidence] == ["other"]
 
 
-def test_missing_namespace_part_is_not_attributed_to_another_package():
+def test_missing_namespace_module_is_not_attributed_to_another_package():
     files = {"user/__init__.py": "import space.cloud.registry\nimport space.cloud.part.gone\n"}
     parts = {"space/cloud/part/__init__.py": ""}
     package_set = SourceModules({"user 1.0": files, "lib 2.0": parts})
@@ -183,7 +183,7 @@ def part_findings(part: str, user: str):
         "import typing\nif typing.TYPE_CHECKING:\n    import fmt.parts.engine as part\n",
     ],
 )
-def test_unimportable_module_used_by_another_package_is_a_warning(part, user):
+def test_module_that_cannot_be_imported_but_is_used_by_a_package_is_a_warning(part, user):
     ((severity, message),) = part_findings(part, user)
     assert severity is Severity.WARNING
     assert "imports engine.tools, which engine 0.26.0 does not have" in message
@@ -200,5 +200,5 @@ def test_unimportable_module_used_by_another_package_is_a_warning(part, user):
         (RAISES, "import sys\nif sys.platform == 'win32':\n    import fmt.parts.engine\n"),
     ],
 )
-def test_finding_about_unused_or_importable_module_is_a_note(part, user):
+def test_finding_about_a_module_that_is_unused_or_still_importable_is_a_note(part, user):
     assert [severity for severity, _ in part_findings(part, user)] == [Severity.NOTE]

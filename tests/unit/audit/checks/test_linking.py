@@ -43,7 +43,7 @@ def kernels(symbol: str, **facts: object) -> SharedObjects:
 
 
 @pytest.mark.parametrize("base", [True, False])
-def test_symbol_with_a_different_string_abi_is_an_error(base: bool) -> None:
+def test_symbol_required_with_a_different_string_abi_is_an_error(base: bool) -> None:
     finding = only(kernels(OLD), base=base)
     assert finding.severity is Severity.ERROR
     assert relation(finding) == (ConflictRelation.SYMBOL, "torch", OLD, FILE)
@@ -69,7 +69,7 @@ def test_partial_package_set_ignores_undefined_symbols(symbol: str) -> None:
     assert linking_findings(kernels(symbol), base=False) == []
 
 
-def test_private_library_copy_does_not_serve_other_packages() -> None:
+def test_private_copy_of_a_library_does_not_provide_symbols_to_other_packages() -> None:
     private = shared_library("other.libs/libjpeg-1234.so.8", defines=["jpeg_start"])
     asks = extension_module("pic/_pic.abi3.so", undefined=("jpeg_start",))
     package_set = SharedObjects({"other 1": [private], "pic 1": [asks]})
@@ -109,7 +109,7 @@ def test_missing_library_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("base", [True, False])
-def test_other_major_version_of_library_is_named(base: bool) -> None:
+def test_error_for_a_missing_library_names_other_major_versions_of_the_library(base: bool) -> None:
     package_set = SharedObjects(
         {
             "vllm 0.20.2": [extension_module("vllm/_C.abi3.so", needed=("libcudart.so.13",))],
@@ -122,7 +122,7 @@ def test_other_major_version_of_library_is_named(base: bool) -> None:
     assert relation(finding)[1] == "nvidia-cuda-runtime-cu12"
 
 
-def test_cpu_build_of_torch_is_named() -> None:
+def test_error_for_a_missing_cuda_library_of_torch_names_the_cpu_build() -> None:
     package_set = SharedObjects(
         {
             "vllm 0.20.2": [extension_module("vllm/_C.abi3.so", needed=("libtorch_cuda.so",))],
@@ -147,7 +147,7 @@ def test_partial_package_set_ignores_libraries_of_absent_package() -> None:
     assert linking_findings(package_set, base=False) == []
 
 
-def test_unread_library_is_assumed_present() -> None:
+def test_library_that_was_not_read_is_assumed_to_exist() -> None:
     asks = extension_module("vllm/_C.abi3.so", needed=("libtorch_nvshmem.so",))
     packages = {"vllm 1": [asks], "torch 2.11.0": TORCH}
     unread = {"torch": ("torch/lib/libtorch_nvshmem.so",)}
@@ -155,7 +155,7 @@ def test_unread_library_is_assumed_present() -> None:
     assert len(linking_findings(SharedObjects(packages, partial=True), base=False)) == 1
 
 
-def test_symbols_of_unread_package_are_assumed_defined() -> None:
+def test_symbols_of_a_package_that_was_not_read_are_assumed_to_be_defined() -> None:
     package_set = SharedObjects(
         {"torch 2.6.0": [], "a 1": [extension_module("a/_a.abi3.so", undefined=(OLD,))]}
     )
@@ -167,7 +167,7 @@ def test_libraries_of_base_and_driver_are_present(name: str) -> None:
     assert linking_findings(linked(name)) == []
 
 
-def test_runpath_is_resolved_from_installed_location() -> None:
+def test_runpath_is_resolved_relative_to_the_installed_file() -> None:
     asks = extension_module(
         "a/sub/_a.abi3.so", needed=("libz.so.9",), runpath=("$ORIGIN/../../other/lib", "/opt")
     )
@@ -177,7 +177,7 @@ def test_runpath_is_resolved_from_installed_location() -> None:
     assert len(linking_findings(SharedObjects({"a 1": [asks], "b 1": [elsewhere]}))) == 1
 
 
-def test_required_package_can_provide_libraries() -> None:
+def test_package_that_the_metadata_requires_can_provide_libraries() -> None:
     asks = extension_module("a/_a.abi3.so", needed=("libtvm_ffi.so",))
     library_file = shared_library("tvm_ffi/lib/libtvm_ffi.so")
     packages = {"a 1": [asks], "middle 1": [], "apache-tvm-ffi 1": [library_file]}
@@ -186,7 +186,7 @@ def test_required_package_can_provide_libraries() -> None:
     assert len(linking_findings(SharedObjects(packages))) == 1
 
 
-def test_missing_libraries_of_file_are_one_finding() -> None:
+def test_missing_libraries_of_one_file_are_reported_in_one_finding() -> None:
     asks = extension_module(
         "a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",)
     )
@@ -199,7 +199,7 @@ def test_missing_libraries_of_file_are_one_finding() -> None:
 # -- versions
 
 
-def test_too_old_glibc_is_reported() -> None:
+def test_library_that_requires_a_newer_glibc_is_reported() -> None:
     wants = {"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")}
     for base in (True, False):
         finding = only(linked("libc.so.6", required_versions=wants), base=base)
@@ -207,14 +207,14 @@ def test_too_old_glibc_is_reported() -> None:
         assert "(glibc 2.36)" in finding.message
 
 
-def test_too_old_libstdcxx_is_reported() -> None:
+def test_library_that_requires_a_newer_libstdcxx_is_reported() -> None:
     wants = {"libstdc++.so.6": ("GLIBCXX_3.4.29", "GLIBCXX_3.4.32")}
     finding = only(linked("libstdc++.so.6", required_versions=wants))
     assert relation(finding)[2] == "libstdc++.so.6:GLIBCXX_3.4.32"
     assert linking_findings(linked("libstdc++.so.6", required_versions=wants), base=False) == []
 
 
-def test_missing_version_of_bundled_library_is_reported() -> None:
+def test_missing_symbol_version_of_a_bundled_library_is_reported() -> None:
     wants = {"libnvJitLink.so.12": ("libnvJitLink.so.12.4",)}
     asks = extension_module(
         "vllm/_C.abi3.so", needed=("libnvJitLink.so.12",), required_versions=wants
@@ -235,7 +235,9 @@ def test_missing_version_of_bundled_library_is_reported() -> None:
 @pytest.mark.parametrize(
     ("numpy", "compiled", "count"), [("2.2.6", 1, 1), ("1.26.4", 1, 0), ("2.2.6", 2, 0)]
 )
-def test_numpy_1_extension_fails_with_numpy_2(numpy: str, compiled: int, count: int) -> None:
+def test_extension_built_for_numpy_1_is_an_error_with_numpy_2(
+    numpy: str, compiled: int, count: int
+) -> None:
     asks = extension_module("pandas/_libs.abi3.so", numpy=compiled)
     package_set = SharedObjects(
         {"pandas 2.0.3": [asks], f"numpy {numpy}": []},
@@ -298,7 +300,7 @@ def test_undefined_symbol_in_main_module_is_an_error() -> None:
     assert only(package_set).severity is Severity.ERROR
 
 
-def test_finding_about_linked_library_has_severity_of_its_module() -> None:
+def test_finding_about_a_linked_library_has_the_severity_of_the_linking_module() -> None:
     files = [
         extension_module("pack/_ext.abi3.so", needed=("libone.so",)),
         shared_library("pack/lib/libone.so", needed=("libtwo.so",)),
@@ -313,7 +315,7 @@ def test_finding_about_linked_library_has_severity_of_its_module() -> None:
     }
 
 
-def test_optional_extension_for_a_different_torch_is_a_warning() -> None:
+def test_optional_extension_built_for_a_different_torch_is_a_warning() -> None:
     symbol = "_ZNK3c106SymInt16sym_ne_slow_pathERKS0_"
     asks = extension_module("pack/_C.abi3.so", needed=("libc10.so",), undefined=(symbol,))
     guarded = {"pack/__init__.py": "try:\n    import pack._C\nexcept ImportError:\n    pass"}
@@ -323,12 +325,12 @@ def test_optional_extension_for_a_different_torch_is_a_warning() -> None:
     assert [finding.severity for finding in findings] == [Severity.WARNING]
 
 
-def test_unselected_library_alternative_is_skipped() -> None:
+def test_library_alternative_that_is_not_selected_is_skipped() -> None:
     files = [shared_library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
     assert linking_findings(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
 
 
-def test_modules_for_a_different_python_or_machine_are_skipped() -> None:
+def test_extension_modules_for_a_different_python_or_machine_are_skipped() -> None:
     files = [
         extension_module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
         extension_module("vllm/_C.abi3.so", machine="arm64", **LACKS),
@@ -339,7 +341,7 @@ def test_modules_for_a_different_python_or_machine_are_skipped() -> None:
         assert len(linking_findings(SharedObjects({"vllm 1": files}, python=python))) == 1
 
 
-def test_loaded_cuda_variant_must_be_complete() -> None:
+def test_libraries_of_the_loaded_cuda_variant_must_exist() -> None:
     torch = shared_library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.13",))
     runtime = shared_library("nvidia/cu13/lib/libcudart.so.13")
     other = extension_module("hook_preload_cu12.abi3.so", needed=("libcudart.so.12",))

@@ -34,7 +34,7 @@ def _loaded(tmp_path, *names, links=None, more=None, packages=None):
     return [finding for finding in found if " loads lib" in finding.message]
 
 
-def test_unversioned_name_of_versioned_library_is_a_warning(tmp_path):
+def test_loading_a_versioned_library_by_its_unversioned_name_is_a_warning(tmp_path):
     (finding,) = _loaded(tmp_path, "libcudart.so")
     assert finding.severity is Severity.WARNING
     assert finding.where == "fast 0.5.0 fast/cpp.abi3.so"
@@ -53,29 +53,29 @@ def test_unversioned_name_of_versioned_library_is_a_warning(tmp_path):
         [],
     ],
 )
-def test_other_library_names_are_not_reported(tmp_path, names):
+def test_loading_libraries_with_other_names_is_not_reported(tmp_path, names):
     assert not _loaded(tmp_path, *names)
 
 
 @pytest.mark.parametrize("folder", ["/usr/lib", "/lib", "/usr/lib/x86_64-linux-gnu"])
-def test_target_link_in_loader_folder_provides_library(tmp_path, folder):
+def test_link_of_the_target_in_a_loader_folder_provides_the_library(tmp_path, folder):
     links = {f"{folder}/libcudart.so": "/opt/venv/nvidia/cu13/lib/libcudart.so.13"}
     assert not _loaded(tmp_path, "libcudart.so", links=links)
 
 
-def test_link_outside_loader_folders_does_not_provide_library(tmp_path):
+def test_link_outside_the_loader_folders_does_not_provide_the_library(tmp_path):
     links = {"/opt/venv/lib/python3.11/site-packages/nvidia/cu13/lib/libcudart.so": "libcudart.so"}
     assert len(_loaded(tmp_path, "libcudart.so", links=links)) == 1
 
 
-def test_own_library_versions_are_not_reported(tmp_path):
+def test_package_with_its_own_copy_of_the_library_is_not_reported(tmp_path):
     assert not _loaded(tmp_path, "libcudart.so", more={"fast/lib/libcudart.so.12": MODULE})
 
 
-def test_cuda_toolkit_components_are_not_reported(tmp_path):
+def test_cuda_toolkit_libraries_that_load_unversioned_names_are_not_reported(tmp_path):
     more = {"nvidia-cuda-cupti==13.0": {"nvidia/cu13/lib/libcupti.so.13": MODULE + STRING}}
     assert not _loaded(tmp_path, packages=more)
 
 
-def test_file_in_package_provides_library(tmp_path):
+def test_library_file_with_the_unversioned_name_provides_the_library(tmp_path):
     assert not _loaded(tmp_path, "libcudart.so", more={"fast/libcudart.so": MODULE})

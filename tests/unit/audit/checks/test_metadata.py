@@ -18,12 +18,12 @@ def metadata_findings(tmp_path, packages, requires=None, constraints=(), extras=
     return metadata.check_metadata(package_set, constraints, extras or {})
 
 
-def test_consistent_package_set_has_no_findings(tmp_path):
+def test_package_set_with_consistent_metadata_has_no_findings(tmp_path):
     requires = {"a==1": ["Requires-Dist: b>=2,<3", "Requires-Python: >=3.9"]}
     assert metadata_findings(tmp_path, ["a==1", "b==2.5"], requires) == []
 
 
-def test_version_conflict_names_both_packages(tmp_path):
+def test_finding_about_a_version_conflict_names_both_packages(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1", "b==3.0"], {"a==1": ["Requires-Dist: b<3"]})
     assert finding.severity is Severity.ERROR
     assert finding.message == "a 1 requires b<3, but b is 3.0"
@@ -46,7 +46,7 @@ def test_missing_package_is_reported_unless_set_is_partial(tmp_path):
     assert metadata_findings(tmp_path / "partial", ["a==1"], requires, partial=True) == []
 
 
-def test_markers_are_evaluated_for_target(tmp_path):
+def test_requirement_markers_are_evaluated_for_the_target(tmp_path):
     requires = {
         "a==1": [
             'Requires-Dist: windows-only; sys_platform == "win32"',
@@ -58,7 +58,7 @@ def test_markers_are_evaluated_for_target(tmp_path):
     assert len(metadata_findings(tmp_path / "old", ["a==1"], requires, python="3.10")) == 1
 
 
-def test_extras_apply_if_required_by_another_package(tmp_path):
+def test_requirements_of_an_extra_apply_if_another_package_requires_the_extra(tmp_path):
     requires = {
         "a==1": ["Requires-Dist: b[fast]"],
         "b==1": ['Requires-Dist: c; extra == "fast"', 'Requires-Dist: d; extra == "slow"'],
@@ -67,7 +67,7 @@ def test_extras_apply_if_required_by_another_package(tmp_path):
     assert finding.message == 'b 1 requires c; extra == "fast", but c is not in this package set'
 
 
-def test_base_with_a_python_that_a_package_excludes_is_an_error(tmp_path):
+def test_package_that_excludes_the_python_of_the_base_is_an_error(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
     assert finding.message == "a 1 requires Python >=3.12, but this package set has 3.11"
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
@@ -78,7 +78,7 @@ def test_invalid_specifier_is_ignored(tmp_path):
 
 
 @pytest.mark.parametrize(("glibc", "fits"), [("2.36", True), ("2.17", False)])
-def test_wheel_requiring_newer_glibc_is_an_error(tmp_path, glibc, fits):
+def test_wheel_that_requires_a_newer_glibc_is_an_error(tmp_path, glibc, fits):
     package_set = audited.package_set(tmp_path, {"a==1": {}}, glibc=glibc)
     name = "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"
     library_wheel = package_set.wheels["a"]
@@ -98,7 +98,7 @@ def test_learned_constraints_are_checked(tmp_path):
     assert metadata_findings(tmp_path / "new", ["a==1", "b==2.0"], constraints=[learned]) == []
 
 
-def test_version_outside_extra_named_after_package_is_a_warning(tmp_path):
+def test_version_outside_the_range_of_an_extra_is_a_warning(tmp_path):
     requires = {
         "a==1": [
             'Requires-Dist: b<2,>=1; extra == "b"',
@@ -144,7 +144,7 @@ def test_requirements_of_requested_extra_must_be_present(tmp_path, partial):
     assert metadata_findings(tmp_path / "whole", whole, RAY, extras=extras, partial=partial) == []
 
 
-def test_partial_package_set_may_lack_requirements(tmp_path):
+def test_missing_requirements_are_not_reported_for_a_partial_package_set(tmp_path):
     packages = ["ray==2.48", "aiohttp==3.9"]
     assert (
         metadata_findings(tmp_path, packages, RAY, extras={"ray": ("default",)}, partial=True) == []
@@ -163,7 +163,7 @@ def test_extra_includes_requirements_of_another_extra(tmp_path):
     assert any("grpcio" in message for message in messages)
 
 
-def test_unknown_extra_is_reported_with_available_ones(tmp_path):
+def test_unknown_extra_is_reported_with_the_available_extras(tmp_path):
     (finding,) = metadata_findings(
         tmp_path, ["ray==2.48"], RAY, extras={"ray": ("absent",)}, partial=True
     )

@@ -45,7 +45,7 @@ def parts(init, part):
     return {"user==1.0": {**files, "user/__init__.py": init, "user/part/__init__.py": part}}
 
 
-def test_import_on_main_path_is_an_error_with_location(tmp_path):
+def test_module_built_for_another_python_is_an_error_on_the_main_path(tmp_path):
     packages = parts("from user.part import run\n", "import os\nfrom . import _C\n")
     (finding,) = check(audited.package_set(tmp_path, packages))
     assert finding.severity is Severity.ERROR
@@ -60,14 +60,14 @@ def test_import_on_main_path_is_an_error_with_location(tmp_path):
     assert (finding.evidence.subject, finding.evidence.other) == ("user.part._C", "")
 
 
-def test_optional_module_is_a_warning(tmp_path):
+def test_optional_module_built_for_another_python_is_a_warning(tmp_path):
     packages = parts(GUARDED, "from . import _C\nfrom ._C import run\n")
     (finding,) = check(audited.package_set(tmp_path, packages))
     assert finding.severity is Severity.WARNING
     assert finding.where == "user 1.0 user/part/__init__.py:1"
 
 
-def test_import_by_string_is_a_warning(tmp_path):
+def test_module_for_another_python_imported_by_string_is_a_warning(tmp_path):
     by_name = "import importlib\nfound = importlib.import_module('user.part')\n"
     packages = parts(by_name, "from . import _C\n")
     (finding,) = check(audited.package_set(tmp_path, packages))
@@ -87,17 +87,17 @@ def test_import_by_string_is_a_warning(tmp_path):
         "import odd\nif odd.unknown():\n    from user.part import _C\n",
     ],
 )
-def test_import_off_main_path_is_a_warning(tmp_path, source):
+def test_module_for_another_python_imported_off_the_main_path_is_a_warning(tmp_path, source):
     assert severities(tmp_path, source) == [Severity.WARNING]
 
 
-def test_function_on_main_path_is_an_error(tmp_path):
+def test_function_on_the_main_path_that_imports_such_a_module_is_an_error(tmp_path):
     source = "def later():\n    from user.part import _C\n"
     assert severities(tmp_path, source, "user.use.later") == [Severity.ERROR]
 
 
 @pytest.mark.parametrize("caught", ["ImportError", "Exception"])
-def test_import_with_fallback_is_a_note(tmp_path, caught):
+def test_module_for_another_python_imported_with_a_fallback_is_a_note(tmp_path, caught):
     source = f"try:\n    from user.part import _C\nexcept {caught}:\n    _C = None\n"
     assert severities(tmp_path, source, "user.use") == [Severity.NOTE]
 
@@ -112,38 +112,38 @@ def test_import_with_fallback_is_a_note(tmp_path, caught):
         "# from user.part import _C\n",
     ],
 )
-def test_unreached_or_unrelated_imports_are_not_reported(tmp_path, source):
+def test_imports_that_are_unreached_or_unrelated_are_not_reported(tmp_path, source):
     assert severities(tmp_path, source, "user.use") == []
 
 
 @pytest.mark.parametrize("python", ["3.12", "3.12.4"])
-def test_matching_python_has_no_findings(tmp_path, python):
+def test_extension_module_built_for_this_python_is_not_reported(tmp_path, python):
     assert severities(tmp_path, "from user.part import _C\n", "user.use", python=python) == []
 
 
 @each_row("other", ["_C.abi3.so", "_C.so", "_C.py", "_C/__init__.py"])
-def test_build_or_source_for_this_python_has_no_findings(tmp_path, other):
+def test_module_that_also_has_a_build_or_source_for_this_python_is_not_reported(tmp_path, other):
     source_files = package(use="from user.part import _C\n")["user==1.0"]
     files: audited.Files = {**source_files, f"user/part/{other}": ""}
     assert check(audited.package_set(tmp_path, {"user==1.0": files}), "user.use") == []
 
 
 @pytest.mark.parametrize("caught", [(False, Severity.ERROR), (True, Severity.NOTE)])
-def test_entry_point_in_extension_module_is_reported(tmp_path, caught):
+def test_entry_point_in_an_extension_module_for_another_python_is_reported(tmp_path, caught):
     guarded, severity = caught
     line = "import user.part._C\n"
     source = f"try:\n    {line}except ModuleNotFoundError:\n    pass\n" if guarded else line
     assert severities(tmp_path, source, "user.use") == [severity]
 
 
-def test_source_file_used_only_on_this_python_is_read(tmp_path):
+def test_source_file_that_only_this_python_uses_is_read(tmp_path):
     files = dict(package(use="from user.part import _C\n")["user==1.0"])
     twin: audited.Files = {**files, f"user/use.{BUILD}": b"\0"}
     (finding,) = check(audited.package_set(tmp_path, {"user==1.0": twin}), "user.use")
     assert finding.where == "user 1.0 user/use.py:1"
 
 
-def test_top_level_extension_module_is_reported(tmp_path):
+def test_top_level_extension_module_for_another_python_is_reported(tmp_path):
     files: audited.Files = {
         "user/__init__.py": "from _user import _C\n",
         "_user/__init__.py": "",
@@ -154,7 +154,7 @@ def test_top_level_extension_module_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["from lib import _C\n", "import lib._C\n"])
-def test_module_of_another_package_is_not_reported_as_removed(tmp_path, line):
+def test_module_for_another_python_in_another_package_is_not_reported_as_removed(tmp_path, line):
     packages: dict[str, audited.Files] = {
         "user==1.0": {"user/__init__.py": line},
         "lib==2.0": {"lib/__init__.py": "", f"lib/_C.{BUILD}": b"\0"},
@@ -168,7 +168,7 @@ def test_module_of_another_package_is_not_reported_as_removed(tmp_path, line):
     assert check(package_set) == []
 
 
-def test_files_loaded_by_path_are_not_reported(tmp_path):
+def test_library_files_loaded_by_path_are_not_reported(tmp_path):
     source = """
     from pathlib import Path
     import torch
@@ -187,7 +187,7 @@ def test_files_loaded_by_path_are_not_reported(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["tests", "benchmarks"])
-def test_tests_and_benchmarks_are_not_reported(tmp_path, folder):
+def test_modules_of_tests_and_benchmarks_are_not_reported(tmp_path, folder):
     sources = {f"{folder}__use": "from user.part import _C\n", f"{folder}____init__": ""}
     assert check(audited.package_set(tmp_path, package(**sources))) == []
 
@@ -200,7 +200,7 @@ def test_tests_and_benchmarks_are_not_reported(tmp_path, folder):
         ("def __getattr__(name):\n    return load(name)\nfrom . import _C\n", 0),
     ],
 )
-def test_name_bound_by_importer_is_not_reported(tmp_path, part, count):
+def test_module_name_bound_by_the_importing_module_is_not_reported(tmp_path, part, count):
     packages = parts("from user import part\n", part)
     assert len(check(audited.package_set(tmp_path, packages))) == count
 
@@ -212,13 +212,13 @@ def test_name_bound_by_importer_is_not_reported(tmp_path, part, count):
         "def __getattr__(name):\n    return load(name)\n",
     ],
 )
-def test_name_bound_elsewhere_in_package_is_not_reported(tmp_path, part):
+def test_module_name_bound_elsewhere_in_the_package_is_not_reported(tmp_path, part):
     packages = package(use="from user.part import _C\n")
     files = {**packages["user==1.0"], "user/part/__init__.py": part}
     assert check(audited.package_set(tmp_path, {"user==1.0": files}), "user.use") == []
 
 
-def test_module_possibly_added_to_sys_modules_is_not_reported(tmp_path):
+def test_module_that_may_be_added_to_sys_modules_is_not_reported(tmp_path):
     packages = package(use="import user.part._C\n")
     part = "import sys\nfrom user import loader\nsys.modules['user.part._C'] = loader.load()\n"
     files = {**packages["user==1.0"], "user/part/__init__.py": part}
@@ -231,7 +231,7 @@ def test_module_provided_by_another_package_is_not_reported(tmp_path):
     assert check(audited.package_set(tmp_path, {**packages, **other}), "user.use") == []
 
 
-def test_top_level_module_for_several_pythons_is_reported(tmp_path):
+def test_top_level_module_built_for_several_other_pythons_is_reported(tmp_path):
     files: audited.Files = {
         "user/__init__.py": "import _back\nimport _back\n",
         **{f"_back.cpython-{python}-x86_64-linux-gnu.so": b"\0" for python in ("310", "312")},
@@ -241,7 +241,7 @@ def test_top_level_module_for_several_pythons_is_reported(tmp_path):
     assert "contains only for Python 3.10 and 3.12" in finding.message
 
 
-def test_incompatible_wheel_is_reported_by_metadata_check_only(tmp_path):
+def test_incompatible_wheel_is_reported_only_by_the_metadata_check(tmp_path):
     files = package(use="from user.part import _C\n")["user==1.0"]
     wheel, path = audited.wheel(tmp_path, "user", "1.0", files)
     for file, count in ((wheel.file, 1), ("user-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", 0)):

@@ -85,7 +85,7 @@ def refusal_lines(
     ]
 
 
-def test_decorator_raising_without_package_is_an_error():
+def test_decorator_that_raises_without_a_package_is_an_error():
     source = DECORATED.format(fallback='"error"')
     assert refusal_lines(source) == ["22 ValueError user/__init__.py:13 accelerate"]
     assert refusal_lines(source, accelerate="1") == []
@@ -94,7 +94,7 @@ def test_decorator_raising_without_package_is_an_error():
     assert refusal_lines(DECORATED.format(fallback="chosen()")) == []
 
 
-def test_generated_code_for_another_runtime_is_an_error():
+def test_generated_code_that_rejects_the_runtime_version_is_an_error():
     assert refusal_lines(GENERATED, lib=RUNTIME.format(major=4)) == [
         "4 VersionError lib/runtime.py:7 lib"
     ]
@@ -106,7 +106,7 @@ def test_generated_code_for_another_runtime_is_an_error():
     assert refusal_lines(GENERATED.replace("31", "level"), lib=RUNTIME.format(major=6)) == []
 
 
-def test_published_packages_are_checked_only_against_additions():
+def test_published_packages_are_checked_only_for_conflicts_with_additions():
     modules = SourceModules(
         {
             "user 1": {"user/__init__.py": GENERATED},
@@ -137,7 +137,7 @@ SPEC = "from importlib.util import find_spec\n"
         (SPEC + "def later():\n    if not find_spec('dep'):\n        raise X\n", 0),
     ],
 )
-def test_statement_raising_without_package_is_an_error(source, count):
+def test_statement_that_raises_without_a_package_is_an_error(source, count):
     assert len(refusal_lines(source)) == count
     assert refusal_lines(source, dep="1") == []
     assert refusal_lines(source, partial=True) == []
@@ -153,7 +153,7 @@ except ImportError:
 
 
 @pytest.mark.parametrize("part", ["user", "user._C"])
-def test_part_possibly_added_by_build_is_not_reported(part):
+def test_missing_module_that_a_build_may_add_is_not_reported(part):
     assert refusal_lines(BUILT.format(part=part), torch="2") == []
 
 
@@ -187,6 +187,6 @@ OLD = (
         (f"sys.exit = unknown\n    {OLD}", "check('dep')", {"dep": "1"}, 1),
     ],
 )
-def test_call_rejecting_version_is_an_error(body, call, versions, count):
+def test_call_that_rejects_the_version_of_a_package_is_an_error(body, call, versions, count):
     source = CHECK.format(parameter="name", body=body, call=call)
     assert len(refusal_lines(source, **versions)) == count

@@ -30,7 +30,7 @@ def rule_findings(tmp_path, pins, text="#define ONE\n#define TARGET 2\n", rule=R
     return rules.check_rules(audited.package_set(tmp_path, packages, **more), [rule])
 
 
-def test_finding_names_line_of_evidence(tmp_path):
+def test_finding_of_a_rule_names_the_line_of_its_evidence(tmp_path):
     (finding,) = rule_findings(tmp_path, ["a==2.1", "b==1.9"])
     assert finding.severity is Severity.ERROR
     assert finding.where == "a 2.1 a/x.h:2"
@@ -40,15 +40,15 @@ def test_finding_names_line_of_evidence(tmp_path):
 
 
 @pytest.mark.parametrize("pins", [["a==1.9", "b==1.9"], ["a==2.1", "b==2.0"], ["a==2.1"]])
-def test_other_versions_have_no_findings(tmp_path, pins):
+def test_rule_has_no_findings_for_other_versions(tmp_path, pins):
     assert rule_findings(tmp_path, pins) == []
 
 
-def test_wheel_without_evidence_has_no_findings(tmp_path):
+def test_rule_has_no_findings_without_its_evidence_in_the_wheel(tmp_path):
     assert rule_findings(tmp_path, ["a==2.1", "b==1.9"], text="#define TARGET 1\n") == []
 
 
-def test_rule_applies_to_one_architecture(tmp_path):
+def test_rule_can_be_limited_to_one_architecture(tmp_path):
     arm = audited.with_changes(RULE, arch=(Arch.ARM64,))
     assert rule_findings(tmp_path, ["a==2.1", "b==1.9"], rule=arm) == []
     assert (
@@ -56,13 +56,13 @@ def test_rule_applies_to_one_architecture(tmp_path):
     )
 
 
-def test_bundled_rules_are_complete():
+def test_every_bundled_rule_is_complete():
     release_rules = rules.load_rules()
     assert len({rule.id for rule in release_rules}) == len(release_rules) >= 3
     assert all(rule.why and rule.cure and rule.source and rule.shown.text for rule in release_rules)
 
 
-def test_pyarrow_26_with_numpy_1_is_reported(tmp_path):
+def test_rule_reports_pyarrow_26_with_numpy_1(tmp_path):
     header = "#define NPY_TARGET_VERSION NPY_2_0_API_VERSION\n"
     files = {"pyarrow/src/arrow/python/numpy_interop.h": header}
     broken = audited.package_set(tmp_path, {"pyarrow==26.0.1": files, "numpy==1.26.4": {}})
@@ -71,7 +71,7 @@ def test_pyarrow_26_with_numpy_1_is_reported(tmp_path):
     assert rules.check_rules(sound) == []
 
 
-def test_trl_0_15_with_vllm_0_7_is_reported(tmp_path):
+def test_rule_reports_trl_0_15_with_vllm_0_7(tmp_path):
     files = {"trl/trainer/grpo_trainer.py": "LLM(\n    enable_prefix_caching=True,\n)\n"}
     broken = audited.package_set(tmp_path, {"trl==0.15.2": files, "vllm==0.7.2": {}})
     (finding,) = rules.check_rules(broken)
@@ -81,7 +81,7 @@ def test_trl_0_15_with_vllm_0_7_is_reported(tmp_path):
     assert rules.check_rules(sound) == []
 
 
-def test_qwen2_5_vl_with_transformers_4_52_is_reported(tmp_path):
+def test_rule_reports_qwen2_5_vl_with_transformers_4_52(tmp_path):
     files = {"vllm/model_executor/models/qwen2.py": "x = dict(hidden_act=config.hidden_act)\n"}
     broken = audited.package_set(tmp_path, {"vllm==0.8.5.post1": files, "transformers==4.52.4": {}})
     findings = rules.check_rules(broken)
@@ -93,7 +93,7 @@ def test_qwen2_5_vl_with_transformers_4_52_is_reported(tmp_path):
     assert rules.check_rules(sound) == []
 
 
-def test_xgrammar_row_stride_is_reported(tmp_path):
+def test_rule_reports_xgrammar_that_computes_a_wrong_row_stride(tmp_path):
     path = "xgrammar/kernels/apply_token_bitmask_inplace_triton.py"
     by_shape = {path: "kernel(\n    logits.shape[-1],\n)\n"}
     broken = {"vllm==0.8.5.post1": {}, "xgrammar==0.1.18": by_shape}
@@ -105,7 +105,7 @@ def test_xgrammar_row_stride_is_reported(tmp_path):
     assert rules.check_rules(audited.package_set(tmp_path / "2", sound)) == []
 
 
-def test_verl_0_9_0_without_flash_attn_is_reported(tmp_path):
+def test_rule_reports_verl_0_9_0_without_flash_attn(tmp_path):
     line = "from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input\n"
     head = "def functions():\n    if is_torch_npu_available():\n        pass\n    else:\n"
     path = "verl/utils/attention_utils.py"
@@ -134,7 +134,7 @@ OTHER_BUILD: audited.Files = {
 
 
 @pytest.mark.parametrize(("python", "there"), [("3.11", True), ("3.12", False), ("3.12.4", False)])
-def test_rule_about_module_applies_to_another_python(tmp_path, python, there):
+def test_rule_about_a_missing_module_is_limited_to_the_affected_python(tmp_path, python, there):
     sound = {**OTHER_BUILD, "a/_C.abi3.so": b"\0"}
     for number, (files, count) in enumerate(((OTHER_BUILD, there), (sound, 0))):
         package_set = audited.package_set(tmp_path / str(number), {"a==2.1": files}, python=python)
@@ -144,7 +144,7 @@ def test_rule_about_module_applies_to_another_python(tmp_path, python, there):
         ] * count
 
 
-def test_rule_combines_missing_module_and_versions(tmp_path):
+def test_rule_can_combine_a_missing_module_with_a_version_conflict(tmp_path):
     pair = audited.with_changes(RULE, lacks="a._C")
     for version, messages in (("1.9", ["a 2.1 with b 1.9 on Python 3.11: it fails"]), ("2.0", [])):
         packages: dict[str, audited.Files] = {"a==2.1": OTHER_BUILD, f"b=={version}": {}}
@@ -173,7 +173,7 @@ def test_rule_is_skipped_if_other_package_provides_module(tmp_path):
         (("9.0",), Severity.NOTE, [Severity.NOTE]),
     ],
 )
-def test_rule_applies_to_some_gpus(tmp_path, gpu, severity, expected):
+def test_rule_can_be_limited_to_some_gpus(tmp_path, gpu, severity, expected):
     rule = audited.with_changes(RULE, gpu=("9.0", "10.0"), severity=severity)
     packages = {"a==2.1": {"a/x.h": "TARGET 2"}, "b==1.9": {}}
     findings = rules.check_rules(audited.package_set(tmp_path, packages), [rule], gpu=gpu)
@@ -204,7 +204,7 @@ DEEP_GEMM: audited.Files = {
         ("0.20.2", "3.12", ("9.0",), []),
     ],
 )
-def test_vllm_0_20_has_deep_gemm_for_python_3_12(tmp_path, version, python, gpu, expected):
+def test_vllm_0_20_has_deep_gemm_only_for_python_3_12(tmp_path, version, python, gpu, expected):
     packages = {f"vllm=={version}": DEEP_GEMM}
     package_set = audited.package_set(tmp_path, packages, python=python, partial=True)
     report = judge.audit_package_set(package_set, AuditTerms(gpu=gpu), checks=["imports", "rules"])
@@ -213,7 +213,7 @@ def test_vllm_0_20_has_deep_gemm_for_python_3_12(tmp_path, version, python, gpu,
     assert len(alone.findings) == (python != "3.12")
 
 
-def test_rule_warning_does_not_hide_import_error(tmp_path):
+def test_warning_of_a_rule_does_not_hide_an_import_error(tmp_path):
     files = {**DEEP_GEMM, "vllm/__init__.py": "import vllm.third_party.deep_gemm\n"}
     package_set = audited.package_set(tmp_path, {"vllm==0.20.2": files}, partial=True)
     terms = AuditTerms(named=("vllm",))
@@ -231,7 +231,7 @@ def test_rule_warning_does_not_hide_import_error(tmp_path):
     "more",
     [{"missing": "c"}, {"other": ""}, {"clash": ""}, {"missing": "c", "other": "", "clash": ""}],
 )
-def test_rule_requires_version_pair_or_missing_package(more):
+def test_rule_must_have_a_version_conflict_or_a_missing_package_or_module(more):
     with pytest.raises(ValueError, match="set other, clash and spec, or missing, or lacks"):
         audited.with_changes(RULE, **more)
     with pytest.raises(ValueError, match="set other, clash and spec"):
@@ -248,7 +248,9 @@ def test_rule_requires_version_pair_or_missing_package(more):
         ("2.53.0", "8.3.0", "3.10", 0),
     ],
 )
-def test_ray_commands_fail_with_click_8_3_on_python_3_10(tmp_path, ray, click, python, count):
+def test_rule_reports_ray_commands_with_click_8_3_on_python_3_10(
+    tmp_path, ray, click, python, count
+):
     files = {
         "ray/scripts/scripts.py": "def alias(command):\n    new_command = copy.deepcopy(command)\n"
     }

@@ -32,7 +32,7 @@ def findings(*modules: ElfFacts, base: tuple[ElfFacts, ...] = BASE) -> list[Find
     )
 
 
-def test_missing_library_of_an_extension_module_is_an_error() -> None:
+def test_missing_library_of_a_standalone_python_module_is_an_error() -> None:
     (finding,) = findings(SQLITE)
     assert finding.severity is Severity.ERROR
     assert finding.message == (
@@ -47,7 +47,7 @@ def test_missing_library_of_an_extension_module_is_an_error() -> None:
     assert finding.evidence.subject == "libsqlite3.so.0"
 
 
-def test_library_found_in_base_or_by_runpath_is_not_reported() -> None:
+def test_library_of_a_standalone_python_that_is_found_is_not_reported() -> None:
     assert findings(SQLITE, base=(*BASE, shared_library("usr/lib/libsqlite3.so.0"))) == []
     bundled = shared_library("lib/libsqlite3.so.0", needed=("libc.so.6",))
     own = extension_module(SQLITE.file, needed=SQLITE.needed, runpath=("$ORIGIN/../..",))
@@ -58,7 +58,7 @@ def test_library_found_in_base_or_by_runpath_is_not_reported() -> None:
     assert finding.evidence.file == SQLITE.file
 
 
-def test_library_path_is_resolved_from_the_folder_of_the_file() -> None:
+def test_library_search_path_is_resolved_from_the_folder_of_the_file() -> None:
     """python-build-standalone writes such paths into lib/libpython3.so and its programs."""
     path = "$ORIGIN/../lib/libpython3.12.so.1.0"
     assert findings(shared_library("lib/libpython3.so", needed=(path,))) == []
@@ -71,7 +71,7 @@ def test_library_path_is_resolved_from_the_folder_of_the_file() -> None:
     assert libraries_loaded_first([program, LIBPYTHON], "3.12") == [program, LIBPYTHON]
 
 
-def test_one_finding_lists_all_files_that_need_a_library() -> None:
+def test_finding_about_a_missing_library_lists_all_files_that_need_the_library() -> None:
     files = [f"{FOLDER}/{name}{SUFFIX}" for name in ("_hashlib", "_ssl")]
     (finding,) = findings(*(extension_module(file, needed=("libmissing.so.1",)) for file in files))
     assert f"{files[0]}, {files[1]} are linked to libmissing.so.1" in finding.message
@@ -81,7 +81,9 @@ def test_one_finding_lists_all_files_that_need_a_library() -> None:
 @pytest.mark.parametrize(
     ("library_name", "version"), [("libc.so.6", "GLIBC_2.38"), ("libstdc++.so.6", "GLIBCXX_3.4.32")]
 )
-def test_symbol_version_missing_in_base_is_an_error(library_name: str, version: str) -> None:
+def test_standalone_python_that_needs_a_newer_symbol_version_is_an_error(
+    library_name: str, version: str
+) -> None:
     required = {library_name: (version,)}
     file = extension_module(
         f"{FOLDER}/_new{SUFFIX}", needed=(library_name,), required_versions=required
@@ -93,7 +95,7 @@ def test_symbol_version_missing_in_base_is_an_error(library_name: str, version: 
     assert finding.evidence.relation is ConflictRelation.ABI
 
 
-def test_library_finding_is_reported_by_audit_and_can_be_waived() -> None:
+def test_library_finding_of_a_standalone_python_is_reported_and_can_be_waived() -> None:
     package_set = SharedObjects({}, python="3.12")
     interpreter = [PROGRAM, LIBPYTHON, SQLITE]
     waiver = Waiver(check="elf", package="cpython", subject="libsqlite3*", reason="no database")

@@ -24,7 +24,7 @@ def check(
     ]
 
 
-def test_import_of_newer_name_is_an_error_with_location():
+def test_use_of_a_name_from_a_newer_standard_library_is_an_error_with_location():
     (finding,) = check("import os\n\nfrom typing import override\n")
     assert finding.severity is Severity.ERROR
     assert finding.check == "imports"
@@ -92,7 +92,9 @@ else:
         ),
     ],
 )
-def test_names_of_a_different_python_are_reported(source, python, relation, subject):
+def test_standard_library_names_of_a_different_python_are_reported(
+    source, python, relation, subject
+):
     (finding,) = check(source, python=python)
     assert finding.severity is Severity.ERROR
     assert finding.evidence is not None
@@ -137,7 +139,7 @@ EITHER = (
         ("def f(array):\n    array[0]\nfrom array import array\nf(1)\n", "3.11"),
     ],
 )
-def test_existing_unreached_or_unknown_names_are_not_reported(source, python):
+def test_standard_library_names_that_exist_or_are_unreached_are_not_reported(source, python):
     assert check(source, python=python) == []
 
 
@@ -151,7 +153,7 @@ def test_existing_unreached_or_unknown_names_are_not_reported(source, python):
         "def later():\n    from typing import override\n",
     ],
 )
-def test_caught_or_unlikely_uses_are_notes(source):
+def test_uses_of_missing_names_that_are_caught_or_unlikely_are_notes(source):
     (finding,) = check(source)
     assert finding.severity is Severity.NOTE
 
@@ -159,7 +161,7 @@ def test_caught_or_unlikely_uses_are_notes(source):
 @pytest.mark.parametrize(
     ("python", "severity"), [("3.11", Severity.ERROR), ("3.12", Severity.NOTE)]
 )
-def test_fallback_runs_if_name_is_missing(python, severity):
+def test_fallback_of_a_missing_standard_library_name_is_checked(python, severity):
     source = (
         "try:\n    from typing import override\nexcept ImportError:\n"
         "    from inspect import getargspec as override\n"
@@ -168,25 +170,25 @@ def test_fallback_runs_if_name_is_missing(python, severity):
     assert severities["4"] is severity
 
 
-def test_name_assigned_by_package_is_not_reported():
+def test_missing_standard_library_name_assigned_by_the_package_is_not_reported():
     source = "import inspect\ninspect.getargspec = inspect.signature\nfrom user import later\n"
     used = "import inspect\ninspect.getargspec(1)\n"
     assert check(source, others={"user/later.py": used}) == []
 
 
-def test_missing_submodule_is_reported_once():
+def test_missing_standard_library_submodule_is_reported_once():
     source = "import asyncio.timeouts\nX = asyncio.timeouts.Timeout\n"
     (finding,) = check(source, python="3.10")
     assert (finding.check, finding.where[-1]) == ("imports", "1")
 
 
-def test_imported_name_is_reported_at_its_import():
+def test_missing_standard_library_name_is_reported_at_its_import():
     source = "try:\n    from heapq import heappush_max\nexcept ImportError:\n    pass\n"
     (finding,) = check(source + "def f():\n    heappush_max([], 1)\nf()\n")
     assert (finding.check, finding.severity) == ("imports", Severity.NOTE)
 
 
-def test_name_assigned_by_another_module_of_the_package_is_not_reported():
+def test_name_assigned_by_another_module_of_the_package_is_not_reported_as_missing():
     source = "import inspect\nfrom . import patch\ninspect.getargspec(print)\n"
     patch = "import inspect\nif not hasattr(inspect, 'getargspec'):\n    {}\n"
     for line in ("inspect.getargspec = len", "setattr(inspect, 'getargspec', len)"):
@@ -228,7 +230,7 @@ def test_subscript_evaluated_at_import_is_reported(source):
         "import typing\nif typing.TYPE_CHECKING:\n    import array\n    X = array.array[int]\n",
     ],
 )
-def test_unevaluated_subscript_is_not_reported(source):
+def test_subscript_that_is_not_evaluated_is_not_reported(source):
     assert check(source) == []
 
 
@@ -245,7 +247,7 @@ def test_annotations_are_evaluated_before_python_3_14(source, number):
     assert check(source, python="3.13") == []
 
 
-def test_function_body_is_checked_on_call():
+def test_function_body_is_checked_only_if_the_function_is_called():
     source = "import array\ndef f():\n    return array.array[int]\n"
     assert [finding.severity for finding in check(source)] == [Severity.NOTE]
     assert [finding.severity for finding in check(source, "user.f")] == [Severity.ERROR]

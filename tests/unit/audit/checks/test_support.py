@@ -67,16 +67,16 @@ def guards(source, module="own.a"):
     ]
 
 
-def test_version_range_check_becomes_a_negated_guard():
+def test_check_for_a_version_range_becomes_a_negated_guard():
     assert guards(RANGE) == [Guard("version", "vllm", "!>=0.10.2,<=0.11.2")]
 
 
-def test_nested_function_has_separate_conditions():
+def test_version_check_in_a_nested_function_has_separate_conditions():
     (window,) = windows.read_windows(NESTED.encode(), "own.a", package=False)
     assert (window.line, window.scope) == (6, "compile")
 
 
-def test_version_bound_at_module_level_is_read():
+def test_version_bound_in_a_module_level_condition_is_read():
     (window,) = windows.read_windows(LEAST.encode(), "own.a", package=False)
     assert (window.line, window.outcome, window.name, window.scope) == (
         5,
@@ -87,21 +87,21 @@ def test_version_bound_at_module_level_is_read():
     assert window.guards == (Guard("version", "torch", "<2.6"),)
 
 
-def test_version_equality_check_is_read():
+def test_check_for_version_equality_is_read():
     assert guards(EQUAL, "flash.jit.env") == [Guard("version", "cubin", "!=@flash")]
 
 
-def test_data_condition_is_kept_as_a_guard():
+def test_condition_on_data_is_kept_as_a_guard_of_the_version_check():
     (window,) = windows.read_windows(SOME.encode(), "own.a", package=False)
     assert [guard.kind for guard in window.guards] == ["data", "version"]
 
 
-def test_require_version_call_is_read():
+def test_call_of_require_version_is_read_as_a_version_check():
     source = 'require_version("numpy>=1.20,<2")\n'
     assert guards(source) == [Guard("version", "numpy", "!<2,>=1.20")]
 
 
-def test_version_assertion_is_read():
+def test_assertion_about_a_version_is_read_as_a_version_check():
     source = 'import torch\nassert Version(torch.__version__) >= Version("2.6")\n'
     assert guards(source) == [Guard("version", "torch", "<2.6")]
 
@@ -132,7 +132,7 @@ def package_files(source):
     return {"own/__init__.py": "", "own/a.py": source}
 
 
-def test_exception_on_main_path_is_an_error(tmp_path):
+def test_version_check_that_raises_on_the_main_path_is_an_error(tmp_path):
     packages = {"own==1": package_files(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
     (finding,) = support_findings(tmp_path, packages, [("own.a", "")])
     assert finding.severity is Severity.ERROR
@@ -142,12 +142,12 @@ def test_exception_on_main_path_is_an_error(tmp_path):
     assert "raises ImportError when it is imported with torch 2.5.1" in finding.message
 
 
-def test_exception_on_a_rare_path_is_a_note(tmp_path):
+def test_version_check_that_raises_on_a_rare_path_is_a_note(tmp_path):
     packages = {"own==1": package_files(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
     assert [finding.severity for finding in support_findings(tmp_path, packages)] == [Severity.NOTE]
 
 
-def test_exception_for_some_data_is_a_note(tmp_path):
+def test_version_check_that_raises_only_for_some_data_is_a_note(tmp_path):
     packages = {"own==1": package_files(SOME), "torch==2.5.1": {"torch/__init__.py": ""}}
     (finding,) = support_findings(tmp_path, packages, [("own.a", "load")])
     assert finding.severity is Severity.NOTE
@@ -178,12 +178,12 @@ def test_uncalled_method_that_raises_is_not_an_error(tmp_path, calls, severity):
     assert finding.severity is severity
 
 
-def test_supported_version_has_no_findings(tmp_path):
+def test_version_check_that_passes_has_no_findings(tmp_path):
     packages = {"own==1": package_files(LEAST), "torch==2.6.0+cu124": {"torch/__init__.py": ""}}
     assert support_findings(tmp_path, packages, [("own.a", "")]) == []
 
 
-def test_caught_exception_is_not_reported(tmp_path):
+def test_version_check_whose_exception_is_caught_is_not_reported(tmp_path):
     body = "".join(f"    {line}\n" for line in LEAST.splitlines())
     packages = {
         "own==1": package_files(f"try:\n{body}except ImportError:\n    pass\n"),
@@ -204,7 +204,7 @@ def test_unsupported_version_that_logs_a_warning_is_a_warning(tmp_path, version,
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.6.8", 1), ("0.6.10", 0)])
-def test_packages_that_require_equal_versions_are_compared(tmp_path, version, count):
+def test_packages_that_must_have_equal_versions_are_compared(tmp_path, version, count):
     flash = {
         "flash/__init__.py": "",
         "flash/version.py": "",
@@ -225,7 +225,7 @@ TABLE = {
 }
 
 
-def test_dependency_table_is_checked_at_import(tmp_path):
+def test_dependency_table_that_is_checked_at_import_is_read(tmp_path):
     (finding,) = support_findings(tmp_path, {"own==1": TABLE, "hub==1.3": {}})
     assert finding.severity is Severity.ERROR
     assert finding.where == "own 1 own/dependency_versions_table.py:2"
@@ -234,7 +234,9 @@ def test_dependency_table_is_checked_at_import(tmp_path):
 
 
 @pytest.mark.parametrize(("least", "count"), [("LEAST", 0), ('"0.26.0"', 1), ("None", 1)])
-def test_package_too_old_to_be_available_is_not_checked(tmp_path, least, count):
+def test_package_below_the_minimum_version_of_its_availability_test_is_not_checked(
+    tmp_path, least, count
+):
     predicate = f"def is_accelerate_available(min_version: str = {least}) -> bool:\n    ...\n"
     package = {
         "own/__init__.py": "",
@@ -245,7 +247,7 @@ def test_package_too_old_to_be_available_is_not_checked(tmp_path, least, count):
     assert len(support_findings(tmp_path, {"own==1": package, "accelerate==0.32.0": {}})) == count
 
 
-def test_missing_package_of_table_is_reported_unless_set_is_partial(tmp_path):
+def test_missing_package_of_a_dependency_table_is_an_error_in_a_complete_set(tmp_path):
     (finding,) = support_findings(tmp_path, {"own==1": TABLE})
     assert "hub is not installed" in finding.message
     assert support_findings(tmp_path / "2", {"own==1": TABLE}, partial=True) == []
@@ -270,7 +272,7 @@ def test_invalid_requirement_is_ignored(tmp_path):
 
 
 @pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.1", 0)])
-def test_torch_version_in_local_version_is_checked(tmp_path, torch, count):
+def test_torch_version_in_the_local_version_of_a_wheel_is_checked(tmp_path, torch, count):
     pins: dict[str, audited.Files] = {
         "flashinfer-python==0.2.5+cu124torch2.6": {},
         f"torch=={torch}": {},

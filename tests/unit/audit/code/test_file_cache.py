@@ -35,7 +35,7 @@ def _facts(store: Store) -> int:
     return sum(path.is_file() for path in (store.root / "facts" / "values").rglob("*"))
 
 
-def test_findings_of_each_folder_are_stored_as_one_fact(store: Store) -> None:
+def test_cached_findings_of_a_folder_are_stored_as_one_cache_entry(store: Store) -> None:
     cache = _cache(store)
     for number, text in enumerate(TEXTS):
         cache.write(text.file, "v1", msgspec.msgpack.encode(number))
@@ -49,7 +49,7 @@ def test_findings_of_each_folder_are_stored_as_one_fact(store: Store) -> None:
     assert _facts(store) == 3
 
 
-def test_stored_value_is_read_with_its_key_and_replaced(store: Store) -> None:
+def test_cached_findings_are_read_with_their_key_and_replaced_by_a_newer_key(store: Store) -> None:
     cache = _cache(store)
     cache.write("one/a.py", "v1", msgspec.msgpack.encode(1))
     cache.write("one/b.py", "v1", msgspec.msgpack.encode(2))
@@ -65,7 +65,7 @@ def test_stored_value_is_read_with_its_key_and_replaced(store: Store) -> None:
     assert _value(_cache(store, key="other reader"), "one/b.py", "v1") is None
 
 
-def test_value_in_a_different_format_is_ignored(store: Store) -> None:
+def test_cached_findings_in_a_different_format_are_ignored(store: Store) -> None:
     cache = _cache(store)
     cache.write("one/a.py", "v1", msgspec.msgpack.encode("text"))
     assert _value(cache, "one/a.py", "v1") is None

@@ -59,7 +59,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Code:
     return _Code(tmp_path, monkeypatch)
 
 
-def test_unchanged_files_are_not_checked_again(code: _Code) -> None:
+def test_audit_of_code_does_not_check_unchanged_files_again(code: _Code) -> None:
     first = code.audit()
     assert first == (["alone", "helpers", "train"], ["alone.py IMG101", "train.py IMG102"])
     assert code.audit() == ([], first[1])
@@ -73,7 +73,7 @@ def test_file_is_checked_again_if_a_module_it_uses_changes(code: _Code) -> None:
     assert findings == ["alone.py IMG101", "helpers.py IMG101", "train.py IMG102"]
 
 
-def test_changed_function_body_rechecks_only_its_file(code: _Code) -> None:
+def test_change_of_a_function_body_rechecks_only_its_file(code: _Code) -> None:
     code.write("helpers.py", "def start(path):\n    return path\n")
     code.write("train.py", "from helpers import start\n\nstart('x')\n")
     code.audit()
@@ -83,7 +83,7 @@ def test_changed_function_body_rechecks_only_its_file(code: _Code) -> None:
     assert code.audit()[0] == ["helpers", "train"]
 
 
-def test_changed_function_body_rechecks_files_that_call_it_in_conditions(code: _Code) -> None:
+def test_change_of_a_function_rechecks_files_that_call_it_in_conditions(code: _Code) -> None:
     code.write("helpers.py", "def is_base_available():\n    return False\n")
     condition = "    if is_base_available():\n        from base import missing\n"
     code.write("train.py", f"from helpers import is_base_available\n\ndef run():\n{condition}")
@@ -98,14 +98,14 @@ def test_unrelated_changes_keep_cached_findings(code: _Code) -> None:
     assert code.audit() == (["alone"], ["train.py IMG102"])
 
 
-def test_new_file_resolves_an_import_of_another_file(code: _Code) -> None:
+def test_new_file_resolves_a_failed_import_of_another_file(code: _Code) -> None:
     code.write("train.py", "import later\n")
     assert code.audit()[1] == ["alone.py IMG101", "train.py IMG101"]
     code.write("later.py", "")
     assert code.audit()[1] == ["alone.py IMG101"]
 
 
-def test_each_package_set_has_separate_findings(code: _Code) -> None:
+def test_cached_findings_are_separate_for_each_package_set(code: _Code) -> None:
     code.audit()
     assert code.audit("other")[0] == ["alone", "helpers", "train"]
 

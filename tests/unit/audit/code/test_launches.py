@@ -63,7 +63,9 @@ JOB = "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gres=gpu:a100:4\n"
         (["--gpus-per-node=$N"], None),
     ],
 )
-def test_gpus_of_slurm_script_are_read(lines: list[str], expected: SlurmGpus | None) -> None:
+def test_gpus_that_a_slurm_script_requests_are_read(
+    lines: list[str], expected: SlurmGpus | None
+) -> None:
     assert requested_gpus("".join(f"#SBATCH {line}\n" for line in lines)) == expected
 
 
@@ -82,7 +84,7 @@ def test_gpus_of_slurm_script_are_read(lines: list[str], expected: SlurmGpus | N
         ("python train.py --num-processes 9", []),
     ],
 )
-def test_process_count_is_compared_with_gpus(
+def test_process_count_of_a_launcher_is_compared_with_the_requested_gpus(
     audit: Findings, line: str, expected: list[str]
 ) -> None:
     many = "distributed_type: MULTI_GPU\nnum_processes: 16\nnum_machines: 2\n"
@@ -118,7 +120,7 @@ def test_options_rejected_by_zero_stage_3_are_reported(
     assert finding_places(findings) == expected
 
 
-def test_deepspeed_keys_are_compared_with_deepspeed_classes(audit: Findings) -> None:
+def test_keys_of_a_deepspeed_file_are_compared_with_the_deepspeed_classes(audit: Findings) -> None:
     ds = (
         '{"gradient_clipping": "auto",\n "zero_optimization": {"stage": 3,\n'
         '  "overlap_com": true,\n  "stage3_prefetch_bucket_size": "auto",\n'
@@ -150,7 +152,7 @@ mine:
 """
 
 
-def test_user_configuration_is_compared_with_the_packaged_one(
+def test_user_configuration_is_compared_with_the_configuration_of_the_package(
     audit: Findings,
 ) -> None:
     findings = audit({"conf/mine.yaml": MINE}, SCRIPTED)
@@ -177,7 +179,7 @@ def test_unknown_options_in_the_defaults_list_are_errors(audit: Findings) -> Non
     assert {each.where.rpartition("/")[2] for each in findings} == {"mine.yaml:1:1"}
 
 
-def test_overrides_of_user_configuration_are_checked(audit: Findings) -> None:
+def test_overrides_of_a_user_configuration_are_checked(audit: Findings) -> None:
     run = "python -m verl.trainer.main_ppo --config-path=conf --config-name=mine"
     files = {
         "conf/mine.yaml": "defaults:\n  - ppo_trainer\n  - _self_\nmine:\n  weight: 1\n",
@@ -197,7 +199,7 @@ with initialize_config_module("verl.trainer.config"):
 """
 
 
-def test_overrides_in_python_are_checked(audit: Findings) -> None:
+def test_overrides_in_python_code_are_checked(audit: Findings) -> None:
     code = f"N = 1\nKEY = 'a'\n{COMPOSED}"
     hydra: audited.Files = {"hydra/__init__.py": "def compose(*a, **k): ...\n"
                            "def initialize_config_module(*a, **k): ...\n"}  # fmt: skip

@@ -32,7 +32,7 @@ PASSED_ON = {
 
 
 @each_row("script, expected", PASSED_ON.items())
-def test_keywords_are_followed_through_user_functions_and_classes(
+def test_keyword_arguments_are_followed_through_user_functions_and_classes(
     tmp_path: Path, script: str, expected: list[str]
 ) -> None:
     start = "from dataclasses import dataclass; from trl import SFTConfig, SFTTrainer\n"
@@ -51,7 +51,7 @@ RAY_PACKAGES: dict[str, audited.Files] = {
 }
 
 
-def test_ray_remote_options_are_checked_against_ray(tmp_path: Path) -> None:
+def test_options_of_ray_remote_are_compared_with_the_ray_version(tmp_path: Path) -> None:
     script = (
         "import ray\n@ray.remote(num_gpu=1)\ndef f(): ...\n@ray.remote\nclass A: ...\n"
         "A.options(num_gpus=1, names='x').remote()\nray.remote(A).options(num_gpu=1)\n"
@@ -95,7 +95,7 @@ MANY: dict[str, audited.Files] = {
 }
 
 
-def test_keywords_that_no_possible_class_accepts_are_reported(tmp_path: Path) -> None:
+def test_keywords_that_no_possible_class_of_the_object_accepts_are_reported(tmp_path: Path) -> None:
     script = (
         "from datasets import load\nds = load('x')\nds.map(len, num_procs=1)\n"
         "ds.map(len, num_proc=1)\nds.shard(1, more=1)\nload('x').shard(1, others=1)\n"
@@ -106,7 +106,7 @@ def test_keywords_that_no_possible_class_accepts_are_reported(tmp_path: Path) ->
     ]
 
 
-def test_functions_assigned_to_removed_names_are_reported(tmp_path: Path) -> None:
+def test_functions_that_replace_removed_names_of_a_package_are_reported(tmp_path: Path) -> None:
     old, new = (
         audited.package_set(
             tmp_path / version,

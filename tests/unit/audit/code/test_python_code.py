@@ -23,7 +23,7 @@ if __name__ == "__main__":
 """
 
 
-def test_failing_calls_are_reported_with_column_and_new_name(audit: Findings) -> None:
+def test_failing_calls_are_reported_with_column_and_replacement_name(audit: Findings) -> None:
     findings = audit({"train.py": SCRIPT})
     assert finding_places(findings) == [
         "IMG102 2:25 eval_strategy",
@@ -78,7 +78,7 @@ def test_missing_imports_are_errors_at_top_and_warnings_elsewhere(
         ),
     ],
 )
-def test_guarded_code_is_not_reported(audit: Findings, script: str) -> None:
+def test_code_guarded_by_a_version_check_is_not_reported(audit: Findings, script: str) -> None:
     assert audit({"train.py": script}) == []
 
 
@@ -89,13 +89,15 @@ def test_guarded_code_is_not_reported(audit: Findings, script: str) -> None:
         "def main():\n    if not has_new():\n        return\n    from trl import Gone\n",
     ],
 )
-def test_finding_under_an_unknown_condition_is_a_warning(audit: Findings, script: str) -> None:
+def test_finding_in_code_with_an_unknown_condition_is_a_warning(
+    audit: Findings, script: str
+) -> None:
     asks = "import pathlib\ndef has_new():\n    return 'Gone' in pathlib.Path('x').read_text()\n"
     findings = audit({"train.py": asks + script})
     assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
 
 
-def test_user_modules_are_not_missing_packages(audit: Findings) -> None:
+def test_modules_of_the_user_are_not_reported_as_missing_packages(audit: Findings) -> None:
     assert (
         audit(
             {
@@ -110,12 +112,12 @@ def test_user_modules_are_not_missing_packages(audit: Findings) -> None:
     )
 
 
-def test_modules_in_added_path_folders_are_assumed(audit: Findings) -> None:
+def test_missing_module_is_a_warning_if_the_code_extends_sys_path(audit: Findings) -> None:
     findings = audit({"train.py": "import sys\nsys.path.insert(0, '/opt')\nimport ours\n"})
     assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
 
 
-def test_script_named_like_package_hides_it_only_in_its_folder(
+def test_script_named_like_a_package_hides_the_package_only_in_its_folder(
     audit: Findings,
 ) -> None:
     findings = audit(
@@ -133,7 +135,7 @@ def test_checkout_next_to_script_does_not_hide_installed_package(audit: Findings
     assert finding_places(audit(files)) == ["IMG101 1:17"]
 
 
-def test_notebook_cells_are_read_without_magics(audit: Findings) -> None:
+def test_magic_commands_in_notebook_cells_are_skipped(audit: Findings) -> None:
     cells = [
         {"cell_type": "markdown", "source": ["from trl import Gone\n"]},
         {"cell_type": "code", "source": ["%pip install trl\n", "!ls\n", "import trl\n"]},
@@ -187,7 +189,7 @@ def test_damaged_notebook_has_no_code(audit: Findings, text: str) -> None:
     assert list(audit({"a.ipynb": text})) == []
 
 
-def test_development_files_can_import_packages_missing_from_image(audit: Findings) -> None:
+def test_tests_and_tools_can_import_packages_that_are_not_in_the_image(audit: Findings) -> None:
     tests = "import pytest\nimport trl\ntrl.gone()\n"
     assert finding_places(audit({"tests/test_train.py": tests})) == ["IMG101 3:1"]
 
@@ -199,13 +201,15 @@ def test_syntax_error_is_a_warning(audit: Findings) -> None:
 
 
 @pytest.mark.parametrize("source", ["x = " + "-" * 100_000 + "1\n", "x\0\n", "# coding: nope\n"])
-def test_unparsable_file_is_a_warning(audit: Findings, source: str) -> None:
+def test_python_file_that_cannot_be_parsed_is_a_warning(audit: Findings, source: str) -> None:
     (finding,) = audit({"train.py": source})
     assert (finding.code, finding.line) == ("IMG107", 1)
     assert len(finding.message) > len("cannot be parsed: ?")
 
 
-def test_override_lacking_parameter_passed_by_base_is_an_error(audit: Findings) -> None:
+def test_override_without_a_parameter_that_the_base_class_passes_is_an_error(
+    audit: Findings,
+) -> None:
     script = (
         "from trl import SFTTrainer\n\n\nclass Mine(SFTTrainer):\n"
         "    def compute_loss(self, model, inputs):\n        return 0\n\n\n"
@@ -256,7 +260,9 @@ def test_import_in_a_class_body_defines_an_attribute(
     assert finding_places(audit({"train.py": code}, packages)) == ["IMG104 4:1"]
 
 
-def test_names_added_on_first_use_are_not_reported_as_missing(audit: Findings) -> None:
+def test_names_that_a_package_adds_on_first_use_are_not_reported_as_missing(
+    audit: Findings,
+) -> None:
     made = (
         "from .imports import lazy_import\nlazy_import(globals(), aliases={'connect': '.client'})\n"
     )
@@ -264,7 +270,7 @@ def test_names_added_on_first_use_are_not_reported_as_missing(audit: Findings) -
     assert finding_places(audit({"a.py": "import sockets\nsockets.connect('x')\n"}, packages)) == []
 
 
-def test_method_overridden_by_a_subclass_is_not_checked_by_annotation(
+def test_call_of_a_method_that_a_subclass_overrides_is_not_checked(
     audit: Findings,
 ) -> None:
     made = (
@@ -292,7 +298,7 @@ def __getattr__(attr):
 """
 
 
-def test_names_rejected_by_a_lookup_table_are_explained(tmp_path: Path) -> None:
+def test_names_that_a_lookup_table_of_the_package_rejects_are_explained(tmp_path: Path) -> None:
     packages: dict[str, audited.Files] = {
         "numpy==2.2": {"numpy/__init__.py": NUMPY, "numpy/_expired.py": EXPIRED}
     }

@@ -37,7 +37,7 @@ apply()
 @pytest.mark.parametrize(
     ("bound", "severity"), [("0.10", Severity.WARNING), ("0.20", Severity.ERROR)]
 )
-def test_findings_in_functions_for_other_versions_are_warnings(
+def test_findings_in_functions_used_only_for_other_versions_are_warnings(
     audit: Findings, bound: str, severity: Severity
 ) -> None:
     findings = audit({"patch.py": FOR_OTHERS.format(bound)})
@@ -46,7 +46,7 @@ def test_findings_in_functions_for_other_versions_are_warnings(
     assert [each.severity for each in audit({"patch.py": code})] == [Severity.WARNING]
 
 
-def test_functions_without_uses_are_assumed_to_run(audit: Findings) -> None:
+def test_functions_that_are_never_used_are_assumed_to_run(audit: Findings) -> None:
     findings = audit({"a.py": "def main():\n    from trl import Gone\n    main()\n"})
     assert [each.severity for each in findings] == [Severity.ERROR]
 
@@ -58,7 +58,7 @@ def test_functions_without_uses_are_assumed_to_run(audit: Findings) -> None:
         ("trainer = Own('m')\ntrainer.evaluate()\n", Severity.ERROR),
     ],
 )
-def test_overrides_called_only_by_unused_methods_are_warnings(
+def test_wrong_overrides_that_only_unused_methods_call_are_warnings(
     audit: Findings, script: str, expected: Severity
 ) -> None:
     base = "class Trainer:\n    def evaluate(self):\n        return self.score(batch=1)\n\n"
@@ -70,7 +70,9 @@ def test_overrides_called_only_by_unused_methods_are_warnings(
     assert [(each.code, each.severity) for each in findings] == [("IMG109", expected)]
 
 
-def test_replaced_modules_and_attributes_are_warnings(audit: Findings) -> None:
+def test_findings_about_modules_or_attributes_that_the_code_replaces_are_warnings(
+    audit: Findings,
+) -> None:
     findings = audit(
         {
             "fake.py": "import sys\nsys.modules['trl'] = None\nfrom trl import load\nload()\n",
@@ -95,7 +97,7 @@ def test_triton_constexpr_values_can_have_any_attribute(audit: Findings) -> None
     assert audit({"k.py": code}, {"triton==3.0": {"triton.py": triton}}) == []
 
 
-def test_conditions_on_large_tables_are_unknown(audit: Findings) -> None:
+def test_conditions_on_large_tables_are_not_evaluated(audit: Findings) -> None:
     table = "TABLE = {" + "".join(f"{number}: 1, " for number in range(1500)) + "}\n"
     script = "from trl import TABLE, load\nif TABLE.get('a'):\n    load('x', token=1)\n"
     packages = {"trl==0.18": {"trl.py": table + "\ndef load(path):\n    return path\n"}}
@@ -103,7 +105,7 @@ def test_conditions_on_large_tables_are_unknown(audit: Findings) -> None:
     assert [each.code for each in findings] == ["IMG102"]
 
 
-def test_methods_of_a_renamed_class_are_called_with_self(audit: Findings) -> None:
+def test_explicit_self_argument_of_a_base_class_method_is_counted(audit: Findings) -> None:
     code = "import os\nfrom trl import SFTTrainer\nBase = SFTTrainer\n\nclass Own(Base):\n"
     code += "    def __init__(self, model):\n        Base.__init__(self, model, None, None)\n"
     assert audit({"own.py": code}) == []

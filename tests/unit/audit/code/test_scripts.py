@@ -104,7 +104,7 @@ PACKAGES: dict[str, audited.Files] = {
          "IMG408 1:33 rollout@actor_rollout_ref.rollout=vllm"),
     ],
 )  # fmt: skip
-def test_script_variables_and_commands_are_compared_with_source(
+def test_variables_and_commands_in_scripts_are_compared_with_package_source(
     audit: Findings, line: str, expected: str
 ) -> None:
     assert finding_places(audit({"run.sh": f"{line}\n"}, PACKAGES)) == [expected]
@@ -136,7 +136,7 @@ def test_script_variables_and_commands_are_compared_with_source(
         "python -m mine.module --nothing",
     ],
 )
-def test_existing_or_possible_options_are_not_reported(audit: Findings, line: str) -> None:
+def test_command_options_that_may_exist_are_not_reported(audit: Findings, line: str) -> None:
     assert audit({"run.sh": f"{line}\n"}, PACKAGES) == []
 
 
@@ -159,7 +159,7 @@ OVERRIDES = "python -m verl.trainer.main_ppo"
         (f"ARGS=trainer.epoch=1 other\n{OVERRIDES} $ARGS", None),
     ],
 )  # fmt: skip
-def test_variables_with_options_are_expanded(
+def test_shell_variables_that_contain_options_are_expanded(
     audit: Findings, script: str, expected: str | None
 ) -> None:
     assert finding_places(audit({"run.sh": f"{script}\n"}, PACKAGES)) == (
@@ -189,20 +189,20 @@ def test_variables_with_options_are_expanded(
         ("Dockerfile", "FROM x\nLABEL vllm srve\nCMD $X\n", None),
     ],
 )  # fmt: skip
-def test_commands_in_other_files_are_compared(
+def test_commands_in_python_yaml_and_docker_files_are_checked(
     audit: Findings, file: str, source: str, expected: str | None
 ) -> None:
     assert finding_places(audit({file: source}, PACKAGES)) == ([expected] if expected else [])
 
 
-def test_program_of_missing_package_is_a_warning(audit: Findings) -> None:
+def test_command_of_a_missing_package_is_a_warning(audit: Findings) -> None:
     script = "deepspeed train.py\nif true; then python -m sglang.launch_server; fi\ncd deepspeed\n"
     findings = audit({"run.sh": script}, PACKAGES)
     assert finding_places(findings) == ["IMG305 1:1", "IMG305 2:25"]
     assert {each.severity for each in findings} == {Severity.WARNING}
 
 
-def test_notebook_commands_are_reported_by_cell(audit: Findings) -> None:
+def test_commands_in_notebooks_are_reported_with_their_cell(audit: Findings) -> None:
     cells = ["import os\n!vllm serve m \\\n  --nothing", "%%bash\nvllm srve m", "!ls\n%time x = 1"]
     cells.append("%env VLLM_USE_V2=a b\n%set_env VLLM_USE_V3 1")
     code = [{"cell_type": "code", "source": cell} for cell in cells]
@@ -224,7 +224,7 @@ def test_notebook_is_checked_again_if_only_its_commands_change() -> None:
     assert first != second
 
 
-def test_variables_in_python_yaml_and_dockerfiles_are_checked(audit: Findings) -> None:
+def test_environment_variables_in_python_yaml_and_docker_files_are_checked(audit: Findings) -> None:
     findings = audit(
         {
             "a.py": "import os\nos.environ['VLLM_GONE'] = '1'\n"
@@ -306,7 +306,7 @@ def test_invalid_accelerate_values_are_reported(audit: Findings) -> None:
     assert finding_places(findings) == ["IMG405 2:1 FSDP", "IMG405 3:1 bf16"]
 
 
-def test_release_that_removed_an_option_is_named(audit: Findings) -> None:
+def test_finding_names_the_release_that_removed_an_option(audit: Findings) -> None:
     files = {
         "vllm/__init__.py": "",
         "vllm/envs.py": 'import os\nV1 = os.getenv("VLLM_USE_V1")\n',
@@ -322,7 +322,7 @@ def test_release_that_removed_an_option_is_named(audit: Findings) -> None:
     ]
 
 
-def test_release_that_has_an_argument_is_named(audit: Findings) -> None:
+def test_finding_names_the_release_that_added_an_argument(audit: Findings) -> None:
     trl: audited.Files = {
         "trl/__init__.py": "class SFTTrainer:\n"
         "    def __init__(self, model, processing_class=None):\n        pass\n"

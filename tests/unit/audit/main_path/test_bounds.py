@@ -191,12 +191,12 @@ PYTHON = {
 
 
 @each_row("name", PYTHON)
-def test_evaluated_condition_matches_python_or_is_unknown(name: str) -> None:
+def test_evaluated_condition_has_the_value_of_python_or_is_unknown(name: str) -> None:
     source, expected = PYTHON[name]
     assert _audit_answer(textwrap.dedent(source)) in (None, bool(expected))
 
 
-def test_version_comparison_ignores_irrelevant_local_part() -> None:
+def test_version_comparison_ignores_a_local_part_that_has_no_effect() -> None:
     source = "from packaging.version import Version as V\nimport other\n"
     assert _audit_answer(f"{source}def f():\n    return V(other.__version__) >= V('1')\n") is True
     assert _audit_answer(f"{source}def f():\n    return V(other.__version__) < V('1.1')\n") is True
@@ -227,7 +227,7 @@ HOSTILE = {
 
 
 @each_row("name", HOSTILE)
-def test_evaluation_of_hostile_input_terminates(name: str) -> None:
+def test_evaluation_of_hostile_code_terminates(name: str) -> None:
     assert _audit_answer(HOSTILE[name]) in (None, True)
 
 

@@ -17,7 +17,7 @@ def level(path, module, runner=""):
     return reached.level if reached else None
 
 
-def test_importing_module_runs_parents_and_their_imports():
+def test_import_of_a_module_runs_its_parents_and_their_imports():
     files = {
         "lib/__init__.py": "from . import base\n",
         "lib/base.py": "",
@@ -53,7 +53,7 @@ def test_called_function_is_on_the_main_path():
     assert level(path, "lib.late") is Level.POSSIBLE
 
 
-def test_construction_reaches_all_methods_and_bases():
+def test_constructing_a_class_reaches_all_methods_and_base_classes():
     files = {
         "lib/__init__.py": "from lib.core import Engine\n",
         "lib/core.py": """
@@ -80,7 +80,7 @@ def test_construction_reaches_all_methods_and_bases():
     assert level(path, "lib.used") is Level.LIKELY
 
 
-def test_importing_class_does_not_reach_its_methods():
+def test_import_of_a_class_does_not_reach_its_methods():
     files = {
         "lib/__init__.py": "from lib.core import Engine\nclass Other: ...\n",
         "lib/core.py": "class Engine:\n    def close(self): ...\n",
@@ -88,7 +88,7 @@ def test_importing_class_does_not_reach_its_methods():
     assert level(walk(files, "lib"), "lib.core", "Engine.close") is None
 
 
-def test_import_in_try_is_doubtful_unless_another_module_imports_it():
+def test_import_in_a_try_block_is_doubtful_unless_another_import_is_certain():
     files = {
         "lib/__init__.py": "try:\n    import lib.fast\nexcept ImportError:\n    pass\n",
         "lib/fast.py": "import lib.kernel\n",
@@ -103,7 +103,7 @@ def test_import_in_try_is_doubtful_unless_another_module_imports_it():
     assert path.reached("lib.kernel", "").entry == "lib.sure"
 
 
-def test_used_lazy_name_loads_its_module():
+def test_use_of_a_lazy_name_loads_its_module():
     files = {
         "lib/__init__.py": """
             def __getattr__(name):
@@ -120,7 +120,7 @@ def test_used_lazy_name_loads_its_module():
     assert level(walk(files, "lib.user"), "lib.deep") is Level.POSSIBLE
 
 
-def test_entry_points_of_other_versions_are_skipped():
+def test_entry_points_for_other_versions_are_skipped():
     files = {"lib/__init__.py": "", "lib/core.py": ""}
     package_set = SourceModules({"lib 2.0": files})
     named = (
@@ -133,7 +133,7 @@ def test_entry_points_of_other_versions_are_skipped():
     assert "other" not in path.modules()
 
 
-def test_names_listed_under_also_are_reached_with_their_entry():
+def test_names_in_the_also_field_are_reached_with_their_entry_point():
     files = {"lib/__init__.py": "", "lib/plugin.py": "class Worker:\n    def run(self): ...\n"}
     named = (MainPathEntry(name="lib", why="the package", also=("lib.plugin.Worker",)),)
     path = main_path(
@@ -142,7 +142,7 @@ def test_names_listed_under_also_are_reached_with_their_entry():
     assert level(path, "lib.plugin", "Worker.run") is Level.LIKELY
 
 
-def test_verl_rollout_is_followed_if_engine_is_installed():
+def test_verl_rollout_is_followed_if_its_engine_is_installed():
     rollouts = "verl/workers/rollout"
     verl = {
         "verl/__init__.py": "",
@@ -172,14 +172,14 @@ def test_verl_rollout_is_followed_if_engine_is_installed():
             assert level(path, servers[engine], launch) is Level.LIKELY
 
 
-def test_bundled_policy_is_valid():
+def test_bundled_policy_of_the_main_path_is_valid():
     loaded = policies.load_policy()
     assert {"trl", "vllm", "verl", "transformers"} <= loaded.walk
     assert len({entry.name for entry in loaded.entries}) == len(loaded.entries)
     assert all(entry.why for entry in loaded.entries)
 
 
-def test_conditional_name_has_the_definition_of_the_taken_branch():
+def test_name_defined_in_two_branches_has_the_definition_of_the_branch_that_runs():
     files = {
         "lib/__init__.py": """
             import other
@@ -203,7 +203,7 @@ def test_conditional_name_has_the_definition_of_the_taken_branch():
     assert level(new, "lib.old") is None
 
 
-def test_private_method_is_reached_by_callers_or_base():
+def test_private_method_is_reached_from_its_callers_or_a_base_class():
     files = {
         "lib/__init__.py": """
             class Base:
@@ -225,7 +225,7 @@ def test_private_method_is_reached_by_callers_or_base():
     assert level(path, "lib", "Mine._helper") is None
 
 
-def test_uncalled_method_of_optional_object_has_the_lowest_level():
+def test_uncalled_method_of_an_optional_object_has_the_lowest_reachability_level():
     files = {
         "lib/__init__.py": """
             from other import Unseen

@@ -81,19 +81,19 @@ def test_package_required_by_default_configuration_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("test", [" is True", " and config.trainer.mode == 'sync'"])
-def test_conditions_are_evaluated_with_defaults(tmp_path, test):
+def test_conditions_are_evaluated_with_the_default_configuration(tmp_path, test):
     assert _missing(tmp_path, test=test) == {"queue_new": Severity.ERROR}
 
 
-def test_branch_taken_by_default_requires_its_packages(tmp_path):
+def test_branch_that_runs_by_default_requires_its_packages(tmp_path):
     assert _missing(tmp_path, current="false") == {"queue_old": Severity.ERROR}
 
 
-def test_unknown_condition_causes_no_error(tmp_path):
+def test_unknown_condition_on_configuration_causes_no_error(tmp_path):
     assert _missing(tmp_path, test=" and ray.is_initialized()") == {}
 
 
-def test_class_wrapped_by_ray_remote_is_followed(tmp_path):
+def test_class_wrapped_by_ray_remote_is_followed_on_the_main_path(tmp_path):
     main = (
         MAIN.replace("@ray.remote\nclass", "class")
         .replace(
@@ -108,7 +108,7 @@ def test_class_wrapped_by_ray_remote_is_followed(tmp_path):
     assert _missing(tmp_path, more=more) == {"queue_new": Severity.ERROR}
 
 
-def test_configuration_is_passed_to_called_functions(tmp_path):
+def test_configuration_values_are_followed_into_called_functions(tmp_path):
     main = MAIN.replace(
         "    if config.trainer", "    config = adapted(config)\n    if config.trainer"
     )
@@ -117,7 +117,7 @@ def test_configuration_is_passed_to_called_functions(tmp_path):
     assert _missing(tmp_path, more=more) == {"queue_new": Severity.ERROR}
 
 
-def test_module_imported_on_default_path_requires_its_packages(tmp_path):
+def test_module_imported_by_default_requires_its_packages(tmp_path):
     more = {"train/new.py": "import queue_new\n"}
     body = "from train import new"
     assert _missing(tmp_path, body=body, more=more) == {"queue_new": Severity.ERROR}
@@ -145,7 +145,7 @@ def test_invalid_hydra_configuration_has_no_findings(tmp_path, text):
         ("config.actor.backend", ""),
     ],
 )
-def test_composed_groups_determine_values(tmp_path, condition, subject):
+def test_hydra_configuration_groups_determine_values(tmp_path, condition, subject):
     body = f"if {condition}:\n            import queue_new"
     missing = _missing(tmp_path, body=body)
     assert missing == ({subject: Severity.ERROR} if subject else {})
@@ -170,7 +170,7 @@ TRIED = "try:\n            import queue_new\n        {}"
         (REPLACED, False),
     ],
 )
-def test_statements_that_can_be_skipped_require_no_packages(tmp_path, body, is_needed):
+def test_statements_that_may_not_run_require_no_packages(tmp_path, body, is_needed):
     assert _missing(tmp_path, body=body) == ({"queue_new": Severity.ERROR} if is_needed else {})
 
 
@@ -182,7 +182,7 @@ def test_statements_that_can_be_skipped_require_no_packages(tmp_path, body, is_n
         ("True", "    def __post_init__(self):\n        self.fast = self.size > 1\n", False),
     ],
 )
-def test_dataclass_defaults_determine_values(tmp_path, default, more, is_needed):
+def test_dataclass_defaults_determine_configuration_values(tmp_path, default, more, is_needed):
     files = {
         "train/__init__.py": "",
         "train/config.py": "from dataclasses import dataclass, field\n"

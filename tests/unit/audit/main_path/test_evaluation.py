@@ -116,7 +116,7 @@ def recursive():
 """
 
 
-def test_evaluated_libraries_may_be_missing_from_partial_set() -> None:
+def test_evaluation_can_use_libraries_that_a_partial_set_lacks() -> None:
     sources = {"lib 1": {"lib.py": TOOLS}, "torch 2.4": {"torch.py": "__version__ = '2.4'\n"}}
     question = "lib::required_torch_version(min_version=1.11)"
     assert answer_expression(SourceModules(sources, partial=True), question) is True
@@ -165,7 +165,7 @@ def packages(**versions: str) -> SourceModules:
         ("absent()", {}, None),
     ],
 )
-def test_truth_of_call_is_evaluated(
+def test_truth_value_of_a_call_is_evaluated(
     call: str, versions: dict[str, str], expected: bool | None
 ) -> None:
     modules = packages(**versions)

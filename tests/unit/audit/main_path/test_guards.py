@@ -68,25 +68,25 @@ RUNS, SKIPPED, UNKNOWN, HANDLED = (
     ],
     ids=str,
 )
-def test_guards_are_evaluated_in_package_set(guard, state):
+def test_guards_are_evaluated_in_a_package_set(guard, state):
     assert evaluate_guard(MODULES, guard) is state
 
 
-def test_missing_package_of_partial_set_is_unknown():
+def test_guard_on_a_package_that_a_partial_set_lacks_is_unknown():
     package_set = SourceModules({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
     assert evaluate_guard(package_set, Guard("present", "vllm")) is UNKNOWN
     assert evaluate_guard(package_set, Guard("absent", "vllm")) is UNKNOWN
     assert evaluate_guard(package_set, Guard("present", "trl")) is RUNS
 
 
-def test_all_guards_must_hold():
+def test_code_runs_only_if_all_guards_hold():
     course = judge_guards(MODULES, (Guard("present", "vllm"), Guard("python", "", "<3.9")))
     assert not course.runs
     assert judge_guards(MODULES, ()).certain
     assert not judge_guards(MODULES, (Guard("unknown", "x"), Guard("present", "vllm"))).certain
 
 
-def test_handlers_catch_listed_exceptions_and_subclasses():
+def test_exception_handlers_catch_listed_exceptions_and_subclasses():
     assert judge_guards(MODULES, (Guard("handled", "ImportError"),)).catches_error(*IMPORT)
     assert not judge_guards(MODULES, (Guard("handled", "ImportError"),)).catches_error(*ATTRIBUTE)
     assert judge_guards(MODULES, (Guard("handled", "Exception"),)).catches_error(*ATTRIBUTE)
@@ -99,7 +99,7 @@ def test_handlers_catch_listed_exceptions_and_subclasses():
     assert both.catches_error(*ATTRIBUTE)
 
 
-def test_hasattr_applies_only_to_its_expression():
+def test_hasattr_guard_applies_only_to_the_tested_attribute():
     course = judge_guards(MODULES, (Guard("handled", "AttributeError", "vllm.envs.VLLM_USE_V1"),))
     assert course.asked == {"vllm.envs.VLLM_USE_V1"}
     assert not course.catches_error(*ATTRIBUTE)
@@ -175,7 +175,7 @@ def test_python_version_comparisons_match_cpython(test):
     assert guard_verdict(test, "3.11") is (every.pop() if len(every) == 1 else None)
 
 
-def test_comparisons_match_running_python():
+def test_version_comparisons_match_the_running_python():
     here = ".".join(map(str, sys.version_info[:3]))
     for test in COMPARISONS:
         assert guard_verdict(test, here) is eval(test, {"sys": sys})
@@ -239,11 +239,11 @@ CALLEES = SourceModules(
         (":?", "tags", UNKNOWN),
     ],
 )
-def test_guard_is_true_if_callable_has_the_parameter(callee, name, state):
+def test_parameter_guard_is_true_if_the_callable_has_the_parameter(callee, name, state):
     assert evaluate_guard(CALLEES, Guard("takes", f"trl:{callee}", name)) is state
 
 
-def test_guard_on_missing_module_is_unknown():
+def test_parameter_guard_on_a_missing_module_is_unknown():
     assert evaluate_guard(CALLEES, Guard("takes", "peft::LLM", "seed")) is UNKNOWN
 
 
@@ -317,7 +317,7 @@ NEW_VERSION = TORCH_VERSION >= Version("2.6")
         ("CHANGED_VERSION", UNKNOWN),
     ],
 )
-def test_name_or_comparison_is_evaluated_where_bound(condition: str, state) -> None:
+def test_name_is_evaluated_in_the_module_that_binds_the_name(condition: str, state) -> None:
     used = (
         "import lib.tools as tools\nfrom packaging.version import Version\n"
         "from lib.tools import HAS_NVTX, TORCH_VERSION, NEW_VERSION\n"
@@ -338,7 +338,7 @@ def test_name_or_comparison_is_evaluated_where_bound(condition: str, state) -> N
     assert evaluate_guard(modules, guard) is state
 
 
-def test_comparison_with_an_unknown_name_is_unknown() -> None:
+def test_guard_that_compares_with_an_unknown_name_is_unknown() -> None:
     source = "def flag():\n    return True\nif flag() == unknown:\n    import lib.fast\n"
     modules = SourceModules({"lib 1": {"lib/__init__.py": source}})
     assert evaluate_guard(modules, Guard("result", "lib::flag()")) is RUNS

@@ -24,7 +24,7 @@ PACKAGES = {
 }
 
 
-def test_named_packages_are_entry_points_and_followed(tmp_path: Path) -> None:
+def test_requested_packages_are_entry_points_of_the_main_path(tmp_path: Path) -> None:
     package_set = audited.package_set(tmp_path, PACKAGES)
     rules = add_named_packages(package_set, ["gadget"])
     assert {entry.name for entry in rules.entries} - {
@@ -35,7 +35,7 @@ def test_named_packages_are_entry_points_and_followed(tmp_path: Path) -> None:
     assert add_named_packages(package_set, []) == policy.load_policy()
 
 
-def test_unimportable_named_package_is_an_error(tmp_path: Path) -> None:
+def test_requested_package_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
     package_set = audited.package_set(tmp_path, PACKAGES)
     plain = audit_package_set(package_set, AuditTerms(), checks=["imports"])
     assert not [finding for finding in plain.findings if finding.severity is Severity.ERROR]
@@ -49,7 +49,7 @@ def test_unimportable_named_package_is_an_error(tmp_path: Path) -> None:
     ("source", "expected"),
     [("import gadget\n", ["GONE"]), ("def draw():\n    import gadget\n", [])],
 )
-def test_dependency_of_an_addition_is_followed_only_if_imported(
+def test_dependency_of_an_addition_is_followed_only_if_the_addition_imports_it(
     tmp_path: Path, source: str, expected: list[str]
 ) -> None:
     packages = PACKAGES | {"shell==1.0": {"shell.py": source}}
@@ -62,11 +62,11 @@ def test_dependency_of_an_addition_is_followed_only_if_imported(
     assert len(errors) == len(expected)
 
 
-def test_all_additions_are_named_if_none_is_requested() -> None:
+def test_all_additions_are_entry_points_if_none_is_requested() -> None:
     assert terms_for_additions(AuditTerms(), {"ray"}, {"b", "a"}).named == ("a", "b")
 
 
-def test_only_import_time_code_of_named_package_is_followed(tmp_path: Path) -> None:
+def test_only_code_that_runs_on_import_of_a_requested_package_is_followed(tmp_path: Path) -> None:
     source = (
         "import helper\ndef start():\n    helper.GONE\ndef later():\n    helper.LATER\nstart()\n"
     )
@@ -88,7 +88,7 @@ def errors(folder: Path, packages: dict[str, dict[str, str]]) -> list[str]:
     return [finding.message for finding in report.findings if finding.severity is Severity.ERROR]
 
 
-def test_module_that_integrates_another_named_package_is_imported(tmp_path: Path) -> None:
+def test_module_that_integrates_another_requested_package_is_followed(tmp_path: Path) -> None:
     part = "from helper import GONE\nimport absent\n"
     packages = {
         "helper==1.0": {"helper.py": ""},
@@ -116,7 +116,7 @@ def __getattr__(name):
 """
 
 
-def test_lazy_module_with_most_names_is_imported(tmp_path: Path) -> None:
+def test_lazy_module_that_defines_most_names_is_followed(tmp_path: Path) -> None:
     packages = {
         "helper==1.0": {"helper.py": ""},
         "gadget==1.0": {
@@ -129,7 +129,7 @@ def test_lazy_module_with_most_names_is_imported(tmp_path: Path) -> None:
     assert error.startswith("gadget 1.0 imports ONE from helper")
 
 
-def test_walked_package_without_entry_points_is_checked_if_named(tmp_path: Path) -> None:
+def test_requested_package_without_bundled_entry_points_is_followed(tmp_path: Path) -> None:
     # liger-kernel 0.5.8 with transformers 4.53: its patches import names that are gone.
     assert "liger-kernel" in policy.load_policy().walk
     packages = {
@@ -158,7 +158,7 @@ sys.modules[__name__] = _LazyModule(__name__, globals()["__file__"], _import_str
 """
 
 
-def test_module_used_by_most_lazy_parts_is_imported(tmp_path: Path) -> None:
+def test_module_that_most_lazy_modules_use_is_followed(tmp_path: Path) -> None:
     part = "from ..gadget_utils import Gadget\nfrom helper import PART\n"
     packages = {
         "helper==1.0": {"helper.py": ""},
@@ -184,7 +184,7 @@ _alias("helper.old", "helper.new")
 """
 
 
-def test_sys_modules_alias_has_names_of_its_module(tmp_path: Path) -> None:
+def test_module_alias_in_sys_modules_has_the_names_of_its_module(tmp_path: Path) -> None:
     packages = {
         "helper==1.0": {"helper/__init__.py": ALIAS, "helper/new.py": "THERE = 1\n"},
         "gadget==1.0": {"gadget.py": "from helper.old import THERE, GONE\n"},
@@ -193,7 +193,7 @@ def test_sys_modules_alias_has_names_of_its_module(tmp_path: Path) -> None:
     assert error.startswith("gadget 1.0 imports GONE from helper.old")
 
 
-def test_parts_of_namespace_package_are_imported(tmp_path: Path) -> None:
+def test_modules_of_a_namespace_package_are_followed(tmp_path: Path) -> None:
     packages = {
         "helper==1.0": {"helper.py": ""},
         "gadget-core==1.0": {
@@ -243,7 +243,7 @@ def test_parts_of_namespace_package_are_imported(tmp_path: Path) -> None:
         ({"helper.py": "from gadget import impl\n", "../impl.py": "import helper\n"}, True),
     ],
 )
-def test_module_named_like_package_is_its_part_only_if_it_uses_it(
+def test_module_named_like_another_package_counts_only_if_it_uses_that_package(
     tmp_path: Path, part: dict[str, str], is_integration: bool
 ) -> None:
     files = {"gadget/__init__.py": "", "gadget/core.py": "def is_available(name): ...\n"}

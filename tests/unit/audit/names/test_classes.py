@@ -102,7 +102,7 @@ def resolved(expression: str, module: str = "user", scope: str = "") -> LookupRe
         ("own", "Same.own", "own"),
     ],
 )
-def test_callee_is_resolved_to_definition(expression, scope, expected):
+def test_callee_is_resolved_to_its_definition(expression, scope, expected):
     lookup_result = resolved(expression, scope=scope)
     assert lookup_result.definition is not None
     assert getattr(lookup_result.definition, "name", "") == expected
@@ -144,7 +144,7 @@ def test_instance_attributes_are_listed(name, has):
 
 
 @each_row("name", ["Free", "Under", "Strange", "Made", "Wrapped", "make"])
-def test_dynamic_attributes_are_unknown(name):
+def test_attributes_that_are_set_dynamically_are_unknown(name):
     assert classes.instance_attributes(MODULES, look_up(MODULES, "pkg.a", name)) is None
 
 
@@ -165,7 +165,7 @@ def test_dynamic_attributes_are_unknown(name):
         ("a", None),
     ],
 )
-def test_class_of_receiver_is_found(receiver, expected):
+def test_class_of_a_method_receiver_is_found(receiver, expected):
     lookup_result = classes.receiver_class(MODULES, facts("user"), receiver)
     name = lookup_result.definition.name if isinstance(lookup_result.definition, Class) else None
     assert name == expected
@@ -192,7 +192,7 @@ class Searched:
         ("a.Derived", "of_nobody", "absent"),
     ],
 )
-def test_annotation_includes_subclasses(receiver, name, state):
+def test_annotated_receiver_can_be_a_subclass(receiver, name, state):
     modules = Searched()
     holder = classes.receiver_class(modules, facts("user"), receiver)
     assert classes.find_member(modules, holder, name).state == state

@@ -137,17 +137,17 @@ class Searched(Modules):
         ("service_pb2", "State", "unknown", ""),
     ],
 )
-def test_lookup_returns_state_and_home_module_of_name(module, name, state, home):
+def test_lookup_returns_the_state_of_a_name_and_its_defining_module(module, name, state, home):
     lookup_result = look_up(Searched(), module, name)
     assert lookup_result.state == state
     assert (lookup_result.home.module if lookup_result.home else "") == home
 
 
-def test_unsearchable_namespace_may_have_any_name():
+def test_namespace_that_cannot_be_searched_may_have_any_name():
     assert look_up(Modules(), "lazy", "Llama").state == "unknown"
 
 
-def test_lookup_result_has_definition_and_trace():
+def test_lookup_result_has_the_definition_and_the_modules_that_were_searched():
     lookup_result = look_up(Modules(), "pkg", "Renamed")
     assert isinstance(lookup_result.definition, Class)
     assert lookup_result.definition.name == "One"
@@ -167,7 +167,7 @@ def test_conditional_definitions_are_ambiguous(module, ambiguous):
     assert lookup_result.ambiguous is ambiguous
 
 
-def test_many_star_imports_are_searched_by_word():
+def test_names_from_many_star_imports_are_searched_by_module_text():
     """Only modules that contain the name are read."""
     extra = {f"many.m{i}": f"__all__ = ['M{i}']\nM{i} = 1\n" for i in range(20)}
     stars = "".join(f"    from .m{i} import *\n" for i in range(20))

@@ -140,31 +140,31 @@ def test_parameters_of_callables_are_read(name, takes):
     "name",
     ["decorated", "Stranger", "New", "Made", "Ignoring", "Model", "Either"],
 )
-def test_indeterminable_signatures_are_unknown(name):
+def test_signatures_that_cannot_be_determined_are_unknown(name):
     assert signature(name) is None
 
 
 @pytest.mark.parametrize("name", ["open_", "onto_open"])
-def test_signature_of_a_function_with_any_arguments_accepts_them(name):
+def test_signature_with_variable_keyword_arguments_accepts_any_keyword(name):
     call_signature = signature(name)
     assert call_signature is not None
     assert call_signature.accepts_keyword("anything")
 
 
-def test_positional_only_parameters_are_not_keywords():
+def test_positional_only_parameters_are_not_accepted_as_keywords():
     call_signature = signature("Own")
     assert call_signature is not None
     assert not call_signature.accepts_keyword("a")
     assert call_signature.accepts_keyword("b")
 
 
-def test_method_accessed_on_class_takes_self():
+def test_signature_of_a_method_accessed_on_its_class_includes_self():
     call_signature = signature("Own.method", bound=False)
     assert call_signature is not None
     assert [parameter.name for parameter in call_signature.parameters] == ["self", "x"]
 
 
-def test_required_fields_have_no_default():
+def test_required_dataclass_fields_have_no_default_in_the_signature():
     call_signature = signature("More")
     assert call_signature is not None
     assert [parameter.default for parameter in call_signature.parameters] == [False, True, True]

@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "cache")
 
 
-def test_libraries_interpreter_and_links_are_read(tmp_path: Path, store: Store) -> None:
+def test_libraries_interpreter_and_links_of_a_base_are_read(tmp_path: Path, store: Store) -> None:
     data = REAL.read_bytes()
     path = tmp_path / "libs.deb"
     deb = debs.write_deb(
@@ -56,7 +56,7 @@ def test_libraries_interpreter_and_links_are_read(tmp_path: Path, store: Store) 
     assert package_set.defines_symbol("any", "PyInit__core")
 
 
-def test_debian_package_is_read_once(tmp_path: Path, store: Store) -> None:
+def test_debian_package_of_a_base_is_read_only_once(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "libs.deb"
     deb = debs.write_deb(path, "libs", [debs.file("./usr/lib/libone.so.1", REAL.read_bytes())])
     first = read_base([deb], lambda _: path, store)
@@ -64,7 +64,7 @@ def test_debian_package_is_read_once(tmp_path: Path, store: Store) -> None:
     assert read_base([deb], lambda _: path, store) == first
 
 
-def test_interpreter_archive_is_read_once(tmp_path: Path, store: Store) -> None:
+def test_interpreter_archive_is_read_only_once(tmp_path: Path, store: Store) -> None:
     path, data = tmp_path / "archive", REAL.read_bytes()
     stdlib = "lib/python3.12/lib-dynload/_sqlite3.cpython-312-x86_64-linux-gnu.so"
     files = {

@@ -31,7 +31,7 @@ def content(request, tmp_path):
         yield open_content(site.url(path.name), path.name, HttpClient(attempts=1))
 
 
-def test_members_and_contents_are_read(content):
+def test_members_of_a_wheel_and_their_contents_are_read(content):
     assert content.members()["demo/a.py"].size == 6000
     assert content.read(["demo/z.py", "demo/a.py", "demo/absent.py"]) == {
         "demo/z.py": FILES["demo/z.py"],
@@ -40,7 +40,7 @@ def test_members_and_contents_are_read(content):
     assert b"".join(content.chunks("demo/lib.so")) == NOISE
 
 
-def test_bytes_between_members_are_not_fetched(tmp_path):
+def test_bytes_between_wheel_members_are_not_fetched(tmp_path):
     path = wheels.write_wheel(tmp_path, FILES)
     site = FileSite(files={path.name: path.read_bytes()})
     with serve_site(site):
@@ -61,7 +61,7 @@ def member(start, end):
     return WheelMember(start, end, end - start, end - start, 0, 0)
 
 
-def test_adjacent_members_share_a_request_within_limits():
+def test_adjacent_wheel_members_are_fetched_in_one_request_up_to_a_limit():
     near, far = member(0, 10), member(10 + GAP + 1, 20 + GAP + 1)
     touching = member(10 + GAP, 20 + GAP)
     assert len(group_members([("a", near), ("b", far)])) == 2
@@ -74,7 +74,7 @@ def test_adjacent_members_share_a_request_within_limits():
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_damaged_content_is_rejected(tmp_path, remote):
+def test_damaged_wheel_content_is_rejected(tmp_path, remote):
     path = wheels.write_wheel(tmp_path, FILES, method=zipfile.ZIP_STORED)
     data = path.read_bytes().replace(b"VALUE = 1", b"VALUE = 2")
     path.write_bytes(data)
@@ -85,7 +85,7 @@ def test_damaged_content_is_rejected(tmp_path, remote):
             damaged.read(["demo/__init__.py"])
 
 
-def test_non_zip_file_is_rejected(tmp_path):
+def test_file_that_is_not_a_zip_archive_is_rejected(tmp_path):
     path = tmp_path / "demo.whl"
     path.write_bytes(b"no zip at all")
     with pytest.raises(IntegrityError, match="is not a readable wheel"):
@@ -94,12 +94,12 @@ def test_non_zip_file_is_rejected(tmp_path):
         open_content(tmp_path / "absent.whl", "absent.whl").members()
 
 
-def test_server_is_not_queried_offline():
+def test_wheel_server_is_not_queried_in_offline_mode():
     with pytest.raises(FetchFailed, match="downloads are disabled"):
         open_content("http://localhost/demo.whl", "demo.whl")
 
 
-def test_misplaced_local_header_is_rejected(tmp_path):
+def test_wheel_with_a_misplaced_local_header_is_rejected(tmp_path):
     path = wheels.write_wheel(tmp_path, FILES)
     data = path.read_bytes()
     path.write_bytes(b"XXXX" + data[4:])

@@ -94,7 +94,7 @@ def test_virtual_environment_is_read_without_running_it(site: Site, tmp_path: Pa
 
 
 @pytest.mark.parametrize("inner", ["bin/python", "lib/python3.12/site-packages"])
-def test_environment_is_accepted_by_python_or_folder(site: Site, inner: str) -> None:
+def test_environment_is_given_by_interpreter_or_folder(site: Site, inner: str) -> None:
     site.install("some", "1.0", {"some.py": ""})
     program = site.root / "bin" / "python"
     program.parent.mkdir()
@@ -105,7 +105,7 @@ def test_environment_is_accepted_by_python_or_folder(site: Site, inner: str) -> 
     assert versions(open_environment(str(site.root / inner))) == {"some": "1.0"}
 
 
-def test_digest_changes_with_file(site: Site) -> None:
+def test_digest_of_an_installed_package_changes_with_its_files(site: Site) -> None:
     site.install("some", "1.0", {"some.py": "A = 1\n"})
 
     def _digest() -> str:
@@ -119,7 +119,7 @@ def test_digest_changes_with_file(site: Site) -> None:
     assert _digest() != first
 
 
-def test_deleted_file_is_not_listed(site: Site, tmp_path: Path) -> None:
+def test_deleted_file_of_an_installed_package_is_not_listed(site: Site, tmp_path: Path) -> None:
     site.install("some", "1.0", {"some/__init__.py": "", "some/x.py": ""})
     (site.folder / "some" / "x.py").unlink()
     opened = package_set(open_environment(str(site.root)), tmp_path)
@@ -143,7 +143,7 @@ def test_editable_installation_is_read_from_its_sources(site: Site, tmp_path: Pa
     assert opened.read("by-finder", "single.py") == b"A = 1\n"
 
 
-def test_debian_package_without_record_is_read(site: Site, tmp_path: Path) -> None:
+def test_debian_package_without_a_record_file_is_read(site: Site, tmp_path: Path) -> None:
     files = {"yaml/__init__.py": "A = 1\n", "_yaml.py": ""}
     info = site.install("PyYAML", "6.0", files, kind="egg-info", record=False)
     (info / "top_level.txt").write_text("yaml\n_yaml\n")
@@ -155,7 +155,7 @@ def test_debian_package_without_record_is_read(site: Site, tmp_path: Path) -> No
     assert (metadata.name, metadata.version) == ("PyYAML", "6.0")
 
 
-def test_package_in_two_versions_is_unread(site: Site) -> None:
+def test_package_installed_in_two_versions_is_reported_as_unread(site: Site) -> None:
     site.install("some", "1.0", {"some.py": ""})
     site.install("some", "2.0", {"some.py": ""})
     environment = open_environment(str(site.root))
@@ -165,7 +165,7 @@ def test_package_in_two_versions_is_unread(site: Site) -> None:
     assert "some-1.0.dist-info is also in" in unread.why
 
 
-def test_missing_metadata_is_unread_and_pip_leftovers_are_ignored(site: Site) -> None:
+def test_package_without_metadata_is_unread_and_pip_leftovers_are_ignored(site: Site) -> None:
     site.install("some", "1.0", {"some.py": ""})
     (site.folder / "empty-1.0.dist-info").mkdir()
     (site.folder / "~ome-0.9.dist-info").mkdir()
@@ -177,7 +177,7 @@ def test_missing_metadata_is_unread_and_pip_leftovers_are_ignored(site: Site) ->
     )
 
 
-def test_modules_without_package_are_named(site: Site, tmp_path: Path) -> None:
+def test_modules_that_belong_to_no_package_are_reported(site: Site, tmp_path: Path) -> None:
     site.install("some", "1.0", {"some.py": ""})
     (site.folder / "loose").mkdir()
     (site.folder / "loose" / "__init__.py").write_text("")
@@ -200,7 +200,7 @@ def test_active_environment_is_the_default(
     assert versions(open_environment(None)) == {"some": "1.0"}
 
 
-def test_folder_of_packages_requires_python_version(tmp_path: Path) -> None:
+def test_folder_of_packages_requires_the_python_option(tmp_path: Path) -> None:
     site = Site(tmp_path / "env")
     site.install("some", "1.0", {"some.py": ""})
     target = site.folder.rename(tmp_path / "target")
@@ -213,7 +213,9 @@ def test_folder_of_packages_requires_python_version(tmp_path: Path) -> None:
     ("where", "words"),
     [("gone", "no such file or folder"), ("", "neither an environment nor a folder of packages")],
 )
-def test_non_environment_is_rejected(tmp_path: Path, where: str, words: str) -> None:
+def test_folder_that_is_not_an_environment_is_rejected(
+    tmp_path: Path, where: str, words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         open_environment(str(tmp_path / where))
 

@@ -20,7 +20,7 @@ from tests.support.rows import each_row
         ("a/b.py", ""),
     ],
 )
-def test_python_version_is_read_from_extension_file_name(file, python):
+def test_python_version_is_read_from_the_file_name_of_an_extension_module(file, python):
     assert python_for_extension(file) == python
 
 

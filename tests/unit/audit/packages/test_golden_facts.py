@@ -75,7 +75,7 @@ def is_ready():
 REMEDY = "raise FORMAT in cache/facts_file.py, then make facts"
 
 
-def test_reader_results_match_published_facts(
+def test_facts_read_from_a_sample_wheel_match_the_golden_facts(
     tmp_path: Path, golden: Callable[[Path, str], None]
 ) -> None:
     wheel, path = audited.wheel(tmp_path, "demo", "1.0", FILES, metadata=METADATA)

@@ -29,7 +29,7 @@ def demo(tmp_path):
     return audited.wheel(tmp_path, "demo", "1.0", FILES, metadata="Requires-Dist: numpy>=1\n")
 
 
-def test_wheel_has_files_metadata_and_modules(store, demo):
+def test_library_returns_files_metadata_and_modules_of_a_wheel(store, demo):
     library_wheel = Library(store).wheel(*demo)
     assert library_wheel.files["demo/b.py"] == 6
     assert library_wheel.metadata.requires == ("numpy>=1",)
@@ -41,7 +41,7 @@ def test_wheel_has_files_metadata_and_modules(store, demo):
     assert library_wheel.module("demo.absent") is None
 
 
-def test_cached_facts_are_not_read_again(store, demo):
+def test_cached_facts_of_a_wheel_are_not_read_again(store, demo):
     with Library(store) as library:
         library.wheel(*demo).module("demo.a")
     demo[1].unlink()
@@ -52,7 +52,7 @@ def test_cached_facts_are_not_read_again(store, demo):
         later.module("demo.b")
 
 
-def test_concurrent_libraries_keep_all_facts(store, demo):
+def test_concurrent_processes_keep_all_cached_facts(store, demo):
     first, second = Library(store), Library(store)
     first.wheel(*demo).module("demo.a")
     second.wheel(*demo).module("demo.b")
@@ -64,7 +64,7 @@ def test_concurrent_libraries_keep_all_facts(store, demo):
     assert later.module("demo.b") is not None
 
 
-def test_changed_reader_code_invalidates_cache(store, demo, monkeypatch):
+def test_changed_reader_code_invalidates_cached_facts(store, demo, monkeypatch):
     with Library(store) as library:
         library.wheel(*demo).module("demo.a")
     demo[1].unlink()
@@ -73,7 +73,7 @@ def test_changed_reader_code_invalidates_cache(store, demo, monkeypatch):
         Library(store).wheel(*demo).module("demo.a")
 
 
-def test_damaged_facts_are_read_again(store, demo):
+def test_wheel_is_read_again_if_its_cached_facts_are_damaged(store, demo):
     with Library(store) as library:
         library.wheel(*demo).module("demo.a")
     for path in (store.root / "facts").rglob("*"):
@@ -82,7 +82,7 @@ def test_damaged_facts_are_read_again(store, demo):
     assert Library(store).wheel(*demo).module("demo.a") is not None
 
 
-def test_remote_facts_are_not_used_for_local_wheel(store, demo):
+def test_facts_of_a_remote_wheel_are_not_used_for_a_local_wheel(store, demo):
     wheel, path = demo
     data = path.read_bytes()
     with (
@@ -98,7 +98,7 @@ def test_remote_facts_are_not_used_for_local_wheel(store, demo):
         Library(store).wheel(wheel, site.url(wheel.file)).module("demo.b")
 
 
-def test_small_files_are_cached(store, demo):
+def test_small_files_of_a_wheel_are_cached(store, demo):
     assert Library(store).wheel(*demo).read(["demo/b.py", "demo/none"]) == {"demo/b.py": b"B = 1\n"}
     demo[1].unlink()
     assert Library(store).wheel(*demo).read(["demo/b.py"]) == {"demo/b.py": b"B = 1\n"}
@@ -115,13 +115,13 @@ def test_module_names_are_derived_from_paths():
     assert module_name("a/data.json") is None
 
 
-def test_package_precedes_extension_module_and_source():
+def test_package_folder_precedes_extension_module_and_source_file():
     files = ["a/b.py", "a/b.abi3.so", "c.so", "c/__init__.py"]
     assert find_modules(files) == {"a.b": "a/b.abi3.so", "c": "c/__init__.py"}
     assert find_modules(reversed(files)) == find_modules(files)
 
 
-def test_requirements_have_line_numbers():
+def test_requirements_of_the_metadata_have_line_numbers():
     lines = ["Name: x", "Requires-Python: >=3.9", "Requires-Dist: a", "  >=1", "Provides-Extra: e"]
     metadata = parse_metadata("\n".join(lines))
     assert metadata.requires == ("a >=1",)
@@ -130,7 +130,7 @@ def test_requirements_have_line_numbers():
     assert (metadata.lines, metadata.python_line) == ((3,), 2)
 
 
-def test_metadata_lines_end_with_headers():
+def test_metadata_lines_after_the_headers_are_not_read():
     text = "Name: x\r\nrequires-dist: a\r\nRequires-Dist: b\r\n\r\nRequires-Dist: no\r\n"
     metadata = parse_metadata(text)
     assert metadata.requires == ("a", "b")
@@ -151,7 +151,7 @@ def test_two_metadata_files_are_rejected(tmp_path, store):
         _ = Library(store).wheel(wheel, path).index
 
 
-def test_pack_and_unpack_are_inverse():
+def test_packed_value_is_unpacked_unchanged():
     assert unpack_value(pack_value({"a": (1, 2)}), dict[str, tuple[int, ...]]) == {"a": (1, 2)}
     assert unpack_value(b"rubbish", dict[str, int]) is None
     assert unpack_value(pack_value([1]), dict[str, int]) is None

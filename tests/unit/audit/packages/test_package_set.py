@@ -23,7 +23,7 @@ def package_set(tmp_path):
     return audited.package_set(tmp_path, PACKAGES)
 
 
-def test_packages_are_found_by_name_and_by_module(package_set):
+def test_packages_of_a_set_are_found_by_name_and_by_module(package_set):
     assert package_set.packages == ("nvidia-a", "nvidia-b", "pyyaml", "torch")
     assert package_set.version("PyYAML") == "6.0"
     assert package_set.owner("yaml.absent") == "pyyaml"
@@ -32,7 +32,7 @@ def test_packages_are_found_by_name_and_by_module(package_set):
     assert package_set.owner("os.path") is None
 
 
-def test_opaque_modules_exist_without_content(package_set):
+def test_modules_without_readable_source_are_opaque(package_set):
     facts = package_set.module("yaml")
     assert isinstance(facts, ModuleFacts)
     assert facts.file == "yaml/__init__.py"
@@ -44,7 +44,7 @@ def test_opaque_modules_exist_without_content(package_set):
     assert package_set.module("absent") is None
 
 
-def test_module_existence_requires_no_reading(package_set):
+def test_existence_of_a_module_is_known_without_reading_the_module(package_set):
     assert package_set.exists("yaml") is True
     assert package_set.exists("nvidia") is True
     assert package_set.exists("torch._C._nn") is None
@@ -52,14 +52,14 @@ def test_module_existence_requires_no_reading(package_set):
     assert package_set.exists("nvidia.absent") is False
 
 
-def test_missing_package_of_partial_set_is_unknown(tmp_path):
+def test_module_that_a_partial_set_lacks_is_unknown(tmp_path):
     package_set = audited.package_set(tmp_path, PACKAGES, partial=True)
     assert package_set.exists("vllm.worker") is None
     assert package_set.exists("nvidia.absent") is None
     assert package_set.exists("torch.absent") is False
 
 
-def test_partial_set_contains_all_modules_of_a_package_with_that_name(tmp_path):
+def test_partial_set_has_all_modules_of_a_package_named_like_the_module(tmp_path):
     packages: dict[str, audited.Files] = {
         "engine==2.0": {"engine/__init__.py": "", "engine/core.py": ""},
         "part-one==1.0": {"whole/__init__.py": "", "whole/one.py": ""},
@@ -116,14 +116,14 @@ def test_library_caches_modules_by_python_version(tmp_path):
     assert set(older.files("demo")) == set(newer.files("demo")) > set(BUILDS)
 
 
-def test_modules_are_read_in_batches(package_set):
+def test_modules_of_a_package_are_read_in_batches(package_set):
     package_set.prefetch(["yaml", "torch", "torch._C", "absent"])
     for library_wheel in package_set.wheels.values():
         library_wheel.content.path.unlink()
     assert package_set.module("torch").module == "torch"
 
 
-def test_searched_modules_are_prefetched(tmp_path):
+def test_modules_that_a_search_needs_are_prefetched(tmp_path):
     files: audited.Files = {"deep/__init__.py": "", "deep/a.py": "", "deep/b/c.py": ""}
     package_set = audited.package_set(tmp_path, {"deep==1": files, "other==1": {"other.py": ""}})
     package_set.read_ahead("deep")
@@ -139,7 +139,7 @@ def may_inject(source: bytes, module: str, name: str) -> bool:
     return Injections(source, module).may_create(name)
 
 
-def test_injected_modules_are_opaque():
+def test_modules_that_code_injects_into_sys_modules_are_opaque():
     assert may_inject(b'sys.modules["a.b"] = x\n', "a", "a.b.c")
     assert not may_inject(b'sys.modules["a.b"] = x\n', "a", "a.bc")
     assert may_inject(b'sys.modules[f"{__name__}.b"] = x\n', "a", "a.b")
@@ -167,7 +167,7 @@ sys.meta_path.append(Finder(OLD))
 
 
 @pytest.mark.parametrize("source", [ALIASES, FINDER])
-def test_modules_with_computed_names_are_found(source: bytes) -> None:
+def test_injected_modules_with_computed_names_are_found(source: bytes) -> None:
     injections = Injections(source, "a")
     assert injections.has_form_of("a.models.b.image_processing_b_fast")
     assert not injections.has_form_of("a.models.b.image_processing_b")
@@ -177,7 +177,7 @@ def test_modules_with_computed_names_are_found(source: bytes) -> None:
     assert not without.has_form_of("a.models.b.image_processing_b_fast")
 
 
-def test_built_wheels_of_resolution_are_included():
+def test_package_set_includes_wheels_built_from_sdists():
     antlr_wheel = samples.wheel("antlr")
     built = BuiltWheel(
         package="antlr",
@@ -195,7 +195,7 @@ def test_built_wheels_of_resolution_are_included():
     ]
 
 
-def test_package_without_files_has_only_a_version(tmp_path):
+def test_package_that_was_not_read_has_only_a_version(tmp_path):
     opened = audited.package_set(tmp_path, PACKAGES, unread_versions={"Odd": "1.0"})
     assert opened.version("odd") == "1.0"
     assert opened.packages == ("nvidia-a", "nvidia-b", "pyyaml", "torch")

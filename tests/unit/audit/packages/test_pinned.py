@@ -15,7 +15,7 @@ from tests.support.servers import FileSite, serve_site
 MACHINE = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 
 
-def test_best_wheel_is_selected() -> None:
+def test_best_compatible_wheel_of_a_pin_is_selected() -> None:
     index = LocalIndex()
     index.wheel("thewheel", "1.0", tag="py3-none-any")
     index.wheel("thewheel", "1.0", tag="cp311-cp311-manylinux_2_28_x86_64")

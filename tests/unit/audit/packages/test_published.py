@@ -113,7 +113,7 @@ def opened(tmp_path, archive):
     return Library(Store.open(tmp_path / "empty"), published=published)
 
 
-def test_published_facts_replace_reading_the_wheel(tmp_path, published, archive):
+def test_published_facts_are_used_instead_of_reading_the_wheel(tmp_path, published, archive):
     library = opened(tmp_path, archive)
     for (wheel, path, _), argument in zip(published, ("x", "y"), strict=True):
         library_wheel = library.wheel(wheel, path)
@@ -127,7 +127,7 @@ def test_published_facts_replace_reading_the_wheel(tmp_path, published, archive)
         assert library_wheel.mentioning("demo", "one") == ("demo.a", "demo.b")
 
 
-def test_small_facts_are_published_by_kind(tmp_path, monkeypatch):
+def test_small_facts_are_published_by_kind_of_fact(tmp_path, monkeypatch):
     gencode = "f.ValidateProtobufRuntimeVersion(\n  D.PUBLIC,\n  7, 36, 1, '', 'x.proto')\n"
     advice = "try:\n  import x\nexcept ImportError:\n  raise OSError('pip install demo[x]')\n"
     loader = Path(_ctypes.__file__).read_bytes() + b"\0libcudart.so\0"
@@ -164,14 +164,14 @@ def test_small_facts_are_published_by_kind(tmp_path, monkeypatch):
     assert "libcudart.so" in loaded["demo/_c.so"]
 
 
-def test_modules_with_syntax_errors_are_not_published(tmp_path, published, archive):
+def test_facts_of_modules_with_syntax_errors_are_not_published(tmp_path, published, archive):
     wheel, path, facts = published[0]
     assert set(facts.modules) == {"demo", "demo.a", "demo.b"}
     with pytest.raises(IntegrityError):
         opened(tmp_path, archive).wheel(wheel, path).module("demo.other_python")
 
 
-def test_unpublished_facts_are_read_from_wheel(tmp_path, published, archive):
+def test_facts_that_are_not_published_are_read_from_the_wheel(tmp_path, published, archive):
     wheel, path, _ = published[0]
     library_wheel = opened(tmp_path, archive).wheel(wheel, path)
     with pytest.raises(IntegrityError):
@@ -180,26 +180,26 @@ def test_unpublished_facts_are_read_from_wheel(tmp_path, published, archive):
         library_wheel.mentioning("demo", "two")
 
 
-def test_encoding_is_independent_of_order(tmp_path, published, archive):
+def test_encoding_of_published_facts_is_independent_of_the_order(tmp_path, published, archive):
     again = tmp_path / "again.zip"
     write_facts(again, dict(reversed(entries_of(published[::-1]).items())))
     assert again.read_bytes() == archive.read_bytes()
 
 
-def test_facts_of_a_different_format_are_ignored(archive, monkeypatch):
+def test_published_facts_in_a_different_format_are_ignored(archive, monkeypatch):
     assert len(FactsFile.open(archive)) == 3
     monkeypatch.setattr(facts_file, "FORMAT", facts_file.FORMAT + 1)
     assert len(FactsFile.open(archive)) == 0
 
 
-def test_missing_facts_file_publishes_nothing(tmp_path):
+def test_missing_facts_file_is_treated_as_empty(tmp_path):
     facts = PublishedFacts(FactsFile.open(tmp_path / "absent.zip"))
     assert facts.wheel("demo", "0" * 64) is None
     assert facts.elf_facts("demo", "0" * 64) is None
     assert facts.deb_libraries("0" * 64) is None
 
 
-def test_damaged_facts_are_ignored_or_equal(tmp_path, published, archive):
+def test_damaged_facts_file_is_ignored_or_gives_equal_facts(tmp_path, published, archive):
     whole = archive.read_bytes()
     sha256 = published[0][0].sha256
     right = PublishedFacts(FactsFile.open(archive)).wheel("demo", sha256)
@@ -211,7 +211,7 @@ def test_damaged_facts_are_ignored_or_equal(tmp_path, published, archive):
     assert len(FactsFile.open(damaged)) == 0
 
 
-def test_facts_shared_by_versions_are_stored_once(published):
+def test_facts_that_several_versions_share_are_stored_once(published):
     facts = package_facts({wheel.sha256: facts for wheel, _, facts in published})
     assert [name for name, _, _ in facts.modules] == ["demo", "demo.a", "demo.a", "demo.b"]
     both = next(group for group in facts.files if group.wheels == (0, 1))
@@ -228,18 +228,18 @@ def test_symbol_hashes_are_truncated_to_40_bits():
     assert msgspec.structs.replace(elf_facts[0], undefined=(), defined=b"") == rest
 
 
-def test_unread_files_differ_from_files_without_libraries():
+def test_unread_file_is_distinguished_from_a_file_without_libraries():
     assert decode_elf_facts(elf_lists([None, (), (LIBRARY,)]))[:2] == (None, ())
 
 
-def test_debian_libraries_are_published(archive):
+def test_facts_about_debian_libraries_are_published(archive):
     published = PublishedFacts(FactsFile.open(archive))
     libraries = published.deb_libraries("d" * 64)
     assert libraries is not None
     assert [facts.file for facts in libraries] == ["demo/lib.so"]
 
 
-def test_installed_files_are_members_with_differences_applied(published):
+def test_installed_files_are_the_wheel_members_with_differences_applied(published):
     _, _, facts = published[0]
     difference = InstalledDifference(
         keys=("/opt/venv 3.11",),
@@ -256,14 +256,14 @@ def test_installed_files_are_members_with_differences_applied(published):
     assert facts.installed_files("/opt/venv 3.13") is None
 
 
-def test_published_metadata_has_no_description():
+def test_published_metadata_omits_the_description():
     head = b"Metadata-Version: 2.1\nName: demo\nLicense: a\n  b\n"
     assert metadata_headers(head + b"\nName: no\n") == head
     windows = head.replace(b"\n", b"\r\n")
     assert metadata_headers(windows + b"\r\ntext") == windows
 
 
-def test_module_lines_are_stored_as_differences(published):
+def test_line_numbers_of_a_module_are_stored_as_differences(published):
     _, _, facts = published[0]
     moved = audited_module("\n\n" + MODULE)
     module = audited_module(MODULE)

@@ -55,7 +55,7 @@ def files(folder: Path, **texts: str) -> list[RequirementText]:
     return result
 
 
-def test_pip_and_uv_output_is_read() -> None:
+def test_output_of_pip_and_uv_is_read_as_pins() -> None:
     pins = {"torch": "2.6.0+cu124", "flash-attn": "2.8.3", "setuptools": "78.1.1"}
     pins["my-trl"] = "0.18.2+local"
     listed = read(TEXT)
@@ -84,7 +84,7 @@ def test_pip_and_uv_output_is_read() -> None:
         ("trl-0.18-py3-none-any.whl", "trl-0.18-py3-none-any.whl", "unknown"),
     ],
 )
-def test_line_with_unknown_version_is_required_and_unread(
+def test_line_without_a_known_version_is_reported_as_unread(
     line: str, what: str | None, why: str
 ) -> None:
     listed = read(f"torch==2.6.0\n{line}\n")
@@ -96,18 +96,18 @@ def test_line_with_unknown_version_is_required_and_unread(
 
 @pytest.mark.parametrize("line", ["trl @ https://x.invalid/trl-0.18.2.tar.gz",
                                   "trl@https://x.invalid/trl-0.18.2.tar.gz"])  # fmt: skip
-def test_sdist_version_is_read_from_file_name(line: str) -> None:
+def test_version_of_an_sdist_is_read_from_its_file_name(line: str) -> None:
     assert read(line).versions == {"trl": "0.18.2"}
 
 
 @each_row("line", ["trl>=0.18", "trl==0.18.*", "trl", "trl[vllm]", "trl==1,==2"])
-def test_package_without_exact_version_is_named(line: str) -> None:
+def test_package_without_an_exact_version_is_reported(line: str) -> None:
     error = refused(f"torch==2.6.0\n\n{line}\n")
     assert error.message.startswith("one.txt: 1 of 2 packages have no exact version: trl")
     assert "(one.txt:3)" in error.message
 
 
-def test_unpinned_packages_are_summarized() -> None:
+def test_many_unpinned_packages_are_summarized() -> None:
     error = refused("\n".join(["torch==2.6.0", *(f"package{number}>1" for number in range(60))]))
     assert error.message == (
         "one.txt: 60 of 61 packages have no exact version: package0>1 (one.txt:2), package1>1"
@@ -116,7 +116,7 @@ def test_unpinned_packages_are_summarized() -> None:
     assert not error.problems
 
 
-def test_hint_is_command_with_file_names(tmp_path: Path) -> None:
+def test_hint_for_unpinned_files_is_a_command_with_the_file_names(tmp_path: Path) -> None:
     texts = files(tmp_path / "a b", first="torch>=2", second="trl==1")
     with pytest.raises(InputError) as caught:
         read_pins(texts, MACHINE)
@@ -128,7 +128,9 @@ def test_hint_is_command_with_file_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "setup.py", "setup.cfg"])
-def test_project_file_is_rejected_in_one_line(tmp_path: Path, name: str) -> None:
+def test_project_file_given_as_requirements_file_is_rejected_with_one_message(
+    tmp_path: Path, name: str
+) -> None:
     (tmp_path / name).write_text('[project]\ndependencies = ["torch"]\n', encoding="utf-8")
     with pytest.raises(InputError, match=f"{name} is not a requirements file$") as caught:
         read_file(tmp_path / name)
@@ -136,7 +138,7 @@ def test_project_file_is_rejected_in_one_line(tmp_path: Path, name: str) -> None
     assert not caught.value.problems
 
 
-def test_invalid_lines_are_reported_with_location() -> None:
+def test_invalid_requirement_lines_are_reported_with_location() -> None:
     (problem,) = refused("torch==2.6.0\n\n<html> x\n").problems
     assert (problem.file, problem.line) == ("one.txt", 3)
     assert "\n" not in problem.message
@@ -145,14 +147,14 @@ def test_invalid_lines_are_reported_with_location() -> None:
     assert "3 of 50" in many.message
 
 
-def test_file_without_pins_is_rejected() -> None:
+def test_requirements_file_without_pins_is_rejected() -> None:
     assert "is not a list of pinned versions" in refused("# nothing\n").message
 
 
 # -- several files
 
 
-def test_several_files_form_one_set() -> None:
+def test_several_requirements_files_form_one_package_set() -> None:
     assert read("torch==2.6.0\n", "trl==1.0\n").versions == {"torch": "2.6.0", "trl": "1.0"}
     assert read("torch==2.6.0\n", "Torch==2.6\n").versions == {"torch": "2.6.0"}
 
@@ -168,7 +170,7 @@ def test_several_files_form_one_set() -> None:
          "numpy @ https://x.invalid/numpy-2.0.0.tar.gz"),
     ],
 )  # fmt: skip
-def test_contradicting_lines_are_reported_with_both_locations(first: str, second: str) -> None:
+def test_contradicting_pins_are_reported_with_both_locations(first: str, second: str) -> None:
     for texts in ((first, f"\n{second}"), (f"{first}\n{second}",)):
         (problem,) = refused(*texts).problems
         places = f"{problem.file}:{problem.line} {problem.message}"
@@ -178,7 +180,7 @@ def test_contradicting_lines_are_reported_with_both_locations(first: str, second
         assert "1.26.4" in places or "y.invalid" in places
 
 
-def test_contradiction_under_another_marker_is_ignored() -> None:
+def test_contradicting_pin_under_another_marker_is_ignored() -> None:
     lines = 'numpy==1.26.4 ; python_version < "3.12"\nnumpy==2.0.0 ; python_version >= "3.12"\n'
     assert read(lines).versions == {"numpy": "1.26.4"}
 
@@ -188,7 +190,7 @@ def test_open_requirement_is_pinned_by_another_file() -> None:
     assert listed.pins == {"ray": Pin(version="2.48.0", extras=("default",))}
 
 
-def test_extras_of_all_lines_are_requested() -> None:
+def test_extras_of_all_lines_of_a_package_are_requested() -> None:
     listed = read("ray[default,Serve]==2.48.0\nray[tune_x]==2.48.0", "ray==2.48.0")
     assert listed.pins["ray"].extras == ("default", "serve", "tune-x")
 
@@ -196,7 +198,7 @@ def test_extras_of_all_lines_are_requested() -> None:
 # -- files in files
 
 
-def test_included_files_are_relative_to_including_file(tmp_path: Path) -> None:
+def test_included_files_are_relative_to_the_including_file(tmp_path: Path) -> None:
     texts = files(
         tmp_path,
         main="torch==2.6.0\n-r sub/more.txt\n",
@@ -207,7 +209,7 @@ def test_included_files_are_relative_to_including_file(tmp_path: Path) -> None:
     assert set(read_pins(texts, MACHINE).versions) == {"torch", "trl", "numpy", "tqdm"}
 
 
-def test_circular_includes_are_read_once(tmp_path: Path) -> None:
+def test_files_that_include_each_other_are_read_once(tmp_path: Path) -> None:
     texts = files(tmp_path, a="-r b.txt\n-r a.txt\ntorch==2.6.0", _b="-r ./a.txt\ntrl==1.0")
     assert read_pins(texts, MACHINE).versions == {"trl": "1.0", "torch": "2.6.0"}
 
@@ -231,7 +233,7 @@ def test_unreadable_include_is_rejected_with_location(
     assert words in problem.message
 
 
-def test_constraints_pin_only_required_packages(tmp_path: Path) -> None:
+def test_constraints_files_pin_only_required_packages(tmp_path: Path) -> None:
     texts = files(tmp_path, main="torch\n-c limits.txt\n", _limits="torch==2.6.0\nnumpy==1.26.4\n")
     assert read_pins(texts, MACHINE).versions == {"torch": "2.6.0"}
 

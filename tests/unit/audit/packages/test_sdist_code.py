@@ -24,7 +24,9 @@ def wheel_contents(tmp_path: Path, files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("folder", ["", "src/"])
-def test_packages_and_module_named_like_sdist_are_included(tmp_path: Path, folder: str) -> None:
+def test_packages_and_the_module_named_like_the_sdist_are_included(
+    tmp_path: Path, folder: str
+) -> None:
     files = {
         "PKG-INFO": INFO,
         "setup.py": b"",
@@ -44,7 +46,7 @@ def test_packages_and_module_named_like_sdist_are_included(tmp_path: Path, folde
     }
 
 
-def test_requires_txt_is_added_to_old_metadata(tmp_path: Path) -> None:
+def test_requirements_file_of_an_old_sdist_is_added_to_its_metadata(tmp_path: Path) -> None:
     contents = wheel_contents(
         tmp_path, {"PKG-INFO": INFO, "gadget_kit.egg-info/requires.txt": REQUIRES}
     )
@@ -53,14 +55,14 @@ def test_requires_txt_is_added_to_old_metadata(tmp_path: Path) -> None:
     assert text == b"Requires-Dist: of the text\n"
 
 
-def test_paths_outside_folder_are_omitted(tmp_path: Path) -> None:
+def test_sdist_paths_outside_the_folder_are_omitted(tmp_path: Path) -> None:
     contents = wheel_contents(
         tmp_path, {"PKG-INFO": INFO, "../../etc/x.py": b"", "a/../../b.py": b""}
     )
     assert list(contents) == ["gadget_kit-1.0.dist-info/METADATA"]
 
 
-def test_unreadable_sdist_is_rejected_by_name(
+def test_error_for_an_unreadable_sdist_names_the_sdist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(IntegrityError, match=r"gadget-kit-1\.0\.tar\.gz has no PKG-INFO"):

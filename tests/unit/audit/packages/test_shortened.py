@@ -34,13 +34,13 @@ def places(source: bytes) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("text", [SOURCE, inspect.getsource(library)])
-def test_statements_keep_their_lines(text: str) -> None:
+def test_shortened_source_keeps_the_lines_of_statements(text: str) -> None:
     source = text.encode()
     assert places(shorten_source(source)) == places(source)
     assert len(shorten_source(source)) < len(source)
 
 
-def test_only_docstrings_and_comments_are_removed() -> None:
+def test_shortened_source_lacks_only_docstrings_and_comments() -> None:
     text = shorten_source(SOURCE.encode()).decode()
     assert "import os" in text
     assert "# no comment" in text
@@ -52,5 +52,5 @@ def test_only_docstrings_and_comments_are_removed() -> None:
 
 
 @pytest.mark.parametrize("source", [b"def f(:\n", b'"""\xff"""\n', b""])
-def test_unparsable_source_is_unchanged(source: bytes) -> None:
+def test_source_that_cannot_be_parsed_is_not_shortened(source: bytes) -> None:
     assert shorten_source(source) == source

@@ -15,7 +15,7 @@ def read(source: str, module: str = "pkg") -> ModuleFacts:
     return read_module(dedent(source).encode(), module, "pkg/__init__.py", package=True)
 
 
-def test_import_structure_is_read():
+def test_import_structure_of_a_lazy_module_is_read():
     facts = read(
         """
         _import_structure = {"trainer": ["Trainer"], "utils": [], "utils.dummy": ["Model"]}
@@ -46,7 +46,7 @@ def test_import_structure_is_read():
     }
 
 
-def test_aliases_of_import_structure_are_lazy():
+def test_aliases_of_the_import_structure_are_lazy_names():
     facts = read(
         """
         from .utils.import_utils import _LegacyModuleAliasFinder, define_import_structure
@@ -66,14 +66,14 @@ def test_aliases_of_import_structure_are_lazy():
     assert set(facts.registers) == {"pkg.old_one", "pkg.old_two", "pkg.models.*_fast"}
 
 
-def test_computed_key_makes_module_dynamic():
+def test_lazy_module_with_a_computed_key_is_dynamic():
     assignment = "sys.modules[__name__] = _LazyModule(__name__, __file__, _import_structure)\n"
     table = '_import_structure = {"trainer": ["Trainer"]}\n'
     assert not read(table + assignment).dynamic
     assert read(f"{table}_import_structure.setdefault(key, names())\n{assignment}").dynamic
 
 
-def test_define_import_structure_covers_all_files_of_folder():
+def test_define_import_structure_call_covers_all_files_of_the_folder():
     source = """
         from ...utils.import_utils import define_import_structure
         if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_define_import_structure_covers_all_files_of_folder():
         ("if name in __all__:\n    return 1\nraise AttributeError", ""),
     ],
 )
-def test_names_returned_by_getattr_are_lazy(body, lazy):
+def test_names_that_module_getattr_returns_are_lazy(body, lazy):
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     tables = "__all__ = ['X']\nTABLE = {'X': '.y:X'}\nPAIRS = {'X': ('.y', 'Z')}\n"
     facts = read(f"{tables}def __getattr__(name):\n{lines}")
@@ -113,7 +113,7 @@ def test_names_returned_by_getattr_are_lazy(body, lazy):
         ("from pkg.more import impl as three", '("more", "impl")', "pkg.more:impl"),
     ],
 )
-def test_submodule_table_uses_type_checking_imports(seen, value, lazy):
+def test_lazy_names_are_read_from_a_submodule_table_and_type_checking_imports(seen, value, lazy):
     facts = read(f"""
         if TYPE_CHECKING:
             {seen}
@@ -144,11 +144,11 @@ def test_submodule_table_uses_type_checking_imports(seen, value, lazy):
         "def fill():\n    for name in other:\n        globals()[name] = 1",
     ],
 )
-def test_unlistable_names_make_module_dynamic(source):
+def test_module_whose_names_cannot_be_listed_is_dynamic(source):
     assert read(source).dynamic
 
 
-def test_lazy_loader_attach_is_read():
+def test_attach_call_of_lazy_loader_is_read():
     facts = read(
         """
         __getattr__, __dir__, __all__ = lazy_loader.attach(
@@ -172,7 +172,7 @@ def test_modules_assigned_in_sys_modules_are_read():
     assert not facts.dynamic
 
 
-def test_alias_function_without_target_is_accepted():
+def test_call_of_an_alias_function_without_a_target_is_accepted():
     facts = read(
         """
         def shim(name, names=None):

@@ -34,7 +34,7 @@ def test_relative_imports_are_made_absolute(line, package, expected):
     assert (import_fact.module, import_fact.name, import_fact.bound) == expected
 
 
-def test_import_in_function_has_the_scope_of_the_function():
+def test_import_in_a_function_has_the_scope_of_the_function():
     facts = read(
         """
         class Client:
@@ -47,7 +47,7 @@ def test_import_in_function_has_the_scope_of_the_function():
     ]
 
 
-def test_parameters_of_every_kind_are_read():
+def test_function_parameters_of_every_kind_are_read():
     facts = read("def f(a, /, b: int, c=1, *args, d, e=2, **more) -> str: ...\n")
     (function,) = facts.functions
     assert function.parameters == (
@@ -69,7 +69,7 @@ def test_parameters_of_every_kind_are_read():
         ("if x: return None\n        return cls(1)", ""),
     ],
 )
-def test_classmethod_returning_cls_has_type_self(body, returns):
+def test_class_method_that_returns_cls_has_the_return_type_self(body, returns):
     source = f"class A:\n    @classmethod\n    def of(cls, x):\n        {body}\n"
     assert read(source).functions[0].returns == returns
 
@@ -117,7 +117,7 @@ def test_class_members_are_read():
         "def run(self, kw): self.__dict__ = kw",
     ],
 )
-def test_class_with_unlistable_attributes_is_dynamic(body):
+def test_class_whose_attributes_cannot_be_listed_is_dynamic(body):
     assert read(f"class A:\n    {body}\n").classes[0].dynamic
 
 
@@ -131,7 +131,7 @@ def test_class_with_unlistable_attributes_is_dynamic(body):
         ("x = 1", None),
     ],
 )
-def test_exports_are_read(source, exports):
+def test_exported_names_of_a_module_are_read(source, exports):
     assert read(source).exports == exports
 
 
@@ -161,7 +161,7 @@ def test_bindings_other_than_imports_are_read():
     assert facts.deleted == ("made",)
 
 
-def test_forwarded_keywords_are_read():
+def test_keywords_that_a_function_forwards_are_read():
     facts = read(
         """
         def on(self, **kwargs):

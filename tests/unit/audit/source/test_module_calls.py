@@ -31,7 +31,7 @@ def test_call_arguments_are_read():
     assert (call.positional, call.star, call.double_star) == (3, True, True)
 
 
-def test_calls_of_unnamed_callees_are_ignored():
+def test_calls_of_unnamed_functions_are_ignored():
     receivers = calls(
         """
         def own(): ...
@@ -46,7 +46,7 @@ def test_calls_of_unnamed_callees_are_ignored():
     assert receivers == {"own": ""}
 
 
-def test_parameter_hides_import():
+def test_function_parameter_hides_an_imported_name():
     assert calls("def f(vllm): vllm.go()\n") == {}
     assert calls("f = lambda vllm: vllm.go()\n") == {}
     assert calls("x = [vllm.go() for vllm in vllm.all()]\n") == {"vllm.all": ""}
@@ -66,7 +66,7 @@ def test_parameter_hides_import():
         ("if (x := LLM(1)): pass", "LLM()"),
     ],
 )
-def test_local_name_has_type_of_value(body, receiver):
+def test_local_name_has_the_type_of_its_value(body, receiver):
     assert calls(f"def f():\n    {body}\n    x.go()\n").get("x.go") == receiver
 
 
@@ -85,12 +85,12 @@ def test_local_name_has_type_of_value(body, receiver):
         "x: int = 1",
     ],
 )
-def test_local_name_with_several_types_has_none(body):
+def test_local_name_with_several_types_has_no_known_type(body):
     receivers = calls(f"from m2 import make\ndef f():\n    {body}\n    x.go()\n")
     assert receivers.get("x.go") in (None, "make()")
 
 
-def test_parameters_and_self_attributes_have_types():
+def test_annotated_parameters_and_self_attributes_have_types():
     facts = read(
         """
         class A(Base):
@@ -127,7 +127,7 @@ def test_parameters_and_self_attributes_have_types():
     }
 
 
-def test_method_of_call_result_has_receiver():
+def test_method_of_a_call_result_has_the_call_as_receiver():
     assert calls("vllm.LLM(1).generate()\n") == {
         "vllm.LLM": "",
         "vllm.LLM().generate": "vllm.LLM()",
@@ -164,7 +164,7 @@ def test_annotations_are_read_unless_deferred():
     assert facts.attributes == ()
 
 
-def test_expressions_have_guards():
+def test_calls_in_conditional_expressions_have_guards():
     facts = read(
         """
         a = is_peft_available() and vllm.one()
@@ -179,13 +179,13 @@ def test_expressions_have_guards():
     assert read_of_x.guards == (Guard("handled", "AttributeError", "vllm.x"),)
 
 
-def test_star_import_hides_all_names_but_builtins():
+def test_star_import_may_define_every_name_except_builtins():
     source = "from vllm import *\ndef f():\n    LLM()\n    print()\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     assert [call.callee for call in facts.calls] == ["LLM"]
 
 
-def test_literals_not_encodable_in_utf8_are_omitted():
+def test_literals_that_utf8_cannot_encode_are_omitted():
     source = rb"""
 import re, vllm
 vllm.one(re.compile("[\ud800-\udfff]"))

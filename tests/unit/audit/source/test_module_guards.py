@@ -64,7 +64,7 @@ def test_version_comparisons_become_guards(test, yes, no):
     assert branches(test) == ((version("vllm", yes),), (version("vllm", no),))
 
 
-def test_complement_of_range_is_unknown():
+def test_complement_of_a_version_range_is_unknown():
     yes, no = branches("needs")
     assert yes == (version("transformers", ">=4.1,<4.5"),)
     assert [guard.kind for guard in no] == ["unknown"]
@@ -132,7 +132,7 @@ def test_chained_python_comparison_becomes_guards():
         "os.environ.get(NAME, x) in ('1', 'true')",
     ],
 )
-def test_other_conditions_are_unknown(test):
+def test_conditions_of_other_kinds_are_unknown_guards(test):
     yes, no = branches(test)
     assert [guard.kind for guard in (*yes, *no)] == ["unknown", "unknown"]
 
@@ -140,7 +140,7 @@ def test_other_conditions_are_unknown(test):
 @pytest.mark.parametrize(
     "test", ["current_platform.is_cuda()", "torch.cuda.is_available()", "is_torch_npu_available()"]
 )
-def test_availability_function_is_evaluated_later(test):
+def test_call_of_an_availability_function_becomes_a_guard(test):
     guard = Guard("result", f"m::{test}")
     assert branches(test) == ((guard,), (Guard("result", guard.subject, "!"),))
 
@@ -159,7 +159,7 @@ def test_type_checking_and_hasattr_become_guards():
     assert branches("getattr(self.part, 'x')") == (data, data)
 
 
-def test_conjunction_with_data_keeps_other_guards():
+def test_conjunction_with_a_data_condition_keeps_its_other_guards():
     data = (Guard("data"),)
     assert branches("count > 3") == (data, data)
     yes, no = branches("self.use and find_spec('vllm')")
@@ -174,7 +174,7 @@ def test_conjunction_with_data_keeps_other_guards():
 
 
 @pytest.mark.parametrize("leave", ["return", "raise ImportError('x')", "continue"])
-def test_code_after_early_exit_has_complementary_guard(leave):
+def test_code_after_an_early_exit_has_the_complementary_guard(leave):
     guards = guards_of(
         f"""
         def f():
@@ -191,7 +191,7 @@ def test_code_after_early_exit_has_complementary_guard(leave):
     assert guards["after"] == ()
 
 
-def test_handler_of_try_import_has_absent_guard():
+def test_handler_of_an_import_error_has_the_guard_that_the_module_is_absent():
     guards = guards_of(
         """
         try:
@@ -210,7 +210,7 @@ def test_handler_of_try_import_has_absent_guard():
     assert guards["both"] == (Guard("present", "a.b:c"), Guard("present", "d"))
 
 
-def test_reraising_handler_adds_no_guard():
+def test_handler_that_raises_again_adds_no_guard():
     guards = guards_of(
         """
         try:
@@ -222,7 +222,7 @@ def test_reraising_handler_adds_no_guard():
     assert guards["a"] == ()
 
 
-def test_try_with_availability_test_becomes_guards():
+def test_try_block_with_an_availability_test_becomes_guards():
     guards = guards_of(
         """
         try:
@@ -239,7 +239,7 @@ def test_try_with_availability_test_becomes_guards():
 
 
 @pytest.mark.parametrize("test", ["has_it", "flash is not None", "not missing"])
-def test_names_set_in_try_become_guards(test):
+def test_names_set_in_a_try_block_become_guards(test):
     guards = guards_of(
         f"""
         has_it = False
@@ -257,7 +257,7 @@ def test_names_set_in_try_become_guards(test):
     assert guards["inside"] == (Guard("present", "flash"),)
 
 
-def test_suppress_and_flags_set_in_branches_become_guards():
+def test_suppressed_imports_and_flags_set_in_branches_become_guards():
     guards = guards_of(
         """
         with contextlib.suppress(ImportError):
@@ -321,7 +321,7 @@ takes_it = "tags" in params
         ('"tags" in [f.name for f in fields(LLM)]', "LLM.__dataclass_fields__"),
     ],
 )
-def test_parameter_test_becomes_guard(test, callee):
+def test_test_for_a_callable_parameter_becomes_a_guard(test, callee):
     facts = read_module(
         (PARAMETERS + f"if {test}:\n    import yes\nelse:\n    import no\n").encode(),
         "m",
@@ -333,7 +333,7 @@ def test_parameter_test_becomes_guard(test, callee):
     assert no.guards == (Guard("takes", f"m::{callee}", "!tags"),)
 
 
-def test_negated_and_computed_parameter_tests_are_read():
+def test_negated_and_computed_tests_for_a_callable_parameter_are_read():
     guards = guards_of(
         """
         def f(key):

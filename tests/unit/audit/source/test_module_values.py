@@ -10,7 +10,7 @@ from tests.support.source_guards import DATA, NEW, guard_kinds, guards_of_import
 
 
 @each_row("number", ["1", "0", "1.0", "0.0"])
-def test_comparison_with_number_equal_to_bool_is_unknown(number):
+def test_comparison_of_a_condition_with_zero_or_one_is_unknown(number):
     assert guard_kinds(f"ok = {NEW}\nif ok == {number}:\n    import marked\n") == ["unknown"]
 
 
@@ -24,7 +24,7 @@ def test_comparison_with_number_equal_to_bool_is_unknown(number):
         ("ok == False", "<0.9"),
     ],
 )
-def test_comparison_with_bool_becomes_guard(test, spec):
+def test_comparison_of_a_condition_with_a_bool_becomes_a_guard(test, spec):
     assert guards_of_import(f"ok = {NEW}\nif {test}:\n    import marked\n") == version_guards(
         "vllm", spec
     )
@@ -45,7 +45,7 @@ def test_comparison_with_bool_becomes_guard(test, spec):
         ("vllm_available = False", "not vllm_available"),
     ],
 )
-def test_local_variable_is_judged_by_value_not_by_name(bound, test):
+def test_condition_on_a_local_variable_depends_on_its_value_and_not_on_its_name(bound, test):
     head = f"def f(q, x):\n    {bound}\n    if {test}:\n"
     assert guards_of_import(f"{head}        import marked\n") == DATA
     assert guards_of_import(f"{head}        return\n    import marked\n") == ()
@@ -53,7 +53,7 @@ def test_local_variable_is_judged_by_value_not_by_name(bound, test):
 
 @each_row("name", ["vllm_available", "is_torch", "has_requests"])
 @each_row("given", ["{}", "*, {}=True", "*{}", "**{}"])
-def test_parameter_condition_depends_on_data_regardless_of_its_name(name, given):
+def test_condition_on_a_parameter_is_data_regardless_of_the_parameter_name(name, given):
     body = f"    if {name}:\n        import marked\n"
     assert guards_of_import(f"def f({given.format(name)}):\n{body}") == DATA
     inner = "".join(f"    {line}\n" for line in body.splitlines())
@@ -70,7 +70,7 @@ def test_parameter_condition_depends_on_data_regardless_of_its_name(name, given)
         "if ask():\n    vllm_available = True\nelse:\n    vllm_available = False",
     ],
 )
-def test_module_variable_is_evaluated_later(bound):
+def test_condition_on_a_module_variable_becomes_a_guard_to_evaluate(bound):
     test = "    if vllm_available:\n        import marked\n"
     evaluated = guards_of_import(f"{bound}\nif True:\n{test}")[-1]
     assert evaluated.kind == "result"
@@ -78,7 +78,7 @@ def test_module_variable_is_evaluated_later(bound):
     assert guards_of_import(f"{bound}\ndef f():\n{test}")[-1].kind == "result"
 
 
-def test_imported_or_global_name_is_evaluated_in_its_scope():
+def test_imported_or_global_name_is_evaluated_in_its_defining_scope():
     test = "    if vllm_available:\n        import marked\n"
     evaluated = (Guard("result", "m:f:vllm_available"),)
     assert (
@@ -87,13 +87,13 @@ def test_imported_or_global_name_is_evaluated_in_its_scope():
     assert guards_of_import(f"def f():\n    global vllm_available\n{test}") == evaluated
 
 
-def test_parameter_hides_predicate_of_module():
+def test_parameter_hides_an_availability_function_of_the_module():
     body = "    if is_vllm_available():\n        import marked\n"
     assert guards_of_import(f"def f():\n{body}") == (Guard("result", "m:f:is_vllm_available()"),)
     assert guard_kinds(f"def f(is_vllm_available):\n{body}") == ["unknown"]
 
 
-def test_local_version_is_judged_by_value_not_by_name():
+def test_condition_on_a_local_version_depends_on_its_value_and_not_on_its_name():
     body = "    if Version(torch_version) < Version('2'):\n        import marked\n"
     assert guard_kinds(f"def f(cfg):\n    torch_version = cfg.saved_with\n{body}") == ["result"]
     assert guard_kinds(f"def f(torch_version):\n{body}") == ["result"]
@@ -124,7 +124,7 @@ def test_local_version_is_judged_by_value_not_by_name():
         ("Version(torch.__version__.partition('+')[0]) < Version('2.6')", "<2.6"),
     ],
 )
-def test_leading_version_components_become_guards(test, spec):
+def test_comparison_of_leading_version_components_becomes_a_guard(test, spec):
     assert guards_of_import(f"if {test}:\n    import marked\n") == version_guards("torch", spec)
 
 
@@ -156,11 +156,11 @@ def test_comparisons_of_inner_version_components_are_unknown(test):
         "Version(torch.__version__.split('+')[1]) < Version('2.6')",
     ],
 )
-def test_string_parts_and_calls_are_evaluated_later(test):
+def test_comparison_of_version_strings_and_calls_becomes_a_guard_to_evaluate(test):
     assert guard_kinds(f"if {test}:\n    import marked\n") == ["result"]
 
 
-def test_name_of_version_component_is_evaluated_later():
+def test_name_bound_to_version_components_becomes_a_guard_to_evaluate():
     source = "n = Version(torch.__version__).release[:2]\nif n >= (2, 6):\n    import marked\n"
     assert guards_of_import(source) == (Guard("result", "m::n >= (2, 6)"),)
 
@@ -180,7 +180,7 @@ def test_name_of_version_component_is_evaluated_later():
         "a = Version(vllm.__version__)\nb = a\nif b >= Version('0.9'):\n    import marked\n",
     ],
 )
-def test_values_are_followed_through_assignments(source):
+def test_version_values_are_followed_through_assignments(source):
     assert guards_of_import(source) == version_guards("vllm", ">=0.9")
 
 
@@ -204,7 +204,7 @@ def test_is_package_available_returns_condition_and_version():
     assert guards_of_import(other.format("_ray_available")) == DATA
 
 
-def test_swapped_names_exchange_values():
+def test_names_swapped_in_one_assignment_exchange_their_values():
     source = """
     a, b = Version(vllm.__version__), Version(torch.__version__)
     a, b = b, a
@@ -240,12 +240,12 @@ class A:
         ("V = vllm.__version__", "pass", "Version(A.V) >= self.least"),
     ],
 )
-def test_attribute_with_condition_is_unknown_or_evaluated_later(own, set_to, test):
+def test_attribute_set_to_a_condition_is_unknown_or_becomes_a_guard_to_evaluate(own, set_to, test):
     evaluated = test.startswith("A.")
     assert guard_kinds(METHOD.format(own, set_to, test)) == ["result" if evaluated else "unknown"]
 
 
-def test_attribute_depending_on_data_is_unknown_in_one_branch():
+def test_attribute_that_depends_on_data_is_unknown_in_one_branch():
     source = METHOD.format("x = 1", "self.is_peft = is_peft_available() and y", "self.is_peft")
     assert guard_kinds(source) == ["unknown"]
     assert guards_of_import(source.replace("if self", "if not self")) == DATA
@@ -256,7 +256,7 @@ def test_attribute_depending_on_data_is_unknown_in_one_branch():
     ]
 
 
-def test_comparison_with_imported_object_is_data():
+def test_comparison_with_an_imported_object_is_a_data_condition():
     source = """
     try:
         from m import Norm
@@ -268,7 +268,7 @@ def test_comparison_with_imported_object_is_data():
     assert guards_of_import(source.format("is")) == guards_of_import(source.format("==")) == DATA
 
 
-def test_attribute_set_to_none_is_data():
+def test_test_of_an_attribute_set_to_none_is_a_data_condition():
     assert guards_of_import(METHOD.format("x = 1", "self.new = len(y) > 1", "self.new")) == DATA
     assert (
         guards_of_import(METHOD.format("x = 1", "self.new = hasattr(y, 'z')", "self.new")) == DATA
@@ -285,7 +285,7 @@ def test_attribute_set_to_none_is_data():
         ("other()", "_ask() >= Version('0.9')"),
     ],
 )
-def test_result_of_local_function_is_evaluated_later(given, test):
+def test_result_of_a_local_function_becomes_a_guard_to_evaluate(given, test):
     source = f"def _ask():\n    return {given}\nif {test}:\n    import marked\n"
     assert guard_kinds(source) == ["result"]
     on_data = source.replace(given, "len(x)").replace("Version('0.9')", "4")
@@ -295,7 +295,7 @@ def test_result_of_local_function_is_evaluated_later(given, test):
     assert guards_of_import(on_data) == DATA
 
 
-def test_comparison_with_literal_version_is_unknown():
+def test_comparison_of_an_attribute_with_a_literal_version_is_unknown():
     assert guard_kinds("def f(x):\n    if x.v >= Version('0.9'):\n        import marked\n") == [
         "unknown"
     ]

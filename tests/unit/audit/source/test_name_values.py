@@ -72,7 +72,7 @@ def asking(name: str) -> str:
         "with x as y:\n{1}",
     ],
 )
-def test_name_bound_once_at_top_is_known_everywhere(around, name):
+def test_name_bound_once_at_module_level_is_known_everywhere(around, name):
     text = asking(name)
     source = around.format(text, indent(text, "    "), indent(text, "        "), name=name)
     assert kinds(source) & set(KNOWN)
@@ -114,7 +114,7 @@ BOUND = [
 
 @each_row("name", ASKED)
 @each_row("bound", BOUND)
-def test_rebound_name_is_unknown(bound, name):
+def test_name_that_is_bound_again_is_unknown(bound, name):
     again = bound.format(n=name)
     assert not kinds(f"{again}\n{asking(name)}")
     assert not kinds(f"{again}\ndef f():\n{indent(asking(name), '    ')}")
@@ -122,7 +122,7 @@ def test_rebound_name_is_unknown(bound, name):
 
 @each_row("name", ASKED)
 @each_row("bound", BOUND)
-def test_name_bound_in_function_is_local_from_first_line(bound, name):
+def test_name_bound_in_a_function_is_local_from_the_first_line(bound, name):
     again = indent(bound.format(n=name), "    ")
     text = indent(asking(name), "    ")
     assert not kinds(f"def f():\n{text}{again}\n")
@@ -131,7 +131,7 @@ def test_name_bound_in_function_is_local_from_first_line(bound, name):
 
 @each_row("name", ASKED)
 @each_row("bound", BOUND)
-def test_name_rebound_by_module_is_unknown_in_functions(bound, name):
+def test_name_that_the_module_binds_again_is_unknown_in_functions(bound, name):
     again = bound.format(n=name)
     assert not kinds(f"def f():\n{indent(asking(name), '    ')}{again}\n")
 
@@ -140,7 +140,7 @@ def test_name_rebound_by_module_is_unknown_in_functions(bound, name):
 @each_row(
     "arguments", ["{n}", "{n}, /", "x, {n}=1", "*{n}", "*, {n}", "*, {n}=1", "**{n}", "{n}: str"]
 )
-def test_argument_hides_name(arguments, name):
+def test_function_argument_hides_a_module_level_name(arguments, name):
     given = arguments.format(n=name)
     assert not kinds(f"def f({given}):\n{indent(asking(name), '    ')}")
     assert not kinds(f"class C:\n  def f({given}):\n{indent(asking(name), '    ')}")
@@ -236,7 +236,7 @@ def test_global_and_nonlocal_names_belong_to_outer_scope():
         ("Version(vllm.__version__)", "Version('0.1')", ()),
     ],
 )
-def test_merged_branches_keep_common_value(first, second, expected):
+def test_value_is_kept_if_both_branches_have_the_same_value(first, second, expected):
     condition = 'if w < Version("0.8"):\n    import marked\n'
     both = f"if x:\n    w = {first}\nelse:\n    w = {second}\n"
     rest = tuple(guard for guard in guards(both + condition) if guard.kind in KNOWN)
@@ -254,13 +254,13 @@ def test_merged_branches_keep_common_value(first, second, expected):
         "if not found:\n    w = '0.0'\nelse:\n    w = version('vllm')\n",
     ],
 )
-def test_fallback_version_of_missing_package_is_ignored(source):
+def test_fallback_version_of_a_missing_package_is_ignored(source):
     condition = 'if Version(w) < Version("0.8"):\n    import marked\n'
     assert guards(source + condition) == (OLD,)
     assert not kinds(source.replace("found", "x") + condition)
 
 
-def test_branch_that_returns_is_not_merged():
+def test_values_of_a_branch_that_returns_are_ignored_after_the_branch():
     source = """
     def f():
         w = Version(vllm.__version__)
@@ -274,7 +274,7 @@ def test_branch_that_returns_is_not_merged():
 
 
 @each_row("failed", ["None", "'0.0.0'", "Version('0')", "()"])
-def test_fallback_of_failed_version_read_is_ignored(failed):
+def test_fallback_value_of_a_failed_version_lookup_is_ignored(failed):
     source = f"""
     try:
         w = Version(vllm.__version__)
@@ -322,7 +322,7 @@ def test_negated_flag_depending_on_data_has_no_guards():
     assert not kinds(source)
 
 
-def test_flag_with_two_conditions_is_unknown():
+def test_flag_set_by_two_conditions_is_unknown():
     source = """
     if x:
         flag = v < Version("0.8")
@@ -334,7 +334,7 @@ def test_flag_with_two_conditions_is_unknown():
     assert [guard.kind for guard in guards(source)] == ["unknown"]
 
 
-def test_type_checking_branch_binds_nothing():
+def test_branch_for_type_checking_binds_no_names():
     source = """
     import typing
     if typing.TYPE_CHECKING:
@@ -346,7 +346,7 @@ def test_type_checking_branch_binds_nothing():
     assert not kinds(source.replace("if typing", "if not typing"))
 
 
-def test_submodule_and_repeated_imports_keep_module_value():
+def test_repeated_imports_of_a_module_or_its_submodules_keep_its_value():
     source = """
     def f():
         if vllm.__version__ < "0.8":
@@ -358,7 +358,7 @@ def test_submodule_and_repeated_imports_keep_module_value():
     assert guards(source) == (OLD,)
 
 
-def test_optional_module_is_none_if_missing():
+def test_optional_module_has_the_value_none_if_the_module_is_missing():
     source = """
     try:
         import trl
@@ -382,7 +382,7 @@ def test_optional_module_is_none_if_missing():
         "dict(params)",
     ],
 )
-def test_comprehension_over_parameters_is_followed(holder):
+def test_comprehension_over_the_parameters_of_a_callable_is_followed(holder):
     assert guards(f"w = {holder}\nif 'tags' in w:\n    import marked\n") == (TAKES,)
 
 
@@ -397,5 +397,5 @@ def test_comprehension_over_parameters_is_followed(holder):
         "{name: p for name, p in other.items()}",
     ],
 )
-def test_other_comprehensions_are_not_parameters(holder):
+def test_comprehensions_over_other_values_are_not_callable_parameters(holder):
     assert not kinds(f"w = {holder}\nif 'tags' in w:\n    import marked\n")

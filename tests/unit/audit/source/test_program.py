@@ -35,7 +35,7 @@ def _calls(source, callee):
     ],
 )
 @pytest.mark.parametrize("inside", [False, True])
-def test_keywords_of_a_call_are_read(before, call, keywords, more, inside):
+def test_keywords_of_a_user_call_are_read(before, call, keywords, more, inside):
     body = f"{before}\n{call}\n"
     if inside:
         body = "def main(x):\n" + "".join(f"    {line}\n" for line in body.splitlines())
@@ -59,14 +59,14 @@ RECEIVERS = [
 
 @pytest.mark.parametrize(("body", "receiver"), RECEIVERS)
 @pytest.mark.parametrize("inside", [False, True])
-def test_receiver_of_a_method_is_read(body, receiver, inside):
+def test_receiver_of_a_user_method_call_is_read(body, receiver, inside):
     if inside:
         body = "def main(j):\n" + "".join(f"    {line}\n" for line in body.splitlines())
     calls = _calls(f"from package import A, B\n{body}\n", "m")
     assert {call.receiver for call in calls if call.receiver} == ({receiver} if receiver else set())
 
 
-def test_names_of_other_modules_are_kept():
+def test_uses_of_names_of_other_modules_are_recorded():
     facts = read_module(
         b"from package import A, B\nx = A()\nx = B()\n",
         "train",
@@ -77,7 +77,7 @@ def test_names_of_other_modules_are_kept():
     assert [entry.name for entry in facts.assigned] == ["x", "x"]
 
 
-def test_packages_are_read_as_written():
+def test_keywords_from_a_dictionary_are_not_followed_in_package_code():
     source = b"from package import f\nkw = {'a': 1}\nf(**kw)\n"
     facts = read_module(source, "train", "train.py", package=False)
     assert [(call.keywords, call.double_star) for call in facts.calls] == [((), True)]

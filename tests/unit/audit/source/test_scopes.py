@@ -98,12 +98,12 @@ def test_every_binding_form_is_recognized():
 
 
 @each_row("source", [FORMS + NEWER, *(text for text in OWN if ":=" not in text)])
-def test_expression_without_walrus_binds_nothing(source: str):
+def test_expression_without_a_walrus_operator_binds_no_names(source: str):
     for body in bodies(source):
         assert lines(binding_sites(body, expressions=False)) == lines(binding_sites(body))
 
 
-def test_walrus_in_expression_binds_name():
+def test_walrus_operator_in_an_expression_binds_its_name():
     [body] = bodies("print([x for y in z if (found := y)])")
     assert list(binding_sites(body)) == ["found"]
     source = b"import vllm\ndef f():\n    use(vllm := 3)\n    return vllm.gone\n"

@@ -13,7 +13,7 @@ from tests.support.source_guards import DATA, NEW, guard_kinds, guards_of_import
 
 
 @each_row("caught", ["Exception", "RuntimeError", "OSError", "(ImportError, OSError)", ""])
-def test_broad_handler_is_a_missing_package_only_if_the_try_body_only_imports(caught):
+def test_broad_handler_means_a_missing_package_only_if_the_try_block_only_imports(caught):
     source = f"try:\n    import ray\nexcept {caught}:\n    import marked\n"
     absent = (Guard("absent", "ray"),)
     assert guards_of_import(source) == absent
@@ -34,7 +34,7 @@ def test_code_after_caught_import_requires_its_module():
     assert Guard("present", "a") not in guards_of_import(inner)
 
 
-def test_flag_of_try_with_other_calls_is_unknown_if_false():
+def test_false_flag_of_a_try_block_with_other_calls_is_unknown():
     source = """
     OK = False
     try:
@@ -52,7 +52,7 @@ def test_flag_of_try_with_other_calls_is_unknown_if_false():
     assert guards_of_import(pure.replace("if OK", "if not OK")) == (Guard("absent", "ray"),)
 
 
-def test_case_guard_is_condition_of_its_body():
+def test_guard_of_a_case_is_a_condition_of_its_body():
     source = "match x:\n    case {{'a': y}} if {}:\n        import marked\n"
     assert guards_of_import(source.format(NEW)) == version_guards("vllm", ">=0.9")
     assert guards_of_import(source.format("y > 1")) == DATA
@@ -63,7 +63,7 @@ def test_case_guard_applies_to_pattern_variables():
     assert guards_of_import(source) == DATA
 
 
-def test_patterns_guards_and_annotations_are_read():
+def test_calls_in_patterns_guards_and_annotations_are_read():
     facts = read_module(
         dedent(
             """
@@ -88,7 +88,7 @@ def test_patterns_guards_and_annotations_are_read():
     assert [call.callee for call in facts.calls] == ["a.five"]
 
 
-def test_class_names_are_not_visible_in_nested_class():
+def test_names_of_a_class_are_not_visible_in_a_nested_class():
     source = f"""
     class A:
         FLAG = {NEW}
@@ -124,7 +124,7 @@ if failure:
         ("failure = error", "Other", (Guard("handled", "Exception"),)),
     ],
 )
-def test_stored_exception_raised_later_is_not_handled(keeps, raises, expected):
+def test_stored_exception_that_is_raised_later_is_not_handled(keeps, raises, expected):
     source = KEPT.format(keeps=keeps, raises=raises).encode()
     facts = read_module(source, "m", "m.py", package=False)
     assert facts.imports[0].guards == expected

@@ -40,7 +40,7 @@ def imported(module: str) -> object | None:
 
 
 @each_row("module", sorted(TABLE.names))
-def test_name_table_matches_running_python(module):
+def test_table_of_standard_library_names_matches_the_running_python(module):
     holder = imported(module)
     if holder is None:
         assert module.partition(".")[0] in WITH_TK
@@ -56,7 +56,7 @@ def test_name_table_matches_running_python(module):
 
 
 @each_row("module", sorted(TABLE.subscripts))
-def test_subscript_table_matches_running_python(module):
+def test_table_of_subscriptable_classes_matches_the_running_python(module):
     holder = imported(module)
     if holder is None:
         assert module.partition(".")[0] in WITH_TK
@@ -69,7 +69,7 @@ def test_subscript_table_matches_running_python(module):
     assert wrong == []
 
 
-def test_module_table_matches_running_python():
+def test_table_of_standard_library_modules_matches_the_running_python():
     wrong = [
         name
         for name, there in name_availability(TABLE.modules)
@@ -88,7 +88,7 @@ def test_module_table_matches_running_python():
         ("3.14", {"annotationlib", "compression"}, {"imp"}),
     ],
 )
-def test_modules_of_a_different_python_are_known(python, there, gone):
+def test_standard_library_modules_of_a_different_python_are_known(python, there, gone):
     assert there <= stdlib.stdlib_modules(python)
     assert not gone & stdlib.stdlib_modules(python)
 
@@ -104,7 +104,9 @@ def test_modules_of_a_different_python_are_known(python, there, gone):
         ("wandb", ""),
     ],
 )
-def test_remedy_for_a_module_names_the_pythons_that_have_it(module: str, having: str) -> None:
+def test_remedy_for_a_missing_module_names_the_python_versions_that_have_the_module(
+    module: str, having: str
+) -> None:
     assert stdlib.pythons_with_module(module) == having
     add = f"add the package that provides {module}"
     use = f"use {having}, whose standard library has {module}, or " if having else ""
@@ -123,7 +125,7 @@ def test_remedy_for_a_module_names_the_pythons_that_have_it(module: str, having:
         ("typing", "no_such_name", set()),
     ],
 )
-def test_python_versions_without_a_name_are_listed(module, name, lacking):
+def test_python_versions_without_a_standard_library_name_are_listed(module, name, lacking):
     versions = [f"3.{minor}" for minor in range(10, 15)]
     lacking_versions = {
         version for version in versions if name in stdlib.missing_names(version).get(module, ())
@@ -131,13 +133,13 @@ def test_python_versions_without_a_name_are_listed(module, name, lacking):
     assert lacking_versions == lacking
 
 
-def test_submodule_is_a_name_of_its_parent():
+def test_standard_library_submodule_is_looked_up_by_python_version():
     assert stdlib.opaque_module("importlib.resources.abc", "3.10") is None
     assert stdlib.opaque_module("importlib.resources.abc", "3.11") is not None
     assert stdlib.opaque_module("json.tool", "3.11") == OpaqueModule("json.tool", "stdlib")
 
 
-def test_table_covers_pythons_of_bases():
+def test_standard_library_table_covers_the_python_versions_of_all_bases():
     pythons = {base.python for base in load_matrix(ROOT / "matrix.yaml").bases.values()}
     standalone = {"3.10", "3.12"}  # docs/howto/python-version.md lists what was run with them
     assert set(stdlib.SUPPORTED_PYTHONS) == pythons | standalone

@@ -20,14 +20,14 @@ f"{a!r:>{b}}"
 """
 
 
-def test_walk_yields_the_same_nodes_as_ast_walk() -> None:
+def test_tree_walk_yields_the_same_nodes_as_ast_walk() -> None:
     for source in (MORE, Path(__file__).read_text(encoding="utf-8")):
         module = ast.parse(source)
         expected = [node for node in ast.walk(module) if not isinstance(node, SKIPPED)]
         assert tree.walk_tree(module) == expected
 
 
-def test_blocks_contain_all_statements() -> None:
+def test_blocks_of_a_tree_contain_all_statements() -> None:
     module = ast.parse(MORE)
     found: list[ast.AST] = [module]
     for node in found:
