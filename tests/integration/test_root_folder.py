@@ -207,7 +207,7 @@ def test_root_folders_are_pruned_before_unpacked_layers(
         assert shell(root, "cat /opt/hello") == "hello\n"
 
 
-def test_root_writable_by_others_is_recreated(tiny: Layout, store: Store) -> None:
+def test_root_folder_that_others_can_write_to_is_recreated(tiny: Layout, store: Store) -> None:
     with root_folder(tiny, ARCH, store):
         (folder,) = roots(store)
         (folder / "tree/opt/hello").unlink()

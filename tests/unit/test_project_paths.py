@@ -29,7 +29,7 @@ def test_folders_and_files_are_accepted(tmp_path):
     assert project_paths.find_project(tmp_path) == project_paths.find_project(path)
 
 
-def test_given_matrix_must_exist(tmp_path):
+def test_matrix_file_that_is_given_must_exist(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         project_paths.find_project(tmp_path / "absent.yaml")
 

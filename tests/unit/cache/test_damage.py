@@ -99,7 +99,7 @@ HARMS: list[Callable[[Path], None]] = [
 
 @pytest.mark.parametrize("kind", ["file", "blob"])
 @pytest.mark.parametrize("harm", range(len(HARMS)))
-def test_damaged_entry_is_removed_with_one_warning(store, warnings, kind, harm):
+def test_damaged_cache_entry_is_removed_with_one_warning(store, warnings, kind, harm):
     path = added(store, kind)
     assert cached_path(store, kind) == path
     HARMS[harm](path)
@@ -111,7 +111,7 @@ def test_damaged_entry_is_removed_with_one_warning(store, warnings, kind, harm):
     assert len(warnings.messages) == 1
 
 
-def test_warning_has_name_of_input(store, warnings):
+def test_warning_about_a_damaged_entry_has_the_name_of_the_input(store, warnings):
     path = added(store, "file")
     store.put_fact("name", sha256(DATA), b"wheel-1.0-py3-none-any.whl")
     flipped(path)
@@ -119,14 +119,14 @@ def test_warning_has_name_of_input(store, warnings):
     assert "wheel-1.0-py3-none-any.whl" in warnings.messages[0]
 
 
-def test_damaged_file_is_detected_by_other_processes(store, warnings):
+def test_damaged_cache_file_is_detected_by_other_processes(store, warnings):
     """Other processes have no record of the file, as after a copy of the cache."""
     flipped(added(store, "blob"))
     known_hashes._open_database.cache_clear()
     assert Store.open(store.root, warnings).blob(DIGEST) is None
 
 
-def test_damage_found_by_several_threads_is_reported_once(store, warnings):
+def test_damage_that_several_threads_detect_is_reported_once(store, warnings):
     path = added(store, "blob")
     flipped(path)
     answers: list[Path | None] = []
@@ -142,7 +142,9 @@ def test_damage_found_by_several_threads_is_reported_once(store, warnings):
 
 
 @pytest.mark.parametrize("uses", [1, 3])
-def test_entry_in_use_by_other_process_is_not_damaged(store, warnings, monkeypatch, uses):
+def test_cache_entry_that_another_process_uses_is_not_reported_as_damaged(
+    store, warnings, monkeypatch, uses
+):
     path = added(store, "blob")
     os.utime(path, (time.time() - 3600,) * 2)
     digest = hashlib.file_digest
@@ -161,7 +163,7 @@ def test_entry_in_use_by_other_process_is_not_damaged(store, warnings, monkeypat
     assert not left
 
 
-def test_entry_repaired_by_other_process_is_not_removed(store):
+def test_cache_entry_that_another_process_repaired_is_not_removed(store):
     path = added(store, "blob")
     seen = path.stat()
     swapped(path)
@@ -188,7 +190,7 @@ def _reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return hashed_files(monkeypatch)
 
 
-def test_cache_changes_cause_no_rehash(store, tmp_path, reads):
+def test_links_to_cached_files_cause_no_new_hash_computation(store, tmp_path, reads):
     path = added(store, "blob")
     with store.scratch() as folder:  # as for layers from registries: one file under two names
         (folder / "it").hardlink_to(path)
@@ -207,7 +209,7 @@ def test_cache_changes_cause_no_rehash(store, tmp_path, reads):
     assert reads == [str(path)]
 
 
-def test_update_of_last_use_causes_no_rehash(store, reads):
+def test_update_of_the_last_use_causes_no_new_hash_computation(store, reads):
     path = added(store, "blob")
     os.utime(path, (1, 1))  # from outside: hashed once
     time.sleep(3 * known_hashes.TICK_NS / 1e9)
@@ -218,7 +220,7 @@ def test_update_of_last_use_causes_no_rehash(store, reads):
     assert reads == [str(path)]
 
 
-def test_copy_from_another_disk_is_hashed(store, reads):
+def test_file_copied_from_another_disk_is_hashed(store, reads):
     """The caller has checked the source file, not the copy."""
     with memory_folders.other_file_system(store.root) as folder:
         (folder / "blob").write_bytes(DATA)
@@ -227,7 +229,7 @@ def test_copy_from_another_disk_is_hashed(store, reads):
     assert reads == [str(path)]
 
 
-def test_removing_blob_keeps_known_hash_of_layout_link(store, tmp_path, reads):
+def test_removal_of_a_blob_keeps_the_known_hash_of_its_link_in_a_layout(store, tmp_path, reads):
     path = added(store, "blob")
     hash_cache = known_hashes.user_known_hashes()
     with hash_cache.relinking(path):
@@ -247,7 +249,7 @@ def unpacked(store: Store) -> Path:
         return store.add_unpacked({DIGEST: scratch / "one"})[DIGEST]
 
 
-def test_unpacked_layers_belong_to_one_user(store, warnings):
+def test_unpacked_layers_are_accessible_only_to_their_user(store, warnings):
     mask = os.umask(0o002)
     try:
         path = unpacked(store)
@@ -260,7 +262,7 @@ def test_unpacked_layers_belong_to_one_user(store, warnings):
 
 
 @pytest.mark.parametrize("which", ["layer", "user"])
-def test_unpacked_layer_writable_by_others_is_recreated(store, warnings, which):
+def test_unpacked_layer_that_others_can_write_to_is_recreated(store, warnings, which):
     path = unpacked(store)
     harmed = path if which == "layer" else path.parent
     harmed.chmod(0o777)

@@ -125,7 +125,9 @@ def test_interrupted_download_resumes(
     assert starts(site) == ["bytes=1000-"]
 
 
-def test_announcement_has_remaining_size(store: Store, http: HttpClient, site: FileSite) -> None:
+def test_announcement_of_a_resumed_download_has_the_remaining_size(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     seen = Recorder()
     data = DATA * (1 + 3_000_000 // len(DATA))
     begin(store, data[:1_000_000], data)
@@ -145,7 +147,7 @@ def test_complete_partial_file_needs_no_request(store: Store, http: HttpClient) 
     assert paths[sha256(DATA)].read_bytes() == DATA
 
 
-def test_partial_file_with_other_content_is_discarded(
+def test_partial_file_with_different_content_is_discarded(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     begin(store, b"z" * 1000)
@@ -235,7 +237,9 @@ def test_short_file_without_content_length_is_refused(
     assert len(site.requests) == 4
 
 
-def test_next_url_is_tried_after_failure(store: Store, http: HttpClient, site: FileSite) -> None:
+def test_next_url_is_tried_after_a_failed_download(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     site.files["bad/x.whl"] = DATA[::-1]
     urls = [site.url("none/x.whl"), site.url("bad/x.whl"), site.url("x.whl")]
     paths = fetch(store, http, want(*urls))
@@ -243,7 +247,9 @@ def test_next_url_is_tried_after_failure(store: Store, http: HttpClient, site: F
     assert [path for _, path, _ in site.requests] == ["/none/x.whl", "/bad/x.whl", "/x.whl"]
 
 
-def test_download_fails_if_no_url_has_file(store: Store, http: HttpClient, site: FileSite) -> None:
+def test_download_fails_if_no_url_has_the_file(
+    store: Store, http: HttpClient, site: FileSite
+) -> None:
     urls = [site.url("one/x.whl", "me:secret"), site.url("two/x.whl") + "?token=secret"]
     with pytest.raises(FetchFailed, match="could not download") as caught:
         fetch(store, http, want(*urls))
@@ -255,7 +261,7 @@ def test_download_fails_if_no_url_has_file(store: Store, http: HttpClient, site:
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_busy_server_is_retried(
+def test_download_from_a_busy_server_is_retried(
     store: Store, http: HttpClient, site: FileSite, status: int
 ) -> None:
     site.refusals = [(status, {}), (status, {"Retry-After": "0"})]
@@ -273,7 +279,7 @@ def test_download_from_busy_server_fails_after_last_retry(
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 410, 451])
-def test_refused_request_is_not_retried(
+def test_download_request_that_is_refused_is_not_retried(
     store: Store, http: HttpClient, site: FileSite, status: int
 ) -> None:
     site.refusals = [(status, {})]
@@ -282,7 +288,7 @@ def test_refused_request_is_not_retried(
     assert len(site.requests) == 1
 
 
-def test_retry_after_beyond_limit_is_reported(http: HttpClient, site: FileSite) -> None:
+def test_retry_after_header_above_the_limit_is_reported(http: HttpClient, site: FileSite) -> None:
     site.refusals = [(429, {"Retry-After": "86400"})]
     with pytest.raises(FetchFailed, match="429") as caught:
         http.fetch_bytes(site.url("x.whl"))
@@ -314,7 +320,7 @@ def test_insufficient_disk_space_fails_before_download(store: Store, http: HttpC
     assert caught.value.hint
 
 
-def test_failure_stops_other_downloads_and_keeps_partial_files(
+def test_failed_download_stops_other_downloads_and_keeps_partial_files(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     big = bytes(8_000_000)
@@ -365,7 +371,7 @@ def test_ctrl_c_keeps_partial_files(
     assert starts(site, "big")[-1] == f"bytes={partial_size}-"
 
 
-def test_two_stores_in_one_folder_download_a_file_once(
+def test_concurrent_threads_with_one_cache_folder_download_a_file_once(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     site.pause = 0.01
@@ -395,7 +401,7 @@ def test_two_stores_in_one_folder_download_a_file_once(
     ranges=st.booleans(),
     announce=st.booleans(),
 )
-def test_downloaded_file_is_correct_after_any_fault(
+def test_downloaded_file_is_correct_after_any_server_fault(
     tmp_path_factory: pytest.TempPathFactory,
     http: HttpClient,
     size: int,

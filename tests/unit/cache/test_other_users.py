@@ -47,7 +47,7 @@ def given(path: Path) -> Path:
 @needs_root
 @pytest.mark.parametrize("kind", ["file", "blob"])
 @pytest.mark.parametrize("change", ["owner", "mode"])
-def test_entry_writable_by_others_is_replaced_by_copy(store, warnings, kind, change):
+def test_cache_entry_that_others_can_write_to_is_replaced_by_a_copy(store, warnings, kind, change):
     path = added(store, kind)
     if change == "owner":
         given(path)
@@ -74,7 +74,7 @@ def test_damaged_entry_of_another_user_is_removed(store, warnings, kind):
 
 
 @needs_root
-def test_layout_has_no_link_to_file_of_another_user(store, tmp_path):
+def test_layout_has_no_link_to_a_file_of_another_user(store, tmp_path):
     """The owner of the file could change the image after it was built and checked."""
     layers = [images.make_layer(tmp_path / "blobs", [images.text_member("word", "x" * 1000)])]
     (record, path) = layers[0]
@@ -110,7 +110,7 @@ def test_layout_layer_of_another_user_is_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "files", "blobs", "blobs/sha256", "locks", "partial"])
-def test_folders_writable_by_others_are_made_private(store, tmp_path, warnings, name):
+def test_cache_folders_that_others_can_write_to_are_made_private(store, tmp_path, warnings, name):
     path = added(store, "blob")
     with store.partial(sha256(b"x"), stop=lambda: False):
         added(store, "file")
@@ -124,7 +124,7 @@ def test_folders_writable_by_others_are_made_private(store, tmp_path, warnings, 
     assert all("removed the write permission of other users" in each for each in warnings.messages)
 
 
-def test_cache_is_private_with_permissive_umask(tmp_path, warnings):
+def test_cache_is_private_in_spite_of_a_permissive_umask(tmp_path, warnings):
     mask = os.umask(0)
     try:
         store = Store.open(tmp_path / "cache", warnings)
@@ -153,7 +153,7 @@ def test_folder_of_another_user_is_refused(store, name):
 @pytest.mark.parametrize(
     "name", ["files", "blobs", "blobs/sha256", "locks", "scratch", "live", "partial", "facts"]
 )
-def test_link_instead_of_folder_is_refused_and_removes_nothing(store, tmp_path, name):
+def test_link_in_place_of_a_cache_folder_is_refused_and_nothing_is_removed(store, tmp_path, name):
     added(store, "blob")
     added(store, "file")
     store.put_fact("kind", "key", b"data")
@@ -181,7 +181,7 @@ def test_link_instead_of_folder_is_refused_and_removes_nothing(store, tmp_path, 
     assert folder_state(elsewhere) == before
 
 
-def test_sweep_does_not_follow_link_to_scratch(store, tmp_path):
+def test_cleanup_does_not_follow_a_link_in_place_of_the_scratch_folder(store, tmp_path):
     """The cache has an unlocked name in `live/`, and `scratch` is a link."""
     elsewhere = outside_folder(tmp_path)
     (store.root / "live").mkdir()
@@ -212,7 +212,7 @@ def test_partial_download_that_is_a_link_is_not_used(store, tmp_path, kind):
 
 @needs_root
 @pytest.mark.parametrize("change", ["owner", "mode"])
-def test_partial_download_writable_by_others_is_restarted(store, change):
+def test_partial_download_that_others_can_write_to_is_restarted(store, change):
     (store.root / "partial").mkdir()
     path = store.root / "partial" / sha256(DATA)
     path.write_bytes(b"half")
@@ -228,7 +228,7 @@ def test_partial_download_writable_by_others_is_restarted(store, change):
 
 
 @needs_root
-def test_fact_of_another_user_is_ignored(store):
+def test_cached_fact_of_another_user_is_ignored(store):
     store.put_fact("kind", "key", b"data")
     (fact,) = store.root.glob("facts/kind/*/*")
     given(fact)
@@ -238,7 +238,7 @@ def test_fact_of_another_user_is_ignored(store):
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_non_file_instead_of_entry_does_not_block(store, tmp_path, kind):
+def test_pipe_in_place_of_a_cache_entry_does_not_block(store, tmp_path, kind):
     store.put_fact("kind", "key", b"data")
     path = added(store, "blob")
     (fact,) = store.root.glob("facts/kind/*/*")
@@ -259,7 +259,7 @@ def test_non_file_instead_of_entry_does_not_block(store, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_format_file_that_is_not_regular_is_refused(store, kind):
+def test_cache_format_file_that_is_not_regular_is_refused(store, kind):
     (store.root / "FORMAT").unlink()
     if kind == "link":
         (store.root / "FORMAT").symlink_to("/dev/zero")
@@ -301,7 +301,7 @@ def _shared() -> Iterator[Path]:
 
 @needs_root
 @pytest.mark.parametrize("kind", ["file", "blob"])
-def test_users_of_shared_folder_copy_files_from_each_other(shared, kind):
+def test_users_of_a_shared_cache_folder_copy_files_from_each_other(shared, kind):
     with as_other():
         theirs = added(Store.open(shared), kind)
         assert theirs.is_relative_to(shared / f"user-{OTHER}")
@@ -321,7 +321,7 @@ def test_users_of_shared_folder_copy_files_from_each_other(shared, kind):
 
 @needs_root
 @pytest.mark.parametrize("change", ["damaged", "link", *OBSTACLES])
-def test_shared_file_of_another_user_is_used_only_if_valid(shared, change):
+def test_shared_file_of_another_user_is_used_only_if_it_is_valid(shared, change):
     with as_other():
         theirs = added(Store.open(shared), "blob")
         if change == "damaged":
@@ -361,7 +361,7 @@ def test_user_folder_created_by_another_user_is_refused(shared, tmp_path, kind):
 
 @needs_root
 @pytest.mark.parametrize("mode", [0o777, 0o1777])
-def test_shared_folder_must_belong_to_root_or_this_user(shared, mode):
+def test_shared_cache_folder_must_belong_to_root_or_this_user(shared, mode):
     """The owner of the folder could rename its entries; without the sticky bit, any user could."""
     shared.chmod(mode)
     if mode == 0o1777:

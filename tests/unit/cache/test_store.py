@@ -50,7 +50,7 @@ def age(store: Store, path: Path | None, seconds: float) -> None:
     os.utime(path, (moment, moment))
 
 
-def test_file_is_found_by_its_hash(store: Store) -> None:
+def test_cached_file_is_found_by_its_hash(store: Store) -> None:
     name = keep_file(store, b"wheel")
     path = store.file(name)
     assert path is not None
@@ -59,7 +59,7 @@ def test_file_is_found_by_its_hash(store: Store) -> None:
     assert store.file(sha256(b"other")) is None
 
 
-def test_blob_is_found_by_its_digest(store: Store) -> None:
+def test_cached_blob_is_found_by_its_digest(store: Store) -> None:
     digest = keep_blob(store, b"layer")
     path = store.blob(digest)
     assert path is not None
@@ -68,7 +68,7 @@ def test_blob_is_found_by_its_digest(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "a" * 63, "sha256:" + "a" * 64])
-def test_invalid_hash_is_refused(store: Store, name: str) -> None:
+def test_cache_refuses_an_invalid_hash(store: Store, name: str) -> None:
     with pytest.raises(ValueError, match="not a lower-case hexadecimal SHA-256"):
         store.file(name)
     with pytest.raises(ValueError, match="not an OCI digest"):
@@ -86,7 +86,9 @@ def test_file_from_another_disk_is_copied(store: Store) -> None:
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.text(), data=st.binary(max_size=2000), other=st.binary(max_size=50))
-def test_facts_are_read_back_unchanged(store: Store, key: str, data: bytes, other: bytes) -> None:
+def test_cached_facts_are_read_back_unchanged(
+    store: Store, key: str, data: bytes, other: bytes
+) -> None:
     store.put_fact("kind", key, other)
     store.put_fact("kind", key, data)
     assert store.fact("kind", key) == data
@@ -95,7 +97,7 @@ def test_facts_are_read_back_unchanged(store: Store, key: str, data: bytes, othe
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200), cut=st.integers(0, 300))
-def test_truncated_fact_is_ignored(store: Store, data: bytes, cut: int) -> None:
+def test_truncated_cached_fact_is_ignored(store: Store, data: bytes, cut: int) -> None:
     store.put_fact("kind", "key", data)
     (path,) = store.root.glob("facts/kind/*/*")
     whole = path.read_bytes()
@@ -103,7 +105,7 @@ def test_truncated_fact_is_ignored(store: Store, data: bytes, cut: int) -> None:
     assert store.fact("kind", "key") == (data if cut >= len(whole) else None)
 
 
-def test_scratch_folder_is_removed_even_if_read_only(store: Store) -> None:
+def test_scratch_folder_is_removed_even_if_it_is_read_only(store: Store) -> None:
     with store.scratch() as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "file").write_bytes(b"x")
@@ -152,7 +154,7 @@ def test_exclusive_lock_admits_one_thread_at_a_time(store: Store) -> None:
     assert most == 1
 
 
-def test_exclusive_locks_with_other_names_do_not_wait(store: Store) -> None:
+def test_exclusive_locks_with_different_names_do_not_block_each_other(store: Store) -> None:
     long = "x" * 300
     with store.hold_lock("a"), store.hold_lock("b"):
         pass
@@ -174,7 +176,7 @@ def test_cache_folder_has_cachedir_tag(store: Store) -> None:
     assert text.startswith("Signature: 8a477f597d28d172789f06886806bc55")
 
 
-def test_cache_location_is_read_from_environment(
+def test_cache_location_is_read_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -191,7 +193,9 @@ def test_cache_location_is_read_from_environment(
 
 
 @pytest.mark.parametrize("place", ["cache", "cache/imgbuild"])
-def test_cache_root_at_or_below_file_is_refused_with_hint(tmp_path: Path, place: str) -> None:
+def test_cache_root_that_is_a_file_or_below_a_file_is_refused_with_a_hint(
+    tmp_path: Path, place: str
+) -> None:
     (tmp_path / "cache").write_bytes(b"")
     with pytest.raises(InputError, match=f"cannot write to .*/{place}: it is not a fold") as caught:
         Store.open(tmp_path / place)
@@ -208,7 +212,7 @@ def test_full_disk_error_has_hint(number: int) -> None:
     assert "prune" in str(caught.value.hint)
 
 
-def test_file_system_without_locks_is_reported() -> None:
+def test_file_system_that_does_not_support_locks_is_reported() -> None:
     with pytest.raises(InputError, match="no file locks"), files.plain_errors(Path("/lustre")):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
@@ -217,12 +221,12 @@ def test_file_system_without_locks_is_reported() -> None:
     ("text", "size"),
     [("0", 0), ("500M", 500_000_000), ("20 GB", 20_000_000_000), ("1.5k", 1500), ("2GiB", 2 << 30)],
 )
-def test_valid_sizes_are_parsed(text: str, size: int) -> None:
+def test_valid_cache_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text, "--max-size") == size
 
 
 @each_row("text", ["", "many", "-1", "5X", "1i", "1e9", "1.G"])
-def test_invalid_size_is_refused(text: str) -> None:
+def test_invalid_cache_size_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--max-size: invalid size"):
         parse_size(text, "--max-size")
 
@@ -249,7 +253,7 @@ def test_prune_removes_least_recently_used_entries_first(store: Store) -> None:
     limit=st.integers(0, 1500),
     used=st.sets(st.integers(0, 5)),
 )
-def test_prune_respects_limit_and_keeps_used_entries(
+def test_prune_keeps_used_entries_and_the_size_limit(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], limit: int, used: set[int]
 ) -> None:
     store = Store.open(tmp_path_factory.mktemp("cache"))
@@ -282,7 +286,7 @@ def test_kernel_cache_is_pruned(store: Store) -> None:
     assert (store.root / "FORMAT").exists()
 
 
-def test_prune_keeps_entries_used_by_other_process(store: Store) -> None:
+def test_prune_keeps_entries_that_another_process_uses(store: Store) -> None:
     """A second Store acts as another process: it locks its lease with a separate descriptor."""
     name = keep_file(store, b"used elsewhere")
     store.release()
@@ -308,7 +312,7 @@ def test_clear_removes_all_entries(store: Store) -> None:
     assert prune.list_entries(store) == []
 
 
-def test_running_download_is_not_cleared(store: Store) -> None:
+def test_file_of_a_running_download_is_not_cleared(store: Store) -> None:
     with store.partial(sha256(b"x"), stop=lambda: False) as path:
         assert path is not None
         path.write_bytes(b"half")
@@ -317,7 +321,7 @@ def test_running_download_is_not_cleared(store: Store) -> None:
     assert prune.clear_cache(store).freed == 4
 
 
-def test_trim_removes_leftovers_without_using_entries(
+def test_trim_removes_leftovers_without_marking_entries_as_used(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This happens in a repeated push after a process was killed."""
@@ -359,7 +363,9 @@ def test_process_markers_of_another_user_are_not_removed(folder_of_all: Path) ->
     os.close(descriptor)
 
 
-def test_trim_respects_size_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trim_keeps_the_cache_within_the_size_limit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep_file(store, b"a" * 100)
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     assert prune.trim_cache(store) is None
@@ -394,7 +400,7 @@ def test_verify_removes_damaged_entries(store: Store) -> None:
     assert prune.verify_entries(store, read.append) == []
 
 
-def test_new_process_marker_locked_by_sweep_is_replaced(
+def test_new_process_marker_that_a_cleanup_has_locked_is_replaced(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """Before it is locked, a new file in live/ looks like the file of a dead process."""
@@ -409,7 +415,7 @@ def test_new_process_marker_locked_by_sweep_is_replaced(
     os.close(descriptor)
 
 
-def test_sweep_ignores_process_marker_that_its_process_removes(
+def test_cleanup_ignores_a_process_marker_that_its_process_removes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """A process whose new file a sweep has locked takes another name and removes this one."""

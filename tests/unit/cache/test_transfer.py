@@ -36,7 +36,7 @@ class Recorder(SilentReporter):
         yield self
 
 
-def test_each_step_continues_the_shared_progress_bar():
+def test_each_download_step_continues_the_shared_progress_bar():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000, "b": 1_000_000_000}, 212, seen)
     total.announce_total()
@@ -57,7 +57,7 @@ def test_partial_downloads_are_not_announced_again():
     assert seen.messages == ["1 of 212 files to download, 2.1 GB (900.0 MB already downloaded)"]
 
 
-def test_unannounced_files_are_added_to_total():
+def test_unannounced_files_are_added_to_the_total_of_the_progress_bar():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000}, 10, seen)
     with total.progress_bar({"a": 3_000_000_000}):
@@ -68,7 +68,7 @@ def test_unannounced_files_are_added_to_total():
     assert seen.messages == ["1 more file to download, 500.0 MB"]
 
 
-def test_empty_transfer_is_reported_once():
+def test_transfer_without_files_is_reported_once():
     seen = Recorder()
     total = Transfer({}, 91, seen)
     total.announce_total()

@@ -37,7 +37,7 @@ __all__ = ["_place", "_sample", "_shared_sample"]  # fixtures
 # -- settings
 
 
-def test_missing_settings_have_defaults(sample):
+def test_missing_ci_settings_have_defaults(sample):
     bare = read_settings(sample)
     assert bare.gate == ("static", "cpu", "gpu")
     mine = read_settings(sample, "gate: [cpu, static]\n")
@@ -45,7 +45,7 @@ def test_missing_settings_have_defaults(sample):
     assert mine.runners == bare.runners
 
 
-def test_invalid_settings_are_reported_with_location(sample):
+def test_invalid_ci_settings_are_reported_with_location(sample):
     with pytest.raises(InputError) as raised:
         read_settings(
             sample, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n"
@@ -54,7 +54,7 @@ def test_invalid_settings_are_reported_with_location(sample):
     assert [line for line, _ in lines] == [2, 3]
 
 
-def test_empty_gate_is_refused(sample):
+def test_ci_settings_without_a_required_tier_are_refused(sample):
     with pytest.raises(InputError, match="no tier"):
         read_settings(sample, "gate: [gpu]\n").with_required_tiers((), gpu=False)
 
@@ -62,7 +62,7 @@ def test_empty_gate_is_refused(sample):
 # -- jobs
 
 
-def test_jobs_are_in_dependency_order(sample):
+def test_ci_jobs_are_in_dependency_order(sample):
     target_jobs = make_jobs(sample)
     assert [job.id for job in target_jobs.all_jobs] == [
         f"{TARGET}@x86_64", f"{TARGET}@x86_64-gpu", f"{TARGET}@publish",
@@ -124,7 +124,7 @@ def chosen(
     )
 
 
-def test_published_digest_has_no_jobs(sample):
+def test_target_with_a_published_digest_has_no_jobs(sample):
     job_plan = chosen(
         sample, JobQuery(), {TARGET: TaggedImage(digest=sample.target_digests.digest)}
     )
@@ -135,7 +135,7 @@ def test_published_digest_has_no_jobs(sample):
     assert other.passed == ()
 
 
-def test_retired_target_has_jobs_only_if_named(sample):
+def test_retired_target_has_jobs_only_if_it_is_requested(sample):
     row = f"  {TARGET}:\n"
     sample.edit(row, f"{row}    retired: {UNLOCKED} takes its place\n")
     read_settings(sample, RUNNERS)
@@ -152,7 +152,7 @@ def test_retired_target_has_jobs_only_if_named(sample):
     assert _of(TARGET) == [TARGET]
 
 
-def test_missing_sif_of_published_target_is_created_in_later_run(sample):
+def test_later_run_creates_the_missing_sif_of_a_published_target(sample):
     """The SIF job failed, or the run was stopped between the tag and the SIF."""
     manifest_digest = sample.target_digests.arch[Arch.X86_64].manifest
     other = {Arch.X86_64: f"sha256:{'0' * 64}"}  # a SIF of another image
@@ -174,7 +174,7 @@ def test_missing_sif_of_published_target_is_created_in_later_run(sample):
     ] == ["published"]
 
 
-def test_target_without_gpu_machine_has_jobs_for_changes_under_review():
+def test_target_without_a_gpu_machine_has_jobs_for_pull_requests():
     """Therefore `ci report --strict` passes: all targets of this repository have such jobs."""
     root = Path(__file__).parents[3]
     project = Project(matrix=root / "matrix.yaml")
@@ -191,7 +191,7 @@ def test_target_without_gpu_machine_has_jobs_for_changes_under_review():
     assert reviewed == set()
 
 
-def test_shards_partition_targets(sample):
+def test_each_target_belongs_to_one_shard(sample):
     parts = [chosen(sample, JobQuery(shard=(part, 2)), {}) for part in (1, 2)]
     names = [[target.target for target in part.targets] for part in parts]
     assert sorted(name for part in names for name in part) == sorted([TARGET, UNLOCKED])
@@ -210,7 +210,7 @@ def test_target_without_machine_does_not_affect_others(sample):
     assert query.arches == (Arch.ARM64,)
 
 
-def test_published_targets_are_read_from_tags(place, tmp_path):
+def test_published_targets_are_read_from_registry_tags(place, tmp_path):
     done = place.push()
     selected = select_targets(load_matrix(place.sample.matrix), [], everything=True, arches=[])
     client = place.work().client
@@ -230,7 +230,7 @@ def test_published_targets_are_read_from_tags(place, tmp_path):
     }
 
 
-def test_unauthorized_response_counts_as_empty_repository(place, capsys):
+def test_unauthorized_response_is_treated_as_an_empty_repository(place, capsys):
     """Some registries return this status for a repository that does not exist yet."""
     place.push()
     place.registry.auth, place.registry.login = "basic", ("me", "secret")

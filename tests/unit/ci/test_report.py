@@ -28,7 +28,7 @@ __all__ = ["_sample", "_shared_sample"]  # fixtures
 # -- reports
 
 
-def test_target_outcome_follows_from_jobs(sample, tmp_path):
+def test_outcome_of_a_target_depends_on_its_jobs(sample, tmp_path):
     target_jobs = make_jobs(sample)
     assert report.target_outcome(tmp_path, target_jobs).outcome == "unfinished"
     write_passed_job(tmp_path, target_jobs.image[0])
@@ -39,7 +39,7 @@ def test_target_outcome_follows_from_jobs(sample, tmp_path):
     assert (verdict.outcome, verdict.seconds) == ("published", 12.0)
 
 
-def test_target_without_started_publish_job_is_unfinished(sample, tmp_path):
+def test_target_whose_publish_job_has_not_started_is_unfinished(sample, tmp_path):
     """The machine of the publish job failed before the first step, or there was none."""
     target_jobs = make_jobs(sample, gate="gate: [static]\nsif: true\n")
     write_passed_job(tmp_path, target_jobs.image[0])
@@ -57,7 +57,7 @@ def test_target_without_started_publish_job_is_unfinished(sample, tmp_path):
     assert report.target_outcome(tmp_path, target_jobs, published=True).outcome == "published"
 
 
-def test_report_is_printed_as_table_markdown_and_issue(sample, tmp_path):
+def test_ci_report_is_printed_as_table_markdown_and_issue(sample, tmp_path):
     target_jobs = make_jobs(sample)
     [image] = target_jobs.image
     write_ended_step(tmp_path, image, "check")
@@ -98,7 +98,7 @@ def _command(
     return Command(monkeypatch, capsys)
 
 
-def test_jobs_are_valid_as_github_actions_matrix(sample, command):
+def test_ci_jobs_are_a_valid_matrix_for_github_actions(sample, command):
     read_settings(sample, RUNNERS)
     output = sample.folder / "output"
     output.write_text("before=1\n")
@@ -150,7 +150,7 @@ def test_nightly_report_requires_published_images(sample, command):
         (("report",), "contains no results for targets of the matrix"),
     ],
 )
-def test_invalid_options_are_refused(sample, command, words, message):
+def test_invalid_ci_report_options_are_refused(sample, command, words, message):
     read_settings(sample, RUNNERS)
     done = command("ci", *words)
     assert done.status == InputError.exit_code

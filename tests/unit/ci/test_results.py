@@ -21,7 +21,7 @@ from tests.support.rows import each_row
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
-def test_result_counts_only_for_its_digest(sample, tmp_path):
+def test_job_result_counts_only_for_its_digest(sample, tmp_path):
     [job] = make_jobs(sample).image
     write_passed_job(tmp_path, job)
     assert results.read_result(tmp_path, job).passed
@@ -29,7 +29,7 @@ def test_result_counts_only_for_its_digest(sample, tmp_path):
     assert not results.read_result(tmp_path, other).is_started
 
 
-def test_job_has_not_passed_before_its_end(sample, tmp_path):
+def test_job_that_has_not_ended_has_not_passed(sample, tmp_path):
     [job] = make_jobs(sample).image
     for step in job.steps:
         write_ended_step(tmp_path, job, step)
@@ -61,7 +61,7 @@ def test_command_error_is_the_first_error(tmp_path):
 
 
 @each_row("answer", ["", "[]", "[{", '{"a": 1}'])
-def test_log_is_named_without_command_output(tmp_path, answer):
+def test_log_file_is_named_if_the_command_printed_no_message(tmp_path, answer):
     first_error = error(tmp_path, answer, 3)
     assert first_error.error == "exited with status 3 without a message"
     assert first_error.hint == f"see {tmp_path}/t@x86_64/audit.log"

@@ -32,7 +32,7 @@ def command(text: str, step: str) -> list[str]:
     return next(words[2:] for words in calls(text) if words[:2] == ["step", step])
 
 
-def test_image_is_pushed_before_gpu_tests_and_tagged_last(sample):
+def test_ci_script_pushes_the_image_before_gpu_tests_and_tags_it_last(sample):
     target_jobs = make_jobs(sample, RUNNERS + "sif: true\n")
     text = job_script(sample, target_jobs, key=Path("/a/key"))
     steps = [words[1] for words in calls(text) if words[0] in ("begin", "step")]
@@ -53,7 +53,7 @@ def test_image_is_pushed_before_gpu_tests_and_tagged_last(sample):
     assert len(set(keys.values())) == len(keys)
 
 
-def test_steps_are_commands_with_options(sample):
+def test_steps_of_a_ci_script_are_commands_with_options(sample):
     text = job_script(
         sample, make_jobs(sample), key=Path("/a/key"), through="root", plain_http=("h:1",)
     )
@@ -86,7 +86,7 @@ def test_script_neither_pushes_without_registry_nor_signs_without_key(sample):
     assert "\npublished=()\n" in bare
 
 
-def test_step_key_depends_on_tiers_and_image(sample):
+def test_key_of_a_ci_step_depends_on_tiers_and_image(sample):
     def _key(gate: str, digest: str = sample.target_digests.digest) -> str:
         target_jobs = make_jobs(sample, gate=f"gate: {gate}\n")
         image = tuple(msgspec.structs.replace(job, digest=digest) for job in target_jobs.image)
@@ -103,7 +103,7 @@ def test_second_build_verifies_each_layer(sample):
     assert builds == [["build", TARGET], ["build", TARGET, "--verify"]]
 
 
-def test_cves_step_runs_only_if_configured(sample):
+def test_cves_step_of_a_ci_script_runs_only_if_configured(sample):
     assert "step cves" not in job_script(sample, make_jobs(sample))
     settings = RUNNERS + "cves: {severity: critical, ignore_unfixed: true}\n"
     assert command(job_script(sample, make_jobs(sample, settings), settings), "cves") == [
@@ -147,7 +147,7 @@ def test_slurm_gpu_tests_are_queued_during_builds(sample):
 
 
 @pytest.mark.parametrize("word", ["it's", "$(touch /x)", "`x`", 'a "b"', "a\nb", "; rm -rf *"])
-def test_every_value_is_one_shell_word(sample: SampleProject, word: str):
+def test_every_value_in_a_ci_script_is_one_shell_word(sample: SampleProject, word: str):
     folder = sample.folder / word
     text = job_script(
         sample, make_jobs(sample), results=folder, key=folder / "key", plain_http=(word,),

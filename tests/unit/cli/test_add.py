@@ -32,7 +32,7 @@ def imgbuild(
     return Command(monkeypatch, capsys)
 
 
-def test_additions_are_written_and_removed(imgbuild: Command) -> None:
+def test_add_command_writes_and_removes_additions(imgbuild: Command) -> None:
     before = Path("matrix.yaml").read_text()
     done = imgbuild("add", "peft>=0.15", "ray[default]")
     assert done.status == 0, done.stderr
@@ -58,7 +58,7 @@ def test_additions_are_written_and_removed(imgbuild: Command) -> None:
         (["remove", "peft"], 2, "peft is not an addition of targets.ours"),
     ],
 )
-def test_impossible_additions_change_nothing(
+def test_impossible_additions_do_not_change_the_matrix(
     imgbuild: Command, arguments: list[str], status: int, message: str
 ) -> None:
     before = Path("matrix.yaml").read_bytes()
@@ -68,7 +68,7 @@ def test_impossible_additions_change_nothing(
     assert Path("matrix.yaml").read_bytes() == before
 
 
-def test_the_catalogue_is_not_changed(
+def test_add_command_does_not_change_the_catalogue(
     imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -46,7 +46,7 @@ def test_select_option_accepts_every_check_of_the_audit() -> None:
     assert tuple(check.value for check in Check) == CHECKS
 
 
-def test_error_has_location_and_exit_status_4(folder: Path, imgbuild: Command) -> None:
+def test_audit_error_has_a_location_and_exit_status_4(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     done = imgbuild("audit", TARGET, *CODE)
     assert done.status == 4
@@ -58,7 +58,7 @@ def test_error_has_location_and_exit_status_4(folder: Path, imgbuild: Command) -
     assert f"the audit found errors in {TARGET} x86_64" in done.stderr
 
 
-def test_notes_are_counted_and_shown_on_request(folder: Path, imgbuild: Command) -> None:
+def test_audit_notes_are_counted_and_shown_on_request(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     plain = imgbuild("audit", TARGET, *CODE)
     noted = imgbuild("audit", TARGET, *CODE, "--notes")
@@ -72,7 +72,9 @@ def test_valid_package_set_has_no_findings(folder: Path, imgbuild: Command) -> N
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64: 0 errors, 0 warnings, 0 notes\n")
 
 
-def test_json_is_one_document_for_all_findings(folder: Path, imgbuild: Command) -> None:
+def test_json_output_of_audit_is_one_document_with_all_findings(
+    folder: Path, imgbuild: Command
+) -> None:
     Project(folder, BAD)
     done = imgbuild("audit", "--all", *CODE, "--json")
     (report,) = json.loads(done.stdout)
@@ -82,7 +84,7 @@ def test_json_is_one_document_for_all_findings(folder: Path, imgbuild: Command) 
     assert [finding["evidence"]["subject"] for finding in errors] == ["vllm:Gone"]
 
 
-def test_only_requested_checks_are_run(folder: Path, imgbuild: Command) -> None:
+def test_audit_runs_only_requested_checks(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     done = imgbuild("audit", TARGET, "--select", "metadata")
     assert (done.status, done.stdout.count("\n")) == (0, 1)
@@ -117,7 +119,7 @@ def test_waiver_turns_error_into_note(folder: Path, imgbuild: Command) -> None:
     assert "(accepted: it is never imported)" in done.stdout
 
 
-def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> None:
+def test_junit_report_of_audit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     imgbuild("audit", TARGET, *CODE, "--junit", "report.xml")
     suite = ElementTree.parse(folder / "report.xml").getroot()[0]

@@ -144,7 +144,7 @@ def imgbuild(
     return Command(monkeypatch, capsys)
 
 
-def test_errors_have_location_code_and_exit_status_4(imgbuild: Command) -> None:
+def test_errors_in_code_have_location_error_code_and_exit_status_4(imgbuild: Command) -> None:
     answer = imgbuild("audit", TARGET, "--code", "train.py")
     assert answer.status == 4
     assert answer.stdout.splitlines() == [
@@ -162,7 +162,9 @@ def test_corrected_code_is_audited_again_and_passes(imgbuild: Command, tmp_path:
 
 
 @pytest.mark.parametrize("words", [("--json",), ("--output-format", "json")])
-def test_json_has_all_fields_of_a_finding(imgbuild: Command, words: tuple[str, ...]) -> None:
+def test_json_output_has_all_fields_of_a_finding_in_code(
+    imgbuild: Command, words: tuple[str, ...]
+) -> None:
     answer = imgbuild("audit", TARGET, "--code", "train.py", *words)
     report: dict[str, Any] = json.loads(answer.stdout)[0]
     finding = report["findings"][0]
@@ -213,19 +215,21 @@ def test_junit_has_a_failed_case_for_code(imgbuild: Command, tmp_path: Path) -> 
     assert "passes tokenizer=" in text
 
 
-def test_file_given_as_target_is_suggested_with_code_option(imgbuild: Command) -> None:
+def test_audit_of_a_file_as_target_suggests_the_code_option(imgbuild: Command) -> None:
     answer = imgbuild("audit", "train.py")
     assert answer.status == 2
     assert "imgbuild audit TARGET --code train.py" in answer.stderr
 
 
-def test_missing_path_is_an_error(imgbuild: Command) -> None:
+def test_missing_path_of_the_code_option_is_an_error(imgbuild: Command) -> None:
     answer = imgbuild("audit", TARGET, "--code", "gone.py")
     assert answer.status == 2
     assert "gone.py: no such file or folder" in answer.stderr
 
 
-def test_fork_replaces_its_package_and_is_audited(imgbuild: Command, tmp_path: Path) -> None:
+def test_fork_of_a_package_replaces_the_package_and_is_audited(
+    imgbuild: Command, tmp_path: Path
+) -> None:
     fork = tmp_path / "fork" / "trl" / "__init__.py"
     fork.parent.mkdir(parents=True)
     fork.write_text(TRL.replace("processing_class", "tokenizer") + "from vllm import Gone\n")
@@ -252,7 +256,7 @@ def test_code_is_audited_against_an_environment(imgbuild: Command, tmp_path: Pat
     assert answer.stdout.startswith("train.py:2:17: IMG102 ")
 
 
-def test_list_shows_which_targets_run_the_code(imgbuild: Command, tmp_path: Path) -> None:
+def test_list_command_shows_which_targets_run_the_code(imgbuild: Command, tmp_path: Path) -> None:
     unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
     assert unknown.stdout.splitlines() == [f"{TARGET}  unknown: trl was not read"]
     imgbuild("audit", TARGET, "--code", "train.py")
@@ -267,7 +271,7 @@ def test_list_shows_which_targets_run_the_code(imgbuild: Command, tmp_path: Path
     ]
 
 
-def test_code_that_imports_an_unread_module_has_an_unknown_result(
+def test_result_for_code_that_imports_an_unread_module_is_unknown(
     imgbuild: Command, tmp_path: Path
 ) -> None:
     """The index of the wheel is cached, but not the module that the code imports."""
@@ -307,7 +311,7 @@ def project(
     return Command(monkeypatch, capsys)
 
 
-def test_audit_reads_code_of_the_project(project: Command) -> None:
+def test_audit_without_paths_reads_the_code_of_the_project(project: Command) -> None:
     answer = project("audit", "--select", "imports", "--json")
     packages, code = json.loads(answer.stdout)
     assert answer.status == 4
@@ -329,7 +333,7 @@ def test_lock_warns_of_errors_in_project_code(
     assert f"{PASSES}: use processing_class" in capsys.readouterr().err
 
 
-def test_command_and_variables_are_checked_before_run(
+def test_run_checks_command_and_variables_before_the_start(
     project: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project("audit", "--select", "imports")

@@ -42,7 +42,7 @@ REPORT = Report(
 )
 
 
-def test_findings_come_first_and_counts_last() -> None:
+def test_audit_report_begins_with_findings_and_ends_with_counts() -> None:
     output_lines = list(audit_lines([REPORT], notes=False))
     starts = [line.partition(":")[0] for line in output_lines if not line.startswith(" ")]
     assert starts == ["error", "error", "not read", "not checked", "pins x86_64"]
@@ -50,12 +50,12 @@ def test_findings_come_first_and_counts_last() -> None:
     assert output_lines[-1] == "pins x86_64: 3 errors, 0 warnings, 1 note"
 
 
-def test_notes_are_shown_on_request() -> None:
+def test_notes_of_an_audit_report_are_shown_on_request() -> None:
     assert "vllm:Corner" not in "\n".join(audit_lines([REPORT], notes=False))
     assert "note: trl 1.0 imports vllm:Corner" in "\n".join(audit_lines([REPORT], notes=True))
 
 
-def test_each_of_several_reports_has_a_heading() -> None:
+def test_each_of_several_audit_reports_has_a_heading() -> None:
     output_lines = list(audit_lines([REPORT, REPORT], notes=False))
     assert (
         output_lines[0]

@@ -45,7 +45,7 @@ def answered(*arguments: str) -> Any:
     return json.loads(said(*arguments, "--json"))
 
 
-def test_info_shows_sizes(root: Path) -> None:
+def test_cache_info_shows_sizes(root: Path) -> None:
     value = answered("info")
     assert value["path"] == said("info").splitlines()[0] == str(root)
     sizes = {kind["kind"]: (kind["entries"], kind["size"]) for kind in value["kinds"]}
@@ -61,7 +61,7 @@ def test_info_shows_sizes(root: Path) -> None:
     assert "IMGBUILD_CACHE_SIZE" in text
 
 
-def test_each_kind_of_entry_has_a_name(root: Path) -> None:
+def test_each_kind_of_cache_entry_has_a_name(root: Path) -> None:
     """The text output has its own names of kinds, with a plural."""
     for folder in ("unpacked/0/x", "roots/0/x"):
         (root / folder).mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_every_target_is_listed(root: Path) -> None:
     assert len(said("list", "-v").splitlines()) == 3
 
 
-def test_list_shows_used_entries(root: Path) -> None:
+def test_cache_list_shows_used_entries(root: Path) -> None:
     user = Store.open(root)
     assert user.file(sha256(WHEEL))
     (wheel,) = [entry for entry in answered("list") if entry["kind"] == "file"]
@@ -97,7 +97,7 @@ def test_list_shows_used_entries(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_prune_shrinks_the_cache_to_the_requested_size() -> None:
+def test_cache_prune_reduces_the_cache_to_the_requested_size() -> None:
     value = answered("prune", "--max-size", "300")
     assert value["freed"] >= 1500
     assert value["left"] <= 300
@@ -105,7 +105,9 @@ def test_prune_shrinks_the_cache_to_the_requested_size() -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_prune_uses_size_limit_of_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_prune_uses_the_size_limit_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(InputError, match="no maximum size is specified") as caught:
         said("prune")
     assert "IMGBUILD_CACHE_SIZE" in str(caught.value.hint)
@@ -115,17 +117,17 @@ def test_prune_uses_size_limit_of_environment(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("root")
-def test_invalid_size_is_refused() -> None:
+def test_cache_command_refuses_an_invalid_size() -> None:
     with pytest.raises(InputError, match="--max-size: invalid size 'big'"):
         said("prune", "--max-size", "big")
 
 
-def test_clear_removes_unused_entries(root: Path) -> None:
+def test_cache_clear_removes_unused_entries(root: Path) -> None:
     assert answered("clear")["left"] == 0
     assert Store.open(root).file(sha256(WHEEL)) is None
 
 
-def test_verify_removes_damaged_entries(root: Path) -> None:
+def test_cache_verify_removes_damaged_entries(root: Path) -> None:
     assert answered("verify") == []
     assert said("verify") == ""
     path = Store.open(root).file(sha256(WHEEL))
@@ -141,5 +143,5 @@ def test_verify_removes_damaged_entries(root: Path) -> None:
 @each_row(
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (3_940_000_000, "3.9 GB")]
 )
-def test_sizes_have_units(size: int, text: str) -> None:
+def test_cache_sizes_have_units(size: int, text: str) -> None:
     assert size_text(size) == text

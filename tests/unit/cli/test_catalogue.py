@@ -32,7 +32,7 @@ def test_targets_of_the_catalogue_are_shown(imgbuild: Command, tmp_path: Path) -
     assert (tmp_path / "context/Dockerfile").is_file()
 
 
-def test_requirements_are_read_without_network_and_cache(
+def test_requirements_of_a_catalogue_target_are_read_without_network_and_cache(
     imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
@@ -43,7 +43,7 @@ def test_requirements_are_read_without_network_and_cache(
     assert not (tmp_path / "cache").exists()
 
 
-def test_given_matrix_must_exist(imgbuild: Command) -> None:
+def test_list_refuses_a_matrix_file_that_does_not_exist(imgbuild: Command) -> None:
     done = imgbuild("list", "--matrix", "absent.yaml")
     assert done.status == 2
     assert "absent.yaml: no such file" in done.stderr
@@ -156,7 +156,7 @@ def test_unknown_packages_get_no_unrelated_suggestion(imgbuild: Command) -> None
 
 
 @pytest.mark.parametrize(("name", "near"), [("A B", "a-b"), ("__", "my-image"), ("x:1", "x-1")])
-def test_invalid_image_name_is_refused(
+def test_invalid_image_name_is_refused_with_a_valid_suggestion(
     imgbuild: Command, tmp_path: Path, name: str, near: str
 ) -> None:
     done = imgbuild("init", name, "--extends", TARGET)

@@ -99,7 +99,9 @@ def test_build_writes_the_locked_image(imgbuild: Command, sample: SampleProject)
     assert (answer["unchanged"], answer["made"], again.stderr) == (True, 0, "")
 
 
-def test_build_writes_one_file(imgbuild: Command, sample: SampleProject) -> None:
+def test_build_with_an_archive_format_writes_one_file(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     form = ("--format", "docker-archive", "--output", "one.tar")
     done = imgbuild(*BUILD, *form, TARGET, "-q")
     assert (done.status, done.stderr) == (0, "")
@@ -319,7 +321,9 @@ def test_unwritable_folder_is_reported(imgbuild: Command, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("sample")
-def test_colours_follow_the_environment(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_output_follows_environment_variables(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands = (
         ["list"],
         ["show", "--layers", TARGET],
@@ -353,7 +357,7 @@ def test_closed_pipe_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["lock", "-h"], []])
-def test_closed_pipe_during_help_is_not_an_error(
+def test_closed_pipe_during_help_output_is_not_an_error(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reader, writer = os.pipe()
@@ -369,7 +373,7 @@ def test_closed_pipe_during_help_is_not_an_error(
 
 
 @pytest.mark.parametrize("verb", ["lock", "cache"])
-def test_help_options_of_verb_do_not_depend_on_its_parent(verb: str) -> None:
+def test_help_options_of_a_verb_do_not_depend_on_the_parent_command(verb: str) -> None:
     command = importlib.import_module(f"imgbuild.cli.{verb}").COMMAND
     context = command.make_context(verb, [], resilient_parsing=True)
     assert set(command.get_help_option_names(context)) == {"--help", "-h"}
@@ -399,7 +403,9 @@ def test_files_that_are_not_text_are_refused(imgbuild: Command, sample: SamplePr
 
 
 @pytest.mark.usefixtures("sample")
-def test_digest_imports_few_modules(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_command_imports_few_modules(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heavy = ("requests", "rich", "yaml", "elftools", "typer.rich_utils", "packaging", *HEAVY)
     for name in list(sys.modules):
         if name in heavy or name.startswith(tuple(f"{each}." for each in heavy)):

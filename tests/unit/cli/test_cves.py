@@ -58,7 +58,7 @@ def test_vulnerabilities_of_the_lock_are_listed(imgbuild: Command, site: OsvSite
 
 
 @pytest.mark.usefixtures("folder")
-def test_severity_option_sets_threshold(imgbuild: Command, site: OsvSite) -> None:
+def test_severity_option_sets_the_threshold_of_cves(imgbuild: Command, site: OsvSite) -> None:
     done = imgbuild("cves", TARGET, "--severity", "medium")
     assert "CVE-2025-48887" in done.stdout
     assert done.stdout.count("fixed in") == 4
@@ -69,7 +69,7 @@ def test_severity_option_sets_threshold(imgbuild: Command, site: OsvSite) -> Non
 
 
 @pytest.mark.usefixtures("folder")
-def test_json_has_all_fields(imgbuild: Command, site: OsvSite) -> None:
+def test_json_output_of_cves_has_all_fields(imgbuild: Command, site: OsvSite) -> None:
     done = imgbuild("cves", TARGET, "--json")
     assert done.status == AuditFailed.exit_code
     (report,) = json.loads(done.stdout)
@@ -111,7 +111,7 @@ def test_accepted_vulnerabilities_do_not_count(
 
 
 @pytest.mark.usefixtures("site")
-def test_expired_entries_count_again_and_unused_ones_are_reported(
+def test_expired_acceptances_no_longer_apply_and_unused_acceptances_are_reported(
     imgbuild: Command, folder: Path
 ) -> None:
     _accept(folder, "2020-01-31")
@@ -180,7 +180,7 @@ def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
 
 
 @pytest.mark.parametrize("scanner", scanner_reports.REPORTS)
-def test_a_report_of_a_scanner_needs_no_server(
+def test_scanner_report_is_evaluated_without_a_server(
     imgbuild: Command, folder: Path, scanner: str
 ) -> None:
     (folder / "report.json").write_bytes(scanner_reports.REPORTS[scanner])
@@ -245,7 +245,7 @@ def test_an_openvex_document_is_written(imgbuild: Command, folder: Path) -> None
 
 
 @pytest.mark.usefixtures("folder")
-def test_conflicting_options_are_refused(imgbuild: Command) -> None:
+def test_conflicting_options_of_cves_are_refused(imgbuild: Command) -> None:
     done = imgbuild("cves", TARGET, "--report", "absent", "--osv", "https://osv.example.org")
     assert (done.status, "cannot be combined" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("cves", TARGET, "--report", "absent")
@@ -267,7 +267,7 @@ def test_conflicting_options_are_refused(imgbuild: Command) -> None:
     ],
 )
 @pytest.mark.usefixtures("site")
-def test_matrix_entries_are_checked(
+def test_accepted_vulnerabilities_in_the_matrix_are_checked(
     imgbuild: Command, folder: Path, entry: str, message: str
 ) -> None:
     path = folder / "matrix.yaml"

@@ -156,7 +156,7 @@ def test_signed_documents_are_verified_and_unsigned_documents_are_ignored(
          "", "Invalid enum value 'safe'"),
     ],
 )  # fmt: skip
-def test_an_incorrect_signed_statement_fails(
+def test_incorrect_signed_statement_is_an_error(
     registry, key, predicate, about, message, monkeypatch, capsys
 ):
     private = keys.load_private(key)
@@ -177,13 +177,15 @@ def test_an_incorrect_signed_statement_fails(
     assert message in line
 
 
-def test_invalid_repository_is_refused_before_the_query(registry, monkeypatch, capsys):
+def test_invalid_repository_is_refused_before_vulnerabilities_are_queried(
+    registry, monkeypatch, capsys
+):
     words = ("--attach-to", f"{registry.host}/{NAME}:tag", "--osv", "http://127.0.0.1:9")
     done = Command(monkeypatch, capsys)("cves", TARGET, *words)
     assert (done.status, "a repository is expected" in done.stderr) == (InputError.exit_code, True)
 
 
-def test_unpushed_image_is_refused(registry, cves):
+def test_cves_attach_refuses_an_image_that_is_not_pushed(registry, cves):
     registry.manifests.clear()
     done = cves()
     assert done.status == InputError.exit_code
@@ -191,7 +193,7 @@ def test_unpushed_image_is_refused(registry, cves):
     assert f"imgbuild push {TARGET}" in done.stderr
 
 
-def test_key_requires_repository(registry, key, monkeypatch, capsys):
+def test_key_option_requires_a_repository(registry, key, monkeypatch, capsys):
     done = Command(monkeypatch, capsys)("cves", TARGET, "--sign-key", str(key))
     assert (done.status, "--sign-key requires --attach-to" in done.stderr) == (
         InputError.exit_code,

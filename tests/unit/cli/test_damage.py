@@ -71,7 +71,7 @@ def test_a_damaged_layer_of_the_built_image_is_replaced(
     assert "nothing to do" in imgbuild(*BUILD, TARGET).stderr
 
 
-def test_a_layout_with_another_image_is_not_written_to(
+def test_build_does_not_write_to_a_layout_with_another_image(
     imgbuild: Command, sample: SampleProject
 ) -> None:
     layers = [images.make_layer(sample.folder / "blobs", [images.text_member("word", "mine")])]

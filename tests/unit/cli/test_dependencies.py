@@ -29,14 +29,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("project")
-def test_target_before_package_is_refused_with_hint(imgbuild: Command) -> None:
+def test_why_command_with_target_before_package_is_refused_with_a_hint(imgbuild: Command) -> None:
     done = imgbuild("why", TARGET, "torch")
     assert (done.status, done.stdout) == (2, "")
     assert f"hint: run imgbuild why torch {TARGET}\n" in done.stderr
 
 
 @pytest.mark.usefixtures("project")
-def test_why_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
+def test_why_command_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
     done = imgbuild("why", "torch", TARGET, "--offline")
     assert done.status == 0, done.stderr
     *lines, layer, _ = [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -62,12 +62,14 @@ def test_why_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_extra_required_by_another_package_is_explained(imgbuild: Command) -> None:
+def test_why_command_explains_an_extra_required_by_another_package(imgbuild: Command) -> None:
     done = imgbuild("why", "tqdm", TARGET)
     assert "trl[bar] 0.18.2" in done.stdout
 
 
-def test_pin_is_shown_with_bounds_and_requirements(imgbuild: Command, project: Path) -> None:
+def test_why_command_shows_a_pin_with_its_bounds_and_requirements(
+    imgbuild: Command, project: Path
+) -> None:
     """Only the pin determines the version of vllm; a different one would need a different torch."""
     entry = {"package": "vllm", "version": "0.9.2", "reasons": ["no"], "tried": "2026-11-28"}
     content = {"version": 1, "rows": {}, "refused": {TARGET: [entry]}}
@@ -87,7 +89,9 @@ def test_pin_is_shown_with_bounds_and_requirements(imgbuild: Command, project: P
     assert [need["needs"] for need in reason["exact"]] == ["torch"]
 
 
-def test_learned_constraints_have_their_evidence(imgbuild: Command, project: Path) -> None:
+def test_why_command_shows_learned_constraints_with_evidence(
+    imgbuild: Command, project: Path
+) -> None:
     entry = '{package: vllm, versions: "<1", needs: "torch<2.7", file: vllm/a.py, line: 7}'
     path = project / "images" / "constraints.yaml"
     path.write_text(f"version: 1\nconstraints:\n  - {entry}\n")
@@ -114,7 +118,7 @@ def test_tree_and_inverted_tree_are_printed(imgbuild: Command) -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_impossible_requests_are_refused(imgbuild: Command) -> None:
+def test_impossible_dependency_requests_are_refused(imgbuild: Command) -> None:
     done = imgbuild("tree", TARGET, "--invert")
     assert (done.status, "--invert requires PACKAGE" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("why", "toch", TARGET)
@@ -149,7 +153,7 @@ def test_summary_of_all_targets_fits_80_columns(imgbuild: Command, project: Path
     assert done.status == NothingSelected.exit_code
 
 
-def test_requirements_that_block_a_missing_package_are_shown(imgbuild: Command) -> None:
+def test_why_command_shows_requirements_that_exclude_a_missing_package(imgbuild: Command) -> None:
     """Requirements of METADATA and code are shown for versions in other targets, newest first."""
     matrix = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
     done = imgbuild("why", "verl", "cu124-vllm0.8.5", *matrix)

@@ -21,7 +21,9 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return Command(monkeypatch, capsys)
 
 
-def test_text_output_has_cause_log_lines_and_cure(command: Command, tmp_path: Path) -> None:
+def test_text_output_of_diagnose_has_cause_log_lines_and_cure(
+    command: Command, tmp_path: Path
+) -> None:
     (tmp_path / "run.log").write_text(LOG)
     answer = command("diagnose", str(tmp_path / "run.log"))
     assert answer.status == 0
@@ -32,7 +34,7 @@ def test_text_output_has_cause_log_lines_and_cure(command: Command, tmp_path: Pa
     ]
 
 
-def test_json_has_the_findings(command: Command, tmp_path: Path) -> None:
+def test_json_output_of_diagnose_has_the_findings(command: Command, tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(LOG)
     (finding,) = json.loads(command("diagnose", "--json", str(tmp_path / "run.log")).stdout)[
         "findings"
@@ -42,14 +44,16 @@ def test_json_has_the_findings(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("diagnose",), ("diagnose", "-")])
-def test_stdin_is_read(
+def test_diagnose_reads_stdin(
     command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
     assert command(*words).stdout.startswith("IMG902 ")
 
 
-def test_hint_without_findings_names_data_to_collect(command: Command, tmp_path: Path) -> None:
+def test_diagnose_without_findings_suggests_which_data_to_collect(
+    command: Command, tmp_path: Path
+) -> None:
     (tmp_path / "run.log").write_text("step 1 loss 0.2\n")
     answer = command("diagnose", str(tmp_path / "run.log"))
     assert answer.status == 0
@@ -59,7 +63,7 @@ def test_hint_without_findings_names_data_to_collect(command: Command, tmp_path:
     assert json.loads(answer.stdout) == {"findings": []}
 
 
-def test_unreadable_input_is_an_error(command: Command, tmp_path: Path) -> None:
+def test_unreadable_log_is_an_error(command: Command, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\x7fELF\x01\x02\x03" * 400)
     for path in (tmp_path / "absent", tmp_path / "binary"):
         answer = command("diagnose", str(path))
@@ -67,7 +71,7 @@ def test_unreadable_input_is_an_error(command: Command, tmp_path: Path) -> None:
         assert str(path) in answer.stderr
 
 
-def test_explain_has_cause_cure_and_example(command: Command) -> None:
+def test_explain_command_prints_cause_cure_and_example(command: Command) -> None:
     answer = command("explain", "img504")
     assert answer.stdout.startswith("IMG504: The wheels have no code for this GPU\n")
     assert "Cure: " in answer.stdout
@@ -75,7 +79,7 @@ def test_explain_has_cause_cure_and_example(command: Command) -> None:
     assert json.loads(command("explain", "IMG901", "--json").stdout)["title"]
 
 
-def test_explain_names_the_nearest_code(command: Command) -> None:
+def test_explain_command_suggests_the_nearest_code(command: Command) -> None:
     answer = command("explain", "IMG5040")
     assert answer.status == 2
     assert "no finding has the code" in answer.stderr

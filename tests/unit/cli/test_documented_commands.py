@@ -50,7 +50,7 @@ def test_a_documented_command_works_or_its_replacement_is_listed(line: str) -> N
     assert works(line.split()) or is_listed(line.split())
 
 
-def test_missing_commands_are_detected() -> None:
+def test_missing_documented_commands_are_detected() -> None:
     for line in ("build --never", "never", "registry never", "cache never --all"):
         assert not works(line.split())
         assert not is_listed(line.split())

@@ -28,7 +28,7 @@ VERBS = (
 
 
 @pytest.mark.parametrize(("name", "words"), VERBS)
-def test_checkout_templates_are_named_and_run_no_code(
+def test_templates_of_a_checkout_are_listed_and_cannot_run_code(
     name: str, words: tuple[str, ...], imgbuild: Command, sample: SampleProject
 ) -> None:
     local_template(name, EVIL)
@@ -40,7 +40,7 @@ def test_checkout_templates_are_named_and_run_no_code(
     assert f"{name}:1: " in done.stderr or "uv" in done.stderr  # the sample has no uv
 
 
-def test_a_checkout_with_the_templates_of_imgbuild_is_not_named(
+def test_checkout_with_unchanged_templates_is_not_reported(
     imgbuild: Command, sample: SampleProject
 ) -> None:
     from imgbuild.render import templates

@@ -27,7 +27,9 @@ def test_cuda_source_package_is_excluded_with_reason(imgbuild: Command, index: L
     assert row()["extends"] == TARGET
 
 
-def test_dependents_of_cuda_source_packages_are_named(imgbuild: Command, index: LocalIndex) -> None:
+def test_dependents_of_cuda_source_packages_are_reported(
+    imgbuild: Command, index: LocalIndex
+) -> None:
     index.add("apex", "apex-0.1.tar.gz", sdist_bytes("apex", "0.1", {"setup.py": b""}))
     index.wheel("fast", "2.0", ["apex>=0.1"])
     index.wheel("slow", "2.0", ['apex ; extra == "gpu"'])
@@ -39,7 +41,7 @@ def test_dependents_of_cuda_source_packages_are_named(imgbuild: Command, index: 
     assert needed in unwrap_text(done.stderr)
 
 
-def test_dependents_of_packages_that_the_user_excludes_are_named(
+def test_dependents_of_packages_that_the_user_excludes_are_reported(
     imgbuild: Command, index: LocalIndex
 ) -> None:
     for name, requires in (("solver", []), ("puzzles", ["solver==0.1"])):
@@ -60,7 +62,7 @@ def test_dependents_of_packages_that_the_user_excludes_are_named(
         ("torch", "11.8.0", "11.8"),
     ],
 )
-def test_an_image_does_not_decide_the_cuda_release_of_torch(
+def test_cuda_release_of_a_dockerfile_image_does_not_select_the_torch_build(
     imgbuild: Command, index: LocalIndex, torch: str, image: str, warned: str
 ) -> None:
     index.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])

@@ -68,7 +68,7 @@ def test_target_that_meets_all_requirements_is_extended(imgbuild: Command) -> No
     assert published.load_matrix(Path("matrix.yaml")).targets["project"].cuda == "12.4"
 
 
-def test_the_next_command_runs_the_only_script(imgbuild: Command) -> None:
+def test_init_suggests_a_command_that_runs_the_only_script(imgbuild: Command) -> None:
     require(MET)
     require("", "train job.py")
     assert imgbuild("init").stderr.endswith("imgbuild run -- python 'train job.py'\n")
@@ -91,7 +91,7 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
-def test_target_of_checkout_can_be_used(imgbuild: Command, tmp_path: Path) -> None:
+def test_init_can_use_a_target_of_a_checkout(imgbuild: Command, tmp_path: Path) -> None:
     require(MET)
     clone = checkout(tmp_path / "clone")
     done = imgbuild("init", "--lock", str(clone))
@@ -104,7 +104,9 @@ def test_target_of_checkout_can_be_used(imgbuild: Command, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("select", ["--target", "--extends"])
-def test_unlocked_target_is_refused(imgbuild: Command, tmp_path: Path, select: str) -> None:
+def test_init_refuses_a_target_without_a_lock(
+    imgbuild: Command, tmp_path: Path, select: str
+) -> None:
     clone = str(checkout(tmp_path / "clone"))
     if select == "--target":
         require(MET)
@@ -119,7 +121,7 @@ def test_unlocked_target_is_refused(imgbuild: Command, tmp_path: Path, select: s
     assert not Path("matrix.yaml").exists()
 
 
-def test_existing_files_are_not_changed(imgbuild: Command) -> None:
+def test_init_does_not_change_existing_files(imgbuild: Command) -> None:
     require(MET)
     before = {name: f"{name} of the project\n" for name in ("README.md", ".gitignore", "Makefile")}
     for name, text in before.items():
@@ -137,7 +139,9 @@ def test_existing_files_are_not_changed(imgbuild: Command) -> None:
     assert Path("matrix.yaml").read_bytes() == matrix
 
 
-def test_different_version_creates_a_row_with_like(imgbuild: Command, index: LocalIndex) -> None:
+def test_requirement_for_a_different_version_creates_a_row_with_like(
+    imgbuild: Command, index: LocalIndex
+) -> None:
     index.wheel("transformers", "4.52.3")
     require(MET.replace("4.51.3", "4.52.3"))
     done = imgbuild("init", "my-image")
@@ -150,7 +154,7 @@ def test_different_version_creates_a_row_with_like(imgbuild: Command, index: Loc
     assert "as_of" in row()
 
 
-def test_the_table_fits_80_columns(imgbuild: Command, index: LocalIndex) -> None:
+def test_table_of_init_fits_80_columns(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("transformers", "4.52.3")
     require("transformers==4.52.3\nvllm\nverl\n")
     lines = imgbuild("init").stdout.splitlines()
@@ -210,7 +214,9 @@ def test_override_can_contradict_a_requirement(imgbuild: Command, index: LocalIn
     assert imgbuild("init").status == 0
 
 
-def test_nightly_build_is_reported_as_such(imgbuild: Command, index: LocalIndex) -> None:
+def test_init_reports_that_a_required_version_is_a_nightly_build(
+    imgbuild: Command, index: LocalIndex
+) -> None:
     index.wheel("vllm", "0.8.5")
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
     done = imgbuild("init")
@@ -284,7 +290,7 @@ def test_pin_is_changed_only_on_request(imgbuild: Command, index: LocalIndex) ->
     assert index.published == []
 
 
-def test_requested_target_is_extended(imgbuild: Command) -> None:
+def test_target_requested_by_option_is_extended(imgbuild: Command) -> None:
     require("torch\n")
     assert imgbuild("init", "--target", "cu126-vllm").status == 0
     assert row()["extends"] == "cu126-vllm"
@@ -298,7 +304,7 @@ def test_requested_target_is_extended_regardless_of_python(imgbuild: Command) ->
     assert "as_of" not in row()
 
 
-def test_extras_apply_only_to_their_file(imgbuild: Command, index: LocalIndex) -> None:
+def test_extras_option_applies_only_to_its_file(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("first", "1.0")
     index.wheel("second", "1.0")
     require(
@@ -317,7 +323,9 @@ def test_extras_apply_only_to_their_file(imgbuild: Command, index: LocalIndex) -
     assert "added: first, second\n" in done.stdout
 
 
-def test_extended_target_does_not_change(imgbuild: Command, index: LocalIndex) -> None:
+def test_requirement_that_changes_the_extended_target_is_refused(
+    imgbuild: Command, index: LocalIndex
+) -> None:
     index.wheel("transformers", "4.52.3")
     require("transformers==4.52.3\n")
     done = imgbuild("init", "--extends", "cu126-vllm")
@@ -335,7 +343,7 @@ def test_extended_target_does_not_change(imgbuild: Command, index: LocalIndex) -
         (["--driver", "580", "--gpu", "sm_121"], "1"),
     ],
 )
-def test_only_targets_for_the_described_machine_are_considered(
+def test_init_considers_only_targets_for_the_described_machine(
     imgbuild: Command, options: list[str], cuda: str
 ) -> None:
     require("torch\n")
@@ -360,7 +368,7 @@ def test_only_targets_for_the_described_machine_are_considered(
         (["Name"], 2, "invalid name for an image: Name"),
     ],
 )
-def test_invalid_options_are_refused(
+def test_invalid_init_options_are_refused(
     imgbuild: Command, options: list[str], status: int, message: str
 ) -> None:
     require("torch\n")
@@ -370,7 +378,7 @@ def test_invalid_options_are_refused(
     assert not Path("matrix.yaml").exists()
 
 
-def test_result_is_printed_as_json(imgbuild: Command) -> None:
+def test_result_of_init_is_printed_as_json(imgbuild: Command) -> None:
     require(f"{MET}-e ./elsewhere\n")
     Path("elsewhere").mkdir()
     document = json.loads(imgbuild("init", "--json").stdout)
@@ -417,7 +425,7 @@ def test_project_files_in_another_folder_are_copied(imgbuild: Command, tmp_path:
     assert Path(".imgbuild/read/other/bounds.txt").read_text() == "numpy<3\n"
 
 
-def test_included_file_is_listed_once(imgbuild: Command) -> None:
+def test_included_requirements_file_is_listed_once(imgbuild: Command) -> None:
     require(f"{MET}-c bounds.txt\n-r more.txt\n")
     require("numpy<3\n", "bounds.txt")
     require("einops\n", "more.txt")
@@ -425,7 +433,7 @@ def test_included_file_is_listed_once(imgbuild: Command) -> None:
     assert row()["requirements"] == ["requirements.txt"]
 
 
-def test_file_extended_by_dockerfile_is_reported(imgbuild: Command) -> None:
+def test_requirements_file_extended_by_a_dockerfile_is_reported(imgbuild: Command) -> None:
     require(MET)
     require(
         "FROM verlai/verl:app-verl0.4-vllm0.8.5-mcore0.12.1\nCOPY requirements.txt .\n"
@@ -470,7 +478,7 @@ def test_project_with_alternative_files_is_refused(
         ("Makefile", "VENV = .venv\nsetup:\n\t@pip install torch==2.6.0\n"),
     ],
 )
-def test_only_the_install_file_of_a_folder_is_read(imgbuild: Command, file: str, text: str) -> None:
+def test_usual_install_file_in_a_subfolder_is_read(imgbuild: Command, file: str, text: str) -> None:
     Path(file).parent.mkdir(exist_ok=True)
     require(text, file)
     done = imgbuild("init")
@@ -500,7 +508,9 @@ def test_conda_package_missing_from_index_is_excluded(imgbuild: Command) -> None
         ("--from", "~nouser/requirements.txt", "no such file or folder"),
     ],
 )
-def test_invalid_value_is_refused(imgbuild: Command, option: str, value: str, message: str) -> None:
+def test_invalid_value_of_an_init_option_is_refused(
+    imgbuild: Command, option: str, value: str, message: str
+) -> None:
     refused = imgbuild("init", option, value)
     assert refused.status == 2
     assert f"{option} {value}: {message}" in refused.stderr
@@ -513,7 +523,7 @@ def test_pipenv_files_are_reported_and_nothing_is_written(imgbuild: Command) -> 
     assert "Pipfile: pipenv files are not supported" in unwrap_text(refused.stderr)
 
 
-def test_extras_and_groups_that_are_not_selected_are_named(imgbuild: Command) -> None:
+def test_extras_and_groups_that_are_not_selected_are_listed(imgbuild: Command) -> None:
     require(
         '[project]\nname = "x"\nversion = "1"\n[project.optional-dependencies]\nfast = ["vllm"]\n'
         'Slow_Too = ["trl"]\n[dependency-groups]\ntrain = ["trl"]\n',

@@ -86,7 +86,7 @@ def test_a_build_replaces_only_files(
     assert folder_state(elsewhere) == before
 
 
-def test_user_given_path_can_contain_links(
+def test_path_given_by_the_user_can_contain_links(
     imgbuild: Command, sample: SampleProject, tmp_path: Path
 ) -> None:
     (tmp_path / "disk").mkdir()
@@ -108,7 +108,7 @@ def test_built_image_is_not_read_through_a_link(
     assert folder_state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
-def test_other_files_in_a_layout_are_kept(imgbuild: Command, sample: SampleProject) -> None:
+def test_build_keeps_other_files_in_a_layout(imgbuild: Command, sample: SampleProject) -> None:
     assert imgbuild(*BUILD).status == 0
     blobs = sample.folder / "build" / TARGET / "blobs/sha256"
     (blobs / "notes.txt").write_text("mine")
@@ -242,7 +242,7 @@ def test_wheel_folders_are_not_reached_through_links(project, tmp_path, part):
 
 
 @pytest.mark.parametrize("name", ["requirements-x86_64.txt", "../../docker-bake.json"])
-def test_a_pipe_instead_of_a_checked_file_does_not_block(project, name):
+def test_pipe_in_place_of_a_checked_file_does_not_block(project, name):
     writer, _ = WRITERS["lock"]
     writer(project)
     path = project.images / LOCK.target / name
@@ -272,7 +272,7 @@ def test_a_pipe_instead_of_a_checked_file_does_not_block(project, name):
     ("named", ("ci", "report", "--jobs-file", "named"), "named is not a regular file"),
 ])  # fmt: skip
 @pytest.mark.parametrize("device", [False, True], ids=["pipe", "device"])
-def test_a_pipe_or_device_instead_of_an_input_is_refused(
+def test_pipe_or_device_in_place_of_an_input_is_refused(
     imgbuild: Command,
     sample: SampleProject,
     name: str,
@@ -296,7 +296,7 @@ def test_a_pipe_or_device_instead_of_an_input_is_refused(
 @pytest.mark.parametrize(
     "read", [matrices.load_matrix, published.load_matrix, published.published_sources]
 )
-def test_a_pipe_instead_of_a_matrix_is_refused(
+def test_pipe_in_place_of_a_matrix_is_refused(
     tmp_path: Path, read: Callable[[Path], object]
 ) -> None:
     os.mkfifo(tmp_path / "matrix.yaml")
@@ -304,7 +304,7 @@ def test_a_pipe_instead_of_a_matrix_is_refused(
         read(tmp_path / "matrix.yaml")
 
 
-def test_project_behind_link_is_used(project, tmp_path):
+def test_project_behind_a_link_is_used(project, tmp_path):
     (project.root / "matrix.yaml").write_text("")
     (tmp_path / "link").symlink_to(project.root)
     linked_project = project_paths.find_project(tmp_path / "link")

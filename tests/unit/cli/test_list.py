@@ -66,7 +66,7 @@ def test_order_by_size_begins_with_the_smallest_image() -> None:
     assert re.search(r"  [3-6]\.\d GB  locked  ", done.stdout)
 
 
-def test_image_without_requirements_of_an_extra_is_not_listed() -> None:
+def test_image_that_lacks_requirements_of_an_extra_is_not_listed() -> None:
     """Both images have Ray, but only the first has the requirements of ray[default]."""
     names = ("cu124-vllm0.8.5", "cu124-vllm", "--json", "--matrix", str(ROOT / "matrix.yaml"))
     for package, expected in (
@@ -108,7 +108,7 @@ def _names(*words: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("retired")
-def test_retired_target_is_listed_last_and_only_on_request() -> None:
+def test_retired_target_is_listed_only_on_request_and_at_the_end() -> None:
     assert _names("--json") == ["cu124-vllm"]
     assert _names("--json", "--all") == ["cu124-vllm", "cu124-old"]
     assert _names("--json", "cu124-old") == ["cu124-old"]
@@ -143,7 +143,7 @@ def test_only_retired_targets_that_match_the_filters_are_counted(retired: Path) 
         ("ray; sys_platform == 'linux'", "markers and URLs are not supported"),
     ],
 )
-def test_urls_and_markers_are_refused(project: Path, text: str, words: str) -> None:
+def test_list_filter_refuses_urls_and_markers(project: Path, text: str, words: str) -> None:
     done = CliRunner().invoke(app, ["list", "--with", text])
     assert isinstance(done.exception, InputError)
     assert words in done.exception.message

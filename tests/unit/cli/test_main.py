@@ -32,7 +32,7 @@ def test_carets_mark_the_invalid_value() -> None:
     ]
 
 
-def test_single_caret_marks_derived_value() -> None:
+def test_single_caret_marks_the_start_of_a_derived_value() -> None:
     assert problem_excerpt(problem("a: [1, 2]", "a list", "[")) == [
         "   |",
         "12 | a: [1, 2]",
@@ -47,18 +47,18 @@ def test_carets_stay_aligned_with_tabs_and_control_characters() -> None:
     ]
 
 
-def test_long_line_is_cut_around_the_error() -> None:
+def test_excerpt_of_a_long_line_is_cut_around_the_error() -> None:
     source = "row: {" + "x" * 300 + ", wrong: 1, " + "y" * 300 + "}"
     _, line, carets = problem_excerpt(problem(source, "wrong", "wrong"))
     assert line[carets.index("^") : carets.rindex("^") + 1] == "wrong"
     assert len(line) <= WIDTH + 5
 
 
-def test_excerpt_requires_a_source() -> None:
+def test_error_without_a_source_line_has_no_excerpt() -> None:
     assert problem_excerpt(InputProblem(file="m.yaml", message="wrong", line=3, column=1)) == []
 
 
-def test_an_error_of_the_matrix_shows_its_line_on_stderr(tmp_path, monkeypatch, capsys) -> None:
+def test_error_in_the_matrix_shows_its_source_line_on_stderr(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     sample = write_project(tmp_path)
     sample.edit("    summary: an old image\n", "    summaryy: an old image\n")

@@ -41,7 +41,7 @@ def _options() -> dict[str, list[tuple[str, Any]]]:
 
 
 @each_row("flag", sorted({*_options()} - {VARYING_FLAG}))
-def test_an_option_has_one_definition(flag: str) -> None:
+def test_option_has_the_same_definition_in_every_verb(flag: str) -> None:
     """Every verb has the same names, metavar and first help sentence of an option."""
     meanings = {
         (
@@ -59,7 +59,7 @@ def test_an_option_has_one_definition(flag: str) -> None:
 
 
 @each_row("verb", VERBS)
-def test_missing_value_error_refers_to_help(
+def test_error_for_a_missing_option_value_refers_to_the_help(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Subcommands and short forms of options are also tested."""
@@ -77,7 +77,7 @@ def test_missing_value_error_refers_to_help(
 
 
 @each_row("verb", VERBS)
-def test_misspelt_choice_error_lists_choices_and_suggests_the_nearest(
+def test_error_for_a_misspelled_choice_lists_choices_and_suggests_the_nearest(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for option in VERBS[verb].params:
@@ -93,7 +93,7 @@ def test_misspelt_choice_error_lists_choices_and_suggests_the_nearest(
             assert f"Did you mean {choice}?" in text
 
 
-def test_help_of_through_option_lists_accepted_values() -> None:
+def test_help_of_the_through_option_lists_the_accepted_values() -> None:
     for name, option in _options()["--through"]:
         if name.startswith("ci "):
             continue
@@ -115,7 +115,7 @@ def test_options_are_defined_consistently() -> None:
     assert sorted(named) == ["_app.py", "_verb.py"]
 
 
-def test_a_second_definition_is_refused() -> None:
+def test_second_definition_of_an_option_is_refused() -> None:
     with pytest.raises(ValueError, match="--json is defined twice"):
         OptionDefinition("--json", "Something else.")
 
@@ -163,7 +163,7 @@ def test_help_fits_80_columns(words: tuple[str, ...], imgbuild: Command) -> None
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_first_panel_has_few_options_and_all_panels_have_each_option(
+def test_first_help_panel_has_few_options_and_the_panels_have_all_options(
     verb: str, imgbuild: Command
 ) -> None:
     text = imgbuild(*verb.split(), "--help").stdout
@@ -184,7 +184,9 @@ def test_main_help_lists_every_verb_in_its_group(imgbuild: Command) -> None:
         assert any(line.split()[:1] == [name] for line in lines) is not command.hidden, name
 
 
-def test_option_of_command_requires_two_dashes(imgbuild: Command, sample: SampleProject) -> None:
+def test_option_of_a_user_command_requires_two_dashes(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     done = imgbuild("run", TARGET, "--verson")
     assert done.status == 2
     hint = "to pass options to the command, run imgbuild run TARGET -- COMMAND"
@@ -215,7 +217,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SampleProject:
         (["rollout", "--unknown", "ls"], 2),
     ],
 )
-def test_run_command_begins_after_the_target(words: list[str], place: int | None) -> None:
+def test_user_command_of_run_begins_after_the_target(words: list[str], place: int | None) -> None:
     assert _help.command_place(VERBS["run"].params, words) == place
 
 

@@ -45,7 +45,7 @@ def rows(imgbuild: Command, *arguments: str) -> dict[str, dict[str, object]]:
     return {row["package"]: row for row in report["packages"]}
 
 
-def test_all_requirement_lines_of_a_package_apply(imgbuild: Command) -> None:
+def test_outdated_applies_all_requirement_lines_of_a_package(imgbuild: Command) -> None:
     Path("requirements.txt").write_text(
         "torch>=2.5\nengine==1.0\ntorch<2.7  # twice\ntorch!=2.6.1\ntorch<2; python_version < '3'\n"
     )
@@ -61,7 +61,7 @@ def test_all_requirement_lines_of_a_package_apply(imgbuild: Command) -> None:
     assert packages["engine"]["moves"] == ["torch"]
 
 
-def test_pins_that_block_each_other_are_reported(imgbuild: Command) -> None:
+def test_outdated_reports_pins_that_block_each_other(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch==2.6.0\nengine==1.0\narm==1.0\nold\nnosuch==1\n")
     packages = rows(imgbuild, "-r", "requirements.txt", "--arch", "x86_64")
     assert packages["engine"]["reasons"] == ["3.0 requires torch==2.8.0, not 2.6.0"]
@@ -78,7 +78,7 @@ def test_pins_that_block_each_other_are_reported(imgbuild: Command) -> None:
     assert lines[1].split("  ")[0] == "package"
 
 
-def test_file_without_newer_versions_is_reported(imgbuild: Command) -> None:
+def test_outdated_reports_a_file_without_newer_versions(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch==2.8.0\n")
     done = imgbuild("outdated", "-r", "requirements.txt")
     assert done.status == 0
@@ -99,7 +99,7 @@ def test_file_without_newer_versions_is_reported(imgbuild: Command) -> None:
         (("nosuch",), 3, "no target matches nosuch"),
     ],
 )
-def test_invalid_options_are_refused(
+def test_invalid_outdated_options_are_refused(
     imgbuild: Command, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     Path("requirements.txt").write_text("torch\n")
@@ -158,7 +158,7 @@ REPORT = OutdatedReport(
 )
 
 
-def test_the_table_has_all_kinds_of_rows() -> None:
+def test_table_of_outdated_has_all_kinds_of_rows() -> None:
     lines = _outdated_report.report_lines(REPORT, whole=False)
     text = "\n".join(" ".join(line.split()) for line in lines)
     assert (
@@ -183,7 +183,7 @@ def test_the_table_has_all_kinds_of_rows() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
-def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_table_of_outdated_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(_output, "terminal_width", lambda: width)
     monkeypatch.setattr(_outdated_report, "terminal_width", lambda: width)
     lines = _outdated_report.report_lines(REPORT, whole=True)
@@ -192,7 +192,7 @@ def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int
     assert below is (width < _outdated_report.WIDE_TERMINAL)
 
 
-def test_newer_targets_and_retirement_reason_come_last() -> None:
+def test_table_of_outdated_ends_with_newer_targets_and_retirement_reason() -> None:
     newer_target = NewerTarget(
         target="cu130-new", cuda="13.0", driver="580.65.06", versions={"vllm": "0.33.0"}
     )

@@ -21,7 +21,7 @@ WORD = st.text(st.sampled_from("abc-/:."), min_size=1, max_size=90)
 CELL = st.lists(WORD, max_size=6).map(" ".join)
 
 
-def test_too_long_word_is_printed_below_its_row() -> None:
+def test_cell_that_is_too_long_is_printed_below_its_row() -> None:
     assert align_columns(ROWS, right=frozenset({1}), width=80) == [
         "blob          size  digest",
         "layer   4,110.5 MB",
@@ -31,7 +31,7 @@ def test_too_long_word_is_printed_below_its_row() -> None:
     ]
 
 
-def test_words_wrap_in_their_column() -> None:
+def test_words_wrap_within_their_column() -> None:
     rows = [("a", "x" * 20, "one two three four five"), ("b", "y", "six")]
     assert align_columns(rows, width=40) == [
         "a  " + "x" * 20 + "  one two three",
@@ -40,7 +40,7 @@ def test_words_wrap_in_their_column() -> None:
     ]
 
 
-def test_too_long_first_column_is_printed_above() -> None:
+def test_first_column_that_is_too_long_is_printed_above_its_row() -> None:
     rows = [("image", "MB", "digest"), (f"registry/{'a' * 50}:first,second,third", "1", DIGEST)]
     assert align_columns(rows, right=frozenset({1}), width=76) == [
         "image",
@@ -52,7 +52,7 @@ def test_too_long_first_column_is_printed_above() -> None:
     ]
 
 
-def test_words_wrap_at_hyphens_before_column_is_moved() -> None:
+def test_words_wrap_at_hyphens_if_the_column_is_too_narrow() -> None:
     rows = [("layer", "digest"), ("nvidia-cutlass-dsl-libs-cu13", "0123456789ab")]
     assert align_columns(rows, width=36) == [
         "layer                   digest",
@@ -67,7 +67,7 @@ def test_words_wrap_at_hyphens_before_column_is_moved() -> None:
     ),
     st.integers(24, 120),
 )
-def test_every_line_fits_and_nothing_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
+def test_every_table_line_fits_and_no_text_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
     lines = align_columns(rows, width=width)
     assert max(map(len, lines)) <= width
     expected = sorted("".join(cell for row in rows for cell in row if cell).replace(" ", ""))

@@ -40,13 +40,13 @@ def page(name: str) -> str:
     return folders()["reference"][name]
 
 
-def test_committed_pages_are_current(golden: Callable[[Path, str], None]) -> None:
+def test_committed_reference_pages_are_current(golden: Callable[[Path, str], None]) -> None:
     for folder, texts in folders().items():
         for name, text in texts.items():
             golden(DOCS / folder / name, text)
 
 
-def test_no_obsolete_page_exists() -> None:
+def test_no_obsolete_reference_page_exists() -> None:
     for folder, texts in folders().items():
         assert {path.name for path in (DOCS / folder).iterdir()} == texts.keys(), REMEDY
 
@@ -64,14 +64,14 @@ def test_every_recommended_target_has_a_page_that_is_linked() -> None:
     assert linked == named
 
 
-def test_pages_do_not_depend_on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_pages_do_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("HOME", "/elsewhere")
     assert REFERENCE.page_folders() == folders()
 
 
-def test_check_writes_nothing_and_names_stale_pages(
+def test_reference_check_writes_nothing_and_names_stale_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(REFERENCE, "DOCS", tmp_path)
@@ -109,14 +109,14 @@ def test_every_verb_has_a_section_with_all_options(verb: str) -> None:
     assert missing <= REFERENCE.SHARED
 
 
-def test_every_error_has_a_row() -> None:
+def test_reference_page_has_every_error_class() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", page("errors.md"), re.MULTILINE)
     assert sorted(rows) == sorted(
         (str(kind.exit_code), kind.__name__) for kind in ImgbuildError.__subclasses__()
     )
 
 
-def test_every_schema_key_has_a_row() -> None:
+def test_reference_page_has_every_schema_key() -> None:
     for name, schema in (("matrix.md", "matrix"), ("extension.md", "extension")):
         document = json.loads((ROOT / f"{schema}.schema.json").read_text(encoding="utf-8"))
         for part in (document, *document["$defs"].values()):
@@ -127,7 +127,7 @@ def test_every_schema_key_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("name", ["matrix.md", "extension.md", "ci.md"])
-def test_every_key_is_explained(name: str) -> None:
+def test_reference_page_explains_every_schema_key(name: str) -> None:
     rows = re.findall(r"(?m)^\| `.*\|$", page(name))
     assert rows
     assert [row for row in rows if row.endswith("|  |")] == []

@@ -37,7 +37,7 @@ def registry() -> Iterator[Registry]:
         yield server
 
 
-def test_use_command_writes_the_project_setting(sample, command):
+def test_mirror_use_command_writes_the_project_setting(sample, command):
     answer = command("registry", "mirror", "use", PLACE)
     assert answer.status == 0
     assert answer.stdout.strip() == str(sample.folder / "mirror.json")
@@ -71,7 +71,7 @@ def test_an_invalid_command_line_is_refused(sample, command, words, message):
     assert message in answer.stderr
 
 
-def test_setting_is_the_default_location(sample, command, registry):
+def test_mirror_setting_is_the_default_of_the_mirror_commands(sample, command, registry):
     place = f"{registry.host}/team/inputs"
     command("registry", "mirror", "use", place)
     answer = command("registry", "mirror", "status", TARGET, "--json")

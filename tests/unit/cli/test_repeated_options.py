@@ -56,7 +56,9 @@ def _value(verb: str, option: Any) -> str:
 
 
 @each_row(("verb", "option"), OPTIONS)
-def test_no_value_is_ignored_silently(verb: str, option: Any) -> None:
+def test_repeated_option_is_accepted_or_refused_but_never_ignored_silently(
+    verb: str, option: Any
+) -> None:
     flag, value = max(option.opts, key=len), _value(verb, option)
     if option.multiple:
         assert len(_parsed(verb, flag, value, flag, value)[option.name]) == 2
@@ -73,7 +75,7 @@ def test_no_value_is_ignored_silently(verb: str, option: Any) -> None:
     assert _parsed(verb, flag, value, flag, value) == last
 
 
-def test_settings_do_not_name_inputs_or_outputs() -> None:
+def test_options_whose_last_value_applies_do_not_name_inputs_or_outputs() -> None:
     """The list is complete: a new option is a setting only if it is listed here."""
     flags = {flag for flag in SETTINGS if flag.startswith("--")}
     assert flags <= {
@@ -83,12 +85,12 @@ def test_settings_do_not_name_inputs_or_outputs() -> None:
     }  # fmt: skip
 
 
-def test_last_value_of_setting_applies() -> None:
+def test_last_value_of_a_repeated_setting_applies() -> None:
     assert _parsed("lock", "--jobs", "2", "-j3")["jobs"] == 3
     assert _parsed("lock", "-j3", "--jobs=2")["jobs"] == 2
 
 
-def test_error_names_both_values_and_the_remedy(
+def test_error_for_a_repeated_option_names_both_values_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     imgbuild = Command(monkeypatch, capsys)
@@ -103,13 +105,13 @@ def test_error_names_both_values_and_the_remedy(
     assert "--output accepts one value, not A and B and C" in done.stderr
 
 
-def test_words_of_user_command_are_not_options() -> None:
+def test_words_of_the_user_command_are_not_parsed_as_options() -> None:
     words = ("x", "--", "prog", "--output", "1", "--output", "2")
     assert "--output" in _parsed("slurm", *words)["command"]
     assert _parsed("run", "x", "prog", "--layout", "1", "--layout", "2")["name"] == "x"
 
 
-def test_definition_marks_settings_whose_last_value_applies() -> None:
+def test_option_definition_marks_settings_whose_last_value_applies() -> None:
     assert "--first-of-a-test" not in SETTINGS
     OptionDefinition("--first-of-a-test", "Names a file.")
     OptionDefinition("--second-of-a-test", "A number.", setting=True)

@@ -40,7 +40,7 @@ def command(
         (["trl", "--index", "trl=torch"], "a separate index for each CUDA release"),
     ],
 )
-def test_invalid_arguments_are_refused(command: Command, line: list[str], message: str) -> None:
+def test_resolve_refuses_invalid_arguments(command: Command, line: list[str], message: str) -> None:
     done = command("resolve", *line, "--json")
     assert (done.status, message in done.stderr) == (2, True), done.stderr
     assert message in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
@@ -74,7 +74,7 @@ ANSWER = ResolveAnswer(
 )
 
 
-def test_results_are_on_stdout_and_refusals_on_stderr(
+def test_resolve_prints_results_on_stdout_and_refusals_on_stderr(
     capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
     del command
@@ -134,7 +134,7 @@ def test_locked_targets_are_printed_with_versions_and_commands() -> None:
     assert max(map(len, short + full)) <= resolve.WIDTH
 
 
-def test_a_line_of_a_package_fits_the_terminal() -> None:
+def test_resolve_output_line_of_a_package_fits_the_terminal() -> None:
     why = tuple(f"{name} requires <9.9,>=0.0.1" for name in ("a" * 30, "b" * 30, "c" * 30))
     item = ChosenVersion(package="torch", version="2.6.0", why=why)
     answer = ResolveAnswer(name="x", python="3.11", requested=("torch",),

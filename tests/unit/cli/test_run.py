@@ -44,7 +44,7 @@ def container_request(config: CommandConfig = IMAGE, **options: Any) -> Containe
     )
 
 
-def test_request_has_default_values(tmp_path: Path) -> None:
+def test_container_request_has_default_values(tmp_path: Path) -> None:
     request = container_request()
     assert request.mounts == (Mount(source=tmp_path / "here", target="/workspace"),)
     assert (request.workdir, request.command, request.env) == ("/workspace", ("true",), {})
@@ -63,7 +63,7 @@ def test_image_root_is_not_hidden_by_mounts(workdir: str) -> None:
     assert (request.workdir, request.mounts[0].target) == ("/workspace", "/workspace")
 
 
-def test_the_whole_file_system_is_not_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_of_the_file_system_is_not_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     assert container_request().mounts == ()
 
@@ -86,7 +86,9 @@ def test_a_printed_command_without_gpus_is_reported(
     assert "no GPU is visible" not in capsys.readouterr().err
 
 
-def test_gpus_of_machine_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_the_machine_are_used_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "nvidia0").touch()
     assert container_request().gpus is True
     assert container_request(gpus="0").gpus == 0

@@ -23,7 +23,7 @@ from tests.support.inprocess_project import TARGET, UNLOCKED, Command, SamplePro
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_page_has_digest_size_tests_and_commands(
+def test_page_of_an_image_has_digest_size_tests_and_commands(
     imgbuild: Command, sample: SampleProject
 ) -> None:
     done = imgbuild("show", TARGET)
@@ -53,7 +53,7 @@ def test_a_page_has_digest_size_tests_and_commands(
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
 
 
-def test_page_of_two_architectures_has_digest_of_history(
+def test_page_of_two_architectures_has_the_digest_of_the_index(
     imgbuild: Command,
 ) -> None:
     words = ("cu130-vllm", "--matrix", str(ROOT / "matrix.yaml"))
@@ -63,7 +63,9 @@ def test_page_of_two_architectures_has_digest_of_history(
     assert lines[place + 3] == "x86_64"
 
 
-def test_page_of_image_without_torch_does_not_import_it(sample: SampleProject) -> None:
+def test_commands_on_the_page_of_an_image_without_torch_do_not_import_torch(
+    sample: SampleProject,
+) -> None:
     lock = sample.lock
     arch = {
         name: msgspec.structs.replace(
@@ -100,7 +102,7 @@ def test_target_without_lock_has_a_page(imgbuild: Command) -> None:
     ],
     ids=lambda words: " ".join(words[:2]),
 )
-def test_unwritable_output_file_is_refused_early(imgbuild: Command, words: list[str]) -> None:
+def test_show_refuses_an_unwritable_output_file_early(imgbuild: Command, words: list[str]) -> None:
     done = imgbuild(*words)
     assert (done.status, done.stdout) == (2, "")
     first, hint = done.stderr.splitlines()
@@ -108,7 +110,9 @@ def test_unwritable_output_file_is_refused_early(imgbuild: Command, words: list[
     assert hint.startswith("hint: choose another ")
 
 
-def test_package_list_matches_the_lock(imgbuild: Command, sample: SampleProject) -> None:
+def test_packages_option_lists_the_packages_of_the_lock(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     locked = sample.lock.arch[Arch.X86_64]
     done = imgbuild("show", TARGET, "--packages")
     rows = [tuple(line.split()) for line in done.stdout.splitlines()[1:]]
@@ -132,7 +136,9 @@ def test_packages_that_are_built_from_sdists_are_listed(imgbuild: Command) -> No
     assert f"{len(resolution.versions)} wheels" in done.stderr
 
 
-def test_guide_has_the_readme_and_catalogue_data(imgbuild: Command, sample: SampleProject) -> None:
+def test_guide_of_an_image_has_the_readme_and_catalogue_data(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     done = imgbuild("show", TARGET, "--guide")
     assert done.status == 0
     readme = readme_of(
@@ -194,7 +200,7 @@ def test_equal_test_notes_are_shown_once() -> None:
     ]
 
 
-def test_file_names_are_complete_or_omitted_on_terminal(
+def test_file_names_are_complete_or_omitted_on_a_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
@@ -212,13 +218,13 @@ def test_file_names_are_complete_or_omitted_on_terminal(
     assert [line.split()[-1] for line in screen.lines] == files
 
 
-def test_requirements_of_target_are_shown_once(imgbuild: Command) -> None:
+def test_requirements_of_a_target_are_shown_once(imgbuild: Command) -> None:
     done = imgbuild("show", "cu128-verl0.7", "--matrix", str(ROOT / "matrix.yaml"))
     assert "  State          needs a wheel of flash-attn in wheels/\n" in done.stdout
 
 
 @pytest.mark.usefixtures("sample")
-def test_options_for_different_parts_cannot_be_combined(imgbuild: Command) -> None:
+def test_show_options_for_different_parts_cannot_be_combined(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, "--layers", "--variables")
     assert (done.status, "--layers and --variables cannot be combined" in done.stderr) == (2, True)
     done = imgbuild("show", TARGET, "--output", "x")
@@ -323,7 +329,7 @@ def test_targets_that_passed_on_a_gpu_are_listed(
     assert "--tested RTX 4090" in done.stderr
 
 
-def test_list_has_whole_versions_without_a_terminal(imgbuild: Command) -> None:
+def test_list_shows_whole_versions_without_a_terminal(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     table = imgbuild("list", *matrix_options).stdout.splitlines()
     assert table[0].split() == USUAL
@@ -403,7 +409,7 @@ def test_empty_result_names_filters_and_nearest_target(imgbuild: Command) -> Non
 
 
 @pytest.mark.usefixtures("sample")
-def test_a_misspelt_target_has_three_suggestions_at_most(imgbuild: Command) -> None:
+def test_at_most_three_targets_are_suggested_for_a_misspelled_name(imgbuild: Command) -> None:
     done = imgbuild("show", "cu124-vlm", "--matrix", str(ROOT / "matrix.yaml"))
     assert done.status == NothingSelected.exit_code
     hint = done.stderr.splitlines()[-1]
@@ -427,7 +433,7 @@ def test_two_targets_are_shown_side_by_side(imgbuild: Command) -> None:
     assert [each["row"]["target"] for each in both] == [TARGET, UNLOCKED]
 
 
-def test_tests_are_shown_as_a_table_of_cases_by_gpu(
+def test_tests_of_an_image_are_shown_as_a_table_of_cases_by_gpu(
     imgbuild: Command, sample: SampleProject
 ) -> None:
     none = imgbuild("show", TARGET, "--tests")
@@ -457,7 +463,7 @@ def test_tests_are_shown_as_a_table_of_cases_by_gpu(
     assert first.endswith("or the backends outlines and lm-format-enforcer")
 
 
-def test_layers_are_shown_as_bars_on_a_terminal_and_as_a_table_otherwise(
+def test_layers_are_shown_as_bars_only_on_a_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("show", "cu124-vllm", "--layers", "--matrix", str(ROOT / "matrix.yaml"))

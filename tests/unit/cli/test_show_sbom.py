@@ -19,7 +19,7 @@ def command(
     return Command(monkeypatch, capsys)
 
 
-def test_one_sbom_goes_to_stdout_or_to_a_file(command: Command, sample: SampleProject):
+def test_single_sbom_is_written_to_stdout_or_to_a_file(command: Command, sample: SampleProject):
     shown = command("show", TARGET, "--sbom", "cyclonedx")
     assert shown.status == 0
     valid_cyclonedx(shown.stdout.encode())
@@ -29,7 +29,7 @@ def test_one_sbom_goes_to_stdout_or_to_a_file(command: Command, sample: SamplePr
     assert result.stdout == f"{TARGET} x86_64 {digest_of(data)} out/bill.json\n"
 
 
-def test_json_names_the_image_of_the_sbom(command: Command, sample: SampleProject):
+def test_json_output_has_the_image_digest_of_the_sbom(command: Command, sample: SampleProject):
     (sbom_file,) = read_json(command("show", TARGET, "--sbom", "spdx", "--json"))
     assert sbom_file["image"] == sample.target_digests.arch[Arch.X86_64].manifest
     valid_spdx(json.dumps(sbom_file["document"]).encode())
@@ -37,7 +37,9 @@ def test_json_names_the_image_of_the_sbom(command: Command, sample: SampleProjec
     assert written == {**sbom_file, "document": None, "output": "a.json"}
 
 
-def test_several_sboms_go_to_a_folder_and_not_to_stdout(command: Command, sample: SampleProject):
+def test_several_sboms_are_written_to_a_folder_and_not_to_stdout(
+    command: Command, sample: SampleProject
+):
     from imgbuild.matrix.load import load_matrix
 
     matrix = load_matrix(sample.matrix)

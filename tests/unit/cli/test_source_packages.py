@@ -39,7 +39,7 @@ def imgbuild(
     return command
 
 
-def test_lock_lists_packages_with_cuda_source_with_all_other_causes(imgbuild: Command) -> None:
+def test_lock_lists_cuda_source_packages_together_with_all_other_causes(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch\nflash-attn\nkernels-x\nscorer\nfast\nnosuch\n")
     refused = imgbuild("lock")
     assert refused.status == 8

@@ -94,7 +94,7 @@ def whole_word(line: str) -> bool:
     return len(line.removeprefix("    source: ").split()) == 1
 
 
-def test_tables_fit_with_complete_names(
+def test_tables_with_complete_names_fit_the_terminal(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     imgbuild = Command(monkeypatch, capsys)
@@ -110,7 +110,7 @@ def test_tables_fit_with_complete_names(
     assert problems == [], problems
 
 
-def test_the_table_of_cases_fits_the_terminal(
+def test_table_of_test_cases_fits_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(terminal.COLUMNS))

@@ -47,14 +47,14 @@ def test_all_verbs_are_tested() -> None:
 
 
 @each_row("verb", VERBS)
-def test_a_verb_has_the_shared_options(verb: str) -> None:
+def test_every_verb_has_the_shared_options(verb: str) -> None:
     options = {option.name: (tuple(option.opts), option.default) for option in VERBS[verb].params}
     for name, flags in shared(verb).items():
         assert options.get(name) == (flags, False)
 
 
 @each_row("verb", VERBS)
-def test_help_shows_options_and_an_example(
+def test_help_of_a_verb_shows_options_and_an_example(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -101,5 +101,5 @@ def test_a_removed_verb_names_its_replacement(
 
 
 @each_row("name", _app.VERBS)
-def test_main_help_has_summary_of_each_verb(name: str) -> None:
+def test_main_help_has_a_summary_of_each_verb(name: str) -> None:
     assert _app.VERBS[name].summary == _help.verb_summary(_app.LazyCommands()[name])

@@ -58,7 +58,7 @@ def ref(place: Place) -> str:
     return str(place.reference(BOTH))
 
 
-def test_signatures_are_verified_in_any_folder(place, imgbuild, pair, tmp_path, monkeypatch):
+def test_verify_needs_no_project_folder(place, imgbuild, pair, tmp_path, monkeypatch):
     signed = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0], "--json")
     assert len(read_json(signed)) == 3  # the index and two manifests
     away = tmp_path / "away"
@@ -81,7 +81,7 @@ def test_signatures_are_verified_in_any_folder(place, imgbuild, pair, tmp_path, 
     assert ": 16 passed, 2 not checked" in result.stderr
 
 
-def test_second_signing_writes_nothing(place, imgbuild, pair):
+def test_second_sign_command_writes_nothing(place, imgbuild, pair):
     words = ("sign", ref(place), "--target", BOTH, "--sign-key", pair[0], "--json")
     first = read_json(imgbuild(*words))
     written = len(place.writes())
@@ -91,7 +91,7 @@ def test_second_signing_writes_nothing(place, imgbuild, pair):
     assert place.writes()[written:] == []
 
 
-def test_failures_are_reported_with_exit_status(place, imgbuild, pair):
+def test_failed_verification_is_reported_with_exit_status(place, imgbuild, pair):
     verification = imgbuild("verify", ref(place), "--key", pair[1])
     assert verification.status == 9
     assert "the image is not signed" in verification.stdout
@@ -176,7 +176,7 @@ def test_provenance_of_another_builder_is_never_signed(
     assert answer.status == (0 if words[lock] else 9), answer.stdout
 
 
-def test_expected_lock_is_given_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
+def test_expected_lock_of_verify_is_given_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
     verification = imgbuild("verify", ref(place), "--target", BOTH, "--json")
     assert (verification.status, outcomes(verification)["lock"]) == (0, "passed")
     folder = tmp_path / "pulled"
@@ -248,7 +248,7 @@ def test_a_tag_that_was_moved_to_another_target_is_reported(place, imgbuild, pai
     assert "name" not in outcomes(verification)
 
 
-def test_checks_that_a_layout_does_not_allow_fail_if_requested(place, imgbuild, pair, tmp_path):
+def test_requested_checks_that_a_layout_does_not_support_fail(place, imgbuild, pair, tmp_path):
     plan, out = place.both(), tmp_path / "layout"
     build_layout(place, plan, out)
     words = ("verify", str(out), "--target", BOTH, "--json")
@@ -260,7 +260,7 @@ def test_checks_that_a_layout_does_not_allow_fail_if_requested(place, imgbuild, 
     }  # fmt: skip
 
 
-def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
+def test_verification_of_an_image_with_deleted_attachments_fails(signed, place, imgbuild, pair):
     """A user who can write to the registry deletes them with a single request."""
     done = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     assert done.status == 0
@@ -292,14 +292,16 @@ def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
         (("verify", "localhost/name"), 2, "a tag or digest is required"),
     ],
 )
-def test_impossible_requests_are_refused_with_reason(place, imgbuild, pair, words, status, message):
+def test_impossible_verify_requests_are_refused_with_a_reason(
+    place, imgbuild, pair, words, status, message
+):
     names = {"PRIVATE": pair[0], "PUBLIC": pair[1]}
     answer = imgbuild(*(names.get(word, word.replace("REF", ref(place))) for word in words))
     assert answer.status == status, answer.stderr
     assert message in answer.stderr
 
 
-def test_no_registry_request_is_sent_offline(place, imgbuild):
+def test_verify_sends_no_registry_request_in_offline_mode(place, imgbuild):
     before = len(place.registry.requests)
     assert imgbuild("verify", ref(place), "--offline").status == 7
     assert len(place.registry.requests) == before

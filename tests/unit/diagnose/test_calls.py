@@ -17,7 +17,7 @@ def first(*frames: tuple[str, str], error: str) -> LogFinding:
     return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
 
-def test_argument_rejected_by_a_function_of_another_package_is_explained() -> None:
+def test_function_that_rejects_an_argument_from_another_package_is_explained() -> None:
     finding = first(
         ("trl/trainer/sft_trainer.py", "model = get_peft_model(model, rows=4)"),
         error="TypeError: get_peft_model() got an unexpected keyword argument 'rows'",
@@ -26,7 +26,7 @@ def test_argument_rejected_by_a_function_of_another_package_is_explained() -> No
     assert "which trl passes to it" in finding.cause
 
 
-def test_method_called_through_another_package_is_explained() -> None:
+def test_missing_method_called_by_another_package_is_explained() -> None:
     finding = first(
         ("openrlhf/trainer/ray/engine.py", "self.llm.collective_rpc('reload_rows')"),
         ("vllm/utils.py", "return func(*args, **kwargs)"),
@@ -36,7 +36,7 @@ def test_method_called_through_another_package_is_explained() -> None:
     assert "pip install -U openrlhf vllm" in finding.cure
 
 
-def test_attribute_missing_in_an_imported_class_is_explained() -> None:
+def test_missing_attribute_of_an_imported_class_is_explained() -> None:
     finding = first(
         ("acme/core.py", "if kind == PumpKind.double_pump:"),
         error="AttributeError: type object 'PumpKind' has no attribute 'double_pump'",
@@ -45,7 +45,7 @@ def test_attribute_missing_in_an_imported_class_is_explained() -> None:
     assert finding.cure.startswith("pip install -U acme")
 
 
-def test_attribute_missing_in_an_engine_layer_is_explained() -> None:
+def test_missing_attribute_of_an_engine_layer_is_explained() -> None:
     finding = first(
         ("vllm/model_executor/layers/fp8.py", "scale=layer.pump_scale,"),
         error="AttributeError: 'RowParallelLinear' object has no attribute 'pump_scale'",
@@ -61,7 +61,7 @@ def test_model_method_that_rejects_an_argument_of_transformers_is_explained() ->
     assert "was written for another transformers" in finding.cause
 
 
-def test_argument_rejected_by_a_method_of_the_same_package_is_explained() -> None:
+def test_method_that_rejects_an_argument_from_its_own_package_is_explained() -> None:
     finding = first(
         ("acme/core.py", "return self.to_rows(width=4)"),
         error="TypeError: PumpStack.to_rows() got an unexpected keyword argument 'width'",
@@ -69,7 +69,7 @@ def test_argument_rejected_by_a_method_of_the_same_package_is_explained() -> Non
     assert "a fault of this release if PumpStack is a class of acme" in finding.cause
 
 
-def test_cure_for_an_undefined_name_is_the_release_that_added_it() -> None:
+def test_cure_for_an_undefined_name_is_the_release_that_added_the_name() -> None:
     finding = first(
         ("transformers/training_args.py", 'field: "ParallelismConfig" = None'),
         error="NameError: name 'ParallelismConfig' is not defined. Did you mean: 'parallelism_rows'"
@@ -99,7 +99,7 @@ def test_missing_driver_function_is_explained() -> None:
     assert "nvidia-smi" in finding.cure
 
 
-def test_attribute_missing_in_a_custom_trainer_is_explained() -> None:
+def test_missing_attribute_of_a_custom_trainer_is_explained() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/work/job/trainer.py", line 4, in step\n    if self._last_rows != step:\n'

@@ -82,7 +82,9 @@ def failures() -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(FILE is None, reason="the collected logs are not in this repository")
 @each_row("failure", failures(), ids=lambda failure: failure["id"])
-def test_the_correct_cause_is_first(failure: dict[str, Any]) -> None:
+def test_diagnosis_of_each_example_log_begins_with_the_correct_cause(
+    failure: dict[str, Any],
+) -> None:
     findings = diagnose_log(io.BytesIO(failure["log"].encode()), failure["id"]).findings
     if failure["id"] in SILENT:
         assert findings == ()

@@ -46,7 +46,7 @@ def first(text: str) -> str:
         ("2026-11-20T15:00:09.1234567Z ##[error]", ""),
     ],
 )
-def test_prefixes_are_stripped(prefix: str, source: str) -> None:
+def test_log_prefixes_of_a_traceback_are_stripped(prefix: str, source: str) -> None:
     text = "".join(f"{prefix}{line}\n" for line in TRACE.splitlines())
     value = read(text)
     (exception,) = value.exceptions
@@ -56,7 +56,7 @@ def test_prefixes_are_stripped(prefix: str, source: str) -> None:
     assert first(text) == "IMG904"
 
 
-def test_interleaved_ranks_have_separate_tracebacks() -> None:
+def test_interleaved_output_of_ranks_has_separate_tracebacks() -> None:
     other = TRACE.replace("TypeError", "ValueError").replace("train.py", "other.py")
     text = "".join(
         f"[rank0]: {a}\n[rank1]: {b}\n"
@@ -75,7 +75,7 @@ def test_interleaved_ranks_have_separate_tracebacks() -> None:
     )
 
 
-def test_the_cause_precedes_its_wrapper() -> None:
+def test_cause_of_an_exception_precedes_the_wrapping_exception() -> None:
     text = (
         TRACE
         + "\nThe above exception was the direct cause of the following exception:\n\n"
@@ -104,7 +104,7 @@ def test_ray_task_error_is_not_reported_as_the_cause() -> None:
     assert "/workspace/reward.py:7" in findings[0].cause
 
 
-def test_handled_lookup_exception_is_not_the_first_exception() -> None:
+def test_exception_is_reported_instead_of_the_handled_lookup_error() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/workspace/a.py", line 3, in load\n    return table[name]\n'
@@ -129,17 +129,17 @@ def test_traceback_in_a_pip_box_is_read() -> None:
     assert read(text).exceptions[0].type == "TypeError"
 
 
-def test_message_of_several_lines_is_complete() -> None:
+def test_exception_message_of_several_lines_is_complete() -> None:
     text = "ValidationError: 1 validation error for ModelConfig\n  Value error, no architectures\n"
     assert read(text).exceptions[0].message.endswith("Value error, no architectures")
 
 
-def test_warning_is_not_an_exception() -> None:
+def test_warning_in_a_log_is_not_an_exception() -> None:
     text = "x.py:3: FutureWarning: old\nDeprecationWarning: ValueError: no\n"
     assert diagnose_log(io.BytesIO(text.encode()), "log").findings == ()
 
 
-def test_a_failure_without_a_rule_has_its_first_exception() -> None:
+def test_failure_without_a_rule_is_explained_by_its_first_exception() -> None:
     text = TRACE.rsplit("\n", 2)[0] + "\nacme.errors.QuotaError: no tokens are left\n"
     (finding,) = diagnose_log(io.BytesIO(text.encode()), "log").findings
     assert (finding.code, finding.confidence) == ("IMG922", "medium")

@@ -36,7 +36,7 @@ def code(text: bytes) -> str | None:
 
 
 @each_row("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-8-sig"])
-def test_encodings_are_detected(encoding: str) -> None:
+def test_encoding_of_a_log_is_detected(encoding: str) -> None:
     assert code(("训练 start\n" * 9 + FAILURE.decode()).encode(encoding)) == "IMG504"
 
 
@@ -45,7 +45,7 @@ def test_invalid_utf_8_and_line_ends_are_handled() -> None:
     assert code(b"10%|#|\r20%|##|\r" + FAILURE) == "IMG504"
 
 
-def test_gzip_is_unpacked_and_a_damaged_one_is_an_error() -> None:
+def test_gzip_log_is_unpacked_and_a_damaged_gzip_log_is_an_error() -> None:
     packed = gzip.compress(FAILURE)
     assert code(packed) == "IMG504"
     assert code(packed + packed) == "IMG504"
@@ -53,7 +53,7 @@ def test_gzip_is_unpacked_and_a_damaged_one_is_an_error() -> None:
         code(packed[:12] + b"\0\0\0" + packed[15:])
 
 
-def test_a_binary_file_is_an_error() -> None:
+def test_binary_file_given_as_log_is_an_error() -> None:
     with pytest.raises(InputError, match="not a log"):
         code(b"\x7fELF" + bytes(4000))
 
@@ -62,20 +62,20 @@ def test_an_empty_log_has_no_finding() -> None:
     assert code(b"") is None
 
 
-def test_endless_line_is_truncated() -> None:
+def test_very_long_line_is_truncated() -> None:
     assert code(b"x" * (5 << 20) + b"\n" + FAILURE) == "IMG504"
     (line,) = lines.read_lines(io.BytesIO(b"y" * (5 << 20)), "log")
     assert len(line.text) <= lines.LONGEST_LINE
 
 
-def test_identical_lines_are_read_only_a_few_times() -> None:
+def test_identical_log_lines_are_read_only_a_few_times() -> None:
     text = "".join(f"step {number} error 0.{number}\n" for number in range(100_000)).encode()
     read = list(lines.read_lines(io.BytesIO(text), "log"))
     assert len(read) < lines.HEAD + 200
     assert read[-1].number == 100_000
 
 
-def test_distinct_lines_are_read_up_to_a_limit() -> None:
+def test_distinct_log_lines_are_read_up_to_a_limit() -> None:
     numbers = random.Random(7)
     block = b"".join(b"error %x\n" % numbers.getrandbits(200) for _ in range(20_000))
     stream = Repeated(block, 12, FAILURE)
@@ -111,6 +111,6 @@ def test_memory_does_not_grow_with_the_log() -> None:
         b"[E",
     ],
 )
-def test_hostile_lines_are_handled(piece: bytes) -> None:
+def test_hostile_log_lines_are_handled(piece: bytes) -> None:
     assert code(piece * 200_000 + b"\n" + FAILURE) == "IMG504"
     assert code((piece * 900 + b"\n") * 40 + FAILURE) == "IMG504"

@@ -30,7 +30,7 @@ def traced(exception: str, file: str = PACKAGE, code: str = "check(value)") -> L
     return first(TRACE.format(file=file, code=code, exception=exception))
 
 
-def test_a_package_that_raised_an_exception_is_named() -> None:
+def test_cause_names_the_package_that_raised_an_exception() -> None:
     finding = traced("AcmeFault: slots must be a power of two")
     assert finding.code == "IMG921"
     assert finding.cause == (
@@ -40,7 +40,7 @@ def test_a_package_that_raised_an_exception_is_named() -> None:
     assert "/workspace/job/train.py:9" in finding.cure
 
 
-def test_the_version_of_the_package_is_named_if_the_log_has_it() -> None:
+def test_cause_names_the_version_of_the_package_if_the_log_has_the_version() -> None:
     file = "/opt/venv/lib/python3.11/site-packages/deepspeed/runtime/engine.py"
     text = "deepspeed==0.17.2\n" + TRACE.format(
         file=file, code="x", exception="AcmeFault: slots must be a power of two"
@@ -48,7 +48,7 @@ def test_the_version_of_the_package_is_named_if_the_log_has_it() -> None:
     assert "raised by deepspeed 0.17.2 in start" in first(text).cause
 
 
-def test_exception_of_program_is_attributed_to_it() -> None:
+def test_exception_raised_by_the_program_is_attributed_to_the_program() -> None:
     finding = traced("AcmeFault: rewards must not be empty", "/workspace/job/rewards.py")
     assert finding.code == "IMG922"
     assert "start (/workspace/job/rewards.py:70)" in finding.cause
@@ -72,14 +72,14 @@ def test_an_assertion_without_a_message_shows_its_condition() -> None:
         ("TypeError: 'NoneType' object is not iterable", "None is not iterable"),
     ],
 )
-def test_missing_items_are_named(exception: str, words: str) -> None:
+def test_cause_names_the_missing_items(exception: str, words: str) -> None:
     finding = traced(exception)
     assert finding.code == "IMG923"
     assert words in finding.cause
     assert "start (acme/engine/core.py:70)" in finding.cause
 
 
-def test_a_program_that_does_not_start_is_shown_with_its_line() -> None:
+def test_program_that_does_not_start_is_reported_with_its_log_line() -> None:
     file = "/workspace/job/tools.py"
     code = 'subprocess.check_output([home + "/bin/acmec", "-V"])'
     finding = traced("FileNotFoundError: [WinError 2] The system cannot find the file", file, code)
@@ -87,14 +87,14 @@ def test_a_program_that_does_not_start_is_shown_with_its_line() -> None:
     assert "acmec" in finding.cause
 
 
-def test_a_message_without_a_traceback_is_the_cause() -> None:
+def test_error_message_without_a_traceback_is_the_cause() -> None:
     finding = first("AcmeFault: slots must be a power of two\nLauncherError\n")
     assert finding.code == "IMG999"  # AcmeFault is no exception without a traceback
     finding = first("ValueError: slots must be a power of two\n")
     assert (finding.code, finding.confidence) == ("IMG924", "medium")
 
 
-def test_the_inner_message_of_a_validation_error_is_used() -> None:
+def test_cause_contains_the_inner_message_of_a_validation_error() -> None:
     text = "pydantic_core.ValidationError: 1 validation error for AcmeConfig\n"
     text += "  Value error, slots of acme must be positive [type=value_error, input_value=0]\n"
     assert "slots of acme must be positive" in first(text).cause
@@ -108,7 +108,7 @@ def test_incomplete_traceback_is_reported_as_incomplete() -> None:
     assert "start (acme/engine/core.py:70): raise error" in finding.cause
 
 
-def test_exception_of_the_program_is_reported_instead_of_its_consequences() -> None:
+def test_exception_is_reported_instead_of_its_consequences() -> None:
     later = (
         "[rank3]:[E1120 18:12:33.1 ProcessGroupNCCL.cpp:616] ncclRemoteError: remote process exited"
     )
@@ -132,7 +132,7 @@ AcmeFault: slots must be a power of two
 """
 
 
-def test_a_traceback_of_a_notebook_has_frames() -> None:
+def test_traceback_of_a_notebook_is_read_with_its_frames() -> None:
     finding = first(NOTEBOOK)
     assert finding.cause == (
         "AcmeFault: slots must be a power of two, raised by acme in Trainer.train"
@@ -155,7 +155,7 @@ def test_a_traceback_of_a_notebook_has_frames() -> None:
         ("train.py", ""),
     ],
 )
-def test_package_of_a_file_is_named(file: str, package: str) -> None:
+def test_package_of_a_file_is_found_from_its_path(file: str, package: str) -> None:
     assert owners.package_of_file(file) == package
 
 
@@ -171,18 +171,20 @@ def test_package_of_a_file_is_named(file: str, package: str) -> None:
         ("/home/u/lib/train.py", False),
     ],
 )
-def test_files_of_the_standard_library_are_recognized(file: str, standard: bool) -> None:
+def test_files_of_the_standard_library_are_distinguished_from_packages(
+    file: str, standard: bool
+) -> None:
     assert owners.is_standard(file) is standard
 
 
-def test_generated_code_is_not_program_code() -> None:
+def test_generated_code_is_not_attributed_to_the_program() -> None:
     text = TRACE.format(file="<string>", code="x", exception="AcmeFault: slots must be even")
     finding = first(text)
     assert finding.code == "IMG924"
     assert "generated code (start), called from /workspace/job/train.py:9" in finding.cause
 
 
-def test_program_method_without_parameter_is_explained() -> None:
+def test_program_method_that_lacks_a_passed_argument_is_explained() -> None:
     finding = traced("TypeError: MyTrainer.step() got an unexpected keyword argument 'slots'")
     assert finding.cause == (
         "MyTrainer.step does not accept the argument slots, which the installed acme passes to it"
@@ -190,13 +192,13 @@ def test_program_method_without_parameter_is_explained() -> None:
     assert finding.cure.startswith("add slots=None")
 
 
-def test_a_log_that_ends_in_a_traceback_has_failed() -> None:
+def test_log_that_ends_in_a_traceback_is_a_failure() -> None:
     text = TRACE.format(file=PACKAGE, code="x", exception="AcmeFault: slots must be even")
     cut = TRACE.partition("{file}")[0] + PACKAGE + '", line 70, in start\n'
     assert first(text + "step\n" * 500 + cut).code == "IMG921"
 
 
-def test_package_that_is_not_imported_is_ignored() -> None:
+def test_name_that_is_not_imported_is_explained_without_versions() -> None:
     finding = traced("NameError: name 'LLM' is not defined", "/workspace/job/serve.py", "LLM(path)")
     assert (finding.code, "LLM (of vllm) is not imported" in finding.cause) == ("IMG902", True)
 
@@ -209,25 +211,25 @@ def test_package_that_is_not_imported_is_ignored() -> None:
         ("for part in iter(parts_of):", "iterable", "parts_of"),
     ],
 )
-def test_value_that_is_none_is_named(code: str, how: str, value: str) -> None:
+def test_cause_names_the_value_that_is_none(code: str, how: str, value: str) -> None:
     finding = traced(f"TypeError: 'NoneType' object is not {how}", code=code)
     assert finding.code == "IMG923"
     assert f"{value} is not set" in finding.cause
 
 
-def test_the_attribute_of_none_is_named() -> None:
+def test_cause_names_the_attribute_access_on_none() -> None:
     finding = traced(
         "AttributeError: 'NoneType' object has no attribute 'slots'", code="n = plan.grid.slots"
     )
     assert "plan.grid is not set" in finding.cause
 
 
-def test_mapping_without_the_key_is_named() -> None:
+def test_cause_names_the_mapping_without_the_key() -> None:
     finding = traced("KeyError: 'tier'", "/workspace/job/rows.py", "tier = row['tier']")
     assert "the key tier is absent from row" in finding.cause
 
 
-def test_setting_without_a_value_is_explained_from_the_table() -> None:
+def test_setting_without_a_value_is_explained_by_the_failed_lookup() -> None:
     finding = traced("KeyError: None", code="kind = KINDS[options.kind]")
     assert "a setting has no value (None)" in finding.cause
 
@@ -239,7 +241,7 @@ def test_setting_without_a_value_is_explained_from_the_table() -> None:
         "this should never happen, please file a bug",
     ],
 )
-def test_cure_for_a_failed_package_check_is_another_release(message: str) -> None:
+def test_cure_for_a_failed_check_of_a_package_is_another_release(message: str) -> None:
     finding = traced(
         f"RuntimeError: {message}", "/opt/venv/lib/python3.11/site-packages/vllm/pool.py"
     )
@@ -247,18 +249,18 @@ def test_cure_for_a_failed_package_check_is_another_release(message: str) -> Non
     assert "its own check failed" in finding.cure
 
 
-def test_output_of_the_multiprocessing_helper_is_not_a_failure() -> None:
+def test_output_of_the_multiprocessing_resource_tracker_is_not_a_failure() -> None:
     tracker = "/usr/lib/python3.11/multiprocessing/resource_tracker.py"
     text = TRACE.format(file=tracker, code="cache[kind].remove(name)", exception="KeyError: '/p'")
     assert not diagnose_log(io.BytesIO(text.encode()), "log").findings
 
 
-def test_library_of_older_torch_is_named() -> None:
+def test_library_of_an_older_torch_is_reported() -> None:
     library = "libtorch_cuda_cu.so: cannot open shared object file: No such file or directory"
     assert "built for torch 1.10 to 1.13" in traced(f"ImportError: {library}").cause
 
 
-def test_name_missing_in_its_own_package_is_explained() -> None:
+def test_package_that_lacks_a_name_of_its_own_is_explained() -> None:
     file = "/opt/venv/lib/python3.11/site-packages/acme/engine/core.py"
     finding = traced("ImportError: cannot import name 'Pump' from 'acme.parts'", file)
     assert finding.code == "IMG902"
@@ -266,7 +268,7 @@ def test_name_missing_in_its_own_package_is_explained() -> None:
     assert "pip install --force-reinstall --no-deps acme" in finding.cure
 
 
-def test_attribute_missing_in_its_own_class_is_explained() -> None:
+def test_class_that_lacks_an_attribute_of_its_own_is_explained() -> None:
     finding = traced(
         "AttributeError: 'AcmePump' object has no attribute 'slots'", code="if self.slots:"
     )
@@ -274,7 +276,7 @@ def test_attribute_missing_in_its_own_class_is_explained() -> None:
     assert "another release of acme" in finding.cure
 
 
-def test_name_of_another_release_is_explained() -> None:
+def test_name_of_a_different_transformers_release_is_explained() -> None:
     finding = traced(
         "NameError: name 'TrainingArguments' is not defined. Did you mean: 'TrainArguments'?"
     )
@@ -282,7 +284,7 @@ def test_name_of_another_release_is_explained() -> None:
     assert "imgbuild resolve acme transformers" in finding.cure
 
 
-def test_package_that_fails_on_import_is_named() -> None:
+def test_cause_names_the_package_that_fails_on_import() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/workspace/job/train.py", line 9, in <module>\n    import acme\n'
@@ -295,7 +297,7 @@ def test_package_that_fails_on_import_is_named() -> None:
     assert finding.cure.startswith("acme fails while it is imported")
 
 
-def test_requirement_without_installed_distribution_is_explained() -> None:
+def test_missing_distribution_of_a_requirement_is_explained() -> None:
     text = "importlib.metadata.PackageNotFoundError: No package metadata was found for"
     finding = first(f"{text} The 'slots>=0.4' distribution was not found and is required\n")
     assert finding.cause.startswith("slots is not installed")
@@ -309,7 +311,7 @@ def test_requirement_without_installed_distribution_is_explained() -> None:
         ("model type `acme9` but Transformers does not know it", "does not have the model type"),
     ],
 )
-def test_release_that_added_an_architecture_is_named(text: str, cause: str) -> None:
+def test_cure_names_the_release_that_added_a_model_architecture(text: str, cause: str) -> None:
     assert cause in traced(f"ValueError: {text}").cause
 
 
@@ -327,7 +329,7 @@ def test_cuda_error_number_is_explained(text: str, name: str) -> None:
     assert (finding.code, name in finding.cause) == ("IMG907", True)
 
 
-def test_function_missing_in_its_own_package_is_explained() -> None:
+def test_package_that_lacks_a_function_of_its_own_is_explained() -> None:
     library = "/opt/venv/lib/python3.11/site-packages/acme/_C.so"
     finding = traced(f"ImportError: {library}: undefined symbol: _Z9acme_pumpRKN2at6TensorE")
     assert (
@@ -350,7 +352,7 @@ def test_library_compiled_at_run_time_is_explained() -> None:
         "AttributeError: module 'vllm' has no attribute '__version__'",
     ],
 )
-def test_folder_hiding_a_package_is_named(text: str) -> None:
+def test_cause_names_the_folder_that_hides_a_package(text: str) -> None:
     finding = traced(text)
     assert "a folder named vllm is imported instead of the package" in finding.cause
     assert "vllm.__path__" in finding.cure
@@ -363,7 +365,7 @@ def test_error_from_configuration_of_another_transformers_release_is_explained()
     assert "imgbuild resolve vllm transformers" in finding.cure
 
 
-def test_wrong_types_are_explained_by_versions() -> None:
+def test_unsupported_operand_types_are_explained_by_package_versions() -> None:
     finding = diagnose_log(io.BytesIO(
         b"Traceback (most recent call last):\n"
         b'  File "/opt/v/lib/python3.12/site-packages/pumps/keys.py", line 5, in merge\n'
@@ -382,7 +384,7 @@ def test_unknown_argument_of_a_transformers_model_is_explained() -> None:
     assert finding.cure.startswith("install the version of transformers that")
 
 
-def test_missing_module_in_a_notebook_on_windows_is_explained() -> None:
+def test_missing_module_in_a_windows_notebook_is_explained() -> None:
     finding = diagnose_log(io.BytesIO(
         b"File c:\\work\\venv\\lib\\site-packages\\pumps\\loader.py:15\n"
         b"---> 15 open_valves()\n"
@@ -391,7 +393,7 @@ def test_missing_module_in_a_notebook_on_windows_is_explained() -> None:
     assert "raised by pumps in" in finding.cause
 
 
-def test_cure_for_a_package_that_uses_a_removed_name_is_a_newer_release() -> None:
+def test_cure_for_a_removed_name_is_a_release_that_has_the_name() -> None:
     finding = traced(
         "ImportError: cannot import name 'HybridCache' from 'transformers' (/o/transformers/x.py)"
     )
@@ -415,7 +417,7 @@ def test_missing_attribute_of_the_transformers_trainer_is_explained() -> None:
     assert "neither its own class nor the Trainer of the installed transformers" in finding.cause
 
 
-def test_argument_missing_in_another_package_is_explained() -> None:
+def test_missing_argument_in_a_call_of_another_package_is_explained() -> None:
     finding = traced(
         "TypeError: Accelerator.unwrap_model() got an unexpected keyword argument 'slots'"
     )
@@ -441,7 +443,7 @@ def test_missing_configuration_key_is_explained() -> None:
     assert first(text).cause.startswith("the code of acme uses the key slots")
 
 
-def test_exception_of_a_started_program_is_not_an_import_failure() -> None:
+def test_exception_of_a_program_that_an_import_started_is_not_an_import_failure() -> None:
     text = (
         "Traceback (most recent call last):\n"
         f'  File "{PACKAGE}", line 3, in <module>\n    main()\n'
@@ -460,7 +462,7 @@ def test_older_vllm_log_prefix_is_removed() -> None:
     assert "raised by acme in f (acme/core.py:4)" in first(text).cause
 
 
-def test_forwarded_argument_is_explained() -> None:
+def test_rejected_argument_that_a_function_forwards_is_explained() -> None:
     finding = traced(
         "TypeError: Pump.reload() got an unexpected keyword argument 'slots'",
         code="return func(*args, **kwargs)",
@@ -468,7 +470,7 @@ def test_forwarded_argument_is_explained() -> None:
     assert "which the program or package that calls it through acme passes" in finding.cause
 
 
-def test_calling_package_is_named_before_the_called_package() -> None:
+def test_cause_names_the_calling_package_before_the_called_package() -> None:
     file = "/opt/venv/lib/python3.11/site-packages/pumps/valve.py"
     text = (
         "Traceback (most recent call last):\n"

@@ -71,14 +71,16 @@ from tests.support.rows import each_row
          "IMG902", "unsloth-zoo", "pip install -U unsloth-zoo unsloth"),
     ],
 )  # fmt: skip
-def test_versions_of_a_name_are_listed(text: str, code: str, cause: str, cure: str) -> None:
+def test_versions_that_define_a_name_are_listed(
+    text: str, code: str, cause: str, cure: str
+) -> None:
     finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == code
     assert cause in finding.cause
     assert cure in finding.cure
 
 
-def test_torch_version_required_by_logged_vllm_is_named() -> None:
+def test_cause_names_the_torch_version_that_the_logged_vllm_requires() -> None:
     text = (
         "vllm==0.8.5.post1 torch==2.7.0\n"
         "ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol:"
@@ -91,7 +93,7 @@ def test_torch_version_required_by_logged_vllm_is_named() -> None:
     assert finding.cure == "install torch==2.6.0 torchvision==0.21.0"
 
 
-def test_unused_variables_of_script_are_reported() -> None:
+def test_variables_of_a_script_that_no_package_reads_are_reported() -> None:
     text = "export VLLM_WORKER_USE_RAY=1\nexport VLLM_USE_TRITON_FLASH_ATTN=0\nexport VLLM_PORT=9\n"
     findings = diagnose_log(io.BytesIO(text.encode()), "log").findings
     assert {finding.code for finding in findings} == {"IMG920"}
@@ -100,14 +102,14 @@ def test_unused_variables_of_script_are_reported() -> None:
     ]  # fmt: skip
 
 
-def test_argument_of_all_releases_is_not_reported_as_missing() -> None:
+def test_argument_that_all_releases_accept_is_not_reported_as_missing() -> None:
     text = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'max_model_len'"
     finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG904"
     assert "no vllm" not in finding.cause
 
 
-def test_model_code_older_than_transformers_is_explained() -> None:
+def test_model_code_for_an_older_transformers_is_explained() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/work/serve.py", line 9, in <module>\n'
@@ -124,7 +126,7 @@ def test_model_code_older_than_transformers_is_explained() -> None:
     assert "transformers_version" in finding.cure
 
 
-def test_name_missing_in_a_fork_is_explained() -> None:
+def test_name_that_a_fork_lacks_is_explained() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/home/u/pump-rl/verl/workers/pump_workers.py", line 51, in build\n'
@@ -136,7 +138,7 @@ def test_name_missing_in_a_fork_is_explained() -> None:
     assert finding.cause.startswith("verl cannot import AsyncPump of its module")
 
 
-def test_class_with_a_lower_case_name_is_recognized() -> None:
+def test_class_name_with_a_lower_case_prefix_is_recognized() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/opt/v/lib/python3.12/site-packages/verl/workers/pumps.py", line 7, in run\n'

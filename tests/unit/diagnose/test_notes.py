@@ -39,13 +39,13 @@ def first_finding(text: str) -> LogFinding:
         ),
     ],
 )
-def test_an_error_that_a_note_quotes_is_explained(text: str, cause: str, cure: str) -> None:
+def test_error_quoted_in_a_note_is_explained(text: str, cause: str, cure: str) -> None:
     finding = first_finding(text)
     assert cause in finding.cause
     assert cure in finding.cure
 
 
-def test_an_error_that_a_log_with_levels_quotes_is_not_a_failure() -> None:
+def test_error_quoted_in_an_info_message_is_not_a_failure() -> None:
     text = (
         "INFO 01-02 03:04:05 pump.py:7] falls back after ImportError: libpump.so.1: cannot open\n"
     )
@@ -60,7 +60,7 @@ def test_an_error_that_a_log_with_levels_quotes_is_not_a_failure() -> None:
         (("nvidia-nccl-cu13==2.28.9", "torch 2.9.0"), "has packages for CUDA 13", "of torch"),
     ],
 )
-def test_a_library_of_cuda_is_compared_with_torch(
+def test_cuda_release_of_a_missing_library_is_compared_with_torch(
     lines: tuple[str, ...], cause: str, cure: str
 ) -> None:
     error = "ImportError: libnvrtc.so.12: cannot open shared object file: No such file or directory"
@@ -69,7 +69,7 @@ def test_a_library_of_cuda_is_compared_with_torch(
     assert cure in finding.cure
 
 
-def test_the_package_that_loads_a_library_of_cuda_is_named() -> None:
+def test_cause_names_the_package_that_loads_a_cuda_library() -> None:
     finding = first_finding(
         "Traceback (most recent call last):\n"
         '  File "/opt/venv/lib/python3.12/site-packages/pump_ep/__init__.py", line 3, in <module>\n'
@@ -80,7 +80,7 @@ def test_the_package_that_loads_a_library_of_cuda_is_named() -> None:
     assert "pip uninstall pump-ep" in finding.cure
 
 
-def test_a_version_with_the_name_means_that_another_one_is_imported() -> None:
+def test_rejected_argument_of_the_logged_version_means_another_copy_is_imported() -> None:
     finding = first_finding(
         "vllm==0.9.2\n"
         "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'num_scheduler_steps'"
@@ -89,7 +89,7 @@ def test_a_version_with_the_name_means_that_another_one_is_imported() -> None:
     assert "pip show vllm" in finding.cure
 
 
-def test_an_attribute_that_the_installed_release_has_is_not_called_new() -> None:
+def test_attribute_that_the_installed_release_removed_is_not_reported_as_new() -> None:
     finding = first_finding(
         "transformers 5.14.1\nAttributeError: 'PumpConfig' object has no attribute 'pad_token_id'"
     )
@@ -97,7 +97,7 @@ def test_an_attribute_that_the_installed_release_has_is_not_called_new() -> None
     assert "'transformers<5'" in finding.cure
 
 
-def test_a_projects_override_lacks_a_new_argument() -> None:
+def test_override_that_lacks_a_new_argument_of_the_base_class_is_explained() -> None:
     finding = first_finding(
         "TypeError: PumpTrainer.compute_loss() got an unexpected keyword argument"
         " 'num_items_in_batch'"
@@ -106,7 +106,7 @@ def test_a_projects_override_lacks_a_new_argument() -> None:
     assert "transformers<4.46" in finding.cure
 
 
-def test_an_argument_that_a_package_hands_on_is_a_fault_of_that_package() -> None:
+def test_argument_error_is_attributed_to_the_package_that_forwards_the_argument() -> None:
     finding = first_finding(
         "TypeError: SamplingParams.__init__() got an unexpected keyword argument 'pump_rows'\n\n"
         "During handling of the above exception, another exception occurred:\n\n"
@@ -119,7 +119,7 @@ def test_an_argument_that_a_package_hands_on_is_a_fault_of_that_package() -> Non
     assert "pip install -U pumpllm" in finding.cure
 
 
-def test_a_module_that_a_build_writes_is_absent_from_sources() -> None:
+def test_missing_module_that_only_a_build_creates_is_explained() -> None:
     finding = first_finding("ModuleNotFoundError: No module named 'vllm._version'")
     assert "sources of vllm are imported that were not built" in finding.cause
 
@@ -135,7 +135,7 @@ def test_a_module_that_a_build_writes_is_absent_from_sources() -> None:
         ),
     ],
 )
-def test_wheels_of_another_system_are_named(system: str, cure: str) -> None:
+def test_cause_names_a_package_without_wheels_for_this_system(system: str, cure: str) -> None:
     finding = first_finding(
         "  x No solution finding when resolving dependencies:\n"
         "  ╰─▶ Because only the following versions of pump are available:\n"
@@ -147,7 +147,7 @@ def test_wheels_of_another_system_are_named(system: str, cure: str) -> None:
     assert cure in finding.cure
 
 
-def test_a_message_that_rich_breaks_is_one_message() -> None:
+def test_message_wrapped_by_rich_is_joined() -> None:
     finding = first_finding(
         "AssertionError: Check batch related parameters. train_batch_size is not\n"
         "equal to micro_batch_per_gpu * gradient_acc_step * world_size 64 != 4 *\n"
@@ -156,7 +156,7 @@ def test_a_message_that_rich_breaks_is_one_message() -> None:
     assert "(64 != 4 * 8 * 1)" in finding.cause
 
 
-def test_a_class_of_two_packages_is_of_the_one_that_the_caller_requires() -> None:
+def test_ambiguous_class_is_attributed_to_a_package_that_the_caller_requires() -> None:
     finding = first_finding(
         "Traceback (most recent call last):\n"
         '  File "/opt/venv/lib/python3.10/site-packages/vllm/engine.py", line 8, in build\n'
@@ -167,7 +167,7 @@ def test_a_class_of_two_packages_is_of_the_one_that_the_caller_requires() -> Non
     assert "imgbuild resolve vllm xgrammar" in finding.cure
 
 
-def test_an_optional_part_of_a_package_names_what_it_needs() -> None:
+def test_cause_names_the_missing_package_of_an_optional_module() -> None:
     finding = first_finding(
         "Traceback (most recent call last):\n"
         '  File "/opt/venv/lib/python3.10/site-packages/swift/cli/infer.py", line 5, in <module>\n'
@@ -178,7 +178,7 @@ def test_an_optional_part_of_a_package_names_what_it_needs() -> None:
     assert "import vllm" in finding.cure
 
 
-def test_metadata_of_a_renamed_package_is_read_by_older_code() -> None:
+def test_code_that_looks_up_the_old_name_of_a_package_is_explained() -> None:
     finding = first_finding(
         "Traceback (most recent call last):\n"
         '  File "/opt/venv/lib/python3.10/site-packages/sglang/check.py", line 5, in check\n'
@@ -189,7 +189,7 @@ def test_metadata_of_a_renamed_package_is_read_by_older_code() -> None:
     assert "pip install -U sglang" in finding.cure
 
 
-def test_a_missing_argument_names_the_package_of_the_method() -> None:
+def test_cause_of_a_missing_argument_names_the_package_of_the_method() -> None:
     finding = first_finding(
         "TypeError: LlamaRotaryEmbedding.forward() missing 1 required positional argument:"
         " 'pump_ids'"
@@ -197,7 +197,7 @@ def test_a_missing_argument_names_the_package_of_the_method() -> None:
     assert "of the installed transformers requires 'pump_ids'" in finding.cause
 
 
-def test_a_package_that_lacks_a_file_of_its_own_is_named() -> None:
+def test_cause_names_the_package_that_lacks_a_file_of_its_own() -> None:
     folder = "/opt/venv/lib/python3.12/site-packages/verl"
     finding = first_finding(
         "Traceback (most recent call last):\n"
@@ -209,6 +209,6 @@ def test_a_package_that_lacks_a_file_of_its_own_is_named() -> None:
     assert "a newer release or commit of verl" in finding.cure
 
 
-def test_metadata_of_a_package_is_not_looked_up_on_an_index() -> None:
+def test_missing_package_metadata_is_explained_by_the_name_on_the_index() -> None:
     finding = first_finding("PackageNotFoundError: No package metadata was found for flashinfer")
     assert "its name on the index is flashinfer-python" in finding.cause

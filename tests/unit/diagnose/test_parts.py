@@ -35,7 +35,7 @@ def first(*frames: str, exception: str) -> LogFinding:
         ("transformers_modules/acme/modeling_pump.py:f:assert a == b", "code that comes", "pin"),
     ],
 )
-def test_failed_assertion_of_a_package_names_its_component(
+def test_cause_of_a_failed_assertion_names_the_package_component(
     frame: str, part: str, cure: str
 ) -> None:
     finding = first(frame, exception="AssertionError")
@@ -44,13 +44,13 @@ def test_failed_assertion_of_a_package_names_its_component(
     assert cure in finding.cure or "transformers_version" in finding.cure
 
 
-def test_an_assertion_without_a_message_does_not_take_the_next_line() -> None:
+def test_assertion_without_a_message_does_not_include_the_next_line() -> None:
     finding = first("vllm/v1/core/pump.py:f:assert a == b", exception="AssertionError\nstep 7 done")
     assert "a == b is false" in finding.cause
     assert "step 7" not in finding.cause
 
 
-def test_torch_error_is_attributed_to_the_calling_package() -> None:
+def test_torch_error_is_attributed_to_the_package_that_calls_torch() -> None:
     finding = first(
         "sglang/srt/layers/attention/pump.py:plan:self.module.plan(",
         "torch/_ops.py:__call__:return self._op(*args)",
@@ -70,7 +70,7 @@ def test_torch_error_in_program_code_is_attributed_to_torch() -> None:
     assert "called from /work/train.py:1" in finding.cause
 
 
-def test_lookup_is_attributed_to_the_enclosing_function() -> None:
+def test_failed_lookup_is_attributed_to_the_enclosing_function() -> None:
     finding = first(
         'axolotl/pump.py:parse:prompt["slot"],',
         "datasets/formatting/formatting.py:__getitem__:value = self.data[key]",
@@ -107,7 +107,7 @@ def test_backend_error_is_explained_as_torch_compile_error() -> None:
     assert finding.code == "IMG766"
 
 
-def test_missing_program_of_the_compiler_backend_is_the_cause() -> None:
+def test_program_that_the_compiler_backend_lacks_is_the_cause() -> None:
     text = "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
     text += "RuntimeError: Failed to find C compiler. Please specify via CC.\n"
     finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
@@ -118,14 +118,16 @@ def test_missing_program_of_the_compiler_backend_is_the_cause() -> None:
     ("program", "words"),
     [("pump.py", "pump.py has no option --task"), ("vllm", "the option --task")],
 )
-def test_rejected_option_belongs_to_the_program_that_rejects_it(program: str, words: str) -> None:
+def test_rejected_option_is_attributed_to_the_program_that_rejects_it(
+    program: str, words: str
+) -> None:
     text = f"usage: {program} [-h]\n{program}: error: unrecognized arguments: --task score\n"
     finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG917"
     assert words in finding.cause
 
 
-def test_hydra_key_is_named_with_its_parents() -> None:
+def test_cause_names_a_hydra_key_with_its_parents() -> None:
     text = "omegaconf.errors.ConfigAttributeError: Key 'slots' is not in struct\n"
     text += "    full_key: pump.fan.slots\n    object_type=dict\n"
     finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
@@ -133,7 +135,7 @@ def test_hydra_key_is_named_with_its_parents() -> None:
     assert "verl" not in finding.cure
 
 
-def test_every_component_has_a_cure_and_every_meaning_is_a_sentence() -> None:
+def test_every_component_has_a_cure_and_every_meaning_has_a_sentence() -> None:
     assert all(part.part and len(part.cure) > 40 for _, part in parts.load_parts())
     assert all(len(row.means) > 20 for _, row in remedies.load_remedies() if row.means)
 
@@ -147,7 +149,7 @@ def test_specific_remedy_replaces_the_general_remedy() -> None:
     assert found.cure.startswith("python -c 'import pump_ext'")
 
 
-def test_package_that_passes_an_argument_is_named_instead_of_torch() -> None:
+def test_cause_names_the_package_that_passes_an_argument_to_torch() -> None:
     found = first(
         "awq/quantize/pump.py:quantize:self.model(samples)",
         "torch/nn/modules/module.py:_call_impl:return forward_call(*args, **kwargs)",
@@ -156,7 +158,7 @@ def test_package_that_passes_an_argument_is_named_instead_of_torch() -> None:
     assert "which the installed awq passes to it" in found.cause
 
 
-def test_module_with_a_leading_underscore_is_a_compiled_component() -> None:
+def test_missing_module_with_a_leading_underscore_is_a_compiled_component() -> None:
     found = first(
         "/data/pump/pump/engine.py:<module>:import _pumpcore as _pc",
         exception="ModuleNotFoundError: No module named '_pumpcore'",
@@ -165,7 +167,7 @@ def test_module_with_a_leading_underscore_is_a_compiled_component() -> None:
     assert "pip install _pumpcore" not in found.cure
 
 
-def test_a_program_whose_package_is_not_importable_is_named() -> None:
+def test_cause_names_a_program_whose_package_cannot_be_imported() -> None:
     line = (
         "/opt/bin/python: Error while finding module specification for 'pump.cli.train'"
         " (ModuleNotFoundError: No module named 'pump')\n"

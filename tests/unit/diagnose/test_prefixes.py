@@ -89,11 +89,11 @@ def test_interleaved_tracebacks_with_unknown_prefixes_are_separated() -> None:
     assert findings[0].cause.endswith("in /workspace/train.py:12")
 
 
-def test_words_of_message_are_not_a_prefix() -> None:
+def test_words_of_a_message_are_not_stripped_as_a_prefix() -> None:
     assert prefixes.parse_line(1, "Nov 20 18:55:24 attempt failed: X").text == "attempt failed: X"
 
 
-def test_a_traceback_in_a_record_is_read() -> None:
+def test_traceback_in_a_json_record_is_read() -> None:
     record = {
         "level": "error",
         "time": 1,
@@ -110,7 +110,7 @@ def test_a_traceback_in_a_record_is_read() -> None:
         {"role": "user", "content": "torch.OutOfMemoryError: CUDA out of memory"},
     ],
 )
-def test_json_data_is_not_a_log(data: dict[str, str]) -> None:
+def test_json_data_without_records_is_not_a_log(data: dict[str, str]) -> None:
     assert cause([json.dumps(data)]) == ""
 
 
@@ -120,5 +120,5 @@ def test_json_response_of_server_is_read() -> None:
 
 
 @each_row("text", ['{"level": 1', '{"level": "error", "msg": 5}', "{" * 9999, "{}"])
-def test_damaged_records_are_read_as_lines(text: str) -> None:
+def test_damaged_json_records_are_read_as_lines(text: str) -> None:
     assert cause([text]) == ""

@@ -63,7 +63,7 @@ def test_fatal_message_takes_precedence_over_other_errors_of_a_program() -> None
     assert "no configuration source" in finding.cause
 
 
-def test_a_compiler_error_precedes_the_exception_that_repeats_it() -> None:
+def test_compiler_error_takes_precedence_over_the_exception_that_repeats_it() -> None:
     finding = first(
         "ext.cu:3:10: fatal error: slots/fan.h: No such file or directory\n"
         "Traceback (most recent call last):\n"
@@ -73,7 +73,7 @@ def test_a_compiler_error_precedes_the_exception_that_repeats_it() -> None:
     assert "slots/fan.h" in finding.cause
 
 
-def test_an_exception_precedes_a_missing_program() -> None:
+def test_exception_takes_precedence_over_a_missing_program() -> None:
     finding = first(
         "bash: line 1: acme-smi: command not found\nTraceback (most recent call last):\n"
         '  File "/work/job/train.py", line 3, in <module>\n    load()\n'
@@ -82,7 +82,7 @@ def test_an_exception_precedes_a_missing_program() -> None:
     assert "power of two" in finding.cause
 
 
-def test_every_table_row_has_a_cure() -> None:
+def test_every_row_of_the_program_table_has_a_cure() -> None:
     names = set(program_reasons.load_cures())
     for row, pattern in program_reasons.load_programs()[0]:
         assert "message" in pattern.groupindex or row.cure
@@ -115,14 +115,14 @@ def test_every_table_row_has_a_cure() -> None:
         ),
     ],
 )
-def test_value_rejected_by_a_command_line_is_explained(text: str, cause: str, cure: str) -> None:
+def test_value_that_a_command_line_rejects_is_explained(text: str, cause: str, cure: str) -> None:
     finding = first(f"usage: train.py [-h]\n{text}\n")
     assert finding.code == value_reasons.CODE
     assert cause in finding.cause
     assert cure in finding.cure
 
 
-def test_first_field_rejected_by_a_model_is_explained() -> None:
+def test_first_field_that_a_model_rejects_is_explained() -> None:
     finding = first(
         'Traceback (most recent call last):\n  File "/work/job/a.py", line 6, in <module>\n'
         "    AcmeConfig()\npydantic_core._pydantic_core.ValidationError: 2 validation errors for"
@@ -134,7 +134,7 @@ def test_first_field_rejected_by_a_model_is_explained() -> None:
     assert finding.cure.startswith("use full for fan (allowed: auto, half, full)")
 
 
-def test_values_listed_by_a_validator_are_suggested() -> None:
+def test_values_that_a_validator_lists_are_suggested() -> None:
     text = "fan_mode must be one of ['off', 'slow', 'fast'], got 'fasst'"
     assert allowed_values(text) == ("off", "slow", "fast")
     assert rejected_value(text, allowed_values(text)) == "fasst"
@@ -153,7 +153,7 @@ def test_program_that_fails_to_start_is_reported(line: str, cause: str) -> None:
     assert cause in first(f"Starting\n{line}\n").cause
 
 
-def test_nccl_message_inside_a_wrapper_is_read() -> None:
+def test_nccl_message_in_a_wrapping_exception_is_read() -> None:
     finding = first(
         "torch.distributed.DistBackendError: NCCL error in: ../Backend.cpp:13, internal error -"
         " please report it, NCCL version 2.18.1\n"
@@ -162,7 +162,7 @@ def test_nccl_message_inside_a_wrapper_is_read() -> None:
     assert "NCCL_DEBUG=INFO" in finding.cure
 
 
-def test_compiler_error_precedes_git_error_of_build() -> None:
+def test_compiler_error_takes_precedence_over_a_git_error_of_the_build() -> None:
     finding = first(
         "fatal: not a git repository (or any of the parent directories): .git\n"
         "error: command '/opt/cuda/bin/nvcc' failed with exit code 255\n"

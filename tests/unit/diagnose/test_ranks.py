@@ -44,13 +44,13 @@ def test_rank_with_the_least_completed_work_is_reported_as_stopped_first() -> No
     assert finding.cause.startswith("rank 2 stopped first, after work 41")
 
 
-def test_rank_without_watchdog_message_is_named_as_missing() -> None:
+def test_rank_without_a_watchdog_message_is_reported_as_missing() -> None:
     text = watchdogs({0: 44, 1: 44, 3: 44})
     finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert "all ranks but 2" in finding.cause
 
 
-def test_an_exception_of_another_rank_is_the_cause_of_a_timeout() -> None:
+def test_exception_of_another_rank_is_reported_as_cause_of_a_timeout() -> None:
     text = (
         "[rank1]: Traceback (most recent call last):\n"
         '[rank1]:   File "/workspace/train.py", line 8, in step\n[rank1]:     score(batch)\n'
@@ -77,7 +77,7 @@ def dump(folder: Path, rank: int, entries: list[dict[str, Any]], *, as_json: boo
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_rank_that_never_entered_a_collective_is_named_from_dumps(
+def test_rank_that_never_entered_a_collective_is_found_in_dumps(
     tmp_path: Path, as_json: bool
 ) -> None:
     for rank, last in ((0, 7), (1, 5), (2, 7)):
@@ -87,7 +87,7 @@ def test_rank_that_never_entered_a_collective_is_named_from_dumps(
     assert finding.cause.startswith("rank 1 never entered collective 6 (all_reduce)")
 
 
-def test_rank_without_a_dump_is_named(tmp_path: Path) -> None:
+def test_rank_without_a_dump_is_reported(tmp_path: Path) -> None:
     for rank in (0, 2):
         dump(tmp_path, rank, [entry(1), entry(2)])
     assert (
@@ -95,7 +95,7 @@ def test_rank_without_a_dump_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_different_collectives_of_ranks_are_reported_from_dumps(tmp_path: Path) -> None:
+def test_ranks_with_different_collectives_are_found_in_dumps(tmp_path: Path) -> None:
     dump(tmp_path, 0, [entry(1), entry(2, "nccl:broadcast")])
     dump(tmp_path, 1, [entry(1), entry(2)])
     dump(tmp_path, 2, [entry(1), entry(2)])
@@ -144,12 +144,12 @@ CYCLE.append(CYCLE)
 @pytest.mark.parametrize(
     "groups", [{"0": {"ranks": ["x"]}}, {"0": {"ranks": [None]}}, {"0": {"ranks": [[]]}}]
 )
-def test_a_dump_with_ranks_of_a_different_kind_is_an_error(groups: dict[str, Any]) -> None:
+def test_dump_with_invalid_process_groups_is_an_error(groups: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="not a flight-recorder dump"):
         flight.read_dump(pickle.dumps({"entries": [], "pg_config": groups}), "rank_0")
 
 
-def test_entries_of_unsupported_kinds_are_ignored() -> None:
+def test_dump_entries_of_unsupported_kinds_are_ignored() -> None:
     entries = [
         {"collective_seq_id": 10**5000, "process_group": "a"},
         {"collective_seq_id": "1", "process_group": "a"},
@@ -163,7 +163,7 @@ def test_entries_of_unsupported_kinds_are_ignored() -> None:
     assert flight.flight_findings(dumps) == []
 
 
-def test_pipes_in_folder_are_ignored(tmp_path: Path) -> None:
+def test_pipes_in_a_folder_of_logs_are_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "run.log").write_text("RuntimeError: CUDA error: device-side assert triggered\n")

@@ -35,7 +35,7 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
         ("Users were counted. Settings are fine.", ""),
     ],
 )
-def test_advice_in_message_is_used(message: str, advice: str) -> None:
+def test_advice_in_an_error_message_is_used(message: str, advice: str) -> None:
     assert remedies.message_advice(message) == advice
 
 
@@ -61,12 +61,12 @@ def test_known_kinds_of_messages_have_specific_cures(message: str, words: str) -
     assert words in finding.cure
 
 
-def test_advice_is_quoted_before_the_cure_of_its_kind() -> None:
+def test_advice_in_a_message_precedes_the_general_cure() -> None:
     finding = first("ValueError: slot 9 exceeds the fan's 8. Try a larger fan.")
     assert finding.cure.startswith('follow the message: "Try a larger fan"; else lower the value')
 
 
-def test_a_message_of_an_unknown_kind_has_the_general_cure() -> None:
+def test_message_of_an_unknown_kind_gets_the_general_cure() -> None:
     finding = first("AcmeError: slots collide")
     assert finding.cure.startswith("check what the message names in the call at")
 
@@ -77,7 +77,7 @@ def test_placeholders_in_cures_are_valid() -> None:
         assert set(rules.PLACEHOLDER.findall(remedy.cure + remedy.means)) <= names
 
 
-def test_code_after_a_frame_is_not_the_message() -> None:
+def test_source_line_after_a_frame_is_not_the_message() -> None:
     code = 'raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(rest)}")'
     finding = first(
         "ValueError: Some keys are not used by the HfArgumentParser: ['acme_slots']", code
@@ -98,7 +98,9 @@ def test_code_after_a_frame_is_not_the_message() -> None:
          "asyncio.TaskGroup is in Python 3.11 and newer only", "Python >=3.11"),
     ],
 )  # fmt: skip
-def test_standard_library_names_are_recognized(text: str, cause: str, cure: str) -> None:
+def test_standard_library_names_in_messages_are_recognized(
+    text: str, cause: str, cure: str
+) -> None:
     finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert cause in finding.cause
     assert cure in finding.cure

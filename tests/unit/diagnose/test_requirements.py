@@ -29,14 +29,14 @@ Traceback (most recent call last):
 """
 
 
-def test_required_versions_are_looked_up_by_release() -> None:
+def test_required_versions_are_looked_up_for_each_release() -> None:
     assert requirements.required_specifier("vllm", "outlines", "0.7.3") == "==0.1.11"
     assert requirements.required_specifier("torch", "triton", "2.6.0") == "==3.2.0"
     assert requirements.required_specifier("vllm", "outlines", "0.1") == ""
     assert requirements.newest_specifier("trl", "transformers").startswith(">=")
 
 
-def test_cure_is_the_version_that_the_importing_package_requires() -> None:
+def test_cure_for_a_failed_import_is_the_required_version() -> None:
     error = "ModuleNotFoundError: No module named 'outlines.fsm'"
     finding = first(failing_import("vllm", error, "0.7.3"))
     assert finding.cure == "pip install 'outlines==0.1.11', which vllm 0.7.3 requires"
@@ -50,7 +50,7 @@ def test_unknown_installed_version_of_a_package_suggests_pip_check() -> None:
     assert "pip check names for vllm" in first(failing_import("vllm", error)).cure
 
 
-def test_both_packages_are_updated_if_the_direction_is_unknown() -> None:
+def test_cure_updates_both_packages_if_the_outdated_package_is_unknown() -> None:
     error = f"ImportError: cannot import name 'Slots' from 'acme' ({SITE}/acme/__init__.py)"
     assert "pip install -U vllm acme;" in first(failing_import("vllm", error)).cure
 
@@ -84,7 +84,7 @@ def test_cure_for_a_package_compiled_for_numpy_1_keeps_numpy_1() -> None:
         ("loading needs slots >= 1.1.0, but 0.9.0 is installed", "slots>=1.1.0"),
     ],
 )
-def test_requirement_in_prose_is_a_pin(message: str, spec: str) -> None:
+def test_requirement_in_a_message_becomes_a_pin_in_the_cure(message: str, spec: str) -> None:
     finding = first(
         f'Traceback (most recent call last):\n  File "a.py", line 1\nError: {message}\n'
     )
@@ -92,11 +92,11 @@ def test_requirement_in_prose_is_a_pin(message: str, spec: str) -> None:
     assert f"'{spec}'" in finding.cure
 
 
-def test_python_version_is_not_a_package() -> None:
+def test_python_version_in_a_message_is_not_a_package() -> None:
     assert requirements.requirement_reason("acme requires Python 3.10 or newer") is None
 
 
-def test_torch_version_is_read_from_the_wheel_name() -> None:
+def test_required_torch_version_is_read_from_the_wheel_name() -> None:
     finding = first(
         "pip list: torch 2.6.0, the wheel is"
         " flash_attn-2.7.4+cu12torch2.7cxx11abiTRUE-cp310-cp310-linux_x86_64.whl\n"
@@ -108,7 +108,7 @@ def test_torch_version_is_read_from_the_wheel_name() -> None:
     assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp310" in finding.cure
 
 
-def test_pip_ignores_versions_for_a_different_python() -> None:
+def test_versions_that_pip_ignores_for_a_different_python_are_explained() -> None:
     finding = first(
         "ERROR: Ignored the following versions that require a different python version: 1.4.0"
         " Requires-Python <3.13,>=3.9; 1.5.0 Requires-Python <3.13,>=3.9\n"
@@ -119,7 +119,7 @@ def test_pip_ignores_versions_for_a_different_python() -> None:
     assert "acme 1.5.0 requires Python <3.13,>=3.9" in finding.cause
 
 
-def test_missing_fallback_takes_precedence_over_the_error_it_handles() -> None:
+def test_missing_fallback_package_takes_precedence_over_the_handled_error() -> None:
     """The package expects the exception that the fallback handles."""
     finding = first(f"""\
 Traceback (most recent call last):
@@ -138,7 +138,7 @@ TypeError: read() got an unexpected keyword argument 'backend'
     assert "backend" in finding.cause
 
 
-def test_exception_raised_again_as_its_own_type_is_not_the_cause() -> None:
+def test_exception_that_is_only_raised_again_is_not_the_cause() -> None:
     finding = first(f"""\
 Traceback (most recent call last):
   File "{SITE}/triton/runtime/build.py", line 48, in _build
@@ -156,14 +156,14 @@ TypeError: __init__() missing 1 required positional argument: 'cmd'
     assert "CalledProcessError" in " ".join(line.text for line in finding.lines) + finding.cause
 
 
-def test_described_symptom_is_the_cause_only_without_a_traceback() -> None:
+def test_symptom_described_in_words_is_the_cause_only_without_a_traceback() -> None:
     sentence = "训练了 200 步 reward 一直是 0\n"
     assert first(sentence).code == "IMG861"
     log = sentence + 'Traceback (most recent call last):\n  File "a.py", line 1\nOddity: slots\n'
     assert first(log).code != "IMG861"
 
 
-def test_vllm_variables_in_cures_are_read_by_vllm() -> None:
+def test_environment_variables_in_cures_are_read_by_vllm() -> None:
     names = {
         name
         for rule in rules.load_rules()
@@ -173,7 +173,7 @@ def test_vllm_variables_in_cures_are_read_by_vllm() -> None:
     assert names <= set(known), names - set(known)
 
 
-def test_cure_for_outdated_unsloth_code_is_to_generate_it_again() -> None:
+def test_cure_for_outdated_generated_unsloth_code_is_a_new_generation() -> None:
     finding = first(f"""\
 Traceback (most recent call last):
   File "/workspace/unsloth_compiled_cache/UnslothSlotTrainer.py", line 14, in _prepare
@@ -204,7 +204,7 @@ def test_torchaudio_must_have_the_version_of_torch() -> None:
     assert "torchaudio==2.8.0" in finding.cure
 
 
-def test_argument_error_names_the_package_of_the_function() -> None:
+def test_cause_of_an_argument_error_names_the_package_of_the_function() -> None:
     finding = first(f"""\
 Traceback (most recent call last):
   File "{SITE}/vllm/sampler.py", line 14, in sample
@@ -215,7 +215,7 @@ TypeError: slots_from_rows() got an unexpected keyword argument 'fair'
     assert "which vllm passes to it" in finding.cause
 
 
-def test_a_rule_matches_the_condition_of_an_assertion_without_a_message() -> None:
+def test_rule_matches_the_condition_of_an_assertion_without_a_message() -> None:
     finding = first(f"""\
 Traceback (most recent call last):
   File "{SITE}/vllm/config.py", line 1764, in _get_and_verify_max_len
@@ -232,6 +232,6 @@ AssertionError
         ("RuntimeError: Slots are not set. Call `init_slots` first.", "Call `init_slots` first"),
     ],
 )
-def test_cure_is_read_from_the_message_of_the_package(message: str, cure: str) -> None:
+def test_cure_is_read_from_the_message_of_a_package(message: str, cure: str) -> None:
     frame = f'  File "{SITE}/acme/pump.py", line 3, in start\n    self.start()\n'
     assert cure in first(f"Traceback (most recent call last):\n{frame}{message}\n").cure

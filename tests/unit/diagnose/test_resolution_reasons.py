@@ -16,7 +16,7 @@ def first(text: str) -> LogFinding:
     return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
 
-def test_two_packages_with_disjoint_ranges_are_explained() -> None:
+def test_two_packages_that_require_disjoint_ranges_are_explained() -> None:
     finding = first(
         f"{UV}Because acme-rl==2.1 depends on slots>=4.55.0 and you require acme-rl==2.1, we can\n"
         "      conclude that you require slots>=4.55.0.\n"
@@ -28,7 +28,7 @@ def test_two_packages_with_disjoint_ranges_are_explained() -> None:
     assert finding.cure.startswith("change the requirement slots<4.50, or use another version")
 
 
-def test_version_missing_on_every_index_is_explained() -> None:
+def test_version_that_no_index_has_is_explained() -> None:
     finding = first(
         f"{UV}Because there is no version of slots{{sys_platform == 'linux'}}==0.3+a1.d20 and\n"
         "      acme-rl==0.11.dev1 depends on slots{sys_platform == 'linux'}==0.3+a1.d20, we can\n"
@@ -40,7 +40,7 @@ def test_version_missing_on_every_index_is_explained() -> None:
     assert "add the index with these builds" in finding.cure
 
 
-def test_environment_of_forked_resolution_is_named() -> None:
+def test_cause_names_the_environment_of_a_forked_resolution() -> None:
     finding = first(
         "  x No solution found when resolving dependencies for split (sys_platform == 'darwin'):\n"
         "  ╰─▶ Because there is no version of slots==2.6.0+cpu and your project depends on\n"
@@ -51,7 +51,7 @@ def test_environment_of_forked_resolution_is_named() -> None:
     assert "environments in [tool.uv]" in finding.cure
 
 
-def test_prerelease_is_named_in_the_explanation() -> None:
+def test_cause_of_a_conflict_names_a_prerelease() -> None:
     finding = first(
         f"{UV}Because there is no version of slots==0.2.9rc2 and acme-rl==4 depends on"
         " slots==0.2.9rc2, we can conclude that acme-rl==4 cannot be used.\n"
@@ -72,7 +72,7 @@ def test_conflict_explained_by_pip_is_read() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3000])
-def test_explanation_has_a_length_limit(count: int) -> None:
+def test_explanation_of_a_conflict_has_a_length_limit(count: int) -> None:
     text = UV + "".join(
         f"Because acme-{n} depends on slots=={n}, we can\n      conclude that\n"
         for n in range(count)
@@ -81,7 +81,7 @@ def test_explanation_has_a_length_limit(count: int) -> None:
     assert len(first(text).cause) < 600
 
 
-def test_wheels_for_another_platform_are_reported_after_a_timestamp() -> None:
+def test_wheels_for_another_platform_are_reported_in_lines_with_timestamps() -> None:
     finding = first(
         "0.759   \u00d7 No solution found when resolving dependencies:\n"
         "0.759   ╰─▶ Because only slots==0.3.dev7 is available and slots==0.3.dev7 has no wheels\n"
@@ -92,7 +92,7 @@ def test_wheels_for_another_platform_are_reported_after_a_timestamp() -> None:
     assert "no wheel of slots 0.3.dev7 is for this platform" in finding.cause
 
 
-def test_a_hint_about_the_only_version_of_an_index_is_not_the_cause() -> None:
+def test_hint_about_the_only_version_on_an_index_is_not_the_cause() -> None:
     finding = first(
         f"{UV}Because there is no version of valves==0.3+a1 and slots==0.3.dev7 depends on\n"
         "      valves==0.3+a1, we can conclude that slots==0.3.dev7 cannot be used.\n"
@@ -104,7 +104,7 @@ def test_a_hint_about_the_only_version_of_an_index_is_not_the_cause() -> None:
     assert "slots==0.3.dev7 needs valves==0.3+a1" in finding.cause
 
 
-def test_explanation_of_poetry_is_read() -> None:
+def test_conflict_explained_by_poetry_is_read() -> None:
     finding = first(
         "Because no versions of acme-rl match >2.1,<3.0\n"
         " and acme-rl (2.1) depends on slots (>=4.55), acme-rl (>=2.1,<3.0) requires slots\n"
@@ -151,7 +151,7 @@ def test_python_version_is_derived_from_versions_listed_by_pip(
     assert f"this is {system}" in finding.cause
 
 
-def test_cure_for_a_missing_torch_build_is_its_index() -> None:
+def test_cure_for_a_missing_torch_build_names_its_index() -> None:
     finding = first(
         f"{UV}Because there is no version of torch==2.6.0+cu124 and you require\n"
         "      torch==2.6.0+cu124, we can conclude that your requirements are unsatisfiable.\n"

@@ -29,12 +29,12 @@ def first_code(text: str) -> str | None:
 
 
 @each_row("rule", RULES, ids=code_ids)
-def test_a_rule_is_the_first_finding_of_its_example(rule: FailureRule) -> None:
+def test_first_finding_for_the_example_of_a_rule_is_the_rule(rule: FailureRule) -> None:
     assert first_code(rule.example) == rule.code
 
 
 @each_row("rule", [rule for rule in RULES if rule.example.isascii()], ids=code_ids)
-def test_an_example_is_found_in_the_middle_of_a_long_log(
+def test_failure_in_the_middle_of_a_long_log_is_found(
     rule: FailureRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "HEAD", HEAD)
@@ -45,7 +45,7 @@ def test_an_example_is_found_in_the_middle_of_a_long_log(
 
 
 @each_row("rule", RULES, ids=code_ids)
-def test_placeholders_are_groups_of_a_pattern(rule: FailureRule) -> None:
+def test_placeholders_of_a_rule_are_groups_of_its_pattern(rule: FailureRule) -> None:
     patterns = (*rule.compiled_patterns, *map(re.compile, rule.names))
     groups = {"user", *(name for pattern in patterns for name in pattern.groupindex)}
     assert set(rules.PLACEHOLDER.findall(rule.cause + rule.cure)) <= groups
@@ -53,7 +53,7 @@ def test_placeholders_are_groups_of_a_pattern(rule: FailureRule) -> None:
         assert not rules.PLACEHOLDER.search(answer.cause + answer.cure)
 
 
-def test_every_code_belongs_to_one_rule() -> None:
+def test_every_diagnosis_code_belongs_to_one_rule() -> None:
     every = [rule.code for rule in RULES]
     assert len(set(every)) == len(every)
     assert not set(every) & set(rules.derived_kinds())
@@ -62,7 +62,7 @@ def test_every_code_belongs_to_one_rule() -> None:
     )
 
 
-def test_patterns_have_bounded_repetition() -> None:
+def test_patterns_of_rules_have_bounded_repetition() -> None:
     """With `.*` or `.+` in the middle, the search for a pattern in a long line is quadratic."""
     wrong = [
         f"{rule.code}: {pattern}"
@@ -84,7 +84,7 @@ def test_a_hostile_line_is_searched_in_few_steps(rule: FailureRule) -> None:
             pattern.search(text[:4000])
 
 
-def test_explanations_have_every_code() -> None:
+def test_explanations_cover_every_diagnosis_code() -> None:
     every = codes.all_explanations()
     assert {rule.code for rule in RULES} <= every.keys()
     assert set(rules.derived_kinds()) <= every.keys()
@@ -99,7 +99,7 @@ def test_every_explanation_has_cause_and_cure_or_is_empty() -> None:
     assert first_finding_sentence("") == ""
 
 
-def test_bus_error_after_ray_warning_is_about_shared_memory() -> None:
+def test_bus_error_after_a_ray_warning_is_explained_by_shared_memory() -> None:
     warning = (
         "WARNING: The object store is using /tmp instead of /dev/shm because /dev/shm has only"
         " 67108864 bytes available.\n"
@@ -108,12 +108,12 @@ def test_bus_error_after_ray_warning_is_about_shared_memory() -> None:
     assert first_code(f"{warning}Bus error (core dumped)\n") == "IMG530"
 
 
-def test_type_refused_by_quantization_is_not_a_gpu_error() -> None:
+def test_type_that_a_quantization_method_rejects_is_not_a_gpu_error() -> None:
     text = "ValueError: torch.bfloat16 is not supported for quantization method awq."
     assert first_code(text) == "IMG810"
 
 
-def test_hydra_exit_is_reported_as_a_failure() -> None:
+def test_exit_message_of_hydra_is_a_failure() -> None:
     text = (
         "Could not override 'actor.use_kl'.\nKey 'use_kl' is not in struct\n\n"
         "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"
@@ -128,7 +128,7 @@ def test_an_exception_that_mentions_a_fallback_is_a_failure() -> None:
     assert first_code(text) == "IMG504"
 
 
-def test_index_finds_patterns_by_the_words_of_a_text() -> None:
+def test_word_index_finds_patterns_by_the_words_of_a_text() -> None:
     index = literals.WordIndex(["slots (?:full|gone)", r"\d+", "Pump|valve", "pumps? of"])
     assert index.candidate_patterns("All SLOTS are FULL") == [0, 1]
     assert index.candidate_patterns("the pump of") == [1, 2, 3]
@@ -136,7 +136,7 @@ def test_index_finds_patterns_by_the_words_of_a_text() -> None:
 
 
 @each_row("rule", RULES, ids=code_ids)
-def test_matching_pattern_is_a_candidate(rule: FailureRule) -> None:
+def test_word_index_includes_every_matching_pattern(rule: FailureRule) -> None:
     index = literals.WordIndex(rule.match)
     for line in rule.example.splitlines():
         matching = {at for at, each in enumerate(rule.compiled_patterns) if each.search(line)}

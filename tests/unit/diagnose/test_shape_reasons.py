@@ -28,7 +28,7 @@ def mismatch(name: str, saved: str, model: str) -> str:
         ("h.0.dense.weight", "1024, 64", "1024, 1024", "the factor 16", "parallel size"),
     ],
 )
-def test_shape_difference_is_explained(
+def test_difference_between_tensor_shapes_is_explained(
     name: str, saved: str, model: str, cause: str, cure: str
 ) -> None:
     finding = diagnose_log(io.BytesIO(mismatch(name, saved, model).encode()), "log").findings[0]
@@ -37,7 +37,7 @@ def test_shape_difference_is_explained(
     assert cure in finding.cure
 
 
-def test_mismatch_with_another_model_is_left_to_its_rule() -> None:
+def test_shape_mismatch_with_another_model_is_explained_by_a_rule() -> None:
     text = mismatch("h.0.fc.weight", "4096, 11008", "3584, 18944")
     assert shape_reasons.shape_reason(text) is None
     assert diagnose_log(io.BytesIO(text.encode()), "log").findings[0].code == "IMG734"

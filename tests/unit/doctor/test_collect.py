@@ -5,7 +5,7 @@ from __future__ import annotations
 from imgbuild.doctor.collect import run_variables
 
 
-def test_secrets_and_unrelated_variables_are_omitted() -> None:
+def test_collected_data_omits_secrets_and_unrelated_variables() -> None:
     assert run_variables(
         {
             "NCCL_DEBUG": "INFO",

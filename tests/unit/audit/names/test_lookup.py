@@ -147,7 +147,7 @@ def test_namespace_that_cannot_be_searched_may_have_any_name():
     assert look_up(Modules(), "lazy", "Llama").state == "unknown"
 
 
-def test_lookup_result_has_the_definition_and_the_modules_that_were_searched():
+def test_lookup_result_has_the_definition_and_the_chain_of_imports():
     lookup_result = look_up(Modules(), "pkg", "Renamed")
     assert isinstance(lookup_result.definition, Class)
     assert lookup_result.definition.name == "One"

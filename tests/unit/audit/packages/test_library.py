@@ -52,7 +52,7 @@ def test_cached_facts_of_a_wheel_are_not_read_again(store, demo):
         later.module("demo.b")
 
 
-def test_concurrent_processes_keep_all_cached_facts(store, demo):
+def test_concurrently_saved_facts_of_a_wheel_are_all_kept(store, demo):
     first, second = Library(store), Library(store)
     first.wheel(*demo).module("demo.a")
     second.wheel(*demo).module("demo.b")

@@ -116,7 +116,7 @@ def test_library_caches_modules_by_python_version(tmp_path):
     assert set(older.files("demo")) == set(newer.files("demo")) > set(BUILDS)
 
 
-def test_modules_of_a_package_are_read_in_batches(package_set):
+def test_prefetch_reads_modules_of_several_packages(package_set):
     package_set.prefetch(["yaml", "torch", "torch._C", "absent"])
     for library_wheel in package_set.wheels.values():
         library_wheel.content.path.unlink()

@@ -127,7 +127,9 @@ def test_published_facts_are_used_instead_of_reading_the_wheel(tmp_path, publish
         assert library_wheel.mentioning("demo", "one") == ("demo.a", "demo.b")
 
 
-def test_small_facts_are_published_by_kind_of_fact(tmp_path, monkeypatch):
+def test_facts_about_generated_code_extras_and_loaded_libraries_are_published(
+    tmp_path, monkeypatch
+):
     gencode = "f.ValidateProtobufRuntimeVersion(\n  D.PUBLIC,\n  7, 36, 1, '', 'x.proto')\n"
     advice = "try:\n  import x\nexcept ImportError:\n  raise OSError('pip install demo[x]')\n"
     loader = Path(_ctypes.__file__).read_bytes() + b"\0libcudart.so\0"

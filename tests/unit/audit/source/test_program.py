@@ -66,7 +66,7 @@ def test_receiver_of_a_user_method_call_is_read(body, receiver, inside):
     assert {call.receiver for call in calls if call.receiver} == ({receiver} if receiver else set())
 
 
-def test_uses_of_names_of_other_modules_are_recorded():
+def test_assignments_of_names_are_recorded_in_user_code():
     facts = read_module(
         b"from package import A, B\nx = A()\nx = B()\n",
         "train",
