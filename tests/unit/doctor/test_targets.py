@@ -75,7 +75,7 @@ def verdict(on: Host, of: TargetNeeds) -> tuple[bool, str]:
     return judgement.fits, "; ".join((*judgement.reasons, *judgement.remarks))
 
 
-def test_new_machine_runs_all_targets() -> None:
+def test_machine_with_a_new_driver_runs_all_targets() -> None:
     diagnosis = targets.diagnose_host(MACHINE, [CU124, CU130])
     assert [
         (target_verdict.target, target_verdict.fits) for target_verdict in diagnosis.verdicts
@@ -87,7 +87,7 @@ def test_new_machine_runs_all_targets() -> None:
     assert verdict(MACHINE, CU124) == (True, "")
 
 
-def test_targets_for_an_old_driver_are_reported() -> None:
+def test_targets_that_an_old_driver_cannot_run_are_reported() -> None:
     old = host(driver="550.54.15")
     fits, why = verdict(old, CU130)
     assert not fits
@@ -97,12 +97,12 @@ def test_targets_for_an_old_driver_are_reported() -> None:
     assert targets.diagnose_host(old, [CU124, CU130]).best == "cu124-vllm"
 
 
-def test_drivers_are_compared_by_their_numbers() -> None:
+def test_driver_versions_are_compared_numerically() -> None:
     assert verdict(host(driver="1000.1"), CU130)[0]
     assert not verdict(host(driver="99.99.99"), CU124)[0]
 
 
-def test_driver_between_limits_fits_with_a_note() -> None:
+def test_driver_between_the_minimum_and_full_support_runs_with_a_note() -> None:
     fits, why = verdict(host(driver="535.104.05"), CU124)
     assert fits
     assert why == (
@@ -112,7 +112,7 @@ def test_driver_between_limits_fits_with_a_note() -> None:
     )
 
 
-def test_newer_ptx_has_a_separate_requirement() -> None:
+def test_ptx_of_a_newer_release_has_a_separate_driver_requirement() -> None:
     floors = msgspec.structs.replace(
         CU124.floors[Arch.X86_64], driver_full="575.51.03", gpu=("8.0",), gpu_ptx=("9.0",)
     )
@@ -130,7 +130,7 @@ def test_newer_ptx_has_a_separate_requirement() -> None:
     assert not targets.judge_target(host(driver="580.65.06"), offered).limited
 
 
-def test_target_that_needs_ptx_compilation_comes_after_machine_code() -> None:
+def test_target_with_machine_code_precedes_a_target_that_compiles_ptx() -> None:
     floors = msgspec.structs.replace(
         CU124.floors[Arch.X86_64], driver_full="575.51.03", gpu=("8.0",), gpu_ptx=("9.0",)
     )
@@ -142,7 +142,7 @@ def test_target_that_needs_ptx_compilation_comes_after_machine_code() -> None:
     assert diagnosis.best == "cu124-vllm"
 
 
-def test_retired_target_is_marked_and_used_only_if_no_other_fits() -> None:
+def test_retired_target_is_marked_and_suggested_only_if_no_other_target_fits() -> None:
     retired = msgspec.structs.replace(
         CU130, target="cu130-old", as_of="2026-10-30", retired="cu130-vllm takes its place"
     )
@@ -164,7 +164,7 @@ def test_retired_target_is_marked_and_used_only_if_no_other_fits() -> None:
     assert targets.diagnose_host(MACHINE, [limited, retired]).best == "cu124-vllm"
 
 
-def test_recommended_target_precedes_newer_one_without_restriction() -> None:
+def test_recommended_target_precedes_a_newer_target_without_restriction() -> None:
     recommended = msgspec.structs.replace(CU124, recommended=True)
     diagnosis = targets.diagnose_host(MACHINE, [CU130, recommended])
     assert [each.target for each in diagnosis.verdicts] == ["cu124-vllm", "cu130-vllm"]
@@ -175,7 +175,7 @@ def test_recommended_target_precedes_newer_one_without_restriction() -> None:
     assert targets.diagnose_host(MACHINE, [CU130, restricted]).best == "cu130-vllm"
 
 
-def test_general_recommended_target_precedes_a_specialized_one() -> None:
+def test_general_recommended_target_precedes_a_specialized_target() -> None:
     general = msgspec.structs.replace(CU124, recommended=True)
     special = msgspec.structs.replace(
         CU124, target="cu124-new", as_of="2026-11-01", recommended=True, special=True
@@ -187,7 +187,7 @@ def test_general_recommended_target_precedes_a_specialized_one() -> None:
     assert targets.diagnose_host(MACHINE, [CU124, special]).best == "cu124-new"
 
 
-def test_targets_with_the_same_restriction_are_one_group_within_80_columns(
+def test_targets_with_the_same_restriction_are_grouped_within_80_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -211,7 +211,7 @@ def test_targets_with_the_same_restriction_are_one_group_within_80_columns(
     assert row[head.index("Python") :].startswith("3.11 ")
 
 
-def test_old_glibc_applies_only_without_image() -> None:
+def test_old_glibc_is_reported_only_for_use_without_an_image() -> None:
     floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], glibc="2.34")
     offered = msgspec.structs.replace(CU124, floors={Arch.X86_64: floors})
     assert verdict(MACHINE, offered) == (True, "")
@@ -222,7 +222,7 @@ def test_old_glibc_applies_only_without_image() -> None:
     assert verdict(host(glibc=""), offered) == (True, "")
 
 
-def test_gpu_without_code_is_not_supported() -> None:
+def test_gpu_without_matching_code_is_not_supported() -> None:
     card = HostGpu(name="RTX 5090", capability="12.0")
     fits, why = verdict(host(gpus=(card,)), CU124)
     assert not fits
@@ -230,7 +230,7 @@ def test_gpu_without_code_is_not_supported() -> None:
     assert verdict(host(gpus=(card,)), CU130) == (True, "")
 
 
-def test_code_of_an_older_gpu_of_the_same_major_runs() -> None:
+def test_gpu_runs_code_of_an_older_gpu_with_the_same_major_version() -> None:
     titan = HostGpu(name="unknown", capability="8.8")
     assert verdict(host(gpus=(titan,)), CU124) == (True, "")
     thor = HostGpu(name="Thor", capability="11.0")
@@ -241,14 +241,14 @@ def test_code_of_an_older_gpu_of_the_same_major_runs() -> None:
     assert verdict(host(gpus=(HostGpu(name="old driver"),)), CU130) == (True, "")
 
 
-def test_tegra_gpu_does_not_run_server_code() -> None:
+def test_tegra_gpu_does_not_run_code_for_server_gpus() -> None:
     fits, why = verdict(host(gpus=(HostGpu(name="Orin", capability="8.7"),)), CU124)
     assert not fits
     assert "no code for Orin (8.7)" in why
     assert "does not run on a Tegra" in why
 
 
-def test_driver_branch_stands_for_its_newest_release() -> None:
+def test_driver_branch_is_treated_as_the_newest_release_of_the_branch() -> None:
     fits, why = verdict(host(driver="580"), CU130)
     assert fits
     assert "requires release 580.65.06 or newer of driver branch 580" in why
@@ -279,7 +279,7 @@ def test_targets_without_driver_restriction_are_first() -> None:
     assert diagnosis.best == "cu124-vllm"
 
 
-def test_options_describe_another_machine() -> None:
+def test_doctor_options_describe_another_machine() -> None:
     other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
     diagnosis = targets.diagnose_host(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"
@@ -291,7 +291,7 @@ def test_options_describe_another_machine() -> None:
     )
 
 
-def test_other_machine_is_checked_without_reading_this_one(
+def test_doctor_for_another_machine_does_not_read_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -330,14 +330,14 @@ def test_gpu_that_needs_ptx_compilation_is_reported() -> None:
     assert "the driver compiles some kernels" in why
 
 
-def test_other_architecture_without_an_image_is_reported() -> None:
+def test_architecture_without_an_image_is_reported() -> None:
     arm = host(arch=Arch.ARM64)
     assert verdict(arm, CU124) == (False, "the image is for x86_64, but this machine is arm64")
     assert verdict(arm, CU130)[0]
     assert not verdict(host(arch=None), CU130)[0]
 
 
-def test_only_architecture_is_checked_without_gpu() -> None:
+def test_machine_without_a_gpu_is_checked_only_for_its_architecture() -> None:
     bare = host(driver="", gpus=(), engines=(), shared_memory=64 << 20)
     diagnosis = targets.diagnose_host(bare, [CU124, CU130])
     assert all(target_verdict.fits for target_verdict in diagnosis.verdicts)
@@ -363,7 +363,7 @@ def test_only_architecture_is_checked_without_gpu() -> None:
     assert "64 MB of shared memory" in text
 
 
-def test_an_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
+def test_container_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
     podman = RuntimeSupport(name="podman", version="4.3.1", gpus=False)
     diagnosis = targets.diagnose_host(host(engines=(podman,)), [CU124])
     (remark,) = diagnosis.remarks
@@ -382,7 +382,7 @@ def test_too_old_driver_runs_no_target() -> None:
     assert targets.diagnose_host(host(driver="390.48"), [CU124, CU130]).best == ""
 
 
-def test_nvidia_smi_output_is_read() -> None:
+def test_driver_and_gpus_are_read_from_nvidia_smi_output() -> None:
     assert parse_gpus(SMI * 2) == ("580.159.04", (H200, H200))
     old = "Tesla V100-SXM2-16GB, 470.57.02, 16160 MiB\n"
     name = "Tesla V100-SXM2-16GB"
@@ -405,7 +405,7 @@ def test_version_file_of_the_driver_is_read() -> None:
 # -- from locks and digests
 
 
-def test_digests_without_limits_use_the_driver_of_the_cuda_release(
+def test_digests_without_driver_limits_use_the_driver_of_the_cuda_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -418,7 +418,7 @@ def test_digests_without_limits_use_the_driver_of_the_cuda_release(
     )
 
 
-def test_recorded_limits_in_digests_are_used(
+def test_driver_limits_recorded_in_the_digests_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -432,7 +432,7 @@ def test_recorded_limits_in_digests_are_used(
     )
 
 
-def test_exit_status_shows_result(
+def test_exit_status_of_doctor_shows_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -469,7 +469,7 @@ def test_exit_status_shows_result(
 
 
 @pytest.mark.parametrize("word", ["--gpus", "--shared"])
-def test_image_checks_require_an_image(
+def test_doctor_checks_in_an_image_require_an_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -46,14 +46,16 @@ def write_netrc(path: Path, text: str) -> None:
     path.chmod(0o600)
 
 
-def test_page_is_read_from_server(http: HttpClient, site: FileSite) -> None:
+def test_page_is_read_from_a_server(http: HttpClient, site: FileSite) -> None:
     site.redirects["/old"] = "/page"
     page = http.text(site.url("old", "me:secret"), accept="text/html")
     assert (page.url, page.text, page.status) == (site.url("page"), "<a>é</a>", 200)
     assert site.received_requests("old")[0]["Accept"] == "text/html"
 
 
-def test_transfer_compression_does_not_change_bytes(http: HttpClient, site: FileSite) -> None:
+def test_transfer_compression_does_not_change_the_downloaded_bytes(
+    http: HttpClient, site: FileSite
+) -> None:
     site.compress = True
     site.files["long"] = "né ".encode() * 100_000
     assert http.text(site.url("long")).text == "né " * 100_000
@@ -62,7 +64,7 @@ def test_transfer_compression_does_not_change_bytes(http: HttpClient, site: File
     assert "gzip" in site.received_requests("long")[0]["Accept-Encoding"]
 
 
-def test_missing_page_error_has_status(http: HttpClient, site: FileSite) -> None:
+def test_error_for_a_missing_page_has_the_http_status(http: HttpClient, site: FileSite) -> None:
     with pytest.raises(RequestRefused) as caught:
         http.text(site.url("none"))
     assert caught.value.status == 404
@@ -92,7 +94,7 @@ def test_range_at_the_end_of_a_file_is_read(
     assert http.part_end(site.url("x"), length) == (DATA[-length:], len(DATA))
 
 
-def test_dropped_connection_is_retried(http: HttpClient, site: FileSite) -> None:
+def test_request_is_retried_after_a_dropped_connection(http: HttpClient, site: FileSite) -> None:
     site.cuts = [1000]
     assert http.fetch_bytes(site.url("x")) == DATA
 
@@ -118,7 +120,7 @@ def test_redirect_loop_is_refused(http: HttpClient, site: FileSite) -> None:
         http.text(site.url("round"))
 
 
-def test_url_credentials_are_reused_for_same_server(http: HttpClient, site: FileSite) -> None:
+def test_url_credentials_are_reused_for_the_same_server(http: HttpClient, site: FileSite) -> None:
     site.login = ("me@work", "pä:ss/w")
     assert http.fetch_bytes(site.url("x", "me%40work:p%C3%A4%3Ass%2Fw")) == DATA
     assert http.fetch_bytes(site.url("x")) == DATA
@@ -140,7 +142,7 @@ def test_netrc_credentials_are_used(http: HttpClient, site: FileSite, tmp_path: 
     assert len(site.requests) == 1
 
 
-def test_missing_credentials_error_has_hint(http: HttpClient, site: FileSite) -> None:
+def test_error_for_missing_credentials_has_a_hint(http: HttpClient, site: FileSite) -> None:
     site.login = ("me", "secret")
     with pytest.raises(RequestRefused) as caught:
         http.fetch_bytes(site.url("x", "me:wrong-one"))
@@ -149,7 +151,7 @@ def test_missing_credentials_error_has_hint(http: HttpClient, site: FileSite) ->
     assert "wrong-one" not in caught.value.message + str(caught.value.hint)
 
 
-def test_unreadable_netrc_error_has_no_secrets(
+def test_error_for_an_unreadable_netrc_file_has_no_secrets(
     http: HttpClient, site: FileSite, tmp_path: Path
 ) -> None:
     write_netrc(tmp_path / "netrc", "machine localhost login me passwort hunter2\n")
@@ -180,12 +182,12 @@ def test_system_certificates_are_trusted_by_default() -> None:
 
 
 @pytest.mark.parametrize("name", session.BUNDLES[:3])
-def test_missing_certificate_bundle_is_named(name: str, tmp_path: Path) -> None:
+def test_error_names_the_missing_certificate_bundle(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"{name}, {tmp_path}/none"):
         session.create_trust({name: f"{tmp_path}/none"})
 
 
-def test_certificate_bundle_without_certificates_is_named(tmp_path: Path) -> None:
+def test_error_names_the_certificate_bundle_without_certificates(tmp_path: Path) -> None:
     (tmp_path / "bundle").write_text("nothing")
     with pytest.raises(InputError, match="SSL_CERT_FILE"):
         session.create_trust({"SSL_CERT_FILE": f"{tmp_path}/bundle"})
@@ -212,18 +214,18 @@ def test_redacted_urls_have_no_secrets(name: str, password: str, query: str, pat
     assert "***" in credentials.scrub_text(f"it said {password}")
 
 
-def test_default_port_is_same_origin() -> None:
+def test_url_with_the_default_port_has_the_same_origin() -> None:
     assert url_origin("https://Host.Example/x") == url_origin("https://host.example:443/y")
 
 
-def test_user_name_selects_netrc_entry(tmp_path: Path) -> None:
+def test_user_name_in_the_url_selects_the_netrc_entry(tmp_path: Path) -> None:
     write_netrc(tmp_path / "netrc", "machine h login me password secret\n")
     assert Credentials().find_login("https://h/x") == ("me", "secret")
     assert Credentials().find_login("https://me@h/x") == ("me", "secret")
     assert Credentials().find_login("https://you@h/x") is None
 
 
-def test_keyring_is_asked_for_index_and_host() -> None:
+def test_keyring_is_queried_for_index_and_host() -> None:
     names = credentials._services("https://me:secret@h:8443/team/simple/torch/torch.whl")
     assert names[:2] == ["h:8443", "https://h:8443"]
     assert "https://h:8443/team/simple/" in names
@@ -231,7 +233,7 @@ def test_keyring_is_asked_for_index_and_host() -> None:
     assert not any("secret" in name or "torch.whl" in name for name in names)
 
 
-def test_offline_reads_only_local_files(site: FileSite, tmp_path: Path) -> None:
+def test_offline_client_reads_only_local_files(site: FileSite, tmp_path: Path) -> None:
     http = HttpClient(attempts=1, offline=True)
     for ask in (http.text, http.fetch_bytes, lambda url: http.fetch_part(url, 0, 1)):
         with pytest.raises(FetchFailed, match="/page is not in the cache") as caught:

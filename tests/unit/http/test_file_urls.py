@@ -38,7 +38,7 @@ def indexes(address: str, http: HttpClient) -> IndexLookup:
     return IndexLookup({"wheels": place}, {}, "wheels", http)
 
 
-def test_wheel_in_folder_is_found_read_locked_and_fetched(folder: Path, tmp_path: Path) -> None:
+def test_wheel_in_a_folder_is_found_read_locked_and_copied(folder: Path, tmp_path: Path) -> None:
     http, store = HttpClient(attempts=1), Store.open(tmp_path / "cache")
     data = (folder / NAME).read_bytes()
     package_index = indexes(f"{folder.as_uri()}/", http)
@@ -68,23 +68,23 @@ def test_range_at_the_end_of_a_local_file_is_read(folder: Path) -> None:
     assert HttpClient().part_end((folder / NAME).as_uri(), 10**6) == (data, len(data))
 
 
-def test_range_beyond_end_is_refused(folder: Path) -> None:
+def test_range_beyond_the_end_of_a_local_file_is_refused(folder: Path) -> None:
     with pytest.raises(RequestRefused) as caught:
         HttpClient().fetch_part((folder / NAME).as_uri(), 10**6, 1)
     assert caught.value.status == 416
 
 
-def test_missing_folder_has_no_packages(tmp_path: Path) -> None:
+def test_missing_wheel_folder_has_no_packages(tmp_path: Path) -> None:
     assert indexes(f"{tmp_path.as_uri()}/none/", HttpClient()).files("flash-attn") == ()
 
 
-def test_server_page_cannot_link_to_local_file(folder: Path) -> None:
+def test_page_from_a_server_cannot_link_to_a_local_file(folder: Path) -> None:
     link = f'<a href="{(folder / NAME).as_uri()}">{NAME}</a>'
     with serve_site(FileSite(files={"links.html": link.encode()})) as site:
         assert indexes(site.url("links.html"), HttpClient(attempts=1)).files("flash-attn") == ()
 
 
-def test_server_cannot_redirect_to_local_file(folder: Path) -> None:
+def test_server_cannot_redirect_to_a_local_file(folder: Path) -> None:
     site = FileSite(redirects={"/away": (folder / NAME).as_uri()})
     with serve_site(site), pytest.raises(FetchFailed, match="which is not an HTTP URL"):
         HttpClient(attempts=1).fetch_bytes(site.url("away"))

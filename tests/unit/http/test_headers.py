@@ -17,7 +17,7 @@ from tests.support.rows import each_row
     [("0", 0), (" 12 ", 12), ("007", 7), ("", None), ("²", None), ("٣", None), ("-1", None),
      ("1e3", None), ("0x1", None), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("9" * 5000, None)],
 )  # fmt: skip
-def test_header_numbers_are_parsed(text: str, expected: int | None) -> None:
+def test_numbers_in_http_headers_are_parsed(text: str, expected: int | None) -> None:
     assert parse_integer(text) == expected
 
 
@@ -36,7 +36,7 @@ def test_content_ranges_are_parsed(text: str, expected: tuple[int | None, int | 
     assert content_range({"Content-Range": text}) == expected
 
 
-def test_retry_after_is_parsed_as_seconds_and_date() -> None:
+def test_retry_after_header_is_parsed_as_seconds_or_date() -> None:
     assert parse_retry_after({"Retry-After": "7"}) == 7
     later = datetime.now(UTC) + timedelta(seconds=100)
     wait = parse_retry_after({"Retry-After": format_datetime(later, usegmt=True)})
@@ -51,12 +51,12 @@ def test_retry_after_is_parsed_as_seconds_and_date() -> None:
     "text",
     ["soon", "²", "-1", "1.5", "9" * 5000, "Mon, 99 Jan 2026", "Mon, 01 Jan 0001 00:00:00 +2359"],
 )
-def test_invalid_retry_after_value_is_ignored(text: str) -> None:
+def test_invalid_value_of_the_retry_after_header_is_ignored(text: str) -> None:
     assert parse_retry_after({"Retry-After": text}) in (None, 0)
 
 
 @given(st.text())
-def test_malformed_header_is_not_an_error(text: str) -> None:
+def test_malformed_http_header_is_not_an_error(text: str) -> None:
     for name in ("Content-Range", "Retry-After"):
         content_range({name: text})
         parse_retry_after({name: text})

@@ -215,7 +215,7 @@ def registry(place: str, _: Path) -> None:
 
 @each_row("behave", BEHAVIOURS.values(), ids=BEHAVIOURS)
 @each_row("ask", [page, download, parts, wheel_by_url, registry])
-def test_hostile_server_causes_error_with_bounded_memory(tmp_path, behave, ask):
+def test_hostile_server_causes_an_error_with_bounded_memory(tmp_path, behave, ask):
     Store.open(tmp_path / "cache").fact("metadata", "")  # reads the installed facts
     tracemalloc.start()
     try:
@@ -230,7 +230,7 @@ def test_hostile_server_causes_error_with_bounded_memory(tmp_path, behave, ask):
 @pytest.mark.parametrize(
     "name", ["one byte at a time", "one chunk at a time", "header by the byte"]
 )
-def test_too_slow_server_is_disconnected(name):
+def test_connection_to_a_server_that_is_too_slow_is_closed(name):
     http = HttpClient(attempts=1, first_wait=0.001, timeout=(2, 2))
     with serve(BEHAVIOURS[name]) as place, pytest.raises(FetchFailed, match="timed out"):
         http.fetch_bytes(f"http://{place}/a")
@@ -246,7 +246,7 @@ def test_client_waits_for_slow_response():
 
 
 @pytest.mark.parametrize("name", ["endless page", "gzip bomb"])
-def test_oversized_page_error_names_server(name):
+def test_error_for_an_oversized_page_names_the_server(name):
     http = HttpClient(attempts=1, first_wait=0.001, timeout=(2, 2))
     with serve(BEHAVIOURS[name]) as place, pytest.raises(FetchFailed) as caught:
         http.text(f"http://{place}/a")
@@ -261,13 +261,13 @@ def test_saved_file_has_a_size_limit(tmp_path):
     assert (tmp_path / "file").stat().st_size < 400_000
 
 
-def test_invalid_index_page_error_names_url(tmp_path):
+def test_error_for_an_invalid_index_page_names_the_url(tmp_path):
     with serve(BEHAVIOURS["other JSON"]) as place, pytest.raises(ImgbuildError) as caught:
         page(place, tmp_path)
     assert caught.value.message.startswith(f"the page http://{place}/simple/demo/ cannot be read")
 
 
-def test_page_url_is_shown_without_query():
+def test_url_of_a_page_is_shown_without_its_query():
     class Web:
         def text(self, url: str, accept: str = "") -> client.TextPage:
             return client.TextPage(f"{url}?signature=secret", "{", "application/json", 200)

@@ -34,10 +34,10 @@ def waited(source: Source) -> float:
     return source.now
 
 
-def test_fast_server_is_limited_to_six_hours(monkeypatch):
+def test_download_from_a_fast_server_is_limited_to_six_hours(monkeypatch):
     first_read = 100
     assert waited(Source(monkeypatch, 100, 100 * session.RATE)) == 6 * 3600 + first_read
 
 
-def test_slow_server_is_limited_to_one_minute(monkeypatch):
+def test_download_from_a_slow_server_is_limited_to_one_minute(monkeypatch):
     assert waited(Source(monkeypatch, 10, 5 * session.RATE)) == 70

@@ -53,12 +53,12 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
         (file(requires_python="not a specifier"), None),
     ],
 )
-def test_reasons_for_exclusion_are_given(given, words):
+def test_files_of_an_index_are_excluded_with_a_reason(given, words):
     reason = exclusion_reason(given, "demo", RULES, timed=True)
     assert reason is None if words is None else words in (reason or "")
 
 
-def test_cutoff_date_ignores_an_index_without_upload_times():
+def test_cutoff_date_is_not_applied_to_an_index_without_upload_times():
     assert exclusion_reason(file(uploaded=None), "demo", RULES, timed=False) is None
 
 
@@ -73,11 +73,11 @@ def test_cutoff_date_ignores_an_index_without_upload_times():
         ("2.6.0", None, False),
     ],
 )
-def test_pins_match_local_versions(version, pin, same):
+def test_pin_matches_a_local_version_of_the_same_release(version, pin, same):
     assert same_version(Version(version), pin) is same
 
 
-def test_best_wheel_has_most_specific_tag_then_highest_build():
+def test_best_wheel_has_the_most_specific_tag_and_then_the_highest_build():
     names = [
         "demo-1.0-py3-none-any.whl",
         "demo-1.0-cp39-abi3-manylinux_2_28_x86_64.whl",
@@ -103,7 +103,7 @@ def test_sdists_are_recognized_by_name():
     sys.implementation.name != "cpython" or platform.libc_ver()[0] != "glibc",
     reason="the oracle is packaging's own list for a CPython on glibc",
 )
-def test_tags_match_python_on_this_machine():
+def test_wheel_tags_match_python_on_this_machine():
     python = ".".join(map(str, sys.version_info[:2]))
     tags = WheelTags(
         python=python, glibc=platform.libc_ver()[1], arch=Arch.parse(platform.machine())
@@ -124,11 +124,11 @@ def test_tags_match_python_on_this_machine():
         ("2.41", Arch.ARM64, "aarch64-manylinux_2_40"),
     ],
 )
-def test_uv_platforms_have_known_names(glibc, arch, name):
+def test_uv_platform_names_match_glibc_and_architecture(glibc, arch, name):
     assert WheelTags(python="3.11", glibc=glibc, arch=arch).uv_platform == name
 
 
-def test_wheels_are_described_by_platform():
+def test_wheel_files_are_described_by_platform():
     name = "demo-1.0-cp310-cp310-macosx_11_0_arm64.whl"
     assert wheel_platform_and_python(name) == "macOS arm64, Python cp310"
     assert wheel_platform_and_python("nonsense.whl") == "an unknown platform"

@@ -28,7 +28,7 @@ def read(version):
     return {"13.0.2": TOOLKIT, "13.0.3": NEWER}[str(version)]
 
 
-def test_release_lists_its_components():
+def test_cuda_release_lists_its_components():
     assert RELEASE.constraints == [
         "nvidia-cublas==13.1.0.3.*",
         "nvidia-cuda-nvcc==13.0.88.*",
@@ -36,7 +36,7 @@ def test_release_lists_its_components():
     ]
 
 
-def test_component_range_is_limited_to_release():
+def test_range_of_a_cuda_component_is_limited_to_its_release():
     # As in cuda-toolkit 13.0.3.
     line = b"Requires-Dist: nvidia-nvjitlink<14,>=13.0.88; extra == 'nvjitlink'\n"
     spec = cuda_releases.parse_release("13.0.3.0", TOOLKIT + line).components["nvidia-nvjitlink"]
@@ -44,7 +44,7 @@ def test_component_range_is_limited_to_release():
     assert not SpecifierSet(spec).contains("13.4.92")
 
 
-def test_patches_are_sorted_newest_first():
+def test_cuda_patch_releases_are_sorted_newest_first():
     versions = [Version(text) for text in ("13.0.2", "13.0.3.0", "13.1.0", "13.0.9rc1", "12.4.1")]
     assert [str(v) for v in cuda_releases.releases_of_minor(versions, "13.0")] == [
         "13.0.3.0",
@@ -56,7 +56,7 @@ def test_patches_are_sorted_newest_first():
     "line",
     ["cuda-toolkit[cublas,cudart]==13.0.2", "nvidia-cublas==13.1.0.3", "nvidia-cublas==13.1.0.3.*"],
 )
-def test_newest_release_compatible_with_torch_is_chosen(line):
+def test_newest_cuda_release_compatible_with_torch_is_chosen(line):
     candidates = [Version("13.0.3"), Version("13.0.2")]
     release, reasons = cuda_releases.first_compatible(
         candidates, read, [Requirement(line), Requirement("sympy")]
@@ -67,14 +67,14 @@ def test_newest_release_compatible_with_torch_is_chosen(line):
     assert reasons[0].startswith("CUDA 13.0.3: torch requires ")
 
 
-def test_newest_release_is_chosen_without_torch():
+def test_newest_cuda_release_is_chosen_without_torch():
     release, reasons = cuda_releases.first_compatible(
         [Version("13.0.3"), Version("13.0.2")], read, []
     )
     assert (release and release.version, reasons) == ("13.0.3", ())
 
 
-def test_missing_compatible_release_is_reported():
+def test_missing_cuda_release_that_is_compatible_with_torch_is_reported():
     torch = [Requirement("nvidia-cublas==12.4.5.8")]
     release, reasons = cuda_releases.first_compatible([Version("13.0.2")], read, torch)
     assert release is None
@@ -114,7 +114,7 @@ def test_resolution_with_mixed_cuda_releases_is_detected():
     )
 
 
-def test_consistent_cuda_resolution_passes():
+def test_resolution_with_a_consistent_cuda_release_passes():
     chosen = {"nvidia-cuda-nvcc": "13.0.88", "nvidia-cublas": "13.1.0.3"}
     assert cuda_releases.release_violations(RELEASE, chosen) == ()
     assert cuda_releases.packages_outside_release(

@@ -31,7 +31,7 @@ def page(text, url="https://index.example/simple/demo/", kind="text/html"):
     return TextPage(url, text, kind, 200)
 
 
-def test_html_links_are_joined_and_unescaped():
+def test_links_of_an_html_index_page_are_joined_and_unescaped():
     text = (
         '<a href="../../f/demo-1.0%2Bcu124-py3-none-any.whl#sha256=' + SHA + '"'
         ' data-requires-python="&gt;=3.9" data-yanked="" data-core-metadata="sha256='
@@ -47,7 +47,7 @@ def test_html_links_are_joined_and_unescaped():
     assert str(file.version) == "1.0+cu124"
 
 
-def test_html_base_and_plain_metadata_attribute_are_read():
+def test_html_base_element_and_plain_metadata_attribute_are_read():
     text = (
         '<base href="https://files.example/x/">'
         '<a href="demo-1.0.tar.gz" data-dist-info-metadata="true">x</a>'
@@ -57,7 +57,7 @@ def test_html_base_and_plain_metadata_attribute_are_read():
     assert (file.sha256, file.metadata, file.metadata_sha256) == (None, True, None)
 
 
-def test_pep_700_fields_of_json_page_are_read():
+def test_fields_of_pep_700_are_read_from_a_json_page():
     document = {
         "files": [
             {
@@ -77,7 +77,7 @@ def test_pep_700_fields_of_json_page_are_read():
     assert file.uploaded == datetime.datetime(2025, 6, 19, 23, 59, 59, 500000, datetime.UTC)
 
 
-def test_json_api_urls_can_be_relative():
+def test_urls_of_the_json_api_can_be_relative():
     document = {"releases": {"1.0": [{"filename": "demo-1.0.zip", "url": "../../p/demo-1.0.zip"}]}}
     files = read_json_api(page(json.dumps(document), url="https://index.example/pypi/demo/json"))
     assert files["demo-1.0.zip"].url == "https://index.example/p/demo-1.0.zip"
@@ -97,7 +97,7 @@ def test_upload_times_are_parsed(text, expected):
     assert parse_upload_time(text) == expected
 
 
-def test_index_url_templates_are_filled():
+def test_templates_of_index_urls_are_filled():
     index = PackageIndex(url="https://x.example/{cuda_tag}/torch{torch}/", upload_times="none")
     assert (
         fill_address(index, cuda="12.4", torch="2.6.0+cu124") == "https://x.example/cu124/torch2.6/"
@@ -106,7 +106,7 @@ def test_index_url_templates_are_filled():
         fill_address(index, cuda="12.4", torch=None)
 
 
-def test_only_indexes_of_target_are_located():
+def test_only_indexes_of_the_target_are_located():
     matrix = samples.matrix()
     addresses = index_addresses(
         matrix, matrix.targets["small"], lambda: "https://default.example/simple"
@@ -126,7 +126,7 @@ def test_json_api_provides_upload_times_and_sizes():
     assert file.size == len(index.published[0].data)
 
 
-def test_json_api_entry_with_a_different_hash_is_ignored():
+def test_json_api_entry_with_a_different_hash_than_the_page_is_ignored():
     index, forged = LocalIndex(), LocalIndex()
     index.wheel("demo", "1.0")
     forged.wheel("demo", "1.0", files={"demo/other.py": b""}, uploaded="2020-01-01T00:00:00Z")
@@ -137,7 +137,7 @@ def test_json_api_entry_with_a_different_hash_is_ignored():
     assert file.uploaded is None
 
 
-def test_page_is_requested_once_and_missing_page_is_not_an_error():
+def test_index_page_is_requested_once_and_a_missing_page_is_not_an_error():
     index = LocalIndex()
     index.wheel("demo", "1.0")
     with serve_site(FileSite(files=index.site_files(api=False))) as site:
@@ -148,14 +148,14 @@ def test_page_is_requested_once_and_missing_page_is_not_an_error():
     assert len(site.received_requests("simple/demo/")) == 1
 
 
-def test_refused_request_is_an_error():
+def test_refused_index_request_is_an_error():
     with serve_site(FileSite(refusals=[(403, {})])) as site:
         place = IndexAddress(name="pypi", address=site.url("simple"))
         with pytest.raises(FetchFailed, match="403"):
             IndexLookup({"pypi": place}, {}, "pypi", HttpClient(attempts=1)).files("demo")
 
 
-def test_flat_page_has_many_packages():
+def test_flat_index_page_has_several_packages():
     links = (
         '<a href="f/demo-1.0-py3-none-any.whl">a</a><a href="f/other-2.0-py3-none-any.whl">b</a>'
     )
@@ -165,7 +165,7 @@ def test_flat_page_has_many_packages():
         assert [file.name for file in indexes.files("other")] == ["other-2.0-py3-none-any.whl"]
 
 
-def test_package_is_requested_only_from_assigned_index():
+def test_package_is_requested_only_from_its_assigned_index():
     assigned_index, default = LocalIndex(), LocalIndex()
     assigned_index.wheel("demo", "1.0")
     default.wheel("demo", "99.0")

@@ -28,7 +28,7 @@ def store(tmp_path):
     return Store.open(tmp_path / "cache")
 
 
-def test_metadata_file_is_preferred_to_wheel(site, store):
+def test_metadata_file_is_read_instead_of_the_wheel(site, store):
     beside = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
     site.files[f"{NAME}.metadata"] = beside
     file = IndexFile(
@@ -41,19 +41,19 @@ def test_metadata_file_is_preferred_to_wheel(site, store):
     assert site.received_requests(NAME) == []
 
 
-def test_metadata_file_must_match_index_hash(site, store):
+def test_metadata_file_must_match_the_hash_on_the_index(site, store):
     site.files[f"{NAME}.metadata"] = b"Name: demo\n"
     file = IndexFile(name=NAME, url=site.url(NAME), metadata=True, metadata_sha256="0" * 64)
     with pytest.raises(IntegrityError, match="does not match the index"):
         read_wheel_metadata(file, HttpClient(attempts=1), store)
 
 
-def test_missing_metadata_file_falls_back_to_wheel(site, store):
+def test_wheel_is_read_if_its_metadata_file_is_missing(site, store):
     file = IndexFile(name=NAME, url=site.url(NAME), metadata=True, sha256=SHA)
     assert b"Requires-Dist: numpy" in read_wheel_metadata(file, HttpClient(attempts=1), store)
 
 
-def test_metadata_is_cached_by_hash(site, store):
+def test_wheel_metadata_is_cached_by_hash(site, store):
     file = IndexFile(name=NAME, url=site.url(NAME), sha256=SHA)
     first = read_wheel_metadata(file, HttpClient(attempts=1), store)
     site.files.clear()
@@ -61,7 +61,7 @@ def test_metadata_is_cached_by_hash(site, store):
 
 
 @pytest.mark.parametrize("suffix", [True, False])
-def test_missing_index_values_are_determined(site, suffix):
+def test_size_and_hash_missing_on_the_index_are_determined(site, suffix):
     site.suffix_ranges = suffix
     unknown = IndexFile(name=NAME, url=site.url(NAME))
     locked = lock_file(unknown, HttpClient(attempts=1))
@@ -73,7 +73,7 @@ def test_missing_index_values_are_determined(site, suffix):
 
 
 @pytest.mark.parametrize("limit", [2, 100])
-def test_adjacent_ranges_are_fetched_in_one_block(site, limit):
+def test_adjacent_ranges_of_a_remote_wheel_are_fetched_in_one_block(site, limit):
     blob = bytes(range(256)) * 40
     site.files["blob"] = blob
     ranges = BlockCache(HttpClient(attempts=1), block=1000, limit=limit)
@@ -86,7 +86,7 @@ def test_adjacent_ranges_are_fetched_in_one_block(site, limit):
         assert len(site.received_requests("blob")) == 4  # the end, block 0, block 1, all the others
 
 
-def test_blocks_of_file_with_unknown_size_are_read(site):
+def test_blocks_of_a_remote_wheel_with_unknown_size_are_read(site):
     site.files["blob"] = b"0123456789"
     assert BlockCache(HttpClient(attempts=1)).fetch_part(site.url("blob"), 2, 3) == b"234"
     assert BlockCache(HttpClient(attempts=1)).fetch_bytes(site.url("blob")) == b"0123456789"

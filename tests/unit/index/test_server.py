@@ -50,7 +50,7 @@ def served(stack, served_catalogue, package):
     return json.loads(page.text)["files"]
 
 
-def test_page_has_only_usable_files(stack, tmp_path):
+def test_page_of_the_local_index_has_only_usable_files(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0", uploaded="2025-06-19T23:59:59Z")
     index.wheel("demo", "1.1", uploaded="2025-06-20T00:00:00Z")
@@ -65,7 +65,7 @@ def test_page_has_only_usable_files(stack, tmp_path):
     assert file["hashes"].keys() == {"sha256"}
 
 
-def test_cutoff_date_applies_to_each_file(stack, tmp_path):
+def test_cutoff_date_applies_to_each_file_of_the_index(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
     index.wheel("demo", "1.0", tag="cp311-cp311-manylinux_2_28_x86_64", uploaded="2025-07-01")
@@ -73,7 +73,7 @@ def test_cutoff_date_applies_to_each_file(stack, tmp_path):
     assert names == ["demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"]
 
 
-def test_metadata_is_read_from_remote_wheel_by_ranges(stack, tmp_path):
+def test_local_index_reads_metadata_of_a_remote_wheel_by_ranges(stack, tmp_path):
     index = LocalIndex()
     blob = bytes(range(256)) * 4000
     index.wheel("demo", "1.0", ["numpy<2"], files={"demo/a.bin": blob, "demo/b.bin": blob})
@@ -89,7 +89,7 @@ def test_metadata_is_read_from_remote_wheel_by_ranges(stack, tmp_path):
     assert len(site.received_requests("packages/demo-1.0-py3-none-any.whl")) == len(requests)
 
 
-def test_metadata_is_read_from_server_without_ranges(stack, tmp_path):
+def test_local_index_reads_metadata_from_a_server_without_ranges(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0", ["numpy<2"])
     served_catalogue = catalogue(stack, tmp_path, index, site=FileSite(ranges=False))
@@ -97,7 +97,7 @@ def test_metadata_is_read_from_server_without_ranges(stack, tmp_path):
     assert served_catalogue.metadata("demo", "demo-2.0-py3-none-any.whl") is None
 
 
-def test_error_for_invalid_wheel_is_cached(stack, tmp_path):
+def test_error_for_an_invalid_wheel_is_cached(stack, tmp_path):
     index = LocalIndex()
     index.add("demo", "demo-1.0-py3-none-any.whl", b"not a zip at all")
     served_catalogue = catalogue(stack, tmp_path, index)
@@ -108,7 +108,7 @@ def test_error_for_invalid_wheel_is_cached(stack, tmp_path):
     assert "demo-1.0-py3-none-any.whl is not a valid wheel" in served_catalogue.failures[0].message
 
 
-def test_internal_server_error_is_recorded(stack, tmp_path, monkeypatch):
+def test_internal_error_of_the_local_index_is_recorded(stack, tmp_path, monkeypatch):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     served_catalogue = catalogue(stack, tmp_path, index)
@@ -119,7 +119,7 @@ def test_internal_server_error_is_recorded(stack, tmp_path, monkeypatch):
     assert [type(failure) for failure in served_catalogue.failures] == [KeyError]
 
 
-def test_unknown_package_is_missing_and_wheels_are_not_served(stack, tmp_path):
+def test_local_index_serves_neither_unknown_packages_nor_wheels(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     address = stack.enter_context(serve_index(catalogue(stack, tmp_path, index)))
@@ -128,7 +128,7 @@ def test_unknown_package_is_missing_and_wheels_are_not_served(stack, tmp_path):
             HttpClient(attempts=1).text(url)
 
 
-def test_allowed_sdist_is_offered_without_wheel(stack, tmp_path):
+def test_allowed_sdist_is_offered_if_no_wheel_exists(stack, tmp_path):
     index = LocalIndex()
     for version in ("1.0", "1.1"):
         index.add("demo-pkg", f"demo_pkg-{version}.tar.gz", sdist_bytes("demo_pkg", version, {}))
@@ -149,7 +149,7 @@ def test_allowed_sdist_is_offered_without_wheel(stack, tmp_path):
     assert builds == [("demo-pkg", "demo_pkg-1.0.tar.gz")]
 
 
-def test_failing_index_is_reported(stack, tmp_path):
+def test_failing_remote_index_is_reported_by_the_local_index(stack, tmp_path):
     served_catalogue = catalogue(stack, tmp_path, LocalIndex(), site=FileSite(refusals=[(403, {})]))
     address = stack.enter_context(serve_index(served_catalogue))
     with pytest.raises(FetchFailed, match="400"):
@@ -157,7 +157,7 @@ def test_failing_index_is_reported(stack, tmp_path):
     assert "403" in served_catalogue.failures[0].message
 
 
-def test_learned_constraints_are_added_only_to_metadata(stack, tmp_path):
+def test_learned_constraints_change_only_the_metadata(stack, tmp_path):
     index = LocalIndex()
     index.wheel("Demo_Pkg", "1.0", ["numpy<2"])
     index.wheel("Demo_Pkg", "1.1", ["numpy<2"])
@@ -190,7 +190,7 @@ def test_learned_constraints_are_added_only_to_metadata(stack, tmp_path):
         b"Name: a",
     ],
 )
-def test_amended_metadata_is_valid(data):
+def test_metadata_with_added_requirements_is_valid(data):
     fields = parse_metadata(amend_metadata(data, ["b<2"]).decode())
     assert (fields.name, fields.requires) == ("a", ("b<2",))
     assert amend_metadata(data, []) == data

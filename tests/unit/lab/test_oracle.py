@@ -24,20 +24,20 @@ def _installed(*failures, modules=()):
     )
 
 
-def test_failure_of_module_in_both_sets_counts():
+def test_import_failure_counts_if_the_module_exists_in_both_package_sets():
     control = _installed(modules=("one", "space.part"))
     forced = _installed("one", "space.part", modules=("one", "space.part"))
     oracle.ignore_incomparable(control, forced)
     assert [failure.name for failure in forced.failures] == ["one", "space.part"]
 
 
-def test_failure_of_namespace_part_missing_in_control_is_ignored():
+def test_import_failure_is_ignored_if_the_control_set_lacks_the_namespace_module():
     forced = _installed("space.part", modules=("space.part",))
     oracle.ignore_incomparable(_installed(modules=("space",)), forced)
     assert not forced.fails
 
 
-def test_failure_of_shared_object_counts_only_if_control_opens_one():
+def test_shared_library_failure_counts_only_if_the_control_set_loads_the_package():
     control, forced = _installed("one/a.so"), _installed("one/b.so")
     oracle.ignore_incomparable(control, forced)
     assert not control.fails
@@ -47,7 +47,7 @@ def test_failure_of_shared_object_counts_only_if_control_opens_one():
     assert forced.fails
 
 
-def test_unaudited_set_has_no_verdict():
+def test_package_set_that_is_not_audited_has_no_verdict():
     result = _installed("one").result()
     assert result.fails
     assert set_verdict(result, "one") is Verdict.UNANSWERED

@@ -32,7 +32,7 @@ def test_modules_of_installed_package_are_listed(tmp_path):
     assert oracle_sets.modules_to_import(tmp_path, "another") == ()
 
 
-def test_unmet_requirements_exclude_extras(tmp_path):
+def test_unmet_requirements_of_an_installed_set_exclude_extras(tmp_path):
     requires = ["two>=2", "absent", "three>=1; extra == 'more'", "four; sys_platform == 'win32'"]
     _distribution(tmp_path, "one", (), [*requires, "elsewhere>=3"])
     _distribution(tmp_path, "two", ())
@@ -40,13 +40,13 @@ def test_unmet_requirements_exclude_extras(tmp_path):
     assert conflicts == ("one: absent", "one: two>=2")
 
 
-def test_every_main_package_is_in_a_group():
+def test_every_main_package_is_in_a_group_of_the_oracle():
     table = oracle_sets.load_table()
     missing = {name for group in table.groups for name in group.mains} - table.packages.keys()
     assert not missing
 
 
-def test_names_are_read_only_with_required_package():
+def test_names_are_read_only_if_the_required_package_is_installed():
     listed = oracle_sets.ListedPackage("1.0", ("one.name",), {"torch": ("one.model",)})
     assert listed.names_to_read({"one"}) == ("one.name",)
     assert listed.names_to_read({"one", "torch"}) == ("one.name", "one.model")

@@ -54,7 +54,7 @@ def _result(*alarms, failures=(), unmet=(), audited=""):
         pytest.param(_alarm("metadata"), Verdict.TRUE, id="an error of another check"),
     ],
 )
-def test_error_about_an_observed_failure_is_a_true_positive(alarm, expected):
+def test_audit_error_about_an_observed_failure_is_a_true_positive(alarm, expected):
     result = _result(alarm, failures=(FAILURE,))
     if alarm.finding.check == "metadata":
         expected = Verdict.MISS  # METADATA has a separate verdict
@@ -70,13 +70,13 @@ def test_error_about_an_observed_failure_is_a_true_positive(alarm, expected):
         (_alarm("support", relation=ConflictRelation.WINDOW, subject="pyarrow 21.0.0"), True),
     ],
 )
-def test_error_with_file_or_name_of_failure_has_the_same_reason(alarm, expected):
+def test_audit_error_with_the_file_or_name_of_a_failure_has_the_same_reason(alarm, expected):
     result = _result(alarm, failures=(FAILURE,))
     assert set_verdict(result, "pyarrow") is Verdict.TRUE
     assert same_reason(result, "pyarrow") is expected
 
 
-def test_failure_without_error_is_a_miss():
+def test_observed_failure_without_an_audit_error_is_a_miss():
     assert set_verdict(_result(failures=(FAILURE,)), "pyarrow") is Verdict.MISS
 
 
@@ -99,7 +99,7 @@ def test_error_message_names_both_packages(error: str, trace: tuple[str, ...], e
     assert same_reason(result, "optimum") is (expected is Verdict.TRUE)
 
 
-def test_gpu_errors_are_not_failures():
+def test_gpu_errors_during_import_are_not_failures():
     error = "ImportError: libcuda.so.1: cannot open shared object file"
     failure = Failure(package="flashinfer", name="flashinfer", error=error)
     assert set_verdict(_result(failures=(failure,)), "flashinfer") is Verdict.HEALTHY
@@ -114,15 +114,15 @@ def test_gpu_errors_are_not_failures():
         ("unknown", Verdict.FALSE_ALARM),
     ],
 )
-def test_verdict_for_an_importable_set_depends_on_the_claim(fact, expected):
+def test_verdict_for_a_set_without_failures_depends_on_the_tested_claim(fact, expected):
     assert set_verdict(_result(_alarm(fact=fact)), "pyarrow") is expected
 
 
-def test_errors_that_cannot_be_tested_on_the_cpu_are_not_false_alarms():
+def test_audit_errors_that_cannot_be_tested_on_a_cpu_are_not_false_alarms():
     assert set_verdict(_result(_alarm("rules", fact="unknown")), "pyarrow") is Verdict.HEALTHY
 
 
-def test_failed_audit_has_separate_verdict():
+def test_failed_audit_has_a_separate_verdict():
     result = _result(failures=(FAILURE,), audited="no answer after 900 s")
     assert set_verdict(result, "pyarrow") is Verdict.UNANSWERED
     assert metadata_verdict(result) is Verdict.UNANSWERED
@@ -141,7 +141,7 @@ def test_failed_audit_has_separate_verdict():
         ),
     ],
 )
-def test_metadata_verdict_depends_on_package(alarms, unmet, expected):
+def test_verdict_for_a_metadata_error_depends_on_the_package(alarms, unmet, expected):
     assert metadata_verdict(_result(*alarms, unmet=unmet)) is expected
 
 
@@ -149,7 +149,7 @@ def test_metadata_verdict_depends_on_package(alarms, unmet, expected):
     ("file", "module"),
     [("a/b.py", "a.b"), ("a/__init__.py", "a"), ("a.py", "a"), ("a/b.so", "")],
 )
-def test_files_map_to_modules(file, module):
+def test_file_paths_are_mapped_to_module_names(file, module):
     assert module_of_file(file) == module
 
 
@@ -175,7 +175,7 @@ def _row(seed, forced, *, fails=False, clean=True, reported=False):
     )
 
 
-def test_table_counts_each_half():
+def test_verdict_table_counts_each_half_of_the_sets():
     rows = [
         _row(2, Verdict.TRUE, fails=True),
         _row(4, Verdict.MISS, fails=True, clean=False, reported=True),

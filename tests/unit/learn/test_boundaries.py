@@ -32,7 +32,7 @@ NUMBERS = list(range(40))
 
 
 @each_row("edge", [1, 2, 3, 7, 8, 20, 38, 39])
-def test_boundary_is_exact_on_both_sides(edge):
+def test_boundary_of_an_incompatibility_is_exact_on_both_sides(edge):
     probed = []
 
     def persists(number):
@@ -44,7 +44,7 @@ def test_boundary_is_exact_on_both_sides(edge):
     assert find_boundary(NUMBERS, 39, lambda number: number >= edge, -1) == (edge, edge - 1)
 
 
-def test_incompatibility_without_end_has_no_compatible_release():
+def test_incompatibility_in_all_later_releases_has_no_boundary():
     assert find_boundary(NUMBERS, 20, lambda _: True, 1) == (39, None)
     assert find_boundary(NUMBERS, 20, lambda _: True, -1) == (0, None)
     assert find_boundary([7], 0, lambda _: True, 1) == (7, None)
@@ -56,7 +56,7 @@ def test_a_compatible_range_of_a_few_releases_is_found():
     assert (bad, good) == (70, 69)
 
 
-def test_recurring_incompatibility_has_an_exact_boundary():
+def test_boundary_of_a_recurring_incompatibility_is_exact():
     bad, good = find_boundary(NUMBERS, 0, lambda number: number % 10 < 5, 1)
     assert good == bad + 1
     assert bad % 10 < 5 <= good % 10
@@ -88,7 +88,7 @@ def index():
     return local_index
 
 
-def test_releases_are_final_compatible_and_not_yanked(tmp_path):
+def test_candidate_releases_are_final_compatible_and_not_yanked(tmp_path):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         assert [str(item.version) for item in release_catalogue.package_releases("lib")] == [
             "1.0",
@@ -107,7 +107,7 @@ def test_releases_are_final_compatible_and_not_yanked(tmp_path):
         assert release_catalogue.release("lib", "9") is None
 
 
-def test_release_without_hash_is_refused_offline(tmp_path):
+def test_release_without_a_hash_is_refused_in_offline_mode(tmp_path):
     folder = tmp_path / "wheels"
     folder.mkdir()
     (folder / "lib-1.0-py3-none-any.whl").write_bytes(wheel_bytes("lib", "1.0"))
@@ -127,7 +127,7 @@ def test_release_without_hash_is_refused_offline(tmp_path):
     assert wheel.sha256 == sha256(wheel_bytes("lib", "1.0"))
 
 
-def test_release_at_time_is_newest_before_it(tmp_path):
+def test_release_at_a_given_time_is_the_newest_release_before_that_time(tmp_path):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         releases = release_catalogue.package_releases("lib")
         day = datetime.datetime(2024, 2, 15, tzinfo=datetime.UTC)
@@ -158,7 +158,7 @@ def evidence(relation, subject, *, file="app/use.py"):
         (ConflictRelation.SYMBOL, "_Z1fv", [None, None, None]),
     ],
 )
-def test_missing_items_of_version_are_found(tmp_path, relation, subject, expected):
+def test_names_that_a_version_lacks_are_found(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         releases = [release_catalogue.release("lib", version) for version in ("1.0", "2.0", "3.0")]
         sample_evidence = evidence(relation, subject)
@@ -167,7 +167,7 @@ def test_missing_items_of_version_are_found(tmp_path, relation, subject, expecte
         ] == expected
 
 
-def test_version_with_the_preferred_import_has_no_missing_items(tmp_path):
+def test_version_with_the_preferred_import_lacks_no_names(tmp_path):
     fallback = evidence(ConflictRelation.NAME, "lib.params:Old")
     both = msgspec.structs.replace(fallback, preferred=(("lib.net.ports", "lib.params:New"),))
     absent = msgspec.structs.replace(fallback, preferred=(("lib.net.ports", "lib.params:None"),))
@@ -179,7 +179,7 @@ def test_version_with_the_preferred_import_has_no_missing_items(tmp_path):
             ] == expected
 
 
-def test_result_is_cached_by_wheel(tmp_path):
+def test_lookup_result_is_cached_for_each_wheel(tmp_path):
     sample_evidence = evidence(ConflictRelation.NAME, "lib.params:New")
     for first in (True, False):
         with release_index.release_catalogue(tmp_path, index()) as (
@@ -192,7 +192,7 @@ def test_result_is_cached_by_wheel(tmp_path):
             assert bool(site.received_requests("packages/lib-1.0-py3-none-any.whl")) is first
 
 
-def test_cached_result_depends_on_the_code_digest(tmp_path, monkeypatch):
+def test_cached_lookup_result_depends_on_the_code_digest(tmp_path, monkeypatch):
     sample_evidence = evidence(ConflictRelation.NAME, "lib.params:New")
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         release = release_catalogue.release("lib", "1.0")
@@ -208,7 +208,7 @@ def test_cached_result_depends_on_the_code_digest(tmp_path, monkeypatch):
         assert lacks_item(release_catalogue, sample_evidence, release) is False
 
 
-def test_cached_result_depends_on_the_python_version(tmp_path, monkeypatch):
+def test_cached_lookup_result_depends_on_the_python_version(tmp_path, monkeypatch):
     local_index = LocalIndex()
     release_index.publish_releases(
         local_index, "lib", {"1.0": {"lib/_C.cpython-312-x86_64-linux-gnu.so": ""}}
@@ -234,14 +234,14 @@ def test_cached_result_depends_on_the_python_version(tmp_path, monkeypatch):
         (ConflictRelation.SYMBOL, "_Z1fv", [False, False, False]),
     ],
 )
-def test_packages_and_versions_that_require_item_are_listed(tmp_path, relation, subject, expected):
+def test_releases_that_use_a_name_are_found(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         sample_evidence = evidence(relation, subject)
         uses_item = same_use(release_catalogue, sample_evidence)
         assert [*map(uses_item, release_catalogue.package_releases("app"))] == expected
 
 
-def test_registered_name_is_looked_up_in_registry_of_the_other_package(tmp_path):
+def test_registered_name_is_looked_up_in_the_registry_of_the_other_package(tmp_path):
     local_index = LocalIndex()
     place = "transformers/models/auto/configuration_auto.py"
     base = {"transformers/__init__.py": "", "transformers/models/__init__.py": ""}

@@ -46,7 +46,7 @@ def finding(
     return Finding(check="imports", severity=Severity.ERROR, message="", evidence=evidence)
 
 
-def test_removed_name_sets_upper_bound(tmp_path):
+def test_name_removed_in_a_release_sets_an_upper_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, site):
         gone = finding(ConflictRelation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
         learned = learn_constraint(gone, release_catalogue, ())
@@ -62,7 +62,7 @@ def test_removed_name_sets_upper_bound(tmp_path):
         assert whole == []
 
 
-def test_added_name_sets_lower_bound(tmp_path):
+def test_name_added_in_a_release_sets_a_lower_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         new = finding(ConflictRelation.NAME, "lib.params:New", version="1.8", other_version="1.2")
         learned = learn_constraint(new, release_catalogue, ())
@@ -71,7 +71,7 @@ def test_added_name_sets_lower_bound(tmp_path):
         assert (learned.came, learned.went) == ("1.6", "")
 
 
-def test_range_ends_at_release_without_requirement(tmp_path):
+def test_range_of_a_constraint_ends_at_a_release_without_the_requirement(tmp_path):
     index = LocalIndex()
     release_index.publish_releases(index, "lib", {"1.0": OLD, "1.1": NEW})
     apps = [USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD]
@@ -94,7 +94,7 @@ def test_pinned_package_is_constrained_at_its_version_only(tmp_path):
         assert (learned.versions, learned.needs) == ("==1.7", "lib<1.6")
 
 
-def test_packages_conflict_if_no_version_is_compatible(tmp_path):
+def test_packages_exclude_each_other_if_no_version_is_compatible(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         never = finding(
             ConflictRelation.NAME, "lib.params:Never", version="1.7", other_version="1.9"
@@ -113,7 +113,7 @@ NEVER_ON_IMPORT = {**PLAIN, "app/use.py": "import lib.params\nlib.params.Never()
     ("app", "needs", "unused"),
     [(NEVER_IN_FUNCTION, "lib", True), (NEVER_ON_IMPORT, "lib<0", False)],
 )
-def test_name_missing_in_all_versions_excludes_only_releases_using_it_on_import(
+def test_name_that_all_versions_lack_excludes_only_releases_that_import_it(
     tmp_path, app, needs, unused
 ):
     index = LocalIndex()
@@ -128,7 +128,7 @@ def test_name_missing_in_all_versions_excludes_only_releases_using_it_on_import(
         assert (learned.versions, learned.needs, learned.unused) == ("==1.1", needs, unused)
 
 
-def test_name_in_a_release_for_an_older_python_counts_as_existing(tmp_path):
+def test_name_in_a_release_for_an_older_python_is_treated_as_existing(tmp_path):
     index = LocalIndex()
     has_name = {path: text.encode() for path, text in OLD.items()} | {
         "lib/params.py": b"class Never: pass\n"
@@ -148,7 +148,7 @@ def test_name_in_a_release_for_an_older_python_counts_as_existing(tmp_path):
 @pytest.mark.parametrize(
     "relation", [ConflictRelation.WINDOW, ConflictRelation.RULE, ConflictRelation.REQUIREMENT]
 )
-def test_versions_stated_in_the_evidence_are_used(tmp_path, relation):
+def test_constraint_uses_the_versions_stated_in_the_evidence(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "lib", version="1.7", other_version="1.9", spec=">=1.2,<1.5")
         learned = learn_constraint(clash, release_catalogue, ())
@@ -165,7 +165,7 @@ def test_versions_stated_in_the_evidence_are_used(tmp_path, relation):
         ConflictRelation.WINDOW,
     ],
 )
-def test_evidence_without_name_excludes_only_this_version(tmp_path, relation):
+def test_evidence_without_a_readable_name_excludes_only_this_version(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "_Z1fv", version="1.7", other_version="1.9+cu124")
         learned = learn_constraint(clash, release_catalogue, ())
@@ -190,7 +190,7 @@ def calls_package_set(folder, tag="calls"):
 
 
 @pytest.mark.parametrize("subject", ["lib.make(size)", "lib.make(1)"])
-def test_argument_change_bounds_both_packages(tmp_path, subject):
+def test_changed_argument_bounds_both_packages(tmp_path, subject):
     with calls_package_set(tmp_path) as (release_catalogue, site):
         clash = finding(
             ConflictRelation.ARGUMENT, subject, version="1.5", other_version="1.7", line=3
@@ -206,7 +206,7 @@ def test_argument_change_bounds_both_packages(tmp_path, subject):
     ("subject", "versions"),
     [("lib.Maker.make(1)", ">=1.0,<=1.5"), ("lib.made(size)", "==1.5")],
 )
-def test_unknown_signature_excludes_one_version(tmp_path, subject, versions):
+def test_unknown_signature_excludes_only_one_version(tmp_path, subject, versions):
     with calls_package_set(tmp_path) as (release_catalogue, _):
         clash = finding(
             ConflictRelation.ARGUMENT, subject, version="1.5", other_version="1.2", line=3
@@ -229,7 +229,7 @@ def rounds(release_catalogue, *others, learned=()):
     ]
 
 
-def test_excluded_newest_versions_become_upper_bound(tmp_path):
+def test_excluded_newest_versions_become_an_upper_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         assert rounds(release_catalogue, "1.9") == [("==1.7", "lib!=1.9", "", "")]
         assert rounds(release_catalogue, "1.9", "1.8") == [("==1.7", "lib<1.8", "", "1.8")]
@@ -240,18 +240,18 @@ def test_excluded_newest_versions_become_upper_bound(tmp_path):
         ]
 
 
-def test_excluded_oldest_versions_become_lower_bound(tmp_path):
+def test_excluded_oldest_versions_become_a_lower_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         assert rounds(release_catalogue, "1.0", "1.1") == [("==1.7", "lib>=1.2", "1.2", "")]
 
 
-def test_excluded_middle_versions_are_not_joined(tmp_path):
+def test_excluded_versions_in_the_middle_are_not_merged(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         bounds = rounds(release_catalogue, "1.5", "1.6", "1.9")
         assert sorted(needs for _, needs, _, _ in bounds) == ["lib!=1.5", "lib!=1.6", "lib!=1.9"]
 
 
-def test_incompatibility_with_third_package_yields_no_constraint(tmp_path):
+def test_incompatibility_that_depends_on_a_third_package_gives_no_constraint(tmp_path):
     index = LocalIndex()
     text = "import importlib.util\nif importlib.util.find_spec('third'):\n    class Dummy: pass\n"
     sources = {"lib/__init__.py": "VERSION = 1\n", "lib/utils.py": text}
@@ -266,7 +266,7 @@ def test_incompatibility_with_third_package_yields_no_constraint(tmp_path):
         assert learn_constraint(clash, release_catalogue, ()) is None
 
 
-def test_no_constraint_is_learned_without_other_package_or_evidence(tmp_path):
+def test_no_constraint_is_learned_without_another_package_or_evidence(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         alone = finding(ConflictRelation.SYMBOL, "_Z1fv", version="1.7", other="")
         bare = Finding(check="elf", severity=Severity.ERROR, message="")
@@ -274,7 +274,7 @@ def test_no_constraint_is_learned_without_other_package_or_evidence(tmp_path):
         assert learn_constraint(bare, release_catalogue, ()) is None
 
 
-def test_missing_package_is_added_only_if_distribution_is_known(tmp_path):
+def test_missing_package_is_added_only_if_its_distribution_is_known(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         by_module = {
             module: learn_constraint(
@@ -296,7 +296,7 @@ def test_missing_package_is_added_only_if_distribution_is_known(tmp_path):
     assert hint.startswith("add the package that provides unheard_of (in a project: imgbuild add)")
 
 
-def test_package_that_removed_module_is_bounded(tmp_path):
+def test_package_that_removed_a_module_gets_an_upper_bound(tmp_path):
     index = LocalIndex()
     old_files = {"setuptools/__init__.py": "", "pkg_resources/__init__.py": "def require(): pass\n"}
     bare = {"setuptools/__init__.py": ""}
@@ -331,7 +331,7 @@ def start():
 """
 
 
-def test_version_check_bounds_all_releases_that_contain_it(tmp_path):
+def test_version_check_bounds_all_releases_that_contain_the_check(tmp_path):
     index = LocalIndex()
     release_index.publish_releases(index, "lib", {f"1.{n}": OLD for n in range(8)})
     checking = {**PLAIN, "app/use.py": CHECK}
@@ -353,7 +353,7 @@ def test_version_check_bounds_all_releases_that_contain_it(tmp_path):
         assert (learned.versions, learned.needs) == (">=1.2,<=1.4", "lib>=1.6")
 
 
-def test_releases_that_are_only_sdists_are_compared_by_their_code(tmp_path):
+def test_releases_with_only_sdists_are_compared_by_their_code(tmp_path):
     index = LocalIndex()
     release_index.publish_releases(index, "lib", {"1.0": OLD, "1.1": NEW})
     for n, sources in enumerate([PLAIN, USES_OLD, USES_OLD, USES_NEW]):
@@ -391,7 +391,7 @@ def test_names_are_looked_up_in_sdists_of_a_package_without_wheels(tmp_path):
     ],
     ids=["checks the version first", "imports in a function"],
 )
-def test_release_with_another_use_is_not_in_the_range(tmp_path, use):
+def test_release_with_a_different_use_is_outside_the_range(tmp_path, use):
     index = LocalIndex()
     release_index.publish_releases(index, "lib", {"1.0": OLD, "1.1": NEW})
     apps = [USES_OLD, USES_OLD, {**PLAIN, "app/use.py": use}]

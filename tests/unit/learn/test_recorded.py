@@ -58,20 +58,20 @@ def on(matrix: Matrix, text: str, **requests: str) -> list[str]:
         ("GRPO of TRL and verl passed.", {"verl": "==0.9.1", "trl": "==1.16.0"}, False),
     ],
 )
-def test_only_notes_about_requested_versions_apply(
+def test_only_notes_about_the_requested_versions_apply(
     matrix: Matrix, text: str, requests: dict[str, str], expected: bool
 ) -> None:
     assert on(matrix, text, **requests) == ([text.rstrip(".")] if expected else [])
 
 
-def test_sentence_that_refers_to_the_previous_sentence_is_kept_with_it(matrix: Matrix) -> None:
+def test_sentence_of_a_note_is_kept_with_the_sentence_it_refers_to(matrix: Matrix) -> None:
     text = "verl 0.9.1 is new (docs/a.md). It needs Python below 3.13. TRL is old."
     assert on(matrix, text, verl="==0.9.1", python="==3.13.*") == [
         "verl 0.9.1 is new. It needs Python below 3.13"
     ]
 
 
-def test_reason_against_verl_with_newer_trl_is_recorded(matrix: Matrix) -> None:
+def test_recorded_notes_explain_the_conflict_of_verl_with_newer_trl(matrix: Matrix) -> None:
     """Earlier, the site had no reason against verl 0.9.1 with trl 1.16.0."""
     requests = {"verl": SpecifierSet("==0.9.1"), "trl": SpecifierSet("==1.16.0")}
     found = recorded.notes_on_requests(recorded.target_notes(matrix), requests)
@@ -81,7 +81,7 @@ def test_reason_against_verl_with_newer_trl_is_recorded(matrix: Matrix) -> None:
     assert "verl==0.9.1 needs trl<1.13.0" in [each.what for each in every]
 
 
-def test_refused_updates_are_read_if_the_file_exists(matrix: Matrix, tmp_path: Path) -> None:
+def test_refused_updates_are_read_if_their_file_exists(matrix: Matrix, tmp_path: Path) -> None:
     without = recorded.recorded_refusals(tmp_path, matrix, ())
     assert not [each for each in without if each.source == "refused update"]
     entry = {"package": "vllm", "version": "0.34.0", "reasons": ["a", "b"], "tried": "2026-11-28"}

@@ -51,7 +51,7 @@ def findings(folder, new, expression="tokenizer.extended", first="4.0.0"):
         )
 
 
-def test_attribute_removed_after_reader_release_is_an_error(tmp_path):
+def test_attribute_removed_after_the_release_of_its_reader_is_an_error(tmp_path):
     (finding,) = findings(tmp_path, GONE)
     assert finding.severity is Severity.ERROR
     assert finding.evidence is not None
@@ -70,11 +70,11 @@ def test_attribute_removed_after_reader_release_is_an_error(tmp_path):
         (GONE, "getattr(tokenizer, 'extended', None)"),
     ],
 )
-def test_possibly_dynamic_attribute_is_not_an_error(tmp_path, new, expression):
+def test_attribute_that_may_be_dynamic_is_not_an_error(tmp_path, new, expression):
     assert findings(tmp_path, new, expression) == []
 
 
-def test_reader_older_than_all_releases_has_no_finding(tmp_path):
+def test_reader_that_is_older_than_all_releases_has_no_finding(tmp_path):
     assert findings(tmp_path, GONE, first="4.9.0") == []
 
 
@@ -89,7 +89,7 @@ def test_reader_older_than_all_releases_has_no_finding(tmp_path):
         ("", []),
     ],
 )
-def test_members_of_union_annotation_are_read(text, expected):
+def test_members_of_a_union_annotation_are_read(text, expected):
     assert union_parts(text) == expected
 
 
@@ -104,5 +104,5 @@ def test_members_of_union_annotation_are_read(text, expected):
         (b"", False),
     ],
 )
-def test_definitions_of_attribute_name_are_found(source, expected):
+def test_definitions_of_an_attribute_are_found(source, expected):
     assert defines_name(source, "name") is expected

@@ -52,6 +52,6 @@ def test_wheel_url_or_path_is_parsed():
         "https://files.example/a.whl\\", "ssh://files.example/a-1-py3-none-any.whl",
     ],
 )  # fmt: skip
-def test_invalid_url_is_refused(text):
+def test_invalid_repository_or_wheel_url_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         addresses.parse_address(text)

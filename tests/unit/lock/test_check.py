@@ -84,7 +84,7 @@ LINES = ("base_files",)
 
 
 @each_row("path", [p for p in texts(DOCUMENT) if not set(LINES) & set(p)], ids=str)
-def test_control_characters_in_lock_are_refused(path: tuple[str | int, ...]) -> None:
+def test_control_characters_in_a_lock_are_refused(path: tuple[str | int, ...]) -> None:
     decoded(DOCUMENT)
     with pytest.raises(InputError) as caught:
         decoded(replaced(DOCUMENT, path, HOSTILE))
@@ -105,7 +105,7 @@ MAPPINGS = (
 
 @each_row("path", MAPPINGS, ids=str)
 @each_row("key", ["a\nb", "$(id)", "a b", "../x", 'a"', "\x1b", ""])
-def test_invalid_keys_in_lock_are_refused(path: tuple[str | int, ...], key: str) -> None:
+def test_invalid_keys_in_a_lock_are_refused(path: tuple[str | int, ...], key: str) -> None:
     document = json.loads(json.dumps(DOCUMENT))
     place = document
     for part in path:
@@ -182,7 +182,7 @@ def test_invalid_keys_in_lock_are_refused(path: tuple[str | int, ...], key: str)
         ),
     ],
 )  # fmt: skip
-def test_values_invalid_in_matrix_are_refused_in_lock(
+def test_values_that_a_matrix_cannot_contain_are_refused_in_a_lock(
     path: tuple[str | int, ...], text: str, message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -195,14 +195,14 @@ def test_values_invalid_in_matrix_are_refused_in_lock(
 
 
 @each_row("end", ["1e999", "1" * 5000, '"\\ud800"', "[" * 5000, "{", '"\xff"'])
-def test_content_after_invalid_text_is_still_checked(end: str) -> None:
+def test_lock_content_after_invalid_text_is_still_checked(end: str) -> None:
     """The whole document is searched, although the decoder has read only a part of it."""
     data = f'{{"format": 1, "target": "A", "more": {end}}}'.encode("latin-1")
     with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
         lock_file.decode_lock(data, "there/lock.json", hint="no", remedy="no")
 
 
-def test_committed_locks_round_trip() -> None:
+def test_committed_locks_are_written_back_unchanged() -> None:
     lock_paths = sorted(ROOT.glob("images/*/lock.json"))
     assert len(lock_paths) > 20
     for path in lock_paths:
@@ -211,7 +211,7 @@ def test_committed_locks_round_trip() -> None:
 
 
 @pytest.mark.parametrize("field", ["as_of", "target"])
-def test_hostile_lock_cannot_inject_into_matrix(field: str, tmp_path: Path) -> None:
+def test_hostile_lock_cannot_inject_keys_into_the_matrix(field: str, tmp_path: Path) -> None:
     """`init --lock` writes values of the lock to matrix.yaml."""
     extended.publish_target(tmp_path / "server/small", extended.published_lock())
     path = tmp_path / "server/small/lock.json"
@@ -227,7 +227,7 @@ def test_hostile_lock_cannot_inject_into_matrix(field: str, tmp_path: Path) -> N
     assert not (tmp_path / "matrix.yaml").exists()
 
 
-def test_documents_of_hostile_lock_are_quoted_or_refused(tmp_path: Path) -> None:
+def test_values_of_a_hostile_lock_are_quoted_or_refused_in_documents(tmp_path: Path) -> None:
     """This second safeguard is tested as if the types were not checked."""
     extended.publish_target(tmp_path / "small", extended.published_lock())
     below = init.copy_published_target(
@@ -248,5 +248,5 @@ def test_documents_of_hostile_lock_are_quoted_or_refused(tmp_path: Path) -> None
         assert read["targets"] == {"ours": {"extends": text, "summary": text}}
 
 
-def test_sample_has_every_lock_field() -> None:
+def test_sample_lock_has_every_lock_field() -> None:
     assert DOCUMENT.keys() == set(Lock.__struct_fields__)

@@ -7,13 +7,13 @@ from imgbuild.matrix.model import User
 from tests.support import samples
 
 
-def test_equal_values_have_no_differences():
+def test_equal_lock_values_have_no_differences():
     assert (
         drift.difference_lines("settings", samples.lock().settings, samples.lock().settings) == []
     )
 
 
-def test_differences_name_keys_and_fields():
+def test_differences_between_lock_and_matrix_name_keys_and_fields():
     assert drift.difference_lines(
         "m", {"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3, "d": 4}}
     ) == [
@@ -25,14 +25,14 @@ def test_differences_name_keys_and_fields():
     assert differences == ["user.uid: the matrix has 1000, but the lock has 1001"]
 
 
-def test_many_differences_are_shortened_with_count():
+def test_long_list_of_lock_differences_is_shortened_with_a_count():
     differences = drift.difference_lines("m", {}, {f"key{number:02}": 1 for number in range(20)})
     assert len(differences) == 8
     assert differences[-1] == "m: 13 more differences"
     assert len(drift.difference_lines("m", {}, {str(number): 1 for number in range(8)})) == 8
 
 
-def test_long_texts_are_cut_at_the_difference():
+def test_long_texts_in_lock_differences_are_cut_around_the_difference():
     (line,) = drift.difference_lines("m", "a" * 500 + "b" + "c" * 500, "a" * 500 + "d" + "c" * 500)
     assert "aaabccc" in line
     assert "aaadccc" in line
@@ -42,7 +42,7 @@ def test_long_texts_are_cut_at_the_difference():
     assert ours.count("a") != theirs.count("a")
 
 
-def test_long_list_differences_show_items():
+def test_differences_between_long_lists_show_the_items():
     shared = [{"package": "p", "paths": [str(number)]} for number in range(20)]
     gone = {"package": "q", "paths": []}
     differences = drift.difference_lines("drop", shared, [*shared, gone])

@@ -77,7 +77,7 @@ def test_added_packages_are_last_in_the_lock(path: Path) -> None:
     assert codec.decode(text.encode(), Lock, file="lock.json") == extension_lock(path)
 
 
-def test_row_overrides_published_settings(path: Path) -> None:
+def test_extending_row_overrides_published_settings(path: Path) -> None:
     lock, old = extension_lock(path), extended.published_lock()
     assert lock.settings.env == {**old.settings.env, "WANDB_MODE": "offline"}
     changed = {
@@ -103,14 +103,14 @@ def test_row_overrides_published_settings(path: Path) -> None:
     )
 
 
-def test_row_overrides_published_command(path: Path) -> None:
+def test_extending_row_overrides_the_published_command(path: Path) -> None:
     text = path.read_text(encoding="utf-8") + "    cmd: [/opt/team/train.sh]\n    entrypoint: []\n"
     path.write_text(text, encoding="utf-8")
     settings = extension_lock(path).settings
     assert (settings.entrypoint, settings.cmd) == ((), ("/opt/team/train.sh",))
 
 
-def test_published_layers_are_first_and_unchanged(path: Path) -> None:
+def test_published_layers_of_an_extension_are_first_and_unchanged(path: Path) -> None:
     below = create_plan(extended.published_lock(), Arch.X86_64).layers
     layers = create_plan(extension_lock(path), Arch.X86_64).layers
     assert layers[: len(below)] == below, "a drop next to an added package must change no layer"
@@ -128,7 +128,7 @@ def test_published_layers_are_first_and_unchanged(path: Path) -> None:
     assert isinstance(files.below, FilesRecipe)
 
 
-def test_constraints_of_pip_include_added_packages(tmp_path: Path) -> None:
+def test_pip_constraints_of_the_image_include_added_packages(tmp_path: Path) -> None:
     below = samples.lock_with_tools(samples.wheel("numpy", "2.2.6", 5000))
     matrix = extended.read_extended(extended.create_repository(tmp_path, lock=below))
     lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
@@ -157,14 +157,14 @@ def test_constraints_of_pip_include_added_packages(tmp_path: Path) -> None:
     assert ids[0][-1] != ids[1][-1]
 
 
-def test_base_includes_added_system_packages(path: Path) -> None:
+def test_base_of_an_extension_includes_added_system_packages(path: Path) -> None:
     names = [
         layer.name for layer in base_plan(create_plan(extension_lock(path), Arch.X86_64)).layers
     ]
     assert names == ["debian-12", "added-debs"]
 
 
-def test_base_with_added_system_packages_has_tools(tmp_path: Path) -> None:
+def test_added_system_packages_keep_the_published_tools(tmp_path: Path) -> None:
     """A published image with tools and user packages: layers, settings and text are kept."""
     below = samples.lock_with_tools(samples.wheel("numpy", "2.2.6", 5000))
     settings = msgspec.structs.replace(below.settings, readme="# small\n")
@@ -184,7 +184,7 @@ def test_base_with_added_system_packages_has_tools(tmp_path: Path) -> None:
     assert extension.extension_differences(lock, matrix) == ()
 
 
-def test_added_layers_can_exceed_published_limit(path: Path) -> None:
+def test_added_layers_can_exceed_the_published_layer_limit(path: Path) -> None:
     matrix = extended.read_extended(path)
     more = [samples.wheel(f"big-{number}", size=5000) for number in range(60)]
     lock = extension.make_lock(
@@ -208,7 +208,7 @@ def test_added_layers_can_exceed_published_limit(path: Path) -> None:
         ),
     ],
 )
-def test_changed_addition_affects_only_its_layer(path: Path, change, moved: str) -> None:
+def test_changed_addition_changes_only_its_layer(path: Path, change, moved: str) -> None:
     before = {
         layer.name: layer.id for layer in create_plan(extension_lock(path), Arch.X86_64).layers
     }
@@ -219,7 +219,7 @@ def test_changed_addition_affects_only_its_layer(path: Path, change, moved: str)
     assert {name for name in before if before[name] != after[name]} == {moved}
 
 
-def test_lock_without_extension_is_unchanged() -> None:
+def test_lock_of_a_target_without_additions_has_no_extension_fields() -> None:
     assert b"extends" not in codec.encode(samples.lock())
     for file in sorted((REPOSITORY / "images").glob("*/lock.json")):
         lock = lock_file.read_lock(REPOSITORY / "images", file.parent.name)
@@ -230,11 +230,11 @@ def test_lock_without_extension_is_unchanged() -> None:
 # -- out of date
 
 
-def test_new_lock_is_current(path: Path) -> None:
+def test_new_extension_lock_is_current(path: Path) -> None:
     assert extension.extension_differences(extension_lock(path), extended.read_extended(path)) == ()
 
 
-def test_base_folders_do_not_make_lock_stale(path: Path) -> None:
+def test_recorded_base_folders_do_not_make_the_lock_stale(path: Path) -> None:
     lock = extension_lock(path)
     assert lock.extends is not None
     added = lock.extends.arch[Arch.X86_64]
@@ -245,7 +245,7 @@ def test_base_folders_do_not_make_lock_stale(path: Path) -> None:
     assert extension.extension_differences(lock, extended.read_extended(path)) == ()
 
 
-def test_changed_added_file_is_reported(path: Path) -> None:
+def test_changed_file_of_an_extension_makes_the_lock_stale(path: Path) -> None:
     lock = extension_lock(path)
     (path.parent / "train.sh").write_bytes(b"other")
     (result,) = extension.extension_differences(lock, extended.read_extended(path))
@@ -268,7 +268,7 @@ def test_change_of_the_published_target_is_reported(path: Path) -> None:
     assert str(path.parent / "published/small/lock.json") in result
 
 
-def test_missing_published_package_is_reported(path: Path) -> None:
+def test_extension_lock_without_a_published_package_is_stale(path: Path) -> None:
     lock = extension_lock(path)
     resolution = lock.arch[Arch.X86_64]
     less = tuple(wheel for wheel in resolution.wheels if wheel.package != "numpy")
@@ -279,7 +279,7 @@ def test_missing_published_package_is_reported(path: Path) -> None:
     )
 
 
-def test_built_published_package_is_unchanged(tmp_path: Path) -> None:
+def test_published_package_built_from_an_sdist_is_unchanged(tmp_path: Path) -> None:
     lock = extended.published_lock()
     old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(render_sample.BUILT,))
     lock = msgspec.structs.replace(lock, arch={Arch.X86_64: old})
@@ -303,14 +303,16 @@ def test_built_published_package_is_unchanged(tmp_path: Path) -> None:
         ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix has"),
     ],
 )
-def test_changed_row_is_reported(path: Path, old: str, new: str, result: str) -> None:
+def test_changed_row_of_an_extension_makes_the_lock_stale(
+    path: Path, old: str, new: str, result: str
+) -> None:
     lock = extension_lock(path)
     path.write_text(extended.MATRIX.replace(old, new), encoding="utf-8")
     reasons = extension.extension_differences(lock, extended.read_extended(path))
     assert any(reason.startswith(result) for reason in reasons), reasons
 
 
-def test_extension_lock_is_stale_in_another_matrix(path: Path) -> None:
+def test_extension_lock_is_stale_in_a_matrix_without_the_target(path: Path) -> None:
     lock = extension_lock(path)
     reasons = extension.extension_differences(lock, samples.matrix())
     assert reasons == ("the matrix has no target ours",)
@@ -341,7 +343,7 @@ def test_missing_added_file_is_refused(path: Path) -> None:
     assert caught.value.hint == "add the file, or remove it from `files`"
 
 
-def test_sdist_build_can_require_published_or_added_package(tmp_path: Path) -> None:
+def test_sdist_build_can_require_a_published_or_added_package(tmp_path: Path) -> None:
     text = extended.MATRIX.replace(
         "targets:\n",
         "sdists:\n  deepspeed: {reason: only an sdist exists, requires: [torch, numpy, einops]}\n"

@@ -16,7 +16,7 @@ from tests.support import samples
 from tests.support.rows import each_row
 
 
-def test_lock_survives_round_trip(tmp_path):
+def test_lock_is_read_back_unchanged(tmp_path):
     small_lock = samples.lock(samples.wheel("trl"))
     path = lock_file.lock_path(tmp_path, "small")
     codec.write_document(path, small_lock)
@@ -24,7 +24,7 @@ def test_lock_survives_round_trip(tmp_path):
     assert codec.encode(lock_file.read_lock(tmp_path, "small")) == path.read_bytes()
 
 
-def test_locked_versions_are_read_from_the_whole_lock(tmp_path):
+def test_locked_versions_are_read_from_a_complete_lock_only(tmp_path):
     assert lock_file.locked_versions(tmp_path, "small") == {}
     small_lock = samples.lock(samples.wheel("trl"), samples.wheel("torch", "2.6.0"))
     path = lock_file.lock_path(tmp_path, "small")
@@ -44,17 +44,17 @@ def test_lock_has_one_line_per_wheel():
     assert sum('"package": "trl"' in line and '"sha256"' in line for line in lines) == 1
 
 
-def test_lock_contains_no_url():
+def test_lock_contains_no_urls():
     assert b"://" not in codec.encode(samples.lock())
 
 
-def test_missing_lock_error_has_remedy(tmp_path):
+def test_error_for_a_missing_lock_has_a_remedy(tmp_path):
     with pytest.raises(LockStale) as caught:
         lock_file.read_lock(tmp_path, "small")
     assert caught.value.hint == "create it with: imgbuild lock small"
 
 
-def test_other_format_is_refused_before_decoding(tmp_path):
+def test_lock_in_another_format_is_refused_before_it_is_decoded(tmp_path):
     path = lock_file.lock_path(tmp_path, "small")
     codec.write_document(path, {"format": 99, "unheard": "of"})
     with pytest.raises(LockStale, match="lock format 99"):
@@ -70,7 +70,7 @@ def test_lock_of_another_target_is_refused(tmp_path):
     assert (problem.file, problem.value, problem.expected) == (str(path), "small", "large")
 
 
-def test_damaged_lock_error_names_file(tmp_path):
+def test_error_for_a_damaged_lock_names_the_file(tmp_path):
     path = lock_file.lock_path(tmp_path, "small")
     damages: tuple[object, ...] = ({"format": 1, "target": 5}, {"format": "one"}, [])
     for damage in damages:
@@ -82,7 +82,7 @@ def test_damaged_lock_error_names_file(tmp_path):
         assert caught.value.hint == remedy
 
 
-def test_new_lock_is_current():
+def test_new_lock_matches_its_matrix():
     assert lock_file.matrix_differences(samples.lock(), samples.matrix()) == ()
 
 
@@ -101,12 +101,12 @@ def test_new_lock_is_current():
         ),
     ],
 )
-def test_matrix_change_is_detected_without_solving(changes, word):
+def test_changed_matrix_is_detected_without_resolving(changes, word):
     reasons = lock_file.matrix_differences(samples.lock(), samples.matrix(**changes))
     assert any(word in reason for reason in reasons), reasons
 
 
-def test_stale_reason_names_changed_keys():
+def test_reason_for_a_stale_lock_names_the_changed_keys():
     small_lock = samples.lock(of=samples.matrix(labels={"x": "1", "y": "1"}))
     changed_matrix = samples.matrix(
         env={"FOO": Variable(value="a", reason=samples.REASON)}, labels={"y": "2"}
@@ -127,7 +127,7 @@ def test_missing_debian_package_is_detected():
     assert reasons == ("x86_64: Debian package python3 is not locked",)
 
 
-def test_target_removed_from_matrix_is_detected():
+def test_target_removed_from_the_matrix_is_detected():
     small_lock = msgspec.structs.replace(samples.lock(), target="gone")
     assert lock_file.matrix_differences(small_lock, samples.matrix()) == (
         "the matrix has no target gone",
@@ -144,14 +144,14 @@ def test_target_settings_override_image_settings():
     assert settings.labels["dev.imgbuild.gpu"] == "9.0"
 
 
-def test_lock_with_tools_and_user_packages_survives_round_trip(tmp_path):
+def test_lock_with_tools_and_user_packages_is_read_back_unchanged(tmp_path):
     lock = samples.lock_with_tools(samples.wheel("trl"))
     codec.write_document(lock_file.lock_path(tmp_path, "small"), lock)
     assert lock_file.read_lock(tmp_path, "small") == lock
     assert (lock.base.tools, lock.settings.user_packages) == (("htop",), True)
 
 
-def test_unlocked_tool_is_detected_but_readme_text_is_ignored():
+def test_added_tool_makes_the_lock_stale_but_readme_text_does_not():
     lock, matrix = samples.lock_with_tools(), samples.matrix_with_tools("htop")
     settings = msgspec.structs.replace(lock.settings, readme="# an earlier text\n")
     lock = msgspec.structs.replace(lock, settings=settings)

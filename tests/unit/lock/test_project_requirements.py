@@ -32,7 +32,7 @@ def required(folder: Path, python: str, row: Extension) -> ProjectRequirements:
         (["fast==2"], ()),
     ],
 )
-def test_package_is_excluded_if_no_override_applies(
+def test_overridden_package_is_excluded_if_no_override_applies(
     overrides: list[str], left_out: tuple[str, ...], tmp_path: Path
 ) -> None:
     text = PYPROJECT.format(", ".join(f'"{line}"' for line in overrides))
@@ -43,7 +43,7 @@ def test_package_is_excluded_if_no_override_applies(
         assert (f"fast ; {NEVER_MARKER}" in overridden) == (python in left_out)
 
 
-def test_project_wheel_is_required_by_path(tmp_path: Path) -> None:
+def test_project_wheel_is_a_requirement_by_path(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/tool-1.0-py3-none-any.whl").write_bytes(b"")
     (tmp_path / "requirements.txt").write_text("./wheels/tool-1.0-py3-none-any.whl\n")
@@ -52,7 +52,7 @@ def test_project_wheel_is_required_by_path(tmp_path: Path) -> None:
     assert (direct.package, direct.path) == ("tool", "wheels/tool-1.0-py3-none-any.whl")
 
 
-def test_added_requirement_refers_to_matrix(tmp_path: Path) -> None:
+def test_added_requirement_refers_to_the_matrix_file(tmp_path: Path) -> None:
     row = Extension(summary="x", like="t", add=("tool>=1", "other @ https://a.example/other.whl"))
     result = required(tmp_path, "3.11", row)
     assert str(result.places["tool"]) == "matrix.yaml"

@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[3]
 MARK = "§"
 
 
-def test_omitted_row_values_come_from_published_lock(tmp_path: Path) -> None:
+def test_values_that_a_row_omits_come_from_the_published_lock(tmp_path: Path) -> None:
     matrix = extended.read_extended(extended.create_repository(tmp_path))
     target, lock = matrix.targets[extended.OWN_TARGET], extended.published_lock()
     assert (target.cuda, target.base, target.arch) == ("12.4", "debian-12", (Arch.X86_64,))
@@ -48,7 +48,7 @@ def test_omitted_row_values_come_from_published_lock(tmp_path: Path) -> None:
     assert overlay.row.packages == ("rsync",)
 
 
-def test_base_of_extension_is_hardened_like_published_base() -> None:
+def test_base_of_an_extension_is_hardened_like_the_published_base() -> None:
     lock = samples.lock()
     hard = msgspec.structs.replace(lock.base, hardened=True)
     for base, hardened in ((lock.base, False), (hard, True)):
@@ -82,7 +82,7 @@ def test_row_with_like_can_name_other_gpus(tmp_path: Path) -> None:
     assert "a compute capability, such as" in problems
 
 
-def test_minimal_row_is_accepted(tmp_path: Path) -> None:
+def test_row_with_only_required_keys_is_accepted(tmp_path: Path) -> None:
     text = extended.MATRIX.partition("    as_of")[0]
     target = extended.read_extended(extended.create_repository(tmp_path, text)).targets[
         extended.OWN_TARGET
@@ -91,7 +91,7 @@ def test_minimal_row_is_accepted(tmp_path: Path) -> None:
     assert target.requires == {}
 
 
-def test_table_shows_pins_of_publisher_and_user(tmp_path: Path) -> None:
+def test_target_table_shows_pins_of_publisher_and_user(tmp_path: Path) -> None:
     matrix = extended.read_extended(extended.create_repository(tmp_path))
     (row,) = published.shown_targets(
         matrix, select_targets(matrix, [extended.OWN_TARGET], everything=False, arches=[])
@@ -99,7 +99,7 @@ def test_table_shows_pins_of_publisher_and_user(tmp_path: Path) -> None:
     assert row.target.pins == {"torch": "2.6.0", "wandb": "0.20.1"}
 
 
-def test_matrix_without_extensions_is_loaded(tmp_path: Path) -> None:
+def test_matrix_without_extensions_is_valid(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(VALID_MATRIX, encoding="utf-8")
     matrix = published.load_matrix(tmp_path / "matrix.yaml")
     assert matrix == load_matrix(tmp_path / "matrix.yaml")
@@ -257,7 +257,9 @@ def test_invalid_extension_is_reported_with_location(name: str, tmp_path: Path) 
         (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json has sha256:"),
     ],
 )
-def test_mismatched_image_is_refused(image: str, message: str, tmp_path: Path) -> None:
+def test_image_of_an_extension_that_does_not_match_its_row_is_refused(
+    image: str, message: str, tmp_path: Path
+) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
     with pytest.raises(InputError) as caught:
         published.load_matrix(extended.create_repository(tmp_path, text))
@@ -266,7 +268,7 @@ def test_mismatched_image_is_refused(image: str, message: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
-def test_image_locations_are_read(image: str, tmp_path: Path) -> None:
+def test_image_locations_of_extensions_are_read(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
     assert (
         extended.published_target(
@@ -276,7 +278,7 @@ def test_image_locations_are_read(image: str, tmp_path: Path) -> None:
     )
 
 
-def test_link_outside_repository_is_refused(tmp_path: Path) -> None:
+def test_link_of_a_published_folder_outside_the_repository_is_refused(tmp_path: Path) -> None:
     path = extended.create_repository(tmp_path / "ours")
     (path.parent / "train.sh").rename(path.parent / "other.sh")
     (path.parent / "train.sh").symlink_to("other.sh")
@@ -296,7 +298,7 @@ def test_link_outside_repository_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["train.sh", "folder/train.sh"])
-def test_circular_links_are_refused(source: str, tmp_path: Path) -> None:
+def test_circular_links_to_published_locks_are_refused(source: str, tmp_path: Path) -> None:
     path = extended.create_repository(
         tmp_path, extended.MATRIX.replace("from: train", f"from: {source[:-3]}")
     )
@@ -353,7 +355,7 @@ def test_system_packages_use_mirrors_of_target_base(
     assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
 
 
-def test_custom_registry_is_read(tmp_path: Path) -> None:
+def test_custom_registry_of_an_extension_is_read(tmp_path: Path) -> None:
     text = extended.MATRIX + "registry: registry.example.org/team/images\n"
     path = extended.create_repository(tmp_path, text)
     assert extended.read_extended(path).registry == "registry.example.org/team/images"
@@ -380,7 +382,7 @@ def test_url_with_credentials_is_refused_without_showing_it(
     assert "hunter2" not in str(problem)
 
 
-def test_index_without_url_is_reported(tmp_path: Path) -> None:
+def test_index_of_an_extension_without_a_url_is_reported(tmp_path: Path) -> None:
     wheel = msgspec.structs.replace(samples.wheel("flash", "1.0"), index="special")
     lock = msgspec.structs.replace(extended.published_lock(wheel), indexes={"flash": "special"})
     path = extended.create_repository(tmp_path, lock=lock)
@@ -394,7 +396,7 @@ def test_index_without_url_is_reported(tmp_path: Path) -> None:
     assert extended.read_extended(path).targets[extended.OWN_TARGET].indexes == {"flash": "special"}
 
 
-def test_other_published_target_is_refused(tmp_path: Path) -> None:
+def test_lock_of_another_published_target_is_refused(tmp_path: Path) -> None:
     text = extended.MATRIX.replace("  small:\n", "  tiny:\n").replace(
         "extends: small", "extends: tiny"
     )
@@ -404,7 +406,7 @@ def test_other_published_target_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [published.LOCK, published.DIGESTS_FILE])
-def test_missing_published_copy_is_refused(file: str, tmp_path: Path) -> None:
+def test_missing_copy_of_a_published_lock_is_refused(file: str, tmp_path: Path) -> None:
     path = extended.create_repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
     with pytest.raises(
@@ -420,7 +422,7 @@ def test_extension_schema_is_current(golden: Callable[[Path, str], None]) -> Non
     golden(REPOSITORY / EXTENSION_FILE, extension_schema_bytes().decode())
 
 
-def test_schema_accepts_valid_rows_and_refuses_unknown_keys() -> None:
+def test_extension_schema_accepts_valid_rows_and_refuses_unknown_keys() -> None:
     import jsonschema  # which takes a second to load
 
     validator = jsonschema.Draft202012Validator(extension_schema())

@@ -11,7 +11,7 @@ from imgbuild.values import Arch
 from tests.support import samples
 
 
-def test_requirements_have_one_line_with_hash_per_package():
+def test_requirements_file_has_one_line_with_a_hash_per_package():
     lock = samples.lock(samples.wheel("trl"))
     text = requirements.requirements_text(lock, Arch.X86_64)
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
@@ -22,12 +22,12 @@ def test_requirements_have_one_line_with_hash_per_package():
     assert "://" not in text
 
 
-def test_requirements_header_has_install_commands():
+def test_header_of_the_requirements_file_has_the_install_commands():
     text = requirements.requirements_text(samples.lock(), Arch.X86_64)
     assert "pip install --no-deps --require-hashes -r requirements-x86_64.txt" in text
 
 
-def test_url_packages_keep_url():
+def test_packages_required_by_url_keep_their_url():
     built = BuiltWheel(
         package="demo",
         version="1.0",
@@ -51,7 +51,7 @@ def test_url_packages_keep_url():
     assert "Built from its sdist" not in text
 
 
-def test_built_package_has_hashes_of_sdist_and_wheel():
+def test_package_built_from_an_sdist_has_the_hashes_of_sdist_and_wheel():
     built = BuiltWheel(
         package="antlr4-python3-runtime",
         version="4.9.3",

@@ -45,7 +45,7 @@ def test_preferred_package_keeps_its_locked_files(
     assert same_files.duplicate_file_drops(lock) == lock.drop[len(lock.drop) - len(left_out) :]
 
 
-def test_files_of_a_published_package_are_kept(tmp_path: Path) -> None:
+def test_extension_keeps_the_files_of_a_published_package(tmp_path: Path) -> None:
     lock = lock_of(tmp_path, PLAIN, HEADLESS)
     assert lock.extends is not None
     below = {

@@ -31,13 +31,13 @@ def with_python(lock: Lock, **changes: object) -> Lock:
     return msgspec.structs.replace(lock, arch={**lock.arch, X86: resolution})
 
 
-def test_lock_with_debian_python_has_no_additional_key():
+def test_lock_with_the_python_of_debian_has_no_standalone_key():
     text = codec.encode(samples.lock()).decode()
     assert "standalone" not in text
     assert '"python": {' not in text
 
 
-def test_interpreter_comes_from_the_archive():
+def test_interpreter_of_a_standalone_python_is_in_its_archive_folder():
     lock = standalone_matrix.lock()
     assert lock.base.interpreter == "/opt/python/bin/python3.12"
     assert lock.base.standalone == ARCHIVES
@@ -46,7 +46,7 @@ def test_interpreter_comes_from_the_archive():
     assert again == lock
 
 
-def test_python_layer_is_between_base_and_environment():
+def test_standalone_python_layer_is_between_base_and_environment():
     planned = create_plan(standalone_matrix.lock(), X86)
     assert [layer.name for layer in planned.layers[:3]] == ["debian-12", "python", "venv"]
     python, venv = (layer.recipe for layer in planned.layers[1:3])
@@ -57,7 +57,7 @@ def test_python_layer_is_between_base_and_environment():
     assert [layer.name for layer in base_plan(planned).layers] == ["debian-12", "python"]
 
 
-def test_base_of_image_without_path_has_system_folders():
+def test_base_of_an_image_without_a_path_variable_has_system_folders():
     planned = create_plan(standalone_matrix.lock(), X86)
     env = tuple(item for item in planned.config.env if not item.startswith("PATH="))
     config = msgspec.structs.replace(planned.config, env=env)
@@ -65,7 +65,7 @@ def test_base_of_image_without_path_has_system_folders():
     assert "PATH=/usr/local/bin:/usr/bin:/bin" in base.config.env
 
 
-def test_python_layer_depends_only_on_archive():
+def test_standalone_python_layer_depends_only_on_its_archive():
     lock = standalone_matrix.lock()
     python = create_plan(lock, X86).layers[1].id
     renamed = with_python(lock, file="another-name.tar.gz")
@@ -74,7 +74,7 @@ def test_python_layer_depends_only_on_archive():
     assert create_plan(other, X86).layers[1].id != python
 
 
-def test_changed_url_release_or_checksum_makes_lock_stale():
+def test_changed_url_release_or_checksum_of_python_makes_the_lock_stale():
     lock = standalone_matrix.lock()
     assert matrix_differences(lock, standalone_matrix.matrix()) == ()
     right = {X86: archive().sha256}
@@ -90,7 +90,7 @@ def test_changed_url_release_or_checksum_makes_lock_stale():
     )
 
 
-def test_change_of_python_source_makes_lock_stale():
+def test_change_of_the_python_source_makes_the_lock_stale():
     assert any(
         "standalone" in line
         for line in matrix_differences(standalone_matrix.lock(), samples.matrix())
@@ -99,7 +99,7 @@ def test_change_of_python_source_makes_lock_stale():
     assert "x86_64: the Python archive is not locked" in lines
 
 
-def test_matrix_of_lock_has_downloaded_checksums():
+def test_matrix_made_from_a_lock_has_the_checksums_of_the_archives():
     lock = standalone_matrix.lock()
     base = locked_matrix.base_from_lock(lock, ())
     assert isinstance(base, DebianBase)
@@ -119,7 +119,7 @@ def test_matrix_of_lock_has_downloaded_checksums():
         (("arch", "x86_64", "python"), None, "arch.x86_64.python"),
     ],
 )
-def test_inconsistent_lock_is_refused(path, value, place):
+def test_lock_with_an_inconsistent_standalone_python_is_refused(path, value, place):
     document = msgspec.json.decode(codec.encode(standalone_matrix.lock()))
     part = document
     for key in path[:-1]:

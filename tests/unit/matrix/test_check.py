@@ -382,44 +382,44 @@ TARGETS = {
 
 
 @each_row("name", [*SHARED])
-def test_invalid_shared_keys_are_reported(name: str) -> None:
+def test_invalid_keys_outside_targets_are_reported(name: str) -> None:
     check_broken(*SHARED[name])
 
 
 @each_row("name", [*TARGETS])
-def test_invalid_target_keys_are_reported(name: str) -> None:
+def test_invalid_keys_of_a_target_are_reported(name: str) -> None:
     check_broken(*TARGETS[name])
 
 
-def test_secret_is_not_shown_in_error() -> None:
+def test_secret_in_the_matrix_is_not_shown_in_an_error() -> None:
     text, _, _ = break_matrix(
         "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'", "url: §https://me:hunter2@x.org/"
     )
     assert "hunter2" not in str(only_problem(text))
 
 
-def test_environment_value_with_newline_is_refused() -> None:
+def test_environment_value_with_a_newline_is_refused() -> None:
     text, line, column = break_matrix('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: §"1\\n2"')
     problem = only_problem(text)
     assert (problem.line, problem.column) == (line, column)
     assert "several lines" in problem.message
 
 
-def test_index_of_a_different_cuda_release_is_refused() -> None:
+def test_torch_index_of_a_different_cuda_release_is_refused() -> None:
     text, line, column = break_matrix("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only_problem(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
     assert (problem.line, problem.column) == (line, column)
     assert problem.message == "this index is for cu126, but the target is for cu124"
 
 
-def test_torch_index_requires_torch_pin() -> None:
+def test_torch_index_requires_a_pin_of_torch() -> None:
     text, line, column = break_matrix("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only_problem(text.replace('      torch: "2.6.0"\n', ""))
     assert (problem.line, problem.column) == (line - 1, column)
     assert "does not pin torch" in problem.message
 
 
-def test_name_too_long_for_tag_is_refused() -> None:
+def test_target_name_that_is_too_long_for_a_tag_is_refused() -> None:
     text, line, column = break_matrix("  cu124-vllm:", "  §" + "a" * 129 + ":")
     problem = only_problem(text)
     assert (problem.line, problem.column, problem.expected) == (
@@ -435,7 +435,7 @@ def test_matrix_without_targets_is_refused() -> None:
     assert "no target is defined" in messages
 
 
-def test_invalid_prefix_is_refused() -> None:
+def test_invalid_folder_of_the_environment_is_refused() -> None:
     text, line, column = break_matrix("prefix: /opt/venv", "prefix: §venv")
     prefix_problem = next(
         problem for problem in find_problems(text) if problem.path == "image.prefix"
@@ -447,7 +447,7 @@ def test_invalid_prefix_is_refused() -> None:
     )
 
 
-def test_standalone_python_requires_archive_for_each_architecture() -> None:
+def test_standalone_python_requires_an_archive_for_each_architecture() -> None:
     source = "{version: '3.12', from: standalone, archives: {arm64: 'https://a.example/b.tar.gz'}}"
     (problem,) = find_problems(VALID_MATRIX.replace('python: "3.11"', f"python: {source}"))
     assert (problem.path, problem.value) == (f"{TARGET}.arch[0]", "x86_64")
@@ -477,7 +477,7 @@ def test_image_folders_overlapping_standalone_python_are_refused(folder: str) ->
     assert "/opt/python is the folder of the standalone Python" in problem.message
 
 
-def test_user_packages_need_pip_and_uv() -> None:
+def test_user_packages_require_pip_and_uv_in_the_image() -> None:
     old = "    requires:\n      setuptools: {reason: triton imports it}\n"
     added = f"    user_packages: true\n{old}"
     (problem,) = find_problems(VALID_MATRIX.replace(old, added))
@@ -494,7 +494,7 @@ def test_user_packages_need_pip_and_uv() -> None:
     assert problem.message == "the target does not require pip"
 
 
-def test_user_packages_need_a_base_of_debian_packages() -> None:
+def test_user_packages_require_a_base_of_debian_packages() -> None:
     base = VALID_MATRIX[VALID_MATRIX.index("    kind: debian") : VALID_MATRIX.index("image:\n")]
     registry = (
         "    kind: registry\n    image: example.org/python:3.11@sha256:" + "0" * 64 + "\n"

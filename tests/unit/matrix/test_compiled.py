@@ -23,19 +23,21 @@ def catalogue(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_and_yaml_matrix_are_equal(catalogue: Path) -> None:
+def test_compiled_json_matrix_equals_the_yaml_matrix(catalogue: Path) -> None:
     assert load.load_compiled_matrix(catalogue) == load.parse_matrix(
         catalogue.read_bytes(), "matrix.yaml"
     )
 
 
-def test_json_of_another_file_is_not_used(catalogue: Path) -> None:
+def test_compiled_matrix_of_another_yaml_file_is_not_used(catalogue: Path) -> None:
     catalogue.write_bytes(catalogue.read_bytes() + b"# changed\n")
     assert load.load_compiled_matrix(catalogue) is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
-def test_invalid_json_falls_back_to_yaml(catalogue: Path, content: bytes | None) -> None:
+def test_yaml_matrix_is_read_if_the_compiled_matrix_is_invalid(
+    catalogue: Path, content: bytes | None
+) -> None:
     file = catalogue.with_suffix(".json")
     file.unlink()
     if content is not None:
@@ -43,7 +45,9 @@ def test_invalid_json_falls_back_to_yaml(catalogue: Path, content: bytes | None)
     assert load.load_compiled_matrix(catalogue) is None
 
 
-def test_json_is_used_only_for_catalogue(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_matrix_is_used_only_for_the_catalogue(
+    catalogue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         pytest.fail("the YAML file was parsed")
 

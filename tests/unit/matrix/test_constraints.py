@@ -19,7 +19,7 @@ def entry(versions=">=0.27,<=1.16.0", needs="vllm>=0.11.1", package="trl", **mor
 TRITON = entry("==3.2.0", "setuptools", "triton", missing=True, check="imports")
 
 
-def test_entry_is_violated_only_in_its_range_by_another_package():
+def test_constraint_is_violated_only_within_its_version_range():
     assert entry().is_violated({"trl": "1.16.0", "vllm": "0.8.5.post1"})
     assert not entry().is_violated({"trl": "0.26.2", "vllm": "0.8.5.post1"})
     assert not entry().is_violated({"trl": "1.16.0", "vllm": "0.11.1"})
@@ -27,13 +27,13 @@ def test_entry_is_violated_only_in_its_range_by_another_package():
     assert not entry().is_violated({"vllm": "0.8.5.post1"})
 
 
-def test_missing_entry_requires_package():
+def test_constraint_about_a_missing_package_requires_the_package():
     assert TRITON.is_violated({"triton": "3.2.0"})
     assert not TRITON.is_violated({"triton": "3.2.0", "setuptools": "80.9.0"})
     assert constraints.violated_constraints([TRITON, entry()], {"triton": "3.2.0"}) == (TRITON,)
 
 
-def test_unused_code_adds_no_constraint():
+def test_constraint_about_unused_code_adds_no_requirement():
     relu = entry("==0.19.3", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Relu")
     versions = {"deepspeed": "0.19.3", "torch": "2.11.0"}
     assert not relu.is_violated(versions)
@@ -43,7 +43,7 @@ def test_unused_code_adds_no_constraint():
     assert str(relu) == "deepspeed==0.19.3: no version of torch is compatible (a.py, torch.nn:Relu)"
 
 
-def test_entries_for_unused_code_are_merged_only_for_the_same_name():
+def test_constraints_about_unused_code_are_merged_only_for_the_same_name():
     relu = entry("==1", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Relu")
     other = entry("==1", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Gelu")
     bound = entry("==1", "torch<3", "deepspeed")
@@ -86,14 +86,14 @@ def test_constraints_require_only_present_packages():
         ("!=1.*", "==1.2", ["!=1.*", "==1.2"]),
     ],
 )
-def test_adjacent_ranges_are_merged(first, two, ranges):
+def test_adjacent_ranges_of_constraints_are_merged(first, two, ranges):
     for pair in ((first, two), (two, first)):
         merged = constraints.merge_constraints([entry(pair[0])], [entry(pair[1])])
         assert sorted(item.versions for item in merged) in (sorted(ranges), sorted({first, two}))
         assert len(merged) == len(ranges)
 
 
-def test_stricter_entry_replaces_the_weaker_entry():
+def test_stricter_constraint_replaces_a_weaker_constraint():
     loose, tight = entry(needs="transformers<5"), entry(needs="transformers<4.54")
     assert constraints.merge_constraints([loose], [tight]) == (tight,)
     assert constraints.merge_constraints([tight], [loose]) == (tight,)
@@ -109,11 +109,11 @@ def test_stricter_entry_replaces_the_weaker_entry():
     assert set(constraints.merge_constraints([tight], [below])) == {tight, below}
 
 
-def test_entries_that_together_allow_all_versions_are_not_merged():
+def test_constraints_that_together_allow_all_versions_are_not_merged():
     assert len(constraints.merge_constraints([entry("<3")], [entry(">2")])) == 2
 
 
-def test_widened_entry_replaces_the_entries_it_covers():
+def test_widened_constraint_replaces_the_constraints_it_covers():
     entries = [entry("==0.28.0"), entry("==1.0.0"), entry("==1.9.2")]
     (merged,) = constraints.merge_constraints(
         entries, [entry(">=0.27,<=1.16.0", file="trl/a.py", line=4)]
@@ -121,7 +121,7 @@ def test_widened_entry_replaces_the_entries_it_covers():
     assert (merged.versions, merged.file) == (">=0.27,<=1.16.0", "trl/a.py")
 
 
-def test_entries_for_different_bounds_or_packages_are_not_merged():
+def test_constraints_with_different_bounds_or_packages_are_not_merged():
     entries = constraints.merge_constraints(
         [entry(needs="vllm>=0.11.1")],
         [entry(needs="vllm<0.20"), entry(needs="torch<2.9"), entry(package="verl")],
@@ -161,13 +161,13 @@ def test_constraints_file_has_one_line_per_entry_after_round_trip(tmp_path):
     )
 
 
-def test_missing_or_empty_constraints_file_has_no_entries(tmp_path):
+def test_missing_or_empty_constraints_file_has_no_constraints(tmp_path):
     assert constraints.read_constraints(tmp_path) == ()
     add_constraints(tmp_path, [], Store.open(tmp_path / "cache"))
     assert constraints.read_constraints(tmp_path) == ()
 
 
-def test_texts_that_look_like_other_yaml_types_survive_round_trip():
+def test_constraint_texts_that_look_like_other_yaml_types_stay_texts():
     odd = entry(name="on", file="a b.py", check="null", needs="yes-no>=1")
     assert constraints.parse_constraints(constraints.encode_constraints([odd]), "x") == (odd,)
 
@@ -185,7 +185,7 @@ def test_texts_that_look_like_other_yaml_types_survive_round_trip():
         ("{package: trl, needs: v<1}", "versions", ""),
     ],
 )
-def test_invalid_entry_error_has_file_and_line(row, path, words):
+def test_error_for_an_invalid_constraint_has_file_and_line(row, path, words):
     data = f"version: 1\nconstraints:\n  - {{package: a, versions: ==1, needs: b<1}}\n  - {row}\n"
     with pytest.raises(InputError) as caught:
         constraints.parse_constraints(data.encode(), "images/constraints.yaml")
@@ -195,7 +195,7 @@ def test_invalid_entry_error_has_file_and_line(row, path, words):
     assert words in problem.message
 
 
-def test_invalid_types_and_entries_are_reported_together():
+def test_invalid_types_and_constraints_are_reported_together():
     data = b"version: 1\nconstraints:\n  - {package: a, versions: ==1, needs: [b]}\n"
     data += b"  - {package: a, versions: '>>1', needs: b<1}\n"
     with pytest.raises(InputError) as caught:

@@ -55,7 +55,7 @@ CONSEQUENCES = {
 
 
 @each_row("name", CONSEQUENCES)
-def test_consequences_of_invalid_value_are_not_reported(name: str) -> None:
+def test_consequences_of_an_invalid_value_are_not_reported(name: str) -> None:
     old, new, path, message = CONSEQUENCES[name]
     assert VALID_MATRIX.count(old) == 1
     (problem,) = find_problems(VALID_MATRIX.replace(old, new))
@@ -63,7 +63,7 @@ def test_consequences_of_invalid_value_are_not_reported(name: str) -> None:
     assert problem.message.startswith(message)
 
 
-def test_other_values_of_invalid_row_are_checked() -> None:
+def test_other_values_of_an_invalid_row_are_still_checked() -> None:
     text = (
         VALID_MATRIX.replace('cuda: "12.4"', "cuda: {}")
         .replace("base: debian-12", "base: debian-13")
@@ -117,7 +117,7 @@ STRUCTURE = (inspect.Metadata, inspect.StructType, inspect.UnionType, inspect.No
 
 
 @each_row("kind", [Matrix, Extensions, CiFile, constraints._ConstraintsFile])
-def test_reader_checks_all_type_constraints(kind: type) -> None:
+def test_matrix_reader_checks_all_constraints_of_the_types(kind: type) -> None:
     for part in _parts(inspect.type_info(kind)):
         assert type(part) in {*convert._SCALARS, *STRUCTURE, inspect.DictType, inspect.VarTupleType}
         used = {rule for rule in RULES if getattr(part, rule, None) is not None}

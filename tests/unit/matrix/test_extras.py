@@ -22,7 +22,7 @@ WITH = VALID_MATRIX.replace("layers:\n", SETS).replace(
 )
 
 
-def test_target_entries_override_its_extras() -> None:
+def test_requirements_of_a_target_override_its_extras() -> None:
     matrix = parse_matrix(WITH.encode(), FILE)
     target = matrix.targets["cu124-vllm"]
     assert {name: extra.spec for name, extra in matrix.requirements_of(target).items()} == {
@@ -34,7 +34,7 @@ def test_target_entries_override_its_extras() -> None:
     }  # fmt: skip
 
 
-def test_target_without_extras_is_unchanged() -> None:
+def test_requirements_of_a_target_without_extras_are_unchanged() -> None:
     plain, beside = (
         parse_matrix(VALID_MATRIX.encode(), FILE),
         VALID_MATRIX.replace("layers:\n", SETS),
@@ -53,14 +53,16 @@ def test_target_without_extras_is_unchanged() -> None:
         (", source: [docs/extras.md]}\n  unused", "}\n  unused", "extras.rl.setuptools", "source"),
     ],
 )
-def test_invalid_extras_error_has_location(old: str, new: str, path: str, message: str) -> None:
+def test_error_for_invalid_extras_has_a_location(
+    old: str, new: str, path: str, message: str
+) -> None:
     assert old in WITH
     problem = only_problem(WITH.replace(old, new))
     assert problem.path == path
     assert message in problem.message
 
 
-def test_extras_reference_without_sets_is_refused() -> None:
+def test_reference_to_extras_is_refused_if_no_extras_are_defined() -> None:
     check_broken(
         "    requires:\n      setuptools",
         "    extras: [§rl]\n    requires:\n      setuptools",

@@ -26,14 +26,14 @@ def locked(mode: str, **changes: object) -> Lock:
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
-def test_flashinfer_mode_is_in_label_and_environment(mode: str) -> None:
+def test_flashinfer_mode_is_set_in_label_and_environment(mode: str) -> None:
     settings = locked(mode).settings
     assert settings.labels["dev.imgbuild.flashinfer"] == mode
     assert settings.env["IMGBUILD_FLASHINFER"] == mode
     assert settings.env["FLASHINFER_WORKSPACE_BASE"] == "/var/cache/imgbuild"
 
 
-def test_mode_jit_adds_the_compiler_of_the_cuda_release() -> None:
+def test_flashinfer_mode_jit_adds_the_compiler_of_the_cuda_release() -> None:
     lock = locked("jit")
     assert lock.requirements["nvidia-cuda-nvcc"] == "==13.0.*"
     assert lock.requirements["nvidia-cuda-cccl"] == "==13.0.*"
@@ -48,7 +48,7 @@ def test_mode_jit_adds_the_compiler_of_the_cuda_release() -> None:
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
-def test_every_mode_variable_has_a_source(mode: str) -> None:
+def test_every_variable_of_a_flashinfer_mode_has_a_source(mode: str) -> None:
     settings = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
     matrix = samples.matrix(cuda="13.0", flashinfer=settings)
     target, base = matrix.targets["small"], matrix.bases[matrix.targets["small"].base]
@@ -58,7 +58,7 @@ def test_every_mode_variable_has_a_source(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "off"])
-def test_other_modes_add_no_compiler(mode: str) -> None:
+def test_flashinfer_modes_other_than_jit_add_no_compiler(mode: str) -> None:
     lock = locked(mode)
     assert not {"nvidia-cuda-nvcc", "nvidia-cuda-cccl"} & lock.requirements.keys()
     assert "CUDA_HOME" not in lock.settings.env
@@ -66,19 +66,19 @@ def test_other_modes_add_no_compiler(mode: str) -> None:
     assert lock.settings.env["PATH"] == "/opt/venv/bin:/usr/bin:/bin"
 
 
-def test_mode_off_disables_flashinfer_sampling_in_vllm() -> None:
+def test_flashinfer_mode_off_disables_flashinfer_sampling_in_vllm() -> None:
     assert locked("off").settings.env[flashinfer.SAMPLER] == "0"
     assert flashinfer.SAMPLER not in locked("prebuilt").settings.env
 
 
-def test_mode_off_excludes_cubins() -> None:
+def test_flashinfer_mode_off_excludes_cubins() -> None:
     (dropped,) = locked("off").drop
     assert dropped.package == "flashinfer-cubin"
     assert dropped.paths == ("lib/python3.11/site-packages/flashinfer_cubin/*",)
     assert locked("prebuilt").drop == ()
 
 
-def test_entries_in_a_row_override_the_mode() -> None:
+def test_entries_in_a_row_override_the_flashinfer_mode() -> None:
     nvcc = {"nvidia-cuda-nvcc": RequiredPackage(spec="==13.0.88", reason=samples.REASON)}
     env = {"CUDA_HOME": Variable(value="/usr/local/cuda", reason=samples.REASON)}
     lock = locked("jit", requires=nvcc, env=env)
@@ -86,7 +86,7 @@ def test_entries_in_a_row_override_the_mode() -> None:
     assert lock.settings.env["CUDA_HOME"] == "/usr/local/cuda"
 
 
-def test_required_flashinfer_with_mode_off_is_refused() -> None:
+def test_required_flashinfer_package_with_mode_off_is_refused() -> None:
     text, line, column = break_matrix('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
     text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
     problem = only_problem(text)
@@ -94,13 +94,13 @@ def test_required_flashinfer_with_mode_off_is_refused() -> None:
     assert problem.message == "FlashInfer is off, but the target requires flashinfer-python"
 
 
-def test_compiler_and_its_location_come_from_mode_jit() -> None:
+def test_flashinfer_mode_jit_needs_no_compiler_or_location_in_the_row() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
     text = VALID_MATRIX.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
     assert parse_matrix(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
 
 
-def test_mode_jit_with_precompiled_wheel_is_refused() -> None:
+def test_flashinfer_mode_jit_with_a_precompiled_wheel_is_refused() -> None:
     text, line, column = break_matrix(
         OFF, "    flashinfer: {mode: §jit, reason: compiled at first use}"
     )
@@ -111,14 +111,14 @@ def test_mode_jit_with_precompiled_wheel_is_refused() -> None:
     assert "index of precompiled kernels" in problem.message
 
 
-def test_mode_jit_accepts_kernel_cache_package() -> None:
+def test_flashinfer_mode_jit_accepts_a_kernel_cache_package() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
     text = VALID_MATRIX.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
     text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-jit-cache: torch}")
     assert parse_matrix(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
 
 
-def test_variable_contradicting_mode_off_is_refused() -> None:
+def test_variable_that_contradicts_flashinfer_mode_off_is_refused() -> None:
     text, line, column = break_matrix(
         "      VLLM_USE_V1: {", "      VLLM_USE_FLASHINFER_SAMPLER: §{value: '1', reason: faster}\n"
         "      VLLM_USE_V1: {",
@@ -137,7 +137,7 @@ def test_flashinfer_packages_with_different_versions_are_refused() -> None:
     assert problem.value == "0.6.11 and 0.6.12"
 
 
-def test_mode_variable_in_row_is_refused() -> None:
+def test_variable_set_by_the_flashinfer_mode_is_refused_in_a_row() -> None:
     text, line, column = break_matrix("      VLLM_USE_V1: {", "      §IMGBUILD_FLASHINFER: {")
     problem = only_problem(text)
     assert (problem.line, problem.column) == (line, column)

@@ -233,12 +233,12 @@ SCALARS = {
 
 
 @each_row("name", [*STRUCTURE])
-def test_matrix_structure_is_checked(name: str) -> None:
+def test_structure_of_the_matrix_is_checked(name: str) -> None:
     check_broken(*STRUCTURE[name])
 
 
 @each_row("name", [*SCALARS])
-def test_scalar_types_are_checked(name: str) -> None:
+def test_scalar_types_of_the_matrix_are_checked(name: str) -> None:
     check_broken(*SCALARS[name])
 
 
@@ -248,7 +248,7 @@ def test_valid_matrix_is_loaded() -> None:
     assert matrix.indexes["main"].url is None
 
 
-def test_unquoted_scalars_are_read_as_text() -> None:
+def test_unquoted_scalars_in_the_matrix_are_read_as_text() -> None:
     plain = VALID_MATRIX.replace('torch: "2.6.0"', "torch: 2.10").replace(
         'cuda: "12.4"', "cuda: 12.4"
     )
@@ -260,7 +260,7 @@ def test_unquoted_scalars_are_read_as_text() -> None:
     assert target.env["VLLM_USE_V1"].value == "0x10"
 
 
-def test_all_problems_are_reported_in_file_order() -> None:
+def test_all_problems_of_a_matrix_are_reported_in_file_order() -> None:
     text = (
         VALID_MATRIX.replace("default_index: main", "default_index: mian")
         .replace("suite: bookworm", "suit: bookworm")
@@ -288,7 +288,7 @@ def test_all_problems_are_reported_in_file_order() -> None:
         ("  groups: 4", "  §group: four"),
     ],
 )
-def test_consequences_of_misspelt_key_are_not_reported(old: str, new: str) -> None:
+def test_consequences_of_a_misspelled_key_are_not_reported(old: str, new: str) -> None:
     text, line, column = break_matrix(old, new)
     matrix_problems = [
         problem for problem in find_problems(text) if problem.path != "targets.cu124-vllm.waived"
@@ -298,7 +298,7 @@ def test_consequences_of_misspelt_key_are_not_reported(old: str, new: str) -> No
     ]
 
 
-def test_value_of_misspelt_key_is_checked() -> None:
+def test_value_of_a_misspelled_key_is_still_checked() -> None:
     text = VALID_MATRIX.replace(
         '    pins:\n      torch: "2.6.0"', '    pinns:\n      torch: "2.06.0"'
     )
@@ -308,13 +308,13 @@ def test_value_of_misspelt_key_is_checked() -> None:
     ]
 
 
-def test_problem_has_source_line() -> None:
+def test_problem_in_a_matrix_has_its_source_line() -> None:
     text, line, _ = break_matrix("base: debian-12", "base: §debain-12")
     problem = only_problem(text)
     assert problem.source == text.splitlines()[line - 1] == "    base: debain-12"
 
 
-def test_problem_text_has_one_line() -> None:
+def test_text_of_a_matrix_problem_has_one_line() -> None:
     text, line, column = break_matrix("base: debian-12", "base: §debain-12")
     assert str(only_problem(text)) == (
         f"bad.yaml:{line}:{column}: targets.cu124-vllm.base: unknown base (found debain-12);"
@@ -322,20 +322,20 @@ def test_problem_text_has_one_line() -> None:
     )
 
 
-def test_unreadable_file_is_reported(tmp_path: Path) -> None:
+def test_unreadable_matrix_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file") as caught:
         load_matrix(tmp_path / "none.yaml")
     assert caught.value.hint is not None
     assert "--matrix" in caught.value.hint
 
 
-def test_project_matrix_matches_other_yaml_parsers() -> None:
+def test_matrix_of_this_project_is_read_like_by_other_yaml_parsers() -> None:
     path = REPOSITORY / "matrix.yaml"
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert parse_matrix(path.read_bytes(), str(path)) == msgspec.convert(plain, Matrix)
 
 
-def test_wheel_folder_is_relative_to_matrix(tmp_path: Path) -> None:
+def test_wheel_folder_is_relative_to_the_matrix(tmp_path: Path) -> None:
     text = VALID_MATRIX.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:a b/{cuda_tag}'}\n")
     (tmp_path / "matrix.yaml").write_text(text, encoding="utf-8")
     indexes = load_matrix(tmp_path / "matrix.yaml").indexes
@@ -343,7 +343,7 @@ def test_wheel_folder_is_relative_to_matrix(tmp_path: Path) -> None:
     assert indexes["main"].url is None
 
 
-def test_wheel_folder_below_non_utf8_path_is_accepted(tmp_path: Path) -> None:
+def test_wheel_folder_below_a_path_that_is_not_utf8_is_accepted(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"wh\xe9re")
     folder.mkdir()
     text = VALID_MATRIX.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:wheels'}\n")
@@ -363,7 +363,7 @@ LINES = VALID_MATRIX.splitlines()
     st.sampled_from(["drop", "twice", "indent", "outdent", "comma", "value"]),
     st.text(max_size=8),
 )
-def test_arbitrary_text_is_read_or_refused_with_location(
+def test_changed_matrix_is_read_or_refused_with_a_location(
     number: int, change: str, new: str
 ) -> None:
     line = LINES[number]

@@ -13,6 +13,6 @@ WORDS = st.text(alphabet="abc_", max_size=8)
 
 
 @given(WORDS, st.lists(WORDS, max_size=12))
-def test_nearest_name_is_the_closest_match(word: str, choices: list[str]) -> None:
+def test_nearest_name_is_the_most_similar_name(word: str, choices: list[str]) -> None:
     closest = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     assert nearest_choice(word, choices) == (closest[0] if closest and closest[0] else None)

@@ -71,13 +71,13 @@ def _current() -> Iterator[str]:
             yield name
 
 
-def test_each_framework_has_target_with_extras() -> None:
+def test_each_framework_has_a_target_with_extras() -> None:
     pinned = {package for name in _current() for package in matrix().targets[name].pins}
     assert pinned >= QUICK_STARTS.keys()
 
 
 @each_row("name", list(_current()))
-def test_quick_start_imports_are_locked(name: str) -> None:
+def test_imports_of_quick_starts_are_locked(name: str) -> None:
     for arch, resolution in lock_file.read_lock(ROOT / "images", name).arch.items():
         have = {normalize_package(package) for package in resolution.versions}
         for framework, start in QUICK_STARTS.items():
@@ -87,7 +87,7 @@ def test_quick_start_imports_are_locked(name: str) -> None:
 
 
 @each_row("name", list(_current()))
-def test_target_includes_extras_of_its_frameworks(name: str) -> None:
+def test_target_includes_the_extras_of_its_frameworks(name: str) -> None:
     target = matrix().targets[name]
     assert "rl" in target.extras
     assert ("ray" in target.pins) == bool({"ray", "ray-2.47"} & set(target.extras))

@@ -39,14 +39,14 @@ NAMES = list(matrix().targets)
 
 
 @each_row("name", NAMES)
-def test_rows_pin_only_versions_of_axes(name: str) -> None:
+def test_rows_pin_only_packages_that_are_update_axes(name: str) -> None:
     target = matrix().targets[name]
     assert set(target.pins) <= AXES
     assert set(target.requires) <= OTHERS
 
 
 @each_row("name", NAMES)
-def test_rows_do_not_repeat_mode_settings(name: str) -> None:
+def test_rows_do_not_repeat_settings_of_the_flashinfer_mode(name: str) -> None:
     target, image = matrix().targets[name], matrix().image
     base = matrix().bases[target.base]
     assert not flashinfer.mode_requirements(target).keys() & target.requires.keys()
@@ -65,7 +65,7 @@ def test_rows_have_gpus_test_notes_and_matching_names(name: str) -> None:
 
 
 @each_row("name", NAMES)
-def test_flashinfer_mode_is_set_in_lock(name: str) -> None:
+def test_flashinfer_mode_is_set_in_committed_locks(name: str) -> None:
     lock = make_lock(matrix(), name, {Arch.X86_64: Resolution(wheels=())})
     mode = matrix().targets[name].flashinfer.mode
     assert lock.settings.env["IMGBUILD_FLASHINFER"] == mode
@@ -81,7 +81,7 @@ def test_ray_deepspeed_unsloth_and_sglang_have_targets() -> None:
     assert {"ray", "deepspeed", "unsloth", "sglang", "verl"} <= pinned
 
 
-def test_targets_requiring_wheels_or_indexes_are_marked() -> None:
+def test_targets_that_require_wheels_or_indexes_are_listed() -> None:
     lacking = {name: status.target_needs(matrix(), name) for name in NAMES}
     wheels = {name for name, reasons in lacking.items() if any("a wheel" in r for r in reasons)}
     pages = {name for name, reasons in lacking.items() if any("the index" in r for r in reasons)}

@@ -47,12 +47,12 @@ def as_json(text: str) -> Any:
     )
 
 
-def test_matrix_refers_to_published_schema() -> None:
+def test_matrix_file_refers_to_the_published_schema() -> None:
     first = (REPOSITORY / "matrix.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert first == f"# yaml-language-server: $schema=./{FILE}"
 
 
-def test_schema_is_valid() -> None:
+def test_matrix_schema_is_valid() -> None:
     import jsonschema
 
     document = matrix_schema()
@@ -68,14 +68,14 @@ def test_schema_objects_refuse_unknown_keys_and_have_descriptions() -> None:
             assert definition["additionalProperties"] is False, name
 
 
-def test_bases_are_distinguished_by_kind() -> None:
+def test_schema_distinguishes_bases_by_kind() -> None:
     definitions = matrix_schema()["$defs"]
     for name, kind in (("DebianBase", "debian"), ("RegistryBase", "registry")):
         assert definitions[name]["properties"]["kind"] == {"const": kind}
         assert "kind" in definitions[name]["required"]
 
 
-def test_project_matrix_matches_schema() -> None:
+def test_matrix_of_this_project_matches_the_schema() -> None:
     text = (REPOSITORY / "matrix.yaml").read_text(encoding="utf-8")
     assert [error.message for error in validator().iter_errors(as_json(text))] == []
 

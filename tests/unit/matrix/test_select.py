@@ -41,7 +41,7 @@ def test_single_target_is_selected_by_name(matrix: Matrix) -> None:
     assert chosen(matrix, "cu130-vllm") == [("cu130-vllm", (X86, ARM))]
 
 
-def test_selection_is_in_matrix_order_without_duplicates(matrix: Matrix) -> None:
+def test_selected_targets_are_in_matrix_order_without_duplicates(matrix: Matrix) -> None:
     selection = chosen(matrix, "gh200", "cu1*", "cu124-vllm")
     assert [name for name, _ in selection] == ["cu124-vllm", "cu130-vllm", "gh200"]
 
@@ -60,22 +60,22 @@ def test_all_option_selects_every_target(matrix: Matrix) -> None:
     assert len(chosen(matrix, everything=True)) == 3
 
 
-def test_architecture_restricts_selection(matrix: Matrix) -> None:
+def test_architecture_option_restricts_the_selected_targets(matrix: Matrix) -> None:
     assert chosen(matrix, "cu130-vllm", arches=(ARM,)) == [("cu130-vllm", (ARM,))]
 
 
-def test_architectures_are_in_target_order(matrix: Matrix) -> None:
+def test_architectures_are_in_the_order_of_the_target(matrix: Matrix) -> None:
     assert chosen(matrix, "cu130-vllm", arches=(ARM, X86)) == [("cu130-vllm", (X86, ARM))]
 
 
-def test_unknown_name_is_refused(matrix: Matrix) -> None:
+def test_unknown_target_name_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NothingSelected, match="no target matches cu124vllm") as caught:
         chosen(matrix, "cu130-vllm", "cu124vllm")
     hint = "did you mean cu124-vllm or cu130-vllm? `imgbuild list` shows all targets"
     assert (caught.value.hint, caught.value.exit_code) == (hint, 3)
 
 
-def test_missing_name_is_refused(matrix: Matrix) -> None:
+def test_missing_target_name_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NothingSelected, match="no target was selected") as caught:
         chosen(matrix)
     listed = ", ".join(matrix.targets)
@@ -84,7 +84,7 @@ def test_missing_name_is_refused(matrix: Matrix) -> None:
     )
 
 
-def test_single_target_needs_no_name(matrix: Matrix) -> None:
+def test_target_name_can_be_omitted_if_only_one_target_exists(matrix: Matrix) -> None:
     name = next(iter(matrix.targets))
     alone = msgspec.structs.replace(matrix, targets={name: matrix.targets[name]})
     assert {item[0] for item in chosen(alone)} == {name}
@@ -114,21 +114,23 @@ def test_excluded_architecture_is_refused_with_reason(matrix: Matrix) -> None:
         ("cu126-trl-arm64", X86, "cu126-vllm"),
     ],
 )
-def test_most_similar_target_is_suggested(name: str, arch: Arch, near: str) -> None:
+def test_most_similar_target_name_is_suggested(name: str, arch: Arch, near: str) -> None:
     with pytest.raises(NoSolution) as caught:
         select_targets(load_matrix(ROOT / "matrix.yaml"), [name], everything=False, arches=[arch])
     (result,) = caught.value.nearest
     assert result.startswith(f"the target {near} on {arch}: CUDA ")
 
 
-def test_missing_architecture_is_refused(matrix: Matrix) -> None:
+def test_architecture_that_the_target_lacks_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NoSolution) as caught:
         chosen(matrix, "*", "gh200", arches=(X86,))
     assert caught.value.reasons == ("gh200 on x86_64: the matrix lists only arm64 for this target",)
 
 
 @pytest.mark.parametrize("everything", [True, False])
-def test_wildcard_skips_targets_without_architecture(matrix: Matrix, *, everything: bool) -> None:
+def test_wildcard_skips_targets_without_the_architecture(
+    matrix: Matrix, *, everything: bool
+) -> None:
     patterns = () if everything else ("*",)
     selection = chosen(matrix, *patterns, everything=everything, arches=(ARM,))
     assert selection == [("cu130-vllm", (ARM,)), ("gh200", (ARM,))]
@@ -138,13 +140,13 @@ def test_wildcard_skips_targets_without_architecture(matrix: Matrix, *, everythi
     assert excluded_arches(matrix, patterns, everything=everything, arches=()) == ()
 
 
-def test_wildcard_without_remaining_targets_is_refused(matrix: Matrix) -> None:
+def test_wildcard_that_leaves_no_targets_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NoSolution) as caught:
         chosen(matrix, "cu124*", arches=(ARM,))
     assert caught.value.reasons == ("cu124-vllm on arm64: no wheel for aarch64",)
 
 
-def test_table_has_column_for_each_pinned_package(matrix: Matrix) -> None:
+def test_target_table_has_a_column_for_each_pinned_package(matrix: Matrix) -> None:
     table_rows = create_rows(matrix, select_targets(matrix, ["cu1*"], everything=False, arches=()))
     assert [" ".join(line.split()) for line in align_columns(table_cells(table_rows))] == [
         "target CUDA Python base torch vllm trl flashinfer arch as of",

@@ -26,7 +26,7 @@ REFUSED = RefusedVersion(
 )
 
 
-def test_file_survives_round_trip(tmp_path):
+def test_file_of_tried_updates_is_read_back_unchanged(tmp_path):
     updates = TriedUpdates().add_refusal("cu130-trl", REFUSED)
     made = DerivedRow(of="cu130-trl", made=DAY, moved={"trl": "1.16.0"})
     updates = updates.add_row("cu130-trl1.16.0", made, {"torch": "2.11.0"})
@@ -36,7 +36,7 @@ def test_file_survives_round_trip(tmp_path):
     assert tried_updates.read_updates(tmp_path / "absent") == TriedUpdates()
 
 
-def test_new_row_removes_refusals_of_the_versions_it_has():
+def test_new_row_removes_refusals_of_its_versions():
     updates = TriedUpdates().add_refusal("a", REFUSED)
     newer = msgspec.structs.replace(REFUSED, version="2.16.0")
     updates = updates.add_refusal("a", newer)
@@ -44,7 +44,7 @@ def test_new_row_removes_refusals_of_the_versions_it_has():
     assert list(updates.add_row("b", made, {"torch": "2.15.1"}).of("a")) == [("torch", "2.16.0")]
 
 
-def test_refusals_are_sorted_by_version():
+def test_refused_updates_are_sorted_by_version():
     updates = TriedUpdates()
     for version in ("2.9.0", "2.10.0", "2.8.0"):
         refusal = msgspec.structs.replace(REFUSED, version=version)
@@ -53,7 +53,7 @@ def test_refusals_are_sorted_by_version():
     assert versions == ["2.8.0", "2.9.0", "2.10.0"]
 
 
-def test_newest_and_first_row_of_a_chain_are_found():
+def test_newest_and_first_row_of_an_update_chain_are_found():
     updates = TriedUpdates(
         rows={
             "a1": DerivedRow(of="a", made=DAY),
@@ -67,7 +67,7 @@ def test_newest_and_first_row_of_a_chain_are_found():
     assert updates.origin_of_row("b") == "b"
 
 
-def test_lookup_of_circular_rows_terminates():
+def test_lookup_of_circular_update_rows_terminates():
     updates = TriedUpdates(
         rows={"a": DerivedRow(of="b", made=DAY), "b": DerivedRow(of="a", made=DAY)}
     )
@@ -78,14 +78,14 @@ def test_lookup_of_circular_rows_terminates():
 @each_row(
     "text", ["[]", "{", '{"version": 2}', '{"refused": {"a": [{"package": 1}]}}', '{"more": 1}']
 )
-def test_error_for_a_damaged_file_names_it(tmp_path, text):
+def test_error_for_a_damaged_updates_file_names_the_file(tmp_path, text):
     (tmp_path / "updates.json").write_text(text)
     with pytest.raises(InputError, match=r"updates\.json is not a valid list of updates") as caught:
         tried_updates.read_updates(tmp_path)
     assert "to try the versions again" in (caught.value.hint or "")
 
 
-def test_links_are_neither_read_nor_written(tmp_path):
+def test_updates_file_that_is_a_link_is_neither_read_nor_written(tmp_path):
     outside = tmp_path / "outside.json"
     outside.write_text('{"version": 1}')
     images = tmp_path / "project/images"
