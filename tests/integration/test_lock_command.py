@@ -163,7 +163,7 @@ def test_diff_lists_new_target(project):
     assert {change["before"] for change in result["changes"]} == {""}
 
 
-def test_drop_option_removes_wheels_from_cache(site, base, tmp_path):
+def test_lock_with_drop_option_removes_wheels_from_the_cache(site, base, tmp_path):
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.write(base)
     project.run("lock", TARGET, "--drop")

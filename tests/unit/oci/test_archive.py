@@ -44,13 +44,13 @@ def members(data: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
-def test_archives_are_deterministic(single, form):
+def test_image_archives_are_deterministic(single, form):
     first = b"".join(archive.archive_chunks(single, Arch.X86_64, form))
     assert first == b"".join(archive.archive_chunks(single, Arch.X86_64, form))
     assert len(first) % 512 == 0
 
 
-def test_oci_archive_unpacks_to_layout(two, tmp_path):
+def test_oci_archive_unpacks_to_an_image_layout(two, tmp_path):
     archived_files = members(b"".join(archive.archive_chunks(two, None, "oci-archive")))
     for name, data in archived_files.items():
         path = tmp_path / "again" / name
@@ -60,7 +60,7 @@ def test_oci_archive_unpacks_to_layout(two, tmp_path):
     assert (again.digest, again.images, again.name) == (two.digest, two.images, "tiny")
 
 
-def test_oci_archive_of_one_architecture_excludes_others(two, tmp_path):
+def test_oci_archive_of_one_architecture_excludes_other_architectures(two, tmp_path):
     archived_files = members(b"".join(archive.archive_chunks(two, Arch.ARM64, "oci-archive")))
     manifest = two.image(Arch.ARM64).manifest.digest
     assert json.loads(archived_files["index.json"])["manifests"][0]["digest"] == manifest
@@ -73,7 +73,7 @@ def test_oci_archive_of_one_architecture_excludes_others(two, tmp_path):
     )
 
 
-def test_docker_archive_lists_config_and_layers(single):
+def test_docker_archive_lists_configuration_and_layers(single):
     archived_files = members(
         b"".join(archive.archive_chunks(single, Arch.X86_64, "docker-archive", tag="me/x:1"))
     )
@@ -105,7 +105,7 @@ def test_archive_of_damaged_layout_is_an_error(single, harm):
         list(archive.archive_chunks(single, Arch.X86_64, "docker-archive"))
 
 
-def test_write_is_atomic(single, tmp_path):
+def test_archive_is_written_atomically(single, tmp_path):
     out = tmp_path / "deep" / "tiny.tar"
     archive.write_archive(single.path, out, "oci-archive", "tiny")
     assert out.read_bytes() == b"".join(archive.archive_chunks(single, None, "oci-archive"))
@@ -132,5 +132,5 @@ def test_unknown_archive_format_is_an_error(single, tmp_path):
         ("ghcr.io/me/tiny:2", "ghcr.io/me/tiny:2", "ghcr.io/me/tiny:2"),
     ],
 )
-def test_image_names_are_normalized_as_in_engines(tag, short, full):
+def test_image_names_in_archives_are_normalized_as_by_container_engines(tag, short, full):
     assert (archive.complete_reference(tag), archive.full_reference(tag)) == (short, full)

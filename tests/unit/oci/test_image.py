@@ -50,7 +50,7 @@ def tar(path: Path, files: dict[str, bytes], links: dict[str, str] | None = None
 
 
 @pytest.mark.parametrize("form", ["folder", "oci-archive", "docker-archive"])
-def test_image_is_read_in_every_format(tmp_path, form):
+def test_image_is_read_from_every_supported_format(tmp_path, form):
     folder = written_layout(tmp_path)
     place = folder.path
     if form != "folder":
@@ -63,7 +63,7 @@ def test_image_is_read_in_every_format(tmp_path, form):
     assert paths(summary) == ["/one", "/two"]
 
 
-def test_one_of_several_architectures_is_read(tmp_path):
+def test_one_architecture_of_an_image_with_several_is_read(tmp_path):
     folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64)
     summary = image.read_image(folder.path, Arch.ARM64)
     assert summary.digest == folder.image(Arch.ARM64).manifest.digest
@@ -102,7 +102,7 @@ def _with_entries(folder: Path, entries: list[dict[str, object]]) -> None:
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}))
 
 
-def test_buildkit_attestations_are_not_images(tmp_path):
+def test_buildkit_attestations_are_not_read_as_images(tmp_path):
     folder = written_layout(tmp_path).path
     entry = json.loads((folder / "index.json").read_bytes())["manifests"][0]
     note = {**entry, "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
@@ -125,7 +125,7 @@ def test_path_without_an_image_is_refused(tmp_path):
             image.read_image(place)
 
 
-def test_damaged_image_is_an_error(tmp_path):
+def test_damaged_image_document_is_an_error(tmp_path):
     folder = written_layout(tmp_path)
     config = folder.blob(folder.image(Arch.X86_64).config.digest)
     shutil.copytree(folder.path, tmp_path / "gone")
@@ -142,7 +142,7 @@ def test_damaged_image_is_an_error(tmp_path):
 IMPLIED = {"amd64": "v1", "arm64": "v8"}
 
 
-def test_two_images_for_same_platform_are_refused(tmp_path):
+def test_two_images_for_the_same_platform_are_refused(tmp_path):
     folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64).path
     index = json.loads((folder / "index.json").read_bytes())["manifests"][0]
     entries = json.loads((folder / "blobs/sha256" / index["digest"][7:]).read_bytes())["manifests"]

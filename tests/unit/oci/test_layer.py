@@ -76,7 +76,7 @@ def contents(blob: bytes) -> dict[str, bytes]:
         return {name: file.read() if file else b"" for name, file in files}
 
 
-def test_layer_holds_every_type_of_content(tmp_path: Path) -> None:
+def test_layer_contains_every_type_of_content(tmp_path: Path) -> None:
     big, small = text(3_000_000), b"tiny"
     raw = noise(200_000)
     members = [
@@ -119,7 +119,7 @@ def test_layer_holds_every_type_of_content(tmp_path: Path) -> None:
     assert (headers["l"].linkname, headers["m"].type) == ("d/bytes", tarfile.LNKTYPE)
 
 
-def test_deflate_streams_are_copied_unchanged(tmp_path: Path) -> None:
+def test_deflate_streams_of_wheels_are_copied_unchanged_into_layers(tmp_path: Path) -> None:
     """The blob contains the stream of the wheel unchanged, after the fixed ten bytes."""
     big = text(100_000)
     for level in (1, 9):
@@ -132,7 +132,7 @@ def test_deflate_streams_are_copied_unchanged(tmp_path: Path) -> None:
         assert blob[start + len(stream) :][:8] == trailer
 
 
-def test_packed_member_runs_are_compressed(tmp_path: Path) -> None:
+def test_members_of_a_packed_layer_are_compressed(tmp_path: Path) -> None:
     """Headers are compressed as well; other layers are written without compression."""
     files = [member(f"d/{number:04}", b"x" * number, pack=True) for number in range(2000)]
     blob, record = written(files)
@@ -148,7 +148,7 @@ def test_packed_member_runs_are_compressed(tmp_path: Path) -> None:
 
 
 @each_row("size", [0, 1, 511, 512, 65534, 65535, 65536, 131070, 131071, 1 << 20])
-def test_stored_blocks_are_split_at_size_limits(tmp_path: Path, size: int) -> None:
+def test_stored_deflate_blocks_are_split_at_the_size_limit(tmp_path: Path, size: int) -> None:
     raw = noise(size)
     direct, _ = written([member("a", raw)])
     other, _ = written([member("a", placed(tmp_path, raw, deflate=False), size)])
@@ -188,7 +188,7 @@ NAME = st.text(
         max_size=12,
     )
 )
-def test_arbitrary_files_are_read_back(
+def test_arbitrary_files_of_a_layer_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, tuple[bytes, str, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("files")
@@ -200,7 +200,7 @@ def test_arbitrary_files_are_read_back(
     assert contents(blob) == {path: data for path, (data, _, _) in files.items()}
 
 
-def test_memory_is_bounded_for_large_files(tmp_path: Path) -> None:
+def test_memory_use_for_large_layer_files_is_bounded(tmp_path: Path) -> None:
     """Memory is bounded for 40 MB in each of the three writing modes."""
     raw = noise(1 << 20) * 40
     members = [
@@ -220,7 +220,9 @@ def test_memory_is_bounded_for_large_files(tmp_path: Path) -> None:
 
 @each_row("deflate", [True, False])
 @each_row("size", [10, 50_000])
-def test_wrong_size_or_crc_is_refused(tmp_path: Path, size: int, *, deflate: bool) -> None:
+def test_layer_member_with_a_wrong_size_or_crc_is_refused(
+    tmp_path: Path, size: int, *, deflate: bool
+) -> None:
     data = text(size)
     good = placed(tmp_path, data, deflate=deflate)
     wrong = FileSlice(
@@ -245,7 +247,7 @@ def test_deflate_stream_of_wrong_length_is_refused(tmp_path: Path, more: int, me
         write_layer([member("d/name", wrong, len(data))], None)
 
 
-def test_truncated_or_missing_file_is_refused(tmp_path: Path) -> None:
+def test_truncated_or_missing_layer_input_is_refused(tmp_path: Path) -> None:
     data = text(50_000)
     part = placed(tmp_path, data, deflate=True)
     part.path.write_bytes(part.path.read_bytes()[:100])
@@ -256,7 +258,7 @@ def test_truncated_or_missing_file_is_refused(tmp_path: Path) -> None:
         write_layer([member("a", part, len(data))], None)
 
 
-def test_file_over_8_gib_has_pax_size(tmp_path: Path) -> None:
+def test_layer_file_over_8_gib_has_a_pax_size_record(tmp_path: Path) -> None:
     """The layer is trusted and not inflated, so the test does not need 9 GB."""
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM)
@@ -272,7 +274,7 @@ def test_file_over_8_gib_has_pax_size(tmp_path: Path) -> None:
     assert blob[end : end + 8] == b"\1\0\0\0" + (size % (1 << 32)).to_bytes(4, "little")
 
 
-def test_conflicting_paths_are_refused() -> None:
+def test_conflicting_paths_in_a_layer_are_refused() -> None:
     with pytest.raises(IntegrityError, match="a/b appears twice in the layer"):
         write_layer([member("a/b", b"1"), member("a/b", b"1")], None)
     with pytest.raises(IntegrityError, match=r"a is a file, but a/b/c needs a folder"):

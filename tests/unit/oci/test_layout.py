@@ -28,7 +28,7 @@ def make(folder: Path, *words: str, arches: tuple[Arch, ...] = (Arch.X86_64,)) -
     return out
 
 
-def test_round_trip_is_lossless(tmp_path):
+def test_image_layout_is_read_back_unchanged(tmp_path):
     out = make(tmp_path, "one", "two")
     image_layout = layout.read_layout(out)
     stored = image_layout.image(Arch.X86_64)
@@ -46,7 +46,7 @@ def test_round_trip_is_lossless(tmp_path):
     assert entry["annotations"] == {"org.opencontainers.image.ref.name": "tiny"}
 
 
-def test_layout_of_two_architectures_has_index(tmp_path):
+def test_layout_of_two_architectures_has_an_index(tmp_path):
     out = make(tmp_path, "one", arches=BOTH)
     image_layout = layout.read_layout(out)
     assert set(image_layout.images) == set(BOTH)
@@ -57,14 +57,14 @@ def test_layout_of_two_architectures_has_index(tmp_path):
     assert layout.has_complete_image(out, image_layout.digest)
 
 
-def test_layers_are_hard_linked(tmp_path):
+def test_layers_are_hard_linked_into_the_layout(tmp_path):
     out = make(tmp_path, "one")
     layer = layout.read_layout(out).image(Arch.X86_64).layers[0]
     source = tmp_path / "blobs" / layer.digest.replace(":", "-")
     assert layout.read_layout(out).blob(layer.digest).samefile(source)
 
 
-def test_layout_links_are_not_rehashed(tmp_path, monkeypatch):
+def test_layers_linked_into_a_layout_are_not_hashed_again(tmp_path, monkeypatch):
     reads = hashed_files(monkeypatch)
     layer_pairs = [
         images.make_layer(tmp_path / "blobs", [images.text_member("word", word)])
@@ -85,7 +85,7 @@ def test_layout_links_are_not_rehashed(tmp_path, monkeypatch):
     assert reads == []
 
 
-def test_layers_are_copied_across_file_systems(tmp_path):
+def test_layers_are_copied_into_a_layout_on_another_file_system(tmp_path):
     with memory_folders.other_file_system(tmp_path) as folder:
         layers = [images.make_layer(folder / "blobs", [images.text_member("word", "far")])]
         for _ in range(2):
@@ -93,7 +93,7 @@ def test_layers_are_copied_across_file_systems(tmp_path):
             images.verify_layout(tmp_path / "out")
 
 
-def test_second_image_replaces_the_first(tmp_path):
+def test_second_image_in_a_layout_replaces_the_first_image(tmp_path):
     first = layout.read_layout(make(tmp_path, "shared", "old"))
     out = make(tmp_path, "shared", "new")
     second = images.verify_layout(out)
@@ -108,7 +108,7 @@ def test_second_image_replaces_the_first(tmp_path):
     assert {f"sha256:{path.name}" for path in (out / "blobs/sha256").iterdir()} == named
 
 
-def test_failed_write_keeps_old_image(tmp_path):
+def test_failed_write_of_a_layout_keeps_the_old_image(tmp_path):
     out = make(tmp_path, "old")
     before = layout.read_layout(out)
     layers = [
@@ -125,7 +125,7 @@ def test_failed_write_keeps_old_image(tmp_path):
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_failed_first_write_leaves_no_files(tmp_path, existed):
+def test_failed_first_write_of_a_layout_leaves_no_files(tmp_path, existed):
     layers = [
         images.make_layer(tmp_path / "blobs", [images.text_member("word", word)])
         for word in ("a", "b")
@@ -142,7 +142,7 @@ def test_failed_first_write_leaves_no_files(tmp_path, existed):
 
 
 @each_row("harm", ["missing", "short", "manifest", "index", "folder"])
-def test_check_detects_incomplete_layouts(tmp_path, harm):
+def test_layout_check_detects_incomplete_layouts(tmp_path, harm):
     out = make(tmp_path, "one", "two")
     image_layout = layout.read_layout(out)
     layer = image_layout.blob(image_layout.image(Arch.X86_64).layers[1].digest)
@@ -195,7 +195,7 @@ def test_layout_marker_of_later_patch_is_read(tmp_path):
     assert images.verify_layout(out).name == "tiny"
 
 
-def test_changed_byte_is_detected(tmp_path):
+def test_layout_check_detects_a_changed_byte(tmp_path):
     out = make(tmp_path, "one")
     image_layout = layout.read_layout(out)
     path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
@@ -209,7 +209,7 @@ def test_changed_byte_is_detected(tmp_path):
         images.verify_layout(out)
 
 
-def test_second_write_repairs_damaged_layer(tmp_path):
+def test_second_write_of_a_layout_repairs_a_damaged_layer(tmp_path):
     out = make(tmp_path, "one")
     image_layout = layout.read_layout(out)
     path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
@@ -243,7 +243,7 @@ def others(name: str | None, second: str | None = None) -> list[dict[str, object
         (others(None), "than tiny: one image without a name"),
     ],
 )
-def test_layout_with_other_images_is_refused_unchanged(tmp_path, entries, shown):
+def test_layout_with_other_images_is_refused_and_not_changed(tmp_path, entries, shown):
     out = tmp_path / "out"
     (out / "blobs/sha256").mkdir(parents=True)
     (out / "blobs/sha256" / ("0" * 64)).write_text("a blob of another image")
@@ -257,7 +257,7 @@ def test_layout_with_other_images_is_refused_unchanged(tmp_path, entries, shown)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_link_instead_of_layout_marker_is_not_followed(tmp_path):
+def test_link_in_place_of_the_layout_marker_is_not_followed(tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")
     out = make(tmp_path, "one")
@@ -281,7 +281,7 @@ def test_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch):
     assert images.verify_layout(out) == image_layout
 
 
-def test_layout_is_written_on_file_system_without_links_and_modes(tmp_path, monkeypatch):
+def test_layout_is_written_on_a_file_system_without_links_and_modes(tmp_path, monkeypatch):
     """On vfat and exFAT both calls fail with EPERM."""
 
     def refused(*_: object, **__: object) -> None:
@@ -292,7 +292,7 @@ def test_layout_is_written_on_file_system_without_links_and_modes(tmp_path, monk
     images.verify_layout(make(tmp_path, "one"))
 
 
-def test_other_folders_are_not_modified(tmp_path):
+def test_folder_that_is_not_a_layout_is_not_modified(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
@@ -301,13 +301,13 @@ def test_other_folders_are_not_modified(tmp_path):
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
 
 
-def test_file_at_layout_path_is_an_input_error(tmp_path):
+def test_file_at_the_path_of_a_layout_is_an_input_error(tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         make(tmp_path, "one")
 
 
-def test_layer_of_wrong_size_is_an_error(tmp_path):
+def test_layout_layer_of_the_wrong_size_is_an_error(tmp_path):
     layers = [images.make_layer(tmp_path / "blobs", [images.text_member("word", "one")])]
     summary = images.image_files(layers)
     layers[0][1].write_bytes(b"short")
@@ -317,7 +317,7 @@ def test_layer_of_wrong_size_is_an_error(tmp_path):
 
 @each_row("more", [-1, 1])
 @each_row("document", ["manifest", "config"])
-def test_document_of_wrong_size_is_an_error(more, document, tmp_path):
+def test_layout_document_of_the_wrong_size_is_an_error(more, document, tmp_path):
     out = make(tmp_path, "a")
     index = json.loads((out / "index.json").read_bytes())
     (entry,) = index["manifests"]
@@ -336,7 +336,7 @@ def test_document_of_wrong_size_is_an_error(more, document, tmp_path):
         layout.read_layout(out)
 
 
-def test_missing_architecture_is_an_error(tmp_path):
+def test_architecture_missing_in_a_layout_is_an_error(tmp_path):
     image_layout = layout.read_layout(make(tmp_path, "one"))
     with pytest.raises(InputError, match="has no image for arm64, only x86_64"):
         image_layout.image(Arch.ARM64)

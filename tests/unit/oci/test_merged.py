@@ -124,7 +124,7 @@ SHARED = [
 @example([THROUGH])
 @example(LATE)
 @example(SHARED)
-def test_merged_tree_matches_unpacked_tree(stack: list[list[Given]]) -> None:
+def test_merged_layers_have_the_same_files_as_unpacked_layers(stack: list[list[Given]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         blobs = []
@@ -141,7 +141,7 @@ def test_merged_tree_matches_unpacked_tree(stack: list[list[Given]]) -> None:
             remove_root(folder / "root")
 
 
-def test_memory_use_per_path_is_bounded() -> None:
+def test_memory_use_of_merged_layers_per_path_is_bounded() -> None:
     """The comparison of two large images depends on the memory for each path."""
     folders = 50
     stack = [

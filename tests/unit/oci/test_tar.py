@@ -36,7 +36,7 @@ def read_back(member: LayerMember) -> tarfile.TarInfo:
     return info
 
 
-def test_plain_header_has_ustar_fields() -> None:
+def test_tar_header_has_the_ustar_fields() -> None:
     block = member_header(LayerMember(path="opt/venv/bin/tool", mode=0o755, size=10))
     assert len(block) == BLOCK
     assert block[:17] == b"opt/venv/bin/tool"
@@ -66,7 +66,7 @@ def test_plain_header_has_ustar_fields() -> None:
         ("ü" * 300, 4),
     ],
 )
-def test_long_and_non_ascii_paths_are_encoded(path: str, blocks: int) -> None:
+def test_long_and_non_ascii_paths_are_encoded_in_tar_headers(path: str, blocks: int) -> None:
     """A PAX header (two blocks or more) exists only if ustar cannot represent the path."""
     member = LayerMember(path=path)
     assert len(member_header(member)) == blocks * BLOCK
@@ -78,26 +78,26 @@ def test_long_and_non_ascii_paths_are_encoded(path: str, blocks: int) -> None:
 
 @each_row("target", ["x", "t" * 100, "t" * 101, "../ziel/größe"])
 @each_row("kind", [MemberKind.LINK, MemberKind.HARD])
-def test_link_headers_are_encoded(kind: MemberKind, target: str) -> None:
+def test_links_are_encoded_in_tar_headers(kind: MemberKind, target: str) -> None:
     info = read_back(LayerMember(path="a/link", kind=kind, target=target))
     assert (info.type, info.linkname, info.size) == (TYPES[kind], target, 0)
 
 
 @each_row("size", [0, 1, 8**11 - 1, 8**11, 1 << 40])
-def test_valid_sizes_are_parsed(size: int) -> None:
+def test_valid_sizes_are_encoded_in_tar_headers(size: int) -> None:
     member = LayerMember(path="a", size=size)
     assert read_back(member).size == size
     assert len(member_header(member)) == (BLOCK if size < 8**11 else 3 * BLOCK)
 
 
-def test_large_owner_ids_and_unusual_times_are_encoded() -> None:
+def test_large_owner_ids_and_unusual_times_are_encoded_in_tar_headers() -> None:
     member = LayerMember(path="a", uid=8**7, gid=8**7 - 1, mtime=-5)
     info = read_back(member)
     assert (info.uid, info.gid, info.mtime) == (8**7, 8**7 - 1, -5)
 
 
 @each_row("length", [*range(80, 105), *range(975, 1000)])
-def test_pax_record_length_includes_its_digits(length: int) -> None:
+def test_length_of_a_pax_record_includes_its_own_digits(length: int) -> None:
     assert read_back(LayerMember(path="ü" + "a" * length)).name == "ü" + "a" * length
 
 
@@ -115,7 +115,7 @@ NAMES = st.text(
     size=st.integers(0, 1 << 50),
     target=NAMES,
 )
-def test_arbitrary_member_is_read_back(
+def test_arbitrary_tar_member_is_read_back_unchanged(
     path: str, kind: MemberKind, mode: int, uid: int, gid: int, size: int, target: str
 ) -> None:
     link = target if kind in (MemberKind.LINK, MemberKind.HARD) else ""
@@ -127,7 +127,7 @@ def test_arbitrary_member_is_read_back(
     assert (info.uname, info.gname) == ("", "")
 
 
-def test_members_are_padded_and_ordered() -> None:
+def test_tar_members_are_padded_and_ordered() -> None:
     assert [padding_size(size) for size in (0, 1, 511, 512, 513)] == [0, 511, 1, 0, 511]
     paths = ["a", "a-b", "a/b", "ab", "a\U00010000", "a\uffff"]
     members = sorted((LayerMember(path=path) for path in paths), key=sort_key)

@@ -107,7 +107,7 @@ def test_written_layers_unpack_unchanged(tmp_path, root):
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can give files away")
-def test_owners_are_kept_as_root(tmp_path, root):
+def test_file_owners_are_kept_if_root_unpacks(tmp_path, root):
     member = LayerMember(path="mine", uid=1234, gid=70_000_000, size=1, content=b"x", mode=0o4750)
     _, blob = images.make_layer(tmp_path, [member])
     unpack_layer_files([blob], root)
@@ -118,7 +118,7 @@ def test_owners_are_kept_as_root(tmp_path, root):
     )  # the change of owner comes first: it drops setuid
 
 
-def test_umask_is_ignored(tmp_path, root):
+def test_unpacked_modes_do_not_depend_on_the_umask(tmp_path, root):
     _, blob = images.make_layer(tmp_path, [images.text_member("a/b/c", "x", mode=0o666)])
     before = os.umask(0o077)
     try:
@@ -140,7 +140,7 @@ def test_upper_layers_override_lower_layers(layered):
     assert not (root / "c").is_symlink()
 
 
-def test_folder_over_folder_keeps_files(layered):
+def test_folder_in_an_upper_layer_keeps_files_of_lower_layers(layered):
     root = layered([("d/x", "file", "x")], [("d", "folder", 0o711)])
     assert (root / "d/x").read_text() == "x"
     assert stat.S_IMODE((root / "d").stat().st_mode) == 0o711
@@ -169,7 +169,7 @@ def test_opaque_folders_hide_only_lower_layers(layered):
     assert sorted(path.name for path in (root / "d").iterdir()) == ["later", "new"]
 
 
-def test_parent_links_are_followed_inside_root(layered, tmp_path):
+def test_parent_links_are_followed_inside_the_root(layered, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     root = layered(
@@ -189,7 +189,7 @@ def test_parent_links_are_followed_inside_root(layered, tmp_path):
     assert (root / "three").read_text() == "3"
 
 
-def test_file_is_not_written_through_link(layered, tmp_path):
+def test_unpacked_file_is_not_written_through_a_link(layered, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     root = layered([("file", "link", str(victim))], [("file", "file", "new")])
@@ -197,14 +197,14 @@ def test_file_is_not_written_through_link(layered, tmp_path):
     assert (root / "file").read_text() == "new"
 
 
-def test_mode_is_not_set_through_link(layered, tmp_path):
+def test_mode_is_not_set_through_a_link(layered, tmp_path):
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
     layered([("d", "folder", 0o777)], [("d", "link", str(victim))])
     assert stat.S_IMODE(victim.stat().st_mode) == 0o700
 
 
-def test_whiteouts_outside_root_are_refused(layered, tmp_path):
+def test_whiteouts_outside_the_root_are_refused(layered, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("x")
@@ -213,39 +213,39 @@ def test_whiteouts_outside_root_are_refused(layered, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "/../x", ".wh..."])
-def test_paths_outside_root_are_refused(layered, tmp_path, path):
+def test_paths_outside_the_root_are_refused(layered, tmp_path, path):
     with pytest.raises(IntegrityError, match="points outside the image"):
         layered([(path, "file", "x")])
     assert not (tmp_path / "x").exists()
 
 
-def test_absolute_paths_are_relative_to_root(layered):
+def test_absolute_paths_are_relative_to_the_root(layered):
     assert (layered([("/etc/x", "file", "x")]) / "etc/x").read_text() == "x"
 
 
 @pytest.mark.parametrize("target", ["../secret", "{folder}/secret"])
-def test_hard_links_outside_root_are_refused(layered, tmp_path, target):
+def test_hard_links_outside_the_root_are_refused(layered, tmp_path, target):
     (tmp_path / "secret").write_text("x")
     with pytest.raises(IntegrityError):
         layered([("stolen", "hard", target.format(folder=tmp_path))])
 
 
-def test_link_loops_are_refused(layered):
+def test_loops_of_links_in_layers_are_refused(layered):
     with pytest.raises(IntegrityError, match="too many links"):
         layered([("a", "link", "b"), ("b", "link", "a"), ("a/x", "file", "x")])
 
 
-def test_file_as_parent_folder_is_refused(layered):
+def test_file_in_place_of_a_parent_folder_is_refused(layered):
     with pytest.raises(IntegrityError, match="which is a file"):
         layered([("a", "file", "x")], [("a/b", "file", "x")])
 
 
-def test_named_pipes_are_created(layered):
+def test_named_pipes_of_layers_are_created(layered):
     assert stat.S_ISFIFO((layered([("pipe", "fifo", 0o600)]) / "pipe").stat().st_mode)
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_long_names_are_read_in_gnu_and_pax_format(tmp_path, root, form):
+def test_long_member_names_are_read_in_gnu_and_pax_format(tmp_path, root, form):
     name = "/".join(["folder" * 10] * 6)
     entries = [(name, "file", "x"), ("link", "link", name), ("hard", "hard", name)]
     unpack_layer_files([tar(tmp_path / "blob", *entries, form=form)], root)
@@ -279,7 +279,7 @@ def test_zstd_compression_is_refused_with_hint(tmp_path, root):
     ],
     ids=["half", "no trailer", "flipped byte", "short tar", "no tar", "bad sum", "bad gzip"],
 )
-def test_damaged_layers_are_refused(tmp_path, root, harm):
+def test_damaged_layers_are_not_unpacked(tmp_path, root, harm):
     _, blob = images.make_layer(
         tmp_path, [images.text_member("a", "x" * 3000), images.text_member("b", "y")]
     )
@@ -299,14 +299,14 @@ def test_sparse_files_are_refused(tmp_path, root):
         unpack_layer_files([tmp_path / "blob"], root)
 
 
-def test_non_empty_folder_is_refused(tmp_path, root):
+def test_layers_are_not_unpacked_into_a_folder_with_files(tmp_path, root):
     root.mkdir()
     (root / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="is not empty"):
         unpack_layer_files([], root)
 
 
-def test_remove_deletes_read_only_folders_but_not_link_targets(tmp_path):
+def test_removal_deletes_read_only_folders_but_not_link_targets(tmp_path):
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("x")
@@ -322,7 +322,7 @@ def test_remove_deletes_read_only_folders_but_not_link_targets(tmp_path):
     remove_root(root)
 
 
-def test_root_folder_resolves_links_inside_root(tmp_path):
+def test_root_folder_resolves_links_inside_the_root(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "abs").symlink_to("/real")
     (tmp_path / "up").symlink_to("../../real")

@@ -99,7 +99,7 @@ def package_set(folder: Path, *waivers: Waiver) -> Iterator[AuditedLock]:
         yield AuditedLock(folder, release_catalogue, site, waivers)
 
 
-def test_lock_audit_matches_audits_of_resolution_and_pins(tmp_path: Path) -> None:
+def test_audit_of_a_lock_matches_audits_of_its_resolution_and_pins(tmp_path: Path) -> None:
     with package_set(tmp_path) as audited_lock:
         (finding,) = audited_lock.audit()
         assert (finding.severity, finding.check) == (Severity.ERROR, "calls")
@@ -126,7 +126,7 @@ def test_lock_audit_matches_audits_of_resolution_and_pins(tmp_path: Path) -> Non
         assert (pinned.findings, pinned.unread) == ((finding,), ())
 
 
-def test_waiver_of_removed_attribute_counts_as_used(tmp_path: Path) -> None:
+def test_waiver_of_a_removed_attribute_counts_as_used(tmp_path: Path) -> None:
     with package_set(tmp_path, WAIVER) as audited_lock:
         (finding,) = audited_lock.audit()
         assert finding.severity is Severity.NOTE
@@ -138,7 +138,7 @@ def test_waiver_of_removed_attribute_counts_as_used(tmp_path: Path) -> None:
         assert [item for item in settled.findings if item.check == "calls"] == [finding]
 
 
-def test_offline_audit_uses_cache_or_is_refused(tmp_path: Path) -> None:
+def test_offline_audit_uses_cached_facts_or_is_refused(tmp_path: Path) -> None:
     with package_set(tmp_path) as audited_lock:
         audited_lock.download()
         with pytest.raises(FetchFailed, match="simple/vllm/ is not in the cache") as caught:
@@ -169,7 +169,9 @@ def audited_folder(folder: Path) -> tuple[Matrix, Lock, Resolution]:
 
 
 @pytest.mark.parametrize("checks", [("imports",), CHECKS])
-def test_wheels_in_folder_are_audited_offline(tmp_path: Path, checks: tuple[str, ...]) -> None:
+def test_wheels_in_a_folder_are_audited_in_offline_mode(
+    tmp_path: Path, checks: tuple[str, ...]
+) -> None:
     matrix, lock, resolution = audited_folder(tmp_path)
     store = Store.open(tmp_path / "cache")
     inputs = Inputs(matrix, Context(store, HttpClient(attempts=1, offline=True)))
@@ -180,7 +182,7 @@ def test_wheels_in_folder_are_audited_offline(tmp_path: Path, checks: tuple[str,
     assert here == [checks == CHECKS] * 2  # for code alone they are not downloaded
 
 
-def test_report_is_cached_unless_again_is_requested(
+def test_audit_report_of_a_lock_is_cached_unless_a_new_audit_is_requested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     matrix, lock, _ = audited_folder(tmp_path)
@@ -198,7 +200,7 @@ def test_report_is_cached_unless_again_is_requested(
     assert "auditing small" in capsys.readouterr().err
 
 
-def test_offline_error_has_the_number_of_remote_wheels(tmp_path: Path) -> None:
+def test_error_of_an_offline_audit_has_the_number_of_remote_wheels(tmp_path: Path) -> None:
     matrix, lock, resolution = audited_folder(tmp_path)
     there, _ = audited.wheel(tmp_path / "other", "pip", "25.1", {"pip/__init__.py": ""})
     wheels = (there, *resolution.wheels)
@@ -212,7 +214,7 @@ def test_offline_error_has_the_number_of_remote_wheels(tmp_path: Path) -> None:
         audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
 
 
-def test_architecture_missing_in_lock_is_refused(tmp_path: Path) -> None:
+def test_architecture_missing_in_the_lock_is_refused(tmp_path: Path) -> None:
     with package_set(tmp_path) as audited_lock, pytest.raises(LockStale) as caught:
         audit_lock.audit_lock(audited_lock.lock, Arch.ARM64, audited_lock.inputs())
     assert caught.value.message == "the lock of small has no arm64, only x86_64"
@@ -220,7 +222,7 @@ def test_architecture_missing_in_lock_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("package", "subjects"), [("trl", []), ("vllm", ["vllm"])])
-def test_files_dropped_from_image_are_not_audited(
+def test_files_dropped_from_the_image_are_not_audited(
     tmp_path: Path, package: str, subjects: list[str]
 ) -> None:
     matrix, lock, _ = audited_folder(tmp_path)

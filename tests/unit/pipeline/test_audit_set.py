@@ -82,13 +82,13 @@ def unread(report: Report) -> Mapping[str, bool]:
     return {part.what: part.required for part in report.unread}
 
 
-def test_cuda_build_is_read_from_its_index(auditor: Asked) -> None:
+def test_cuda_build_of_a_pin_is_read_from_its_index(auditor: Asked) -> None:
     (error,) = errors(auditor.audit("user==1.0", "torch==2.10.0+cu130"))
     assert error.startswith("user 1.0 imports Gone from torch, but torch 2.10.0+cu130 does not")
     assert errors(auditor.audit("user==1.0", "torch==2.10.0")) == []
 
 
-def test_missing_local_version_is_read_as_public_version(auditor: Asked) -> None:
+def test_pin_with_a_missing_local_version_is_not_compared_by_its_code(auditor: Asked) -> None:
     report = auditor.audit("user==1.0", "torch==2.10.0+cu118")
     assert (errors(report), report.ok) == ([], True)
     assert unread(report) == {"torch==2.10.0+cu118": False}
@@ -98,7 +98,9 @@ def test_missing_local_version_is_read_as_public_version(auditor: Asked) -> None
     ("python", "count"),
     [("3.9", 1), ("3.10", 0), ("3.11", 0), ("3.12", 0), ("3.13", 0), ("3.14", 1)],
 )
-def test_python_without_base_has_only_known_names(auditor: Asked, python: str, count: int) -> None:
+def test_standard_library_behavior_of_a_python_without_a_base_is_reported_unread(
+    auditor: Asked, python: str, count: int
+) -> None:
     machine = WheelTags(python=python, glibc="2.36", arch=Arch.X86_64)
     report = auditor.audit("needy==1.0", "odd==1.0", partial=True, machine=machine)
     lines = [part for part in report.unread if "standard library" in part.what]
@@ -112,7 +114,7 @@ def test_component_of_a_different_cuda_release_is_a_finding(auditor: Asked) -> N
     assert error.startswith("nvidia-cuda-nvcc 12.8.93 does not belong to CUDA 12.6")
 
 
-def test_package_without_wheel_is_compared_by_version(auditor: Asked) -> None:
+def test_package_without_a_wheel_is_compared_by_version(auditor: Asked) -> None:
     report = auditor.audit("needy==1.0", "odd==3.0")
     assert errors(report) == ["needy 1.0 requires odd<2, but odd is 3.0"]
     assert unread(report) == {"odd==3.0": True}
@@ -120,13 +122,13 @@ def test_package_without_wheel_is_compared_by_version(auditor: Asked) -> None:
     assert (errors(fitting), fitting.ok) == ([], False)
 
 
-def test_unlisted_requirements_are_not_errors(auditor: Asked) -> None:
+def test_requirements_that_are_not_listed_as_pins_are_not_errors(auditor: Asked) -> None:
     assert errors(auditor.audit("needy==1.0", partial=True)) == []
     assert len(errors(auditor.audit("needy==1.0"))) > 0
 
 
 @pytest.mark.parametrize("partial", [True, False])
-def test_requirements_of_extra_are_included(auditor: Asked, partial: bool) -> None:
+def test_requirements_of_an_extra_are_audited(auditor: Asked, partial: bool) -> None:
     assert errors(auditor.audit("rays==2.0", "click==8.0", partial=partial)) == []
     extra = ("rays[default]==2.0", "click==8.0")
     (absent,) = errors(auditor.audit(*extra, partial=partial))
@@ -135,7 +137,7 @@ def test_requirements_of_extra_are_included(auditor: Asked, partial: bool) -> No
     assert older.endswith("but aiohttp is 3.0")
 
 
-def test_report_is_cached_unless_again_is_requested(auditor: Asked) -> None:
+def test_audit_report_of_pins_is_cached_unless_a_new_audit_is_requested(auditor: Asked) -> None:
     first = auditor.audit("user==1.0", "torch==2.10.0")
     auditor.site.requests.clear()
     assert auditor.audit("user==1.0", "torch==2.10.0") == first

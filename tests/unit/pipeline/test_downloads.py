@@ -18,7 +18,7 @@ from tests.support import extended, samples
 RECORD = LayerRecord(digest=f"sha256:{1:064}", size=1, diff_id=f"sha256:{2:064}", unpacked=2)
 
 
-def test_cached_base_record_is_reused_for_another_project(tmp_path):
+def test_cached_record_of_a_base_layer_is_reused_for_another_project(tmp_path):
     store, project = Store.open(tmp_path / "cache"), Project(matrix=tmp_path / "matrix.yaml")
     lock = samples.lock(samples.wheel("trl"))
     inputs = Inputs(samples.matrix(), Context(store, HttpClient(offline=True)))
@@ -29,7 +29,7 @@ def test_cached_base_record_is_reused_for_another_project(tmp_path):
     assert downloads.recorded_layers(project, lock, inputs).layers == {base.id: RECORD}
 
 
-def test_published_base_is_not_recorded_in_extension_project(tmp_path):
+def test_record_of_a_published_base_is_not_copied_into_an_extension_project(tmp_path):
     path = extended.create_repository(tmp_path)
     matrix = extended.read_extended(path)
     lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))

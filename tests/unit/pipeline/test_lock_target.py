@@ -43,7 +43,7 @@ def project(folder, *wheels):
     return small_project
 
 
-def test_lock_violating_learned_constraint_is_stale(tmp_path):
+def test_lock_that_violates_a_learned_constraint_is_stale(tmp_path):
     small_project = project(tmp_path, samples.wheel("trl", "1.2.0"), samples.wheel("vllm", "0.8.5"))
     add_constraints(small_project.images, [LEARNED], Store.open(tmp_path / "cache"))
     with pytest.raises(LockStale) as caught:
@@ -58,7 +58,7 @@ def test_lock_violating_learned_constraint_is_stale(tmp_path):
 @pytest.mark.parametrize(
     "others", [[("trl", "0.18.2"), ("vllm", "0.8.5")], [("trl", "1.2.0")], [("vllm", "0.8.5")]]
 )
-def test_unrelated_learned_constraints_keep_lock_current(tmp_path, others):
+def test_unrelated_learned_constraints_do_not_make_a_lock_stale(tmp_path, others):
     small_project = project(tmp_path, *(samples.wheel(*pair) for pair in others))
     add_constraints(small_project.images, [LEARNED], Store.open(tmp_path / "cache"))
     with pytest.raises(LockStale) as caught:  # it has no digests here
@@ -95,7 +95,7 @@ def test_flashinfer_mode_without_flashinfer_is_refused(mode):
     lock_target.refuse_mode(samples.lock(samples.wheel("vllm")))
 
 
-def test_compiler_for_deepspeed_is_kept_without_flashinfer():
+def test_compiler_that_deepspeed_needs_is_kept_without_flashinfer():
     matrix = load_matrix(ROOT / "matrix.yaml")
     lock = lock_file.make_lock(matrix, "cu130-trl", {})
     like = lock_file.make_lock(matrix, "cu130-deepspeed", {})
@@ -115,7 +115,7 @@ def test_compiler_for_deepspeed_is_kept_without_flashinfer():
         ([f"lib/site-packages/{n}.h" for n in range(9)], '["lib/site-packages/0.h",'),
     ],
 )
-def test_conflicting_files_error_suggests_matrix_lines(paths, shown):
+def test_error_about_conflicting_files_suggests_matrix_lines(paths, shown):
     lock = samples.lock()
     found = [PathConflict(path=path, owners=("alpha", "beta")) for path in paths]
     text = lock_target.drop_lines(lock, Arch.X86_64, found)

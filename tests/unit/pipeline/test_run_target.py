@@ -26,7 +26,7 @@ def _session(sample: SampleProject) -> Session:
     return open_session(sample.folder, SessionOptions(offline=True))
 
 
-def test_missing_image_is_built(
+def test_run_builds_a_missing_image(
     session: Session, sample: SampleProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)
@@ -42,7 +42,9 @@ def test_missing_image_is_built(
     assert "building it" not in capsys.readouterr().err
 
 
-def test_configuration_is_available_before_build(session: Session, sample: SampleProject) -> None:
+def test_image_configuration_is_available_before_the_build(
+    session: Session, sample: SampleProject
+) -> None:
     target_image = run_target.find_run_target(session, TARGET, None)
     before = target_image.config(ARCH)
     run_target.build_if_missing(session, target_image, ARCH)
@@ -50,7 +52,7 @@ def test_configuration_is_available_before_build(session: Session, sample: Sampl
     assert before.workdir == sample.lock.settings.workdir
 
 
-def test_image_that_differs_from_lock_is_rebuilt(session: Session) -> None:
+def test_run_rebuilds_an_image_that_differs_from_the_lock(session: Session) -> None:
     place = run_target.build_if_missing(
         session, run_target.find_run_target(session, TARGET, None), ARCH
     ).path
@@ -58,7 +60,9 @@ def test_image_that_differs_from_lock_is_rebuilt(session: Session) -> None:
     assert run_target.find_run_target(session, TARGET, None).layout is None
 
 
-def test_image_without_current_lock_is_used(session: Session, sample: SampleProject) -> None:
+def test_run_uses_a_built_image_whose_lock_is_stale(
+    session: Session, sample: SampleProject
+) -> None:
     built_layout = run_target.build_if_missing(
         session, run_target.find_run_target(session, TARGET, None), ARCH
     )
@@ -69,14 +73,14 @@ def test_image_without_current_lock_is_used(session: Session, sample: SampleProj
     assert run_target.build_if_missing(changed, target_image, ARCH) == built_layout
 
 
-def test_missing_image_and_lock_is_an_error(session: Session) -> None:
+def test_run_without_image_and_lock_is_an_error(session: Session) -> None:
     with pytest.raises(LockStale):
         run_target.find_run_target(session, UNLOCKED, None)
     with pytest.raises(InputError, match="elsewhere"):
         run_target.find_run_target(session, TARGET, Path("elsewhere"))
 
 
-def test_download_size_of_missing_inputs_is_reported(
+def test_run_reports_the_download_size_of_missing_inputs(
     session: Session, sample: SampleProject
 ) -> None:
     inputs = open_inputs(session)
@@ -87,7 +91,7 @@ def test_download_size_of_missing_inputs_is_reported(
     assert measure(sample.lock, sample.target_digests, ARCH, inputs.store) == wheel.size
 
 
-def test_apptainer_command_line_is_printed_without_sif(
+def test_apptainer_command_is_printed_without_a_sif(
     session: Session, sample: SampleProject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)
@@ -111,7 +115,9 @@ def test_apptainer_command_line_is_printed_without_sif(
         )
 
 
-def test_kernel_cache_is_mounted_for_layout_image(session: Session, tmp_path: Path) -> None:
+def test_run_mounts_the_kernel_cache_for_an_image_in_a_layout(
+    session: Session, tmp_path: Path
+) -> None:
     console.configure(verbosity=0, json=False)
     built_layout = run_target.build_if_missing(
         session, run_target.find_run_target(session, TARGET, None), ARCH
@@ -141,7 +147,7 @@ def test_kernel_cache_is_mounted_for_layout_image(session: Session, tmp_path: Pa
     ("machine", "arches"),
     [("aarch64", (Arch.ARM64,)), ("amd64", (ARCH,)), ("riscv64", tuple(Arch))],
 )
-def test_build_defaults_to_architecture_of_machine(
+def test_build_defaults_to_the_architecture_of_the_machine(
     session: Session, machine: str, arches: tuple[Arch, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)

@@ -40,20 +40,20 @@ def write(folder, lock):
     return target_digests
 
 
-def test_round_trip_is_lossless(tmp_path):
+def test_digests_file_is_read_back_unchanged(tmp_path):
     lock = samples.lock(of=samples.matrix(arch=BOTH))
     target_digests = write(tmp_path, lock)
     assert image_digests.read_digests(tmp_path, lock) == target_digests
     assert list(target_digests.arch) == [Arch.ARM64, Arch.X86_64]
 
 
-def test_digest_of_single_architecture_is_manifest_digest():
+def test_digest_of_an_image_with_one_architecture_is_its_manifest_digest():
     lock = samples.lock()
     target_digests = image_digests.compute_digests(lock, records(lock))
     assert target_digests.digest == target_digests.arch[Arch.X86_64].manifest
 
 
-def test_digest_of_several_architectures_is_index_digest():
+def test_digest_of_an_image_with_several_architectures_is_its_index_digest():
     lock = samples.lock(of=samples.matrix(arch=BOTH))
     target_digests = image_digests.compute_digests(lock, records(lock))
     assert target_digests.digest not in {image.manifest for image in target_digests.arch.values()}
@@ -74,13 +74,13 @@ def test_manifest_has_digests_of_config_and_layers():
     ]
 
 
-def test_digests_of_another_lock_are_an_error(tmp_path):
+def test_digests_file_of_another_lock_is_an_error(tmp_path):
     write(tmp_path, samples.lock())
     with pytest.raises(LockStale, match="does not match the lock of small"):
         image_digests.read_digests(tmp_path, samples.lock(samples.wheel("trl")))
 
 
-def test_edited_digest_is_an_error(tmp_path):
+def test_edited_digests_file_is_an_error(tmp_path):
     lock = samples.lock()
     target_digests = write(tmp_path, lock)
     codec.write_document(
@@ -91,7 +91,7 @@ def test_edited_digest_is_an_error(tmp_path):
         image_digests.read_digests(tmp_path, lock)
 
 
-def test_damaged_digests_file_error_has_hint(tmp_path):
+def test_error_for_a_damaged_digests_file_has_a_hint(tmp_path):
     lock = samples.lock()
     codec.write_document(image_digests.digests_path(tmp_path, lock.target), {"format": 1})
     with pytest.raises(InputError, match=r"digests\.json is not a valid list of") as caught:
@@ -100,13 +100,13 @@ def test_damaged_digests_file_error_has_hint(tmp_path):
     assert caught.value.hint == remedy
 
 
-def test_lock_without_digests_error_has_hint(tmp_path):
+def test_error_for_a_lock_without_digests_has_a_hint(tmp_path):
     with pytest.raises(LockStale, match="is missing, although small has a lock") as caught:
         image_digests.read_digests(tmp_path, samples.lock())
     assert caught.value.hint == "create it with: imgbuild lock small"
 
 
-def test_host_requirements_are_stored_and_annotated(tmp_path):
+def test_host_requirements_are_stored_in_digests_and_annotations(tmp_path):
     lock = samples.lock()
     needs = Floors(cuda="12.4", driver="525.60.13", gpu=("8.0", "9.0"), glibc="2.31")
     (arch,) = lock.arch

@@ -24,7 +24,7 @@ GOLDEN = [
 ]
 
 
-def test_config_follows_oci_specification():
+def test_image_configuration_follows_the_oci_specification():
     config = json.loads(image_documents.image_configuration(images.create_plan(), DIFF_IDS))
     assert config == {
         "architecture": "amd64",
@@ -45,7 +45,7 @@ def test_config_follows_oci_specification():
     }
 
 
-def test_document_bytes_match_golden_values():
+def test_bytes_of_image_documents_match_golden_values():
     # All published digests depend on these: a failure means that digests of all images change.
     config = image_documents.image_configuration(images.create_plan(), DIFF_IDS)
     manifest = oci_documents.docker_manifest(config, RECORDS)
@@ -53,20 +53,20 @@ def test_document_bytes_match_golden_values():
     assert [sha256(data) for data in (config, manifest, index)] == GOLDEN
 
 
-def test_documents_contain_no_tool_version():
+def test_image_documents_contain_no_version_of_imgbuild():
     config = image_documents.image_configuration(images.create_plan(), DIFF_IDS)
     for data in (config, oci_documents.docker_manifest(config, RECORDS)):
         assert imgbuild.__version__.encode() not in data
 
 
-def test_arm64_platform_has_variant():
+def test_platform_of_an_arm64_image_has_a_variant():
     config = json.loads(
         image_documents.image_configuration(images.create_plan(Arch.ARM64), DIFF_IDS)
     )
     assert (config["architecture"], config["variant"]) == ("arm64", "v8")
 
 
-def test_manifest_lists_config_and_layers_in_order():
+def test_manifest_lists_configuration_and_layers_in_order():
     config = image_documents.image_configuration(images.create_plan(), DIFF_IDS)
     manifest = json.loads(oci_documents.docker_manifest(config, RECORDS))
     assert manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
@@ -81,7 +81,7 @@ def test_manifest_lists_config_and_layers_in_order():
     ]
 
 
-def test_base_layer_keeps_compression():
+def test_manifest_keeps_the_compression_of_base_layers():
     types = {RECORDS[0].digest: documents.LAYER_ZSTD}
     manifest = json.loads(oci_documents.docker_manifest(b"{}", RECORDS, media_types=types))
     assert [layer["mediaType"].rpartition("+")[2] for layer in manifest["layers"]] == [
@@ -90,7 +90,7 @@ def test_base_layer_keeps_compression():
     ]
 
 
-def test_index_entries_are_sorted_and_have_platforms():
+def test_index_entries_are_sorted_and_have_a_platform():
     manifests = {Arch.X86_64: b"x86", Arch.ARM64: b"arm"}
     entries = json.loads(oci_documents.create_index(manifests))["manifests"]
     assert (
@@ -104,6 +104,6 @@ def test_index_entries_are_sorted_and_have_platforms():
     assert entries[0]["digest"] == f"sha256:{sha256(b'arm')}"
 
 
-def test_number_of_layers_and_diff_ids_must_match():
+def test_number_of_layers_and_number_of_diff_ids_must_match():
     with pytest.raises(ValueError, match="shorter"):
         image_documents.image_configuration(images.create_plan(), DIFF_IDS[:1])

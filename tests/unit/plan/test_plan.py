@@ -37,7 +37,7 @@ def names(*wheels, rules=RULES, taken=3):
     return [name for name, _ in cut_wheels(wheels, rules, taken=taken)]
 
 
-def test_layer_order_is_the_same_in_all_targets():
+def test_layers_of_large_wheels_have_the_same_order_in_all_targets():
     wheels = [
         samples.wheel("trl"),
         samples.wheel("zlib-ng", size=2000),
@@ -53,7 +53,7 @@ def test_layer_order_is_the_same_in_all_targets():
     assert cut == names(*reversed(wheels))
 
 
-def test_wheel_group_depends_only_on_name():
+def test_layer_group_of_a_small_wheel_depends_only_on_its_name():
     cut = cut_wheels([samples.wheel(f"small-{n}") for n in range(40)], RULES, taken=3)
     moved = cut_wheels([samples.wheel(f"small-{n}", "2.0") for n in range(40)], RULES, taken=3)
     packages = [sorted(wheel.package for wheel in group) for _, group in cut]
@@ -61,7 +61,7 @@ def test_wheel_group_depends_only_on_name():
     assert sum(len(group) for group in packages) == 40
 
 
-def test_changed_wheel_changes_only_its_group():
+def test_changed_wheel_changes_only_its_layer_group():
     wheels = [samples.wheel(f"small-{n}") for n in range(40)]
     before = cut_wheels(wheels, RULES, taken=3)
     after = cut_wheels([samples.wheel("small-0", "2.0"), *wheels[1:]], RULES, taken=3)
@@ -69,7 +69,7 @@ def test_changed_wheel_changes_only_its_group():
     assert len(changed) == 1
 
 
-def test_smallest_large_wheels_join_groups_at_layer_limit():
+def test_smallest_large_wheels_join_layer_groups_at_the_layer_limit():
     rules = msgspec.structs.replace(RULES, limit=10)
     wheels = [samples.wheel(f"big-{n}", size=1000 + n) for n in range(30)]
     cut = cut_wheels(wheels, rules, taken=3)
@@ -78,13 +78,13 @@ def test_smallest_large_wheels_join_groups_at_layer_limit():
     assert sum(len(group) for _, group in cut) == 30
 
 
-def test_named_package_keeps_its_layer_at_limit():
+def test_package_with_an_assigned_layer_keeps_the_layer_at_the_limit():
     rules = msgspec.structs.replace(RULES, limit=8, groups=1)
     wheels = [samples.wheel(f"big-{n}", size=9000) for n in range(9)]
     assert "vllm" in names(*wheels, samples.wheel("vllm", size=1000), rules=rules)
 
 
-def test_too_low_layer_limit_is_an_error():
+def test_layer_limit_that_is_too_low_is_an_error():
     rules = msgspec.structs.replace(RULES, limit=4)
     with pytest.raises(InputError, match=r"layers\.limit is 4"):
         cut_wheels([samples.wheel("trl")], rules, taken=3)
@@ -111,7 +111,7 @@ def test_layer_ids_do_not_depend_on_target_or_date():
     ]
 
 
-def test_wheel_layer_id_depends_only_on_hash_prefix_and_python():
+def test_id_of_a_wheel_layer_depends_only_on_hashes_prefix_and_python():
     recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
     renamed = msgspec.structs.replace(samples.wheel("trl"), file="x.whl", index="mirror")
     assert layer_id(recipe) == layer_id(msgspec.structs.replace(recipe, wheels=(renamed,)))
@@ -138,7 +138,7 @@ def test_layer_ids_match_golden_values():
     )
 
 
-def test_dropped_file_is_only_in_recipe_of_its_package():
+def test_dropped_file_is_only_in_the_recipe_of_its_package():
     drop = DroppedFiles(package="pip", paths=("b.py", "a.py"), reason=samples.REASON)
     lock = samples.lock(of=samples.matrix(drop=(drop,)))
     omits = [
@@ -158,7 +158,7 @@ def test_dropped_file_is_only_in_recipe_of_its_package():
         ("triton", "", False),  # not installed: no other package ships the path
     ],
 )
-def test_file_is_dropped_only_if_other_package_ships_it(beside, versions, dropped):
+def test_file_is_dropped_only_if_another_package_contains_the_file(beside, versions, dropped):
     drop = DroppedFiles(
         package="pip", paths=("a.py",), reason=samples.REASON, beside=beside, versions=versions
     )
@@ -166,7 +166,7 @@ def test_file_is_dropped_only_if_other_package_ships_it(beside, versions, droppe
     assert omitted_paths((drop,), wheels) == ({"pip": ("a.py",)} if dropped else {})
 
 
-def test_configuration_depends_only_on_lock():
+def test_image_configuration_depends_only_on_the_lock():
     config = create_plan(samples.lock(), Arch.X86_64).config
     assert config.created == "2025-06-20T00:00:00Z"
     assert config.user == "1000:1000"
@@ -174,14 +174,14 @@ def test_configuration_depends_only_on_lock():
     assert config.labels["org.opencontainers.image.title"] == "small"
 
 
-def test_plan_without_packages_has_only_the_base():
+def test_plan_of_the_base_has_no_other_layers():
     base = base_plan(create_plan(samples.lock(), Arch.X86_64))
     assert [layer.name for layer in base.layers] == ["debian-12"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")
     assert base.config.labels == {}
 
 
-def test_hardened_base_has_separate_layers() -> None:
+def test_hardened_base_has_separate_layer_ids() -> None:
     plain = samples.matrix()
     base = msgspec.structs.replace(plain.bases["debian-12"], hardened=True)
     hard = msgspec.structs.replace(plain, bases={"debian-12": base})
@@ -217,13 +217,13 @@ def test_tools_count_towards_layer_limit() -> None:
         assert len(layers) == rules.limit
 
 
-def test_dockerfile_base_includes_tools() -> None:
+def test_base_for_a_dockerfile_includes_tools() -> None:
     base = base_plan(create_plan(samples.lock_with_tools(), Arch.X86_64))
     assert [layer.name for layer in base.layers] == ["debian-12", "tools"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")
 
 
-def test_lock_and_recipes_omit_unused_tools_and_user_packages() -> None:
+def test_lock_and_layer_recipes_omit_unused_settings() -> None:
     lock = samples.lock()
     assert image_environment(lock, Arch.X86_64) == lock.settings.env
     texts = [
@@ -234,7 +234,7 @@ def test_lock_and_recipes_omit_unused_tools_and_user_packages() -> None:
         assert not [text for text in texts if word in text]
 
 
-def test_user_package_folder_depends_on_image_packages() -> None:
+def test_folder_for_user_packages_depends_on_the_image_packages() -> None:
     both = samples.matrix_with_tools("htop", arch=tuple(Arch))
     lock = samples.lock_with_tools(samples.wheel("trl"), of=both)
     values = image_environment(lock, Arch.X86_64)
@@ -249,7 +249,7 @@ def test_user_package_folder_depends_on_image_packages() -> None:
     assert "/other-" in image_environment(renamed, Arch.X86_64)["PYTHONUSERBASE"]
 
 
-def test_user_packages_change_environment_and_files() -> None:
+def test_user_packages_setting_changes_environment_and_files() -> None:
     layers = create_plan(samples.lock_with_tools(samples.wheel("trl")), Arch.X86_64).layers
     (venv,) = (layer.recipe for layer in layers if isinstance(layer.recipe, VenvRecipe))
     (files,) = (layer.recipe for layer in layers if isinstance(layer.recipe, FilesRecipe))

@@ -18,7 +18,7 @@ def layer(size):
     return LayerRecord(digest=ID, size=size, diff_id=ID, unpacked=size)
 
 
-def test_records_are_read_back_sorted(tmp_path):
+def test_layer_records_are_read_back_sorted(tmp_path):
     facts = WheelFacts(file="a.whl", files=1, unpacked=2)
     merged = records.merge_records(
         RecordedLayers(layers={OTHER: layer(1)}),
@@ -29,11 +29,11 @@ def test_records_are_read_back_sorted(tmp_path):
     assert records.read_records(tmp_path) == merged
 
 
-def test_missing_file_has_no_records(tmp_path):
+def test_missing_file_of_layer_records_is_treated_as_empty(tmp_path):
     assert records.read_records(tmp_path) == RecordedLayers()
 
 
-def test_equal_records_are_merged():
+def test_equal_layer_records_are_merged():
     layer_records = RecordedLayers(layers={ID: layer(1)})
     assert records.merge_records(layer_records, [layer_records]) == layer_records
 
@@ -45,7 +45,7 @@ def test_conflicting_layer_records_are_an_error():
         )
 
 
-def test_unsupported_format_is_an_error(tmp_path):
+def test_layer_records_in_an_unsupported_format_are_an_error(tmp_path):
     codec.write_document(records.records_path(tmp_path), RecordedLayers(format=9))
     with pytest.raises(LockStale, match="format 9"):
         records.read_records(tmp_path)

@@ -37,7 +37,7 @@ def _script(tmp_path, text, **files):
         ("# pip install torch", []),
     ],
 )
-def test_packages_of_an_install_command_are_read(tmp_path, command, installed):
+def test_packages_are_read_from_an_install_command(tmp_path, command, installed):
     assert requirement_texts(_script(tmp_path, command)) == installed
 
 
@@ -63,7 +63,7 @@ def test_packages_of_an_install_command_are_read(tmp_path, command, installed):
         ("apt-get install -y ./cuda.deb", "./cuda.deb", "a file"),
     ],
 )  # fmt: skip
-def test_unsupported_command_is_reported_with_reason(tmp_path, script, text, reason):
+def test_unsupported_install_command_is_reported_with_a_reason(tmp_path, script, text, reason):
     result = _script(tmp_path, script)
     assert reason in unread_reasons(result)[text]
     assert result.requirements == ()
@@ -78,14 +78,14 @@ def test_later_install_command_takes_precedence(tmp_path):
     assert "a later command installs trl==0.22.2 (line 2)" in unread_reasons(result)["trl==0.23.0"]
 
 
-def test_downloaded_wheel_is_required_by_its_url(tmp_path):
+def test_wheel_downloaded_before_its_install_is_required_by_its_url(tmp_path):
     file = "flash_attn-2.7.4+cu12-cp311-cp311-linux_x86_64.whl"
     script = f"wget https://files.example/{file}\npip install ./{file} --no-build-isolation\n"
     result = _script(tmp_path, script)
     assert requirement_texts(result) == [f"flash-attn @ https://files.example/{file}"]
 
 
-def test_constraints_cuda_releases_and_indexes_are_read_from_options(tmp_path):
+def test_constraints_indexes_and_cuda_releases_are_read_from_install_options(tmp_path):
     script = (
         "export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu121\n"
         "export PIP_INDEX_URL=https://mirror.example/simple\n"

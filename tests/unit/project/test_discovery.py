@@ -74,7 +74,7 @@ def test_development_and_alternative_requirements_files_are_listed(tmp_path):
     }
 
 
-def test_only_named_files_are_read(tmp_path):
+def test_only_project_files_named_by_the_user_are_read(tmp_path):
     files = {
         "pyproject.toml": RANGES,
         "requirements/vllm.txt": "vllm\n-r base.txt\n",
@@ -102,7 +102,7 @@ def test_dockerfile_with_project_metadata_adds_only_debian_packages(tmp_path):
     assert requirement_texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
 
 
-def test_requirements_file_used_only_by_the_dockerfile_is_noted_once(tmp_path):
+def test_requirements_file_used_only_by_a_dockerfile_is_reported_once(tmp_path):
     files = {
         "pyproject.toml": RANGES,
         "Dockerfile": "FROM ubuntu\nCOPY . /app\nRUN pip install -r /app/requirements/serve.txt\n",
@@ -112,7 +112,7 @@ def test_requirements_file_used_only_by_the_dockerfile_is_noted_once(tmp_path):
     assert "Dockerfile; no other file requires fastapi, uvicorn, ray and 1 more" in note
 
 
-def test_lock_of_workspace_without_project_is_ignored(tmp_path, monkeypatch):
+def test_lock_of_a_workspace_without_a_project_is_ignored(tmp_path, monkeypatch):
     monkeypatch.setattr(uv_lock, "_export_pylock", lambda *_: None)
     files = {
         "pyproject.toml": '[tool.uv.workspace]\nmembers = ["a"]\n',
@@ -121,7 +121,7 @@ def test_lock_of_workspace_without_project_is_ignored(tmp_path, monkeypatch):
     assert "no entry" in unread_reasons(read_declarations(tmp_path, files))["uv.lock"]
 
 
-def test_usual_dockerfile_of_several_is_read(tmp_path):
+def test_dockerfile_with_the_usual_name_is_read_among_several(tmp_path):
     files = {
         "requirements.txt": "torch\n",
         "Dockerfile": "FROM ubuntu:22.04\nRUN apt-get install -y git\n",
@@ -133,7 +133,7 @@ def test_usual_dockerfile_of_several_is_read(tmp_path):
     assert {"Dockerfile.rocm", "docker/Dockerfile"} <= set(unread_reasons(result))
 
 
-def test_notebook_is_read_only_without_other_files(tmp_path):
+def test_notebook_is_read_only_if_no_other_project_files_exist(tmp_path):
     cell = {"cell_type": "code", "source": "!pip install trl\n"}
     notebook = json.dumps({"cells": [cell]})
     assert requirement_texts(read_declarations(tmp_path / "a", {"train.ipynb": notebook})) == [
@@ -194,7 +194,7 @@ def test_contradicting_conda_environment_is_excluded(tmp_path):
     assert "peft==0.4.0.dev0" in unread_reasons(result)["environment.yml"]
 
 
-def test_modules_of_packages_in_subfolders_are_in_these(tmp_path):
+def test_modules_of_packages_in_subfolders_are_found_in_these_subfolders(tmp_path):
     script = "from setuptools import setup\nsetup(name='x', package_dir={'': 'src'})\n"
     files = {
         "lib/setup.py": script,
@@ -211,7 +211,7 @@ def test_modules_of_packages_in_subfolders_are_in_these(tmp_path):
         assert image_roots(package, "/workspace") == (f"/workspace/{root}",)
 
 
-def test_setup_py_is_read_if_pyproject_has_no_project(tmp_path):
+def test_setup_py_is_read_if_pyproject_toml_has_no_project_table(tmp_path):
     files = {
         "pyproject.toml": "[tool.black]\nline-length = 100\n",
         "setup.py": "from setuptools import setup\nsetup(name='x', install_requires=['torch'])\n",
@@ -241,7 +241,7 @@ def test_empty_project_declares_no_requirements(tmp_path):
     assert result.files == ()
 
 
-def test_engine_of_the_base_image_is_required_if_no_other_file_names_it(tmp_path):
+def test_engine_of_the_base_image_is_required_if_no_other_file_requires_an_engine(tmp_path):
     files = {
         "requirements.txt": "transformers\n",
         "dockerfile/Dockerfile": "FROM lmsysorg/sglang:latest\nRUN pip install einops\n",
@@ -258,7 +258,7 @@ def test_engine_of_the_base_image_is_required_if_no_other_file_names_it(tmp_path
     assert requirement_texts(read_declarations(tmp_path / "named", files)) == ["vllm>=0.9"]
 
 
-def test_repository_installed_only_by_dockerfile_is_reported_as_note(tmp_path):
+def test_repository_installed_only_by_a_dockerfile_is_reported_in_a_note(tmp_path):
     files = {
         "requirements.txt": "torch\n",
         "Dockerfile": "FROM ubuntu\nRUN pip install git+https://git.example/kernels.git\n",
@@ -283,7 +283,7 @@ def test_missing_submodule_error_has_the_git_command(tmp_path):
     assert "git submodule update --init external/shop" in str(problem)
 
 
-def test_only_project_in_a_subfolder_is_read_with_its_files(tmp_path):
+def test_single_project_in_a_subfolder_is_read_with_its_files(tmp_path):
     files = {"training/setup.py": "from setuptools import setup\nsetup(name='x', version='1')\n",
              "training/requirements.txt": "torch\n"}  # fmt: skip
     result = read_declarations(tmp_path, files)

@@ -76,7 +76,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
 
 
 @each_row("name", BROKEN)
-def test_broken_file_is_reported_with_its_line(tmp_path, name):
+def test_broken_project_file_is_reported_with_its_line(tmp_path, name):
     files, file, line, text = BROKEN[name]
     result = reported_problems(tmp_path, files)
     assert result[0].file == file
@@ -98,7 +98,7 @@ def test_problems_of_all_files_are_reported_together(tmp_path):
     ]
 
 
-def test_link_outside_project_is_refused(tmp_path):
+def test_link_to_a_file_outside_the_project_is_refused(tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("torch\n")
     folder = write_project(tmp_path / "p", {"readme.md": ""})
@@ -116,21 +116,21 @@ def test_a_link_within_the_project_is_followed(tmp_path):
     assert requirement_texts(read_declared(folder)) == ["torch"]
 
 
-def test_folder_reached_by_a_link_out_of_the_project_is_not_read(tmp_path):
+def test_folder_linked_from_outside_the_project_is_not_read(tmp_path):
     outside = write_project(tmp_path / "o", {"pyproject.toml": '[project]\nname = "o"\n'})
     folder = write_project(tmp_path / "p", {"requirements.txt": "-e ./o\n"})
     (folder / "o").symlink_to(outside)
     assert "outside the project" in unread_reasons(read_declared(folder))["./o"]
 
 
-def test_pipe_instead_of_file_does_not_block(tmp_path):
+def test_pipe_in_place_of_a_project_file_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "requirements.txt")
     with pytest.raises(InputError) as error:
         read_declared(tmp_path, ["requirements.txt"])
     assert error.value.problems
 
 
-def test_a_file_beyond_the_limit_is_refused(tmp_path):
+def test_project_file_above_the_size_limit_is_refused(tmp_path):
     path = tmp_path / "requirements.txt"
     with path.open("wb") as file:
         file.truncate(LIMIT + 1)
@@ -176,7 +176,7 @@ def test_conflicting_extras_are_refused(tmp_path):
     assert problem.value == "extra:x and extra:y"
 
 
-def test_readable_cells_of_a_malformed_notebook_are_read(tmp_path):
+def test_valid_cells_of_a_malformed_notebook_are_read(tmp_path):
     cells = [None, 1, {"cell_type": "code"}, {"cell_type": "code", "source": [1, "!pip install a"]}]
     assert requirement_texts(
         read_declarations(tmp_path, {"n.ipynb": json.dumps({"cells": cells})})
@@ -214,7 +214,7 @@ def _damaged(text: str, source: random.Random) -> str:
 
 
 @each_row("name", PROJECTS)
-def test_a_damaged_file_is_read_or_refused(name):
+def test_damaged_project_file_is_read_or_refused(name):
     source = random.Random(name)
     files, extras, groups = PROJECTS[name]
     for _ in range(25):

@@ -67,7 +67,7 @@ https://files.example/xformers-0.0.29-cp311-cp311-linux_x86_64.whl
         ("-r https://files.example/requirements.txt", "a file on another host"),
     ],
 )
-def test_unknown_line_is_reported_with_location(tmp_path, line, reason):
+def test_unknown_requirement_line_is_reported_with_location(tmp_path, line, reason):
     result = read_declarations(tmp_path, {"requirements.txt": f"torch\n{line}\n"})
     (note,) = result.not_read
     assert reason in note.reason
@@ -75,7 +75,7 @@ def test_unknown_line_is_reported_with_location(tmp_path, line, reason):
     assert requirement_texts(result) == ["torch"]
 
 
-def test_all_broken_lines_are_reported_together(tmp_path):
+def test_all_invalid_requirement_lines_are_reported_together(tmp_path):
     result = reported_problems(
         tmp_path,
         {"requirements.txt": "torch=2.6\n-r missing.txt\nnumpy\ntransformers>>4\n"},
@@ -87,7 +87,7 @@ def test_all_broken_lines_are_reported_together(tmp_path):
     ]
 
 
-def test_circular_includes_are_refused(tmp_path):
+def test_requirements_files_that_include_each_other_are_refused(tmp_path):
     files = {"requirements.txt": "-r a.txt\n", "a.txt": "-r requirements.txt\n"}
     (problem,) = reported_problems(tmp_path, files)
     assert "requirements.txt -> a.txt -> requirements.txt" in problem.message
@@ -130,12 +130,12 @@ def test_a_windows_file_in_utf16_and_crlf_is_read(tmp_path):
     assert requirement_texts(read_declarations(tmp_path / "b", files)) == ["torch"]
 
 
-def test_no_deps_applies_to_following_lines(tmp_path):
+def test_no_deps_option_applies_to_the_following_lines(tmp_path):
     result = read_declarations(tmp_path, {"requirements.txt": "torch\n--no-deps\ntrl\n"})
     assert [each.no_deps for each in result.requirements] == [False, True]
 
 
-def test_conda_export_is_recognized(tmp_path):
+def test_requirements_file_exported_by_conda_is_recognized(tmp_path):
     files = {"requirements.txt": "# platform: linux-64\nnumpy=1.26.4=py310\nopenssl=3.0=h1\n"}
     result = read_declarations(tmp_path, files)
     assert requirement_texts(result) == ["numpy==1.26.4"]
@@ -162,7 +162,7 @@ def test_pytorch_indexes_of_other_hardware_and_nightly_builds_are_noted(tmp_path
     assert result.indexes == ()
 
 
-def test_wheel_of_pytorch_index_sets_version_and_cuda_release(tmp_path):
+def test_wheel_url_on_a_pytorch_index_sets_version_and_cuda_release(tmp_path):
     file = "torch-2.6.0%2Bcu124-cp311-cp311-linux_x86_64.whl"
     line = f"https://download.pytorch.org/whl/cu124/{file}#sha256={HASH}\n"
     result = read_declarations(tmp_path, {"requirements.txt": line})
@@ -195,7 +195,7 @@ LINES = st.builds(
 
 
 @given(LINES)
-def test_lines_are_parsed_like_packaging(tmp_path_factory, line):
+def test_requirement_lines_are_parsed_as_by_packaging(tmp_path_factory, line):
     reading = ProjectReading(ProjectFiles(tmp_path_factory.getbasetemp()))
     read_line(reading, line, FilePlace(file="requirements.txt", line=1), LineScope())
     assert [each.parsed_requirement for each in reading.requirements] == [Requirement(line)]
@@ -204,7 +204,7 @@ def test_lines_are_parsed_like_packaging(tmp_path_factory, line):
 
 
 @given(st.text(max_size=60))
-def test_arbitrary_text_is_read_ignored_or_reported(tmp_path_factory, text):
+def test_arbitrary_requirements_text_is_read_ignored_or_reported(tmp_path_factory, text):
     reading = ProjectReading(ProjectFiles(tmp_path_factory.getbasetemp()))
     requirement_word(reading, text, ".", FilePlace(file="a", line=1))
     assert reading.requirements or reading.problems or reading.left_out or reading.local_requests
@@ -221,7 +221,7 @@ def test_arbitrary_text_is_read_ignored_or_reported(tmp_path_factory, text):
         ("https://download.pytorch.org/whl/nightly/cu128", ["12.8"]),
     ],
 )
-def test_index_of_another_package_has_no_cuda_release(tmp_path, index, cuda):
+def test_only_a_pytorch_index_url_determines_the_cuda_release(tmp_path, index, cuda):
     result = read_declarations(
         tmp_path, {"requirements.txt": f"--extra-index-url {index}\ntorch\n"}
     )
@@ -244,7 +244,7 @@ def test_index_of_another_package_has_no_cuda_release(tmp_path, index, cuda):
         "a b https://user:S3CRET@files.example/",
     ],
 )
-def test_credentials_in_ignored_line_are_not_shown(tmp_path, line):
+def test_credentials_in_an_ignored_line_are_not_shown(tmp_path, line):
     try:
         answer = read_declarations(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
     except InputError as error:
@@ -255,7 +255,7 @@ def test_credentials_in_ignored_line_are_not_shown(tmp_path, line):
     assert "S3CRET" not in "".join(notes)
 
 
-def test_ssh_user_and_revision_are_shown(tmp_path):
+def test_ssh_user_and_revision_of_a_repository_are_shown(tmp_path):
     line = "git+ssh://git@git.example/a/b.git@v1#subdirectory=../.."
     answer = read_declarations(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
     assert list(unread_reasons(answer)) == [line]

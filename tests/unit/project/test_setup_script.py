@@ -67,7 +67,7 @@ WAYS = {
 
 
 @each_row("way", WAYS)
-def test_the_requirements_of_a_script_are_found(tmp_path, way):
+def test_requirements_of_a_setup_script_are_found(tmp_path, way):
     result = read_declarations(
         tmp_path, {"setup.py": HEAD + WAYS[way], "reqs.txt": "torch>=2\npeft\n"}
     )
@@ -86,21 +86,21 @@ def test_the_requirements_of_a_script_are_found(tmp_path, way):
         "[*missing()]",
     ],
 )
-def test_values_that_require_running_the_script_are_named(tmp_path, value):
+def test_values_that_only_a_run_of_the_setup_script_determines_are_reported(tmp_path, value):
     result = read_declarations(
         tmp_path, {"setup.py": f"{HEAD}setup(name='x', install_requires={value})\n"}
     )
     assert "build backend" in unread_reasons(result)["install_requires"]
 
 
-def test_partly_known_list_is_read_in_part(tmp_path):
+def test_known_items_of_a_partly_computed_list_are_read(tmp_path):
     script = f"{HEAD}setup(name='x', install_requires=['torch', compute(), 'peft'])\n"
     result = read_declarations(tmp_path, {"setup.py": script})
     assert requirement_texts(result) == ["torch", "peft"]
     assert "build backend" in unread_reasons(result)["install_requires"]
 
 
-def test_conditional_requirements_are_ignored(tmp_path):
+def test_conditional_requirements_of_a_setup_script_are_ignored(tmp_path):
     script = "needed = ['torch']\nif os.name == 'nt':\n    needed.append('pywin')\n"
     script += "setup(name='x', install_requires=needed)\n"
     result = read_declarations(tmp_path, {"setup.py": HEAD + script})
@@ -108,7 +108,7 @@ def test_conditional_requirements_are_ignored(tmp_path):
     assert unread_reasons(result) == {"pywin (if os.name == 'nt')": "only conditionally"}
 
 
-def test_version_layout_and_scripts_are_read(tmp_path):
+def test_version_layout_and_scripts_are_read_from_a_setup_script(tmp_path):
     script = (
         "version = open('src/x/VERSION').read().strip()\n"
         "setup(name='x', version=version, packages=find_packages('src'), package_dir={'': 'src'},\n"
@@ -123,7 +123,7 @@ def test_version_layout_and_scripts_are_read(tmp_path):
     )
 
 
-def test_reading_of_a_recursive_script_terminates(tmp_path):
+def test_reading_of_a_recursive_setup_script_terminates(tmp_path):
     script = "def a():\n    return b()\ndef b():\n    return a()\n"
     script += "setup(name='x', install_requires=a())\n"
     assert "install_requires" in unread_reasons(
@@ -140,7 +140,7 @@ def test_reading_of_a_recursive_script_terminates(tmp_path):
         "def f():\n    return f() + f()\nx = f()\n",
     ],
 )
-def test_script_with_an_endlessly_growing_list_is_refused(tmp_path, growth):
+def test_setup_script_with_an_endlessly_growing_list_is_refused(tmp_path, growth):
     script = f"{HEAD}x = ['torch']\n{growth}setup(name='x', install_requires=x)\n"
     result = reported_problems(tmp_path, {"setup.py": script})
     assert "too large" in result[0].message

@@ -87,7 +87,7 @@ def _tags(sweep: gc.OldImages) -> list[tuple[str, ...]]:
         (("small-2026",), False),
     ],
 )
-def test_image_is_old_if_all_tags_have_old_dates(registry, tags, old):
+def test_image_is_old_if_all_its_tags_have_old_dates(registry, tags, old):
     place = Place(registry)
     place.image("kept", "small")
     place.image("image", *tags)
@@ -99,7 +99,7 @@ def test_image_is_old_if_all_tags_have_old_dates(registry, tags, old):
         assert sweep.kept == 2 - old
 
 
-def test_image_of_current_lock_is_kept(registry):
+def test_image_of_the_current_lock_is_kept(registry):
     place = Place(registry)
     locked = place.image("locked", "small-20250101")
     place.image("old", "small-20250102")
@@ -130,7 +130,7 @@ def test_deletion_keeps_other_images_and_attachments(registry):
     assert place.find().old == ()
 
 
-def test_image_retagged_during_deletion_is_kept(registry, capsys):
+def test_image_that_gets_a_new_tag_during_deletion_is_kept(registry, capsys):
     place = Place(registry)
     old = place.image("old", "small-20260101")
     place.image("older", "small-20250101")

@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 # -- ls
 
 
-def test_images_are_listed_with_all_tags(place):
+def test_registry_images_are_listed_with_all_tags(place):
     place.push()
     push.push_target(place.work(), place.both())
     place.registry.page = 2
@@ -58,7 +58,7 @@ def test_images_are_listed_with_all_tags(place):
     assert image_listing.size == stored_size
 
 
-def test_page_lists_pull_commands_of_each_image(place: Place, imgbuild: Command) -> None:
+def test_page_lists_the_pull_command_of_each_image(place: Place, imgbuild: Command) -> None:
     place.push()
     push.push_target(place.work(), place.both())
     page = imgbuild("registry", "ls", str(place.repository), "--format", "markdown").stdout
@@ -88,7 +88,7 @@ def test_page_quotes_labels_and_omits_unsafe_names(place: Place) -> None:
     assert pages[1] == "No image of a target is published yet."
 
 
-def test_attachment_tags_are_omitted_and_unknown_ones_reported(place):
+def test_attachment_tags_are_omitted_and_unknown_tags_are_reported(place):
     place.push()
     digest = place.registry.tags[NAME, TARGET]
     for suffix in ("", ".sig", ".att"):
@@ -102,7 +102,7 @@ def test_attachment_tags_are_omitted_and_unknown_ones_reported(place):
     assert "is not an image" in entries[0].other
 
 
-def test_damaged_image_does_not_hide_others(place):
+def test_damaged_image_does_not_hide_other_images(place):
     place.push()
     push.push_target(place.work(), place.both())
     registry = place.registry
@@ -146,7 +146,7 @@ def test_all_repositories_are_listed(place):
 # -- tag
 
 
-def test_complete_image_is_tagged(place):
+def test_tag_command_tags_a_complete_image(place):
     done = push.push_target(place.work(tag=False), place.both())
     reference = ImageReference(place.registry.host, NAME, digest=done.digest)
     tag_changes = tag.tag_image(CLIENT, reference, ["good", "2026"])
@@ -160,7 +160,7 @@ def test_complete_image_is_tagged(place):
 
 
 @pytest.mark.parametrize("half", [True, False])
-def test_incomplete_image_is_not_tagged(place, half):
+def test_tag_command_refuses_an_incomplete_image(place, half):
     done = push.push_target(place.work(tag=False), place.both())
     lost = next(row.digest for row in done.blobs if row.arches == (Arch.ARM64,))
     data = place.registry.blobs.pop((NAME, lost))
@@ -176,7 +176,7 @@ def test_incomplete_image_is_not_tagged(place, half):
     assert place.tags() == {}
 
 
-def test_push_sets_no_tag_if_blob_is_deleted_meanwhile(place):
+def test_push_sets_no_tag_if_a_blob_is_deleted_meanwhile(place):
     """The registry collects garbage during the push, so an existing blob is missing at the end."""
     place.push()
     place.registry.tags.clear()
@@ -221,7 +221,7 @@ def test_diff_accepts_targets_locks_folders_and_references(place):
         assert (difference.arch[Arch.X86_64].changes, difference.arch[Arch.X86_64].pull) == ((), 0)
 
 
-def test_diff_uses_lock_attached_to_image(place):
+def test_diff_uses_the_lock_attached_to_an_image(place):
     push.push_target(place.work(attach=True), place.both())
     registry_side = diff_sides.read_side(str(place.reference(BOTH)), CLIENT, place.sample.matrix)
     project_side = diff_sides.read_side(BOTH, CLIENT, place.sample.matrix)
@@ -235,7 +235,7 @@ def test_diff_uses_lock_attached_to_image(place):
     assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
 
 
-def test_diff_ignores_attached_lock_of_another_image(place):
+def test_diff_ignores_an_attached_lock_of_another_image(place):
     """Any user with write access to a repository can attach documents to its images."""
     push.push_target(place.work(attach=True), place.both())
     target = place.push()
@@ -270,7 +270,7 @@ def test_invalid_diff_argument_is_reported(place, tmp_path):
 # -- commands
 
 
-def test_push_ls_diff_pull_and_tag_work_together(place, imgbuild, tmp_path):
+def test_push_listing_diff_pull_and_tag_work_together(place, imgbuild, tmp_path):
     where = f"{place.registry.host}/{NAME}"
     note = tmp_path / "digests"
     words = ("push", TARGET, where, "--jobs", "1", "--offline", "--no-attach")
@@ -302,7 +302,7 @@ def test_push_ls_diff_pull_and_tag_work_together(place, imgbuild, tmp_path):
     assert pulled.stdout == f"{place.sample.target_digests.digest} {out}\n"
 
 
-def test_push_to_invalid_destination_is_refused(place, imgbuild):
+def test_push_to_an_invalid_destination_is_refused(place, imgbuild):
     where = place.registry.host
     for words, result in (
         ((TARGET,), "no repository is specified"),
@@ -320,7 +320,7 @@ def test_push_to_invalid_destination_is_refused(place, imgbuild):
     assert place.registry.requests == []
 
 
-def test_matrix_registry_is_the_default(place, imgbuild):
+def test_registry_of_the_matrix_is_the_default_destination(place, imgbuild):
     text = place.sample.matrix.read_text()
     place.sample.matrix.write_text(f"registry: {place.registry.host}/{NAME}\n{text}")
     done = imgbuild("push", "--target", TARGET, "--jobs", "1", "--offline")

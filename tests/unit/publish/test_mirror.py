@@ -81,7 +81,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
         yield Sample(registry, inputs, locks[0], other)
 
 
-def test_mirror_push_sends_files_then_artifact_then_tags(sample):
+def test_mirror_push_sends_files_before_the_artifact_and_the_tags(sample):
     filled = sample.push()
     assert (filled.files, filled.sent, filled.fetched) == (2, 2, 0)
     assert filled.sent_size == filled.size == sum(w.size for w in sample.lock.arch[X86].wheels)
@@ -111,7 +111,7 @@ def test_second_mirror_push_sends_only_missing_files(sample):
     assert {item.target for item in filled.artifacts} == {"small", "other"}
 
 
-def test_changed_lock_moves_only_newest_tag(sample):
+def test_mirror_push_of_a_changed_lock_moves_only_the_newest_tag(sample):
     (first,) = sample.push().artifacts
     changed = msgspec.structs.replace(sample.other, target="small")
     (second,) = sample.push(changed).artifacts
@@ -126,7 +126,7 @@ def test_changed_lock_moves_only_newest_tag(sample):
     assert sample.registry.tags[NAME, "small-x86_64-inputs"] == first.artifact
 
 
-def test_image_tags_are_kept_by_mirror_push(sample):
+def test_mirror_push_keeps_the_tags_of_images(sample):
     """`push --arch` tags a part of an image with its target and architecture."""
     images = {(NAME, tag): f"sha256:{'1' * 64}" for tag in ("small", "small-x86_64", "small-base")}
     sample.registry.tags.update(images)
@@ -158,7 +158,7 @@ def test_failed_mirror_push_sets_no_tag_and_can_be_resumed(sample):
 
 
 @pytest.mark.parametrize("unseen", [False, True])
-def test_damaged_input_is_not_uploaded(sample, unseen, monkeypatch):
+def test_mirror_push_does_not_upload_a_damaged_input(sample, unseen, monkeypatch):
     wheel = sample.lock.arch[X86].wheels[0]
     path = sample.inputs.store.file(wheel.sha256)
     assert path is not None
@@ -178,7 +178,7 @@ def test_damaged_input_is_not_uploaded(sample, unseen, monkeypatch):
     assert (NAME, f"sha256:{wheel.sha256}") not in sample.registry.blobs
 
 
-def test_file_of_wrong_size_in_registry_is_reported(sample):
+def test_mirror_file_of_the_wrong_size_in_the_registry_is_reported(sample):
     wheel = sample.lock.arch[X86].wheels[0]
     sample.registry.blobs[NAME, f"sha256:{wheel.sha256}"] = b"short"
     with pytest.raises(IntegrityError, match=f"has 5 bytes for {wheel.file}"):
@@ -197,7 +197,7 @@ def test_mirror_status_reports_missing_files_and_tag(sample):
     assert (list(artifact.lacking), artifact.tagged) == ([files[1]], True)
 
 
-def test_drop_option_removes_only_fetched_files(sample):
+def test_drop_option_of_mirror_push_removes_only_fetched_files(sample):
     """No file was fetched, so the cache does not change."""
     sample.push(drop=True)
     assert all(sample.inputs.store.file(w.sha256) for w in sample.lock.arch[X86].wheels)

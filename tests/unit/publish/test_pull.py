@@ -48,7 +48,7 @@ def layer(place: Place) -> str:
     return digest
 
 
-def test_pulled_layout_has_digest_and_documents_of_registry(place, tmp_path):
+def test_pulled_layout_has_the_digest_and_documents_of_the_registry(place, tmp_path):
     done = pulled(place, tmp_path / "image")
     pulled_layout = images.verify_layout(tmp_path / "image")
     assert pulled_layout.digest == done.digest == place.registry.tags[NAME, BOTH]
@@ -110,7 +110,7 @@ def test_layout_with_another_image_is_refused_before_download(place, tmp_path):
     assert len(place.registry.received_requests("GET .*/blobs/")) == 1  # the configuration
 
 
-def test_pull_of_one_architecture_keeps_manifest_digest(place, tmp_path):
+def test_pull_of_one_architecture_keeps_the_manifest_digest(place, tmp_path):
     done = pulled(place, tmp_path / "image", arch=Arch.ARM64)
     assert done.arch == {Arch.ARM64: done.digest}
     pulled_layout = images.verify_layout(tmp_path / "image")
@@ -119,7 +119,7 @@ def test_pull_of_one_architecture_keeps_manifest_digest(place, tmp_path):
 
 
 @pytest.mark.parametrize("tag", [TARGET, BOTH])
-def test_pull_for_missing_architecture_is_refused(place, tmp_path, tag):
+def test_pull_of_a_missing_architecture_is_refused(place, tmp_path, tag):
     index = json.loads(place.registry.manifests[NAME, place.registry.tags[NAME, tag]][0])
     if "manifests" in index:
         index["manifests"] = [
@@ -161,7 +161,7 @@ def test_failed_pull_can_be_resumed(place, tmp_path):
     assert [request.headers.get("Range") for request in requests] == ["bytes=300-"]
 
 
-def test_layer_with_wrong_digest_is_refused(place, tmp_path):
+def test_pulled_layer_with_a_wrong_digest_is_refused(place, tmp_path):
     digest = layer(place)
     data = place.registry.blobs[NAME, digest]
     place.registry.blobs[NAME, digest] = data[:-1] + bytes([data[-1] ^ 1])
@@ -176,7 +176,7 @@ def test_layer_with_wrong_digest_is_refused(place, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["manifests", "blobs"])
-def test_document_with_wrong_digest_is_refused(place, tmp_path, kind):
+def test_pulled_document_with_a_wrong_digest_is_refused(place, tmp_path, kind):
     def _lie(answer: Answer) -> None:
         answer.body = answer.body.replace(b"linux", b"other").replace(b"layers", b"layerz")
 
@@ -186,7 +186,7 @@ def test_document_with_wrong_digest_is_refused(place, tmp_path, kind):
     assert not (tmp_path / "image").exists()
 
 
-def test_non_oci_image_is_refused(place, tmp_path):
+def test_pull_of_an_unsupported_image_format_is_refused(place, tmp_path):
     docker = "application/vnd.docker.distribution.manifest.v2+json"
     data = json.dumps({"schemaVersion": 2, "mediaType": docker}).encode()
     place.registry.manifests[NAME, sha256_digest(data)] = (data, docker)
@@ -197,7 +197,7 @@ def test_non_oci_image_is_refused(place, tmp_path):
         pulled(place, tmp_path / "image", "absent")
 
 
-def test_layout_name_is_tag_or_repository():
+def test_pulled_layout_is_named_after_the_tag_or_the_repository():
     assert pull.layout_name(ImageReference("h.example", "me/rl", "cu124")) == "cu124"
     assert (
         pull.layout_name(ImageReference("h.example", "me/rl", None, "sha256:" + "0" * 64)) == "rl"

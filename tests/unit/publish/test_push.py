@@ -49,7 +49,7 @@ def sent(place: Place) -> Counter[str]:
 # -- plans
 
 
-def test_push_plan_has_locked_digests(place):
+def test_push_plan_has_the_locked_digests(place):
     push_plan = place.both()
     assert push_plan.top.digest == push_plan.target_digests.digest
     assert push_plan.top.media_type == documents.INDEX
@@ -74,7 +74,7 @@ def test_push_plan_has_tags(place):
     assert (base.tags[-1], base.only_base) == (f"{TARGET}-base", True)
 
 
-def test_base_plan_matches_dockerfile_base(place):
+def test_push_plan_of_the_base_matches_the_dockerfile_base(place):
     push_plan = place.plan(only_base=True)
     plans = [create_plan(place.sample.lock, Arch.X86_64)]
     assert push_plan.top.digest == dockerfile.base_digest(place.sample.target_digests, plans)
@@ -85,7 +85,7 @@ def test_base_plan_matches_dockerfile_base(place):
 # -- uploads and their order
 
 
-def test_push_sends_blobs_then_manifests_then_tags(place):
+def test_push_sends_blobs_before_manifests_and_tags(place):
     push_plan = place.both()
     done = push.push_target(place.work(), push_plan)
     digests = {document.digest: number for number, document in enumerate(push_plan.small_documents)}
@@ -102,7 +102,7 @@ def test_push_sends_blobs_then_manifests_then_tags(place):
     assert {row.state for row in done.blobs} == {BlobState.SENT}
 
 
-def test_second_push_writes_nothing(place):
+def test_second_push_of_an_image_writes_nothing(place):
     first = place.push()
     place.registry.requests.clear()
     again = place.push()
@@ -113,7 +113,7 @@ def test_second_push_writes_nothing(place):
     assert {row.state for row in again.blobs} == {BlobState.PRESENT}
 
 
-def test_existing_blobs_are_neither_built_nor_fetched(place, monkeypatch):
+def test_push_neither_builds_nor_fetches_existing_blobs(place, monkeypatch):
     place.push()
     trl = next(blob for blob in place.plan().blobs if blob.name == "trl")
     del place.registry.blobs[NAME, trl.digest]
@@ -129,7 +129,7 @@ def test_existing_blobs_are_neither_built_nor_fetched(place, monkeypatch):
     ]
 
 
-def test_push_uses_layers_of_layout(place, monkeypatch):
+def test_push_uses_the_layers_of_a_layout(place, monkeypatch):
     work = place.work()
     push_plan = place.plan()
     folder = work.project.output(TARGET) / "blobs/sha256"
@@ -165,7 +165,7 @@ def test_push_dry_run_reports_uploads_and_sends_nothing(place):
     assert [item.sent for item in push.plan_uploads(place.work(), plans)] == [0, 0]
 
 
-def test_targets_share_layers(place):
+def test_pushed_targets_share_layers(place):
     plans = [place.plan(), place.both()]
     for push_plan in plans:
         push.push_target(place.work(), push_plan)
@@ -190,7 +190,7 @@ def test_concurrent_pushes_send_each_blob_once(place):
     assert len(done) == len(works)
 
 
-def test_push_without_tags_is_found_by_digest(place):
+def test_image_pushed_without_tags_is_found_by_digest(place):
     done = push.push_target(place.work(tag=False), place.plan())
     assert place.tags() == {}
     assert (NAME, done.digest) in place.registry.manifests
@@ -199,7 +199,7 @@ def test_push_without_tags_is_found_by_digest(place):
 # -- other repositories
 
 
-def test_mounted_layers_are_not_built(place, monkeypatch):
+def test_push_does_not_build_layers_that_can_be_mounted(place, monkeypatch):
     push_plan = place.plan()
     push.push_target(
         msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), push_plan
@@ -215,7 +215,7 @@ def test_mounted_layers_are_not_built(place, monkeypatch):
     assert set(place.tags()) == set(TAGS)
 
 
-def test_layers_are_uploaded_if_mount_fails(place):
+def test_layers_are_uploaded_if_the_mount_fails(place):
     push_plan = place.plan()
     push.push_target(
         msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), push_plan
@@ -226,7 +226,7 @@ def test_layers_are_uploaded_if_mount_fails(place):
     assert place.registry.sessions == {}  # unused upload sessions are closed
 
 
-def test_unreadable_repository_is_skipped_for_mounts(place):
+def test_repository_that_cannot_be_read_is_skipped_for_mounts(place):
     place.registry.faults.append(Fault("HEAD /v2/private/blobs/", times=100, status=403))
     done = push.push_target(place.work("private"), place.plan())
     assert {row.state for row in done.blobs} == {BlobState.SENT}
@@ -235,7 +235,7 @@ def test_unreadable_repository_is_skipped_for_mounts(place):
 # -- attachments
 
 
-def test_attachments_are_pushed_once_before_tags(place):
+def test_attachments_are_pushed_once_and_before_tags(place):
     done = push.push_target(place.work(attach=True), place.both())
     assert len(done.attached) == len(set(done.attached)) > len(Arch)
     puts = [
@@ -249,14 +249,14 @@ def test_attachments_are_pushed_once_before_tags(place):
     assert again.attached == done.attached
 
 
-def test_failed_attachment_sets_no_tag(place):
+def test_push_sets_no_tag_if_an_attachment_fails(place):
     place.registry.faults.append(Fault("(GET|HEAD) .*/referrers/", times=100, status=500))
     with pytest.raises(FetchFailed, match="500"):
         push.push_target(place.work(attach=True), place.plan())
     assert place.tags() == {}
 
 
-def test_image_is_signed_before_tagging(place, tmp_path):
+def test_image_is_signed_before_it_is_tagged(place, tmp_path):
     key = tmp_path / "key.pem"
     private = ec.generate_private_key(ec.SECP256R1())
     key.write_bytes(
@@ -308,7 +308,7 @@ def refused(place: Place, kind: type[ImgbuildError], *words: str) -> None:
 
 
 @pytest.mark.parametrize("where", [BLOB, "POST .*/blobs/uploads/", MANIFEST, "HEAD .*/blobs/"])
-def test_failing_registry_gets_no_tag(place, where):
+def test_push_sets_no_tag_if_the_registry_fails(place, where):
     place.registry.faults.append(Fault(where, times=1000, status=500))
     refused(place, FetchFailed, "500")
 
@@ -317,7 +317,7 @@ def test_failing_registry_gets_no_tag(place, where):
     ("where", "status"),
     [(BLOB, 500), ("POST .*/blobs/uploads/", 503), (MANIFEST, 429), ("HEAD .*/blobs/", 503)],
 )
-def test_transient_registry_error_is_retried(place, where, status):
+def test_push_is_retried_after_a_transient_registry_error(place, where, status):
     place.registry.faults.append(Fault(where, status=status, headers={"Retry-After": "0"}))
     place.push()
     assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
@@ -353,7 +353,7 @@ def test_interrupted_push_is_resumed(place, number, monkeypatch):
     assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
-def test_blob_of_wrong_size_is_refused(place):
+def test_push_refuses_a_blob_of_the_wrong_size(place):
     trl = next(blob for blob in place.plan().blobs if blob.name == "trl")
     place.registry.blobs[NAME, trl.digest] = b"half of it"
     with pytest.raises(IntegrityError, match=r"has trl .* with 10 bytes, but digests.json has"):
@@ -361,7 +361,7 @@ def test_blob_of_wrong_size_is_refused(place):
     assert place.tags() == {}
 
 
-def test_blob_lost_by_registry_is_an_error(place):
+def test_blob_lost_by_the_registry_is_an_error(place):
     lost = next(blob.digest for blob in place.plan().blobs if blob.name == CONFIG)
 
     def _lose(answer: Answer) -> None:
@@ -372,7 +372,7 @@ def test_blob_lost_by_registry_is_an_error(place):
     refused(place, IntegrityError, lost)
 
 
-def test_wrong_digest_header_for_manifest_is_an_error(place):
+def test_wrong_digest_header_for_a_manifest_is_an_error(place):
     def _lie(answer: Answer) -> None:
         answer.headers["Docker-Content-Digest"] = "sha256:" + "0" * 64
 
@@ -380,7 +380,7 @@ def test_wrong_digest_header_for_manifest_is_an_error(place):
     refused(place, IntegrityError, "0" * 64)
 
 
-def test_modified_manifest_is_an_error(place):
+def test_manifest_modified_by_the_registry_is_an_error(place):
     def _lie(answer: Answer) -> None:
         answer.body = b'{"schemaVersion":2}'
 
@@ -390,7 +390,7 @@ def test_modified_manifest_is_an_error(place):
     refused(place, IntegrityError, "returned sha256:")
 
 
-def test_moved_tag_is_reported(place):
+def test_push_reports_a_moved_tag(place):
     place.push()
     place.registry.tags[NAME, TARGET] = other = "sha256:" + "1" * 64
     place.registry.manifests[NAME, other] = (b"{}", documents.MANIFEST)

@@ -110,7 +110,7 @@ def test_artifact_manifest_follows_specification(client: RegistryClient, registr
     assert titles == ["a.bin", "b.json"]
 
 
-def test_second_push_changes_nothing(client: RegistryClient, registry: Registry):
+def test_second_push_does_not_change_an_artifact(client: RegistryClient, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     first = artifact_store.attach_artifact(client, repository, subject, KIND, FILES)
     before = len(registry.requests)
@@ -171,7 +171,7 @@ def test_artifact_of_another_image_is_refused(client: RegistryClient, registry: 
         artifact_store.find_artifacts(client, repository, other, KIND)
 
 
-def test_shared_blob_of_attachments_is_read_once(client, registry, monkeypatch):
+def test_blob_shared_by_several_artifacts_is_read_once(client, registry, monkeypatch):
     repository, subject = registry.repository("me/image"), image(client, registry)
     large = {"large": ArtifactFile(data=bytes(1000), media_type="application/octet-stream")}
     for number in range(5):

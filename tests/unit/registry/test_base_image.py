@@ -153,7 +153,7 @@ def name(served: Registry, digest: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("served", ["open", "basic", "bearer", "login"], indirect=True)
-def test_image_is_read_with_every_authentication_scheme(served, source, tmp_path):
+def test_base_image_is_read_with_every_authentication_scheme(served, source, tmp_path):
     if served.mode in ("basic", "login"):
         log_in(tmp_path, served.host)
     store = Store.open(tmp_path / "cache")
@@ -178,14 +178,14 @@ def test_image_is_read_with_every_authentication_scheme(served, source, tmp_path
 
 
 @pytest.mark.parametrize("served", ["basic", "login"], indirect=True)
-def test_missing_credentials_error_names_them(served):
+def test_error_for_a_base_without_credentials_names_the_registry_host(served):
     with pytest.raises(FetchFailed, match="401") as caught:
         base_image.read_base_image(name(served), Arch.X86_64)
     assert served.host in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("served", ["bearer"], indirect=True)
-def test_expired_token_is_requested_again(served):
+def test_expired_registry_token_is_requested_again(served):
     client = RegistryClient()
     base_image.read_base_image(name(served), Arch.X86_64, client)
     served.token = "token-number-2"
@@ -202,7 +202,7 @@ def test_credentials_are_not_sent_to_another_server_without_tls(served, tmp_path
     assert not [given for path, given in served.seen if path == "storage"]
 
 
-def test_stored_layers_are_not_requested(served, tmp_path):
+def test_cached_base_layers_are_not_requested(served, tmp_path):
     store = Store.open(tmp_path / "cache")
     base = base_image.read_base_image(name(served), Arch.X86_64)
     base_image.fetch_layers(
@@ -255,7 +255,7 @@ def put(served: Registry, data: bytes) -> str:
     return name(served, digest)
 
 
-def test_missing_architecture_error_lists_available_ones(served, source):
+def test_error_for_a_missing_architecture_lists_the_available_architectures(served, source):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
     text = put(served, documents.create_index({Arch.X86_64: manifest}))
     with pytest.raises(InputError, match="no image for linux/arm64, only linux/amd64"):
@@ -282,7 +282,7 @@ def test_only_supported_layer_types_are_accepted(served, source, media_type, exp
     assert {layer.media_type for layer in base.layers} == {expected}
 
 
-def test_invalid_document_is_an_input_error(served):
+def test_invalid_base_document_is_an_input_error(served):
     with pytest.raises(InputError, match="is not a valid"):
         base_image.read_base_image(put(served, b"<html>hello</html>"), Arch.X86_64)
 
@@ -301,7 +301,7 @@ D = f"sha256:{'a' * 64}"
         (f"host:5000/x@{D}", "https://host:5000/v2/x"),
     ],
 )
-def test_image_references_are_parsed(text, server):
+def test_base_image_references_are_parsed(text, server):
     reference = base_image.parse_base_reference(text)
     assert reference.digest == D
     locked = LockedFile(file="layer", size=1, sha256=D.removeprefix("sha256:"))

@@ -18,7 +18,7 @@ BLOB = bytes_source(DATA)
 WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
 
 
-def test_existing_blob_is_found(client, registry):
+def test_existing_registry_blob_is_found(client, registry):
     repository = registry.repository("me/x")
     assert client.has(repository, BLOB.digest) is None
     client.upload_blob(repository, BLOB)
@@ -34,7 +34,9 @@ def test_existing_blob_is_found(client, registry):
 )
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("source", [BLOB, bytes_source(b"")])
-def test_blob_size_is_read_without_head_support(client, registry, fault, ranges, source):
+def test_blob_size_is_read_from_a_registry_without_head_requests(
+    client, registry, fault, ranges, source
+):
     repository = registry.repository("me/x")
     client.upload_blob(repository, source)
     registry.ranges = ranges
@@ -42,14 +44,14 @@ def test_blob_size_is_read_without_head_support(client, registry, fault, ranges,
     assert client.has(repository, source.digest) == source.size
 
 
-def test_small_blob_is_read(client, registry):
+def test_small_registry_blob_is_read(client, registry):
     client.upload_blob(registry.repository("me/x"), BLOB)
     registry.faults.append(Fault("GET .*/blobs/", cut_answer=1000))
     assert client.blob(registry.repository("me/x"), WHOLE) == DATA
 
 
 @pytest.mark.parametrize("data", [DATA[:-1], DATA + b"x", DATA[:-1] + b"x", b""])
-def test_blob_with_wrong_digest_is_refused(client, registry, tmp_path, data):
+def test_downloaded_blob_with_a_wrong_digest_is_refused(client, registry, tmp_path, data):
     registry.blobs["me/x", BLOB.digest] = data
     with pytest.raises(
         IntegrityError,
@@ -98,7 +100,7 @@ def test_blob_download_resumes_after_dropped_connection(client, registry, tmp_pa
     assert range_headers == [None, "bytes=100000-", "bytes=100000-"]
 
 
-def test_wrong_partial_file_is_replaced(client, registry, tmp_path):
+def test_wrong_partial_file_of_a_blob_is_replaced(client, registry, tmp_path):
     client.upload_blob(registry.repository("me/x"), BLOB)
     (tmp_path / "blob").write_bytes(b"x" * 1000)
     client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
@@ -106,7 +108,7 @@ def test_wrong_partial_file_is_replaced(client, registry, tmp_path):
 
 
 @pytest.mark.parametrize("lie", ["bytes 0-999/300000", "bytes 2000-299999/300000"])
-def test_wrong_content_range_is_handled(client, registry, tmp_path, lie):
+def test_blob_download_handles_a_wrong_content_range(client, registry, tmp_path, lie):
     client.upload_blob(registry.repository("me/x"), BLOB)
     (tmp_path / "blob").write_bytes(DATA[:1000])
     registry.faults.append(Fault("GET .*/blobs/", edit=change_header("Content-Range", lie)))
@@ -114,7 +116,7 @@ def test_wrong_content_range_is_handled(client, registry, tmp_path, lie):
     assert (tmp_path / "blob").read_bytes() == DATA
 
 
-def test_unresponsive_server_is_an_error(registry, tmp_path):
+def test_unresponsive_registry_is_an_error(registry, tmp_path):
     free = threading.Event()
 
     def _wait(_: Answer) -> None:

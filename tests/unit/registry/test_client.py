@@ -59,7 +59,7 @@ def at(registry: Registry, target: str) -> ImageReference:
 
 
 @pytest.mark.parametrize("by", ["tag", "digest"])
-def test_manifest_survives_round_trip(client, registry, by):
+def test_pushed_manifest_is_read_back_unchanged(client, registry, by):
     digest = push(client, registry, tag="one" if by == "tag" else None)
     assert registry.tags == ({("me/x", "one"): digest} if by == "tag" else {})
     reference = at(registry, "one" if by == "tag" else digest)
@@ -96,7 +96,7 @@ def test_missing_manifest_is_not_found(client, registry, target):
         Fault("HEAD .*/manifests/", status=400),
     ],
 )
-def test_incomplete_head_response_is_followed_by_get(client, registry, fault):
+def test_manifest_is_read_if_the_head_response_is_incomplete(client, registry, fault):
     digest = push(client, registry)
     registry.faults.append(fault)
     descriptor = client.resolve(at(registry, "one"))
@@ -104,7 +104,7 @@ def test_incomplete_head_response_is_followed_by_get(client, registry, fault):
     assert len(registry.received_requests("GET .*/manifests/")) == 1
 
 
-def test_head_response_contradicting_digest_is_not_trusted(client, registry):
+def test_head_response_that_contradicts_the_digest_is_not_trusted(client, registry):
     digest = push(client, registry)
     registry.faults.append(
         Fault("HEAD .*/manifests/", edit=change_header("Docker-Content-Digest", OTHER))
@@ -130,14 +130,14 @@ def test_manifest_with_wrong_digest_is_refused(client, registry, target):
         client.manifest(at(registry, digest if target == "digest" else target))
 
 
-def test_manifest_without_media_type_has_content_type(client, registry):
+def test_manifest_without_a_media_type_uses_the_content_type(client, registry):
     data = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
     client.put_manifest(registry.repository("me/x"), data, documents.INDEX, tag="one")
     assert client.manifest(at(registry, "one")).media_type == documents.INDEX
 
 
 @pytest.mark.parametrize("kind", [documents.INDEX, documents.MANIFEST])
-def test_ambiguous_document_is_refused(client, registry, kind):
+def test_ambiguous_manifest_is_refused(client, registry, kind):
     """One client would read such a document as an index, another as an image."""
     data = json.dumps({**json.loads(manifest()), "mediaType": kind, "manifests": []}).encode()
     registry.manifests["me/x", sha256_digest(data)] = (data, kind)
@@ -145,13 +145,13 @@ def test_ambiguous_document_is_refused(client, registry, kind):
         client.manifest(at(registry, sha256_digest(data)))
 
 
-def test_truncated_response_is_requested_again(client, registry):
+def test_truncated_manifest_response_is_requested_again(client, registry):
     push(client, registry)
     registry.faults.append(Fault("GET .*/manifests/", cut_answer=10))
     assert client.manifest(at(registry, "one")).data == manifest()
 
 
-def test_endless_response_is_not_read_into_memory(client, registry, monkeypatch):
+def test_endless_manifest_response_is_refused(client, registry, monkeypatch):
     push(client, registry)
     monkeypatch.setattr(manifests, "LIMIT", 100)
     with pytest.raises(FetchFailed, match="sent a document of more than 100 bytes"):
@@ -160,7 +160,7 @@ def test_endless_response_is_not_read_into_memory(client, registry, monkeypatch)
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("where", ["PUT .*/manifests/", "GET .*/manifests/", "HEAD .*/manifests/"])
-def test_busy_registry_is_retried(client, registry, status, where):
+def test_request_to_a_busy_registry_is_retried(client, registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status))
     digest = push(client, registry)
     assert client.manifest(at(registry, "one")).digest == digest
@@ -168,14 +168,14 @@ def test_busy_registry_is_retried(client, registry, status, where):
     assert descriptor is not None
 
 
-def test_lost_response_to_put_is_handled(client, registry):
+def test_manifest_push_succeeds_after_a_lost_response(client, registry):
     registry.faults.append(Fault("PUT .*/manifests/", mute=True))
     digest = push(client, registry)
     assert registry.tags == {("me/x", "one"): digest}
 
 
 @pytest.mark.parametrize("result", [OTHER, None])
-def test_registry_that_stores_other_manifest_is_an_error(client, registry, result):
+def test_registry_that_stores_a_different_manifest_is_an_error(client, registry, result):
     def _store(answer: Answer) -> None:
         registry.tags["me/x", "one"] = OTHER
         change_header("Docker-Content-Digest", result)(answer)
@@ -185,14 +185,14 @@ def test_registry_that_stores_other_manifest_is_an_error(client, registry, resul
         push(client, registry)
 
 
-def test_manifest_without_blobs_error_has_registry_message(client, registry):
+def test_error_for_a_manifest_without_blobs_has_the_registry_message(client, registry):
     with pytest.raises(FetchFailed, match=r"404 .*: MANIFEST_BLOB_UNKNOWN: this is") as caught:
         client.put_manifest(registry.repository("me/x"), manifest(), documents.MANIFEST, tag="one")
     assert "me/x/manifests/one" in caught.value.message
     assert registry.tags == {}
 
 
-def test_put_manifest_is_retried_if_blob_is_not_found(client, registry):
+def test_manifest_push_is_retried_if_a_blob_is_not_found_yet(client, registry):
     body = b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN"}]}'
     registry.faults.append(Fault("PUT .*/manifests/", times=2, status=400, body=body))
     push(client, registry)
@@ -203,7 +203,7 @@ def test_put_manifest_is_retried_if_blob_is_not_found(client, registry):
 
 
 @pytest.mark.parametrize("page", [None, 1, 2, 100])
-def test_all_list_pages_are_read(client, registry, page):
+def test_all_pages_of_a_tag_list_are_read(client, registry, page):
     for number in range(5):
         push(client, registry, tag=f"tag-{number}")
     registry.page = page
@@ -226,7 +226,7 @@ def test_all_list_pages_are_read(client, registry, page):
         '<?at=2>; title="x"; REL="next"',
     ],
 )
-def test_link_header_formats_are_parsed(client, registry, link):
+def test_link_headers_of_tag_list_pages_are_parsed(client, registry, link):
     for number in range(4):
         push(client, registry, tag=f"tag-{number}")
     registry.page = 2
@@ -235,7 +235,7 @@ def test_link_header_formats_are_parsed(client, registry, link):
     assert list(client.tags(registry.repository("me/x"))) == [f"tag-{n}" for n in range(4)]
 
 
-def test_circular_pages_are_refused(client, registry):
+def test_circular_pages_of_a_tag_list_are_refused(client, registry):
     push(client, registry)
     registry.faults.append(
         Fault(
@@ -262,7 +262,7 @@ def test_endless_pages_of_registry_are_refused(client, registry, monkeypatch):
     assert len(registry.received_requests("/tags/list")) == 6
 
 
-def test_next_page_on_another_server_is_refused(client, registry):
+def test_next_page_of_a_tag_list_on_another_server_is_refused(client, registry):
     push(client, registry)
     link = f'<http://{registry.storage}/v2/me/x/tags/list?secret=1>; rel="next"'
     registry.faults.append(Fault("GET .*/tags/list", edit=change_header("Link", link)))
@@ -276,7 +276,7 @@ def test_repository_without_tags_has_an_empty_list(client, registry):
     assert list(client.tags(registry.repository("me/x"))) == []
 
 
-def test_tags_of_missing_repository_are_not_found(client, registry):
+def test_tags_of_a_missing_repository_are_not_found(client, registry):
     with pytest.raises(NotFound, match="me/none"):
         list(client.tags(registry.repository("me/none")))
 
@@ -294,7 +294,7 @@ def test_manifests_and_tags_are_deleted(client, registry):
     assert not client.delete(repository, digest)
 
 
-def test_deletion_disabled_error_has_hint(client, registry):
+def test_error_for_disabled_deletion_has_a_hint(client, registry):
     registry.deletes = False
     digest = push(client, registry)
     for target in ("one", digest):

@@ -156,7 +156,7 @@ def _delete(repository: Repository) -> object:
     ],
 )
 @pytest.mark.usefixtures("logins")
-def test_redirected_writes_are_anonymous(registry, victim, where, work):
+def test_redirected_write_requests_are_anonymous(registry, victim, where, work):
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/manifests/latest"
     registry.faults.append(Fault(where, times=9, status=307, headers={"Location": place}))
@@ -169,7 +169,7 @@ def test_redirected_writes_are_anonymous(registry, victim, where, work):
 
 
 @pytest.mark.usefixtures("logins")
-def test_redirected_reads_send_no_credentials_but_can_use_anonymous_token(registry, victim):
+def test_redirected_reads_send_no_credentials_but_can_use_an_anonymous_token(registry, victim):
     """A registry under a custom name often redirects to another, which requires a token."""
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/manifests/latest"
@@ -198,7 +198,7 @@ def test_blob_redirect_to_another_registry_is_anonymous(registry, victim, tmp_pa
 
 
 @pytest.mark.usefixtures("logins")
-def test_next_page_in_another_registry_is_refused(registry, victim):
+def test_next_page_of_a_list_in_another_registry_is_refused(registry, victim):
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/tags/list"
     registry.faults.append(Fault("tags/list", status=307, headers={"Location": place}))
@@ -211,7 +211,7 @@ def test_next_page_in_another_registry_is_refused(registry, victim):
 
 
 @pytest.mark.usefixtures("logins")
-def test_redirect_back_to_first_registry_stays_anonymous(registry, victim):
+def test_redirect_back_to_the_first_registry_stays_anonymous(registry, victim):
     """A redirect target is trusted less than the redirecting server."""
     registry.redirects = True
     registry.blobs["me/x", BLOB.digest] = DATA

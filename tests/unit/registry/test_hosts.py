@@ -68,7 +68,7 @@ def client(**options: object) -> RegistryClient:
         ("plain:80", "http://plain:80/v2"),
     ],
 )
-def test_plain_http_is_used_for_localhost_or_on_request(host, address):
+def test_registry_uses_plain_http_for_localhost_or_on_request(host, address):
     assert host_endpoints(host, ("plain:80",), ()) == (HostEndpoint(host, address),)
 
 
@@ -89,7 +89,7 @@ server = "https://registry.example.com"
 """
 
 
-def test_containerd_hosts_format_is_read(tmp_path):
+def test_hosts_file_of_containerd_is_read(tmp_path):
     place = describe(tmp_path, "example.com", HOSTS)
     assert host_endpoints("example.com") == (
         HostEndpoint(
@@ -109,14 +109,14 @@ def test_containerd_hosts_format_is_read(tmp_path):
     )  # fmt: skip
 
 
-def test_host_is_last_endpoint_without_server_setting(tmp_path):
+def test_registry_host_is_the_last_endpoint_without_a_server_setting(tmp_path):
     describe(tmp_path, "docker.io", '[host."https://m"]\n')
     assert [endpoint.address for endpoint in host_endpoints("docker.io")] == [
         "https://m/v2", "https://registry-1.docker.io/v2"
     ]  # fmt: skip
 
 
-def test_default_endpoint_is_used_without_hosts_file(tmp_path):
+def test_default_endpoint_is_used_without_a_hosts_file(tmp_path):
     describe(tmp_path, "_default", '[host."https://m"]\n')
     describe(tmp_path, "own.example.com", "")
     assert [endpoint.address for endpoint in host_endpoints("h")] == [
@@ -128,7 +128,7 @@ def test_default_endpoint_is_used_without_hosts_file(tmp_path):
     ]
 
 
-def test_first_folder_with_host_is_used(tmp_path):
+def test_first_configuration_folder_with_the_host_is_used(tmp_path):
     places = [tmp_path / name for name in "abc"]
     (tmp_path / "b/h").mkdir(parents=True)
     (tmp_path / "b/h/ca.crt").touch()
@@ -175,7 +175,7 @@ def mirrored(folder: Path, registry: Registry, mirror: Registry, more: str = "")
     describe(folder, registry.host, text)
 
 
-def test_mirror_is_queried_first_with_host_name(tmp_path, registry, mirror):
+def test_registry_mirror_is_queried_first_with_the_host_name(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     client().upload_blob(registry.repository("me/x"), BLOB)
     assert mirror.requests == []
@@ -187,7 +187,9 @@ def test_mirror_is_queried_first_with_host_name(tmp_path, registry, mirror):
 
 
 @pytest.mark.parametrize("manner", ["lacks it", "lies", "is broken", "refuses"])
-def test_content_missing_in_mirror_is_read_from_registry(tmp_path, registry, mirror, manner):
+def test_content_missing_in_a_registry_mirror_is_read_from_the_registry(
+    tmp_path, registry, mirror, manner
+):
     mirrored(tmp_path, registry, mirror)
     client().upload_blob(registry.repository("me/x"), BLOB)
     if manner == "lies":
@@ -201,19 +203,19 @@ def test_content_missing_in_mirror_is_read_from_registry(tmp_path, registry, mir
     assert mirror.requests
 
 
-def test_unreachable_mirror_is_skipped(tmp_path, registry):
+def test_unreachable_registry_mirror_is_skipped(tmp_path, registry):
     describe(tmp_path, registry.host, '[host."http://localhost:1"]')
     assert client().resolve(ImageReference(registry.host, "me/x", "one")) is None
 
 
-def test_registry_error_overrides_mirror_error(tmp_path, registry, mirror):
+def test_registry_error_is_reported_instead_of_the_mirror_error(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     registry.blobs["me/x", BLOB.digest] = b"x" * BLOB.size
     with pytest.raises(IntegrityError, match=registry.host):
         client().blob(registry.repository("me/x"), WHOLE)
 
 
-def test_push_does_not_use_mirror(tmp_path, registry, mirror):
+def test_push_does_not_use_a_registry_mirror(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     client().upload_blob(mirror.repository("me/x"), BLOB)
     before = len(mirror.requests)
@@ -224,7 +226,7 @@ def test_push_does_not_use_mirror(tmp_path, registry, mirror):
     assert len(mirror.requests) == before
 
 
-def test_push_without_capability_is_refused(tmp_path, registry):
+def test_push_to_an_endpoint_without_the_push_capability_is_refused(tmp_path, registry):
     describe(tmp_path, registry.host, 'capabilities = ["pull"]')
     with pytest.raises(
         FetchFailed, match=f"no endpoint of {registry.host} has the capability push"
@@ -232,7 +234,7 @@ def test_push_without_capability_is_refused(tmp_path, registry):
         client().upload_blob(registry.repository("me/x"), BLOB)
 
 
-def test_headers_are_sent_only_to_their_endpoint(tmp_path, registry, mirror):
+def test_configured_headers_are_sent_only_to_their_endpoint(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror, f'[host."http://{mirror.host}".header]\nx-key = "k"\n')
     mirror.redirects = True
     client().upload_blob(mirror.repository("me/x"), BLOB)
@@ -245,7 +247,9 @@ def test_headers_are_sent_only_to_their_endpoint(tmp_path, registry, mirror):
     assert [request for request in registry.requests if "x-key" in request.headers] == []
 
 
-def test_headers_are_not_sent_after_redirect_from_another_registry(tmp_path, registry, mirror):
+def test_configured_headers_are_not_sent_after_a_redirect_from_another_registry(
+    tmp_path, registry, mirror
+):
     describe(tmp_path, mirror.host, f'server = "http://{mirror.host}"\n[header]\nx-key = "k"\n')
     pusher = client()
     pusher.upload_blob(mirror.repository("me/x"), BLOB)
@@ -353,7 +357,7 @@ def test_certificate_authority_applies_only_to_its_registry(tmp_path, authority)
 
 
 @pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
-def test_verification_is_skipped_only_if_configured(tmp_path, authority, capsys):
+def test_certificate_verification_is_skipped_only_if_configured(tmp_path, authority, capsys):
     with memory_registry.serve(Registry(), secure(authority)) as registry:
         text = f'server = "https://{registry.host}"\nskip_verify = true'
         describe(tmp_path, registry.host, text)
@@ -361,14 +365,14 @@ def test_verification_is_skipped_only_if_configured(tmp_path, authority, capsys)
     assert "is not verified" in " ".join(capsys.readouterr().err.split())
 
 
-def test_invalid_certificate_error_names_file(tmp_path):
+def test_error_for_an_invalid_certificate_names_the_file(tmp_path):
     place = describe(tmp_path, "h", 'ca = "ca.crt"')
     (place / "ca.crt").write_text("nothing")
     with pytest.raises(InputError, match=r"cannot use the certificate .*ca\.crt"):
         client().resolve(ImageReference("h", "me/x", "one"))
 
 
-def test_location_without_tls_is_refused_unless_same_host(tmp_path, authority):
+def test_location_without_tls_is_refused_unless_it_is_the_same_host(tmp_path, authority):
     with memory_registry.serve(Registry(), secure(authority)) as registry:
         text = f'server = "https://{registry.host}"\nca = "ca.crt"'
         place = describe(tmp_path, registry.host, text)

@@ -58,7 +58,7 @@ def test_missing_path_error_names_it():
         parse_reference("./absent/image")
 
 
-def test_default_tag_applies_only_to_plain_names():
+def test_default_tag_applies_only_to_names_without_tag_and_digest():
     assert parse_reference("h:1/x", default_tag="one").tag == "one"
     assert parse_reference("h:1/x:two", default_tag="one").tag == "two"
     assert parse_reference(f"h:1/x@{D}", default_tag="one").tag is None
@@ -74,14 +74,14 @@ TAGS = st.none() | st.from_regex(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,20}", fullmatch=
     tag=TAGS,
     digest=st.sampled_from([None, D]),
 )
-def test_reference_text_survives_round_trip(host, name, tag, digest):
+def test_image_reference_is_formatted_as_it_was_parsed(host, name, tag, digest):
     reference = ImageReference(host, name, tag, digest)
     assert parse_reference(str(reference)) == reference
     assert parse_repository(str(reference.repository)) == reference.repository
 
 
 @pytest.mark.parametrize("text", ["h:1/x:1", f"h:1/x@{D}"])
-def test_reference_as_repository_is_refused(text):
+def test_image_reference_in_place_of_a_repository_is_refused(text):
     with pytest.raises(InputError, match="but a repository is expected") as caught:
         parse_repository(text)
     assert caught.value.hint == "use h:1/x"

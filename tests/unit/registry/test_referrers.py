@@ -86,11 +86,11 @@ def test_referrers_are_found(client, registry):
     assert tags == (set() if registry.referrers_api else {tag(subject), tag(other)})
 
 
-def test_manifest_without_referrers_has_none(client, registry):
+def test_manifest_without_referrers_has_an_empty_list(client, registry):
     assert client.referrers(registry.repository(NAME), put(client, registry)) == ()
 
 
-def test_missing_subject_has_referrers(client, registry):
+def test_referrers_of_a_missing_subject_are_listed(client, registry):
     subject = f"sha256:{'0' * 64}"
     first = refer(client, registry, subject, SBOM)
     assert [
@@ -98,7 +98,7 @@ def test_missing_subject_has_referrers(client, registry):
     ] == [first]
 
 
-def test_config_type_replaces_missing_artifact_type(client, registry):
+def test_referrer_without_an_artifact_type_has_its_configuration_type(client, registry):
     subject = put(client, registry)
     descriptor = {"mediaType": documents.MANIFEST, "digest": subject, "size": 2}
     put(client, registry, subject=descriptor)
@@ -108,7 +108,7 @@ def test_config_type_replaces_missing_artifact_type(client, registry):
 
 @pytest.mark.parametrize("filters", [True, False])
 @pytest.mark.parametrize("page", [None, 1, 2])
-def test_referrers_api_pages_and_filters_are_used(client, filters, page):
+def test_pages_and_filters_of_the_referrers_api_are_used(client, filters, page):
     with memory_registry.serve(Registry(filters=filters, page=page)) as registry:
         subject = put(client, registry)
         expected = {refer(client, registry, subject, SBOM, annotations={"n": f"{n}"})
@@ -124,7 +124,7 @@ def test_referrers_api_pages_and_filters_are_used(client, filters, page):
 # -- the tag
 
 
-def test_referrers_tag_entry_follows_specification(client, plain):
+def test_entry_in_the_referrers_tag_follows_the_specification(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM, annotations={"name": "sbom"})
     data, _ = plain.manifests[NAME, first]
@@ -134,7 +134,7 @@ def test_referrers_tag_entry_follows_specification(client, plain):
     ]  # fmt: skip
 
 
-def test_manifest_is_listed_once(client, plain):
+def test_repeated_push_lists_a_referrer_once(client, plain):
     subject = put(client, plain)
     for _ in range(2):
         refer(client, plain, subject, SBOM)
@@ -142,7 +142,7 @@ def test_manifest_is_listed_once(client, plain):
     assert len(plain.received_requests(f"PUT .*/{tag(subject)}")) == 1
 
 
-def test_other_referrer_entries_are_kept(client, plain):
+def test_referrer_entries_of_other_tools_are_kept(client, plain):
     subject = put(client, plain)
     theirs = put(client, plain, annotations={"by": "others"})
     entry = {"mediaType": documents.MANIFEST, "digest": theirs, "size": 12, "artifactType": "odd",
@@ -155,7 +155,7 @@ def test_other_referrer_entries_are_kept(client, plain):
     assert listed(plain, subject)[0] == entry
 
 
-def test_entry_removed_by_another_writer_is_written_again(client, plain):
+def test_referrer_entry_removed_by_another_writer_is_written_again(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM)
 
@@ -169,7 +169,7 @@ def test_entry_removed_by_another_writer_is_written_again(client, plain):
     assert [row["digest"] for row in listed(plain, subject)] == [first, second]
 
 
-def test_permanent_write_conflict_is_an_error(client, plain):
+def test_permanent_conflict_about_the_referrers_tag_is_an_error(client, plain):
     subject = put(client, plain)
     empty = json.dumps({"manifests": []}).encode()
 
@@ -202,7 +202,7 @@ def test_html_response_is_not_a_referrers_list(client, plain):
     assert [referrer.digest for referrer in referrers] == [first]
 
 
-def test_refused_request_is_not_a_missing_api(client, registry):
+def test_refused_request_is_not_treated_as_a_missing_referrers_api(client, registry):
     subject = put(client, registry)
     registry.faults.append(Fault("GET .*/referrers/", status=403))
     with pytest.raises(FetchFailed, match="403"):

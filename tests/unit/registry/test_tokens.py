@@ -70,7 +70,7 @@ def test_push_and_pull_support_every_authentication_scheme(registry, tmp_path):
     assert set(registry.granted) <= {("repository:me/x:pull",), ("repository:me/x:pull,push",)}
 
 
-def test_push_uses_one_token(registry, tmp_path):
+def test_push_of_several_blobs_uses_one_token(registry, tmp_path):
     log_in(tmp_path, registry.host)
     pusher = client()
     for number in range(3):
@@ -78,7 +78,7 @@ def test_push_uses_one_token(registry, tmp_path):
     assert registry.granted == [("repository:me/x:pull,push",)]
 
 
-def test_threads_share_token(registry, tmp_path):
+def test_threads_share_a_registry_token(registry, tmp_path):
     log_in(tmp_path, registry.host)
     pusher, sources = client(), [bytes_source(b"%d" % number) for number in range(16)]
     with ThreadPoolExecutor(8) as threads:
@@ -90,7 +90,7 @@ def test_threads_share_token(registry, tmp_path):
     assert registry.granted == [("repository:me/x:pull,push",)]
 
 
-def test_mount_requests_scopes_of_both_repositories(registry, tmp_path):
+def test_mount_requests_token_scopes_of_both_repositories(registry, tmp_path):
     log_in(tmp_path, registry.host)
     client().upload_blob(registry.repository("me/other"), BLOB)
     repository, other = registry.repository("me/x"), registry.repository("me/other")
@@ -98,7 +98,7 @@ def test_mount_requests_scopes_of_both_repositories(registry, tmp_path):
     assert ("repository:me/x:pull,push", "repository:me/other:pull") in registry.granted
 
 
-def test_delete_and_catalog_request_their_scopes(registry, tmp_path):
+def test_delete_and_catalog_request_their_token_scopes(registry, tmp_path):
     log_in(tmp_path, registry.host)
     repository = registry.repository("me/x")
     digest = client().put_manifest(repository, b"{}", MANIFEST)
@@ -129,7 +129,7 @@ def test_token_expiring_during_resumed_upload_is_renewed(registry, tmp_path):
     assert sum(counted) == BLOB.size
 
 
-def test_token_is_renewed_before_expiry(registry, tmp_path, monkeypatch):
+def test_registry_token_is_renewed_before_it_expires(registry, tmp_path, monkeypatch):
     log_in(tmp_path, registry.host)
     registry.token_life = 1000
     pusher = client()
@@ -149,7 +149,7 @@ def test_token_is_renewed_before_expiry(registry, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "registry", [{"auth": "bearer", "identity": "identity-secret"}], indirect=True
 )
-def test_identity_token_is_exchanged(registry, tmp_path):
+def test_identity_token_is_exchanged_for_an_access_token(registry, tmp_path):
     entry = {"auth": base64.b64encode(b"00000000:").decode(), "identitytoken": "identity-secret"}
     write_config(tmp_path, auths={registry.host: entry})
     client().upload_blob(registry.repository("me/x"), BLOB)
@@ -160,7 +160,7 @@ def test_identity_token_is_exchanged(registry, tmp_path):
     )
 
 
-def test_registry_token_is_used_unchanged(registry, tmp_path):
+def test_configured_registry_token_is_used_unchanged(registry, tmp_path):
     registry.tokens["my-own-token"] = (("repository:me/x:pull,push",), None)
     write_config(tmp_path, auths={registry.host: {"registrytoken": "my-own-token"}})
     client().upload_blob(registry.repository("me/x"), BLOB)
@@ -171,7 +171,7 @@ def test_registry_token_is_used_unchanged(registry, tmp_path):
 
 
 @pytest.mark.parametrize("locations", ["absolute", "foreign"])
-def test_token_is_not_sent_to_other_servers(registry, tmp_path, locations):
+def test_registry_token_is_not_sent_to_other_servers(registry, tmp_path, locations):
     log_in(tmp_path, registry.host)
     registry.redirects, registry.locations = True, locations
     repository = registry.repository("me/x")
@@ -196,7 +196,7 @@ def test_credentials_are_not_sent_to_token_server_without_tls(registry, tmp_path
 
 
 @pytest.mark.parametrize("login", [None, ("me", "wrong-word")])
-def test_unauthorized_error_has_login_hint(registry, tmp_path, login):
+def test_error_for_an_unauthorized_request_has_a_login_hint(registry, tmp_path, login):
     if login:
         log_in(tmp_path, registry.host, login)
     with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
@@ -208,7 +208,7 @@ def test_unauthorized_error_has_login_hint(registry, tmp_path, login):
     assert "wrong-word" not in caught.value.message
 
 
-def test_errors_contain_no_token(registry, tmp_path):
+def test_token_errors_contain_no_token(registry, tmp_path):
     log_in(tmp_path, registry.host)
 
     def _repeat(answer: memory_registry.Answer) -> None:
@@ -223,7 +223,7 @@ def test_errors_contain_no_token(registry, tmp_path):
 
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
-def test_logs_contain_no_secrets(registry, tmp_path, capfd, caplog, locations):
+def test_registry_logs_contain_no_secrets(registry, tmp_path, capfd, caplog, locations):
     """Logs of imgbuild and libraries are checked for any fault at the highest verbosity."""
     caplog.set_level(logging.DEBUG)
     console.configure(verbosity=2, json=False)
@@ -289,7 +289,7 @@ def test_authentication_challenges_are_parsed(header, expected):
     ] == expected
 
 
-def test_scopes_of_same_resource_are_merged():
+def test_token_scopes_of_the_same_resource_are_merged():
     scopes = ("repository:a:pull", "repository:b/c:pull", "repository:a:pull,push", "registry:c:*")
     assert tokens.merge_scopes(scopes) == (
         "repository:a:pull,push", "repository:b/c:pull", "registry:c:*"
@@ -354,7 +354,7 @@ def test_no_credentials_are_sent_without_configuration():
 
 
 @pytest.mark.parametrize("text", ["{", '{"auths": 5}', "\xff"])
-def test_unreadable_configuration_error_has_no_secrets(tmp_path, text):
+def test_error_for_an_unreadable_configuration_has_no_secrets(tmp_path, text):
     write_config(tmp_path)
     (tmp_path / "docker/config.json").write_text(text, encoding="latin-1")
     with pytest.raises(InputError, match=r"config\.json is not a valid Docker configuration"):
@@ -362,7 +362,7 @@ def test_unreadable_configuration_error_has_no_secrets(tmp_path, text):
 
 
 @pytest.mark.parametrize("auth", ["%%%", "ß", base64.b64encode(b"no-colon").decode()])
-def test_unreadable_credentials_error_has_no_secrets(tmp_path, auth):
+def test_error_for_unreadable_credentials_has_no_secrets(tmp_path, auth):
     write_config(tmp_path, auths={"h": {"auth": auth}})
     with pytest.raises(InputError, match="unreadable credentials for h") as caught:
         logins.find_registry_login("h")

@@ -67,7 +67,7 @@ def sizes(registry: Registry, where: str) -> list[int]:
     return [request.size for request in registry.received_requests(where)]
 
 
-def test_blob_is_uploaded_in_one_request(client, registry):
+def test_small_blob_is_uploaded_in_one_request(client, registry):
     assert push(client, registry) is UploadOutcome.UPLOADED
     assert sizes(registry, PUT) == [len(DATA)]
     assert registry.received_requests(PATCH) == []
@@ -90,7 +90,7 @@ def test_blob_is_uploaded_in_chunks(registry, chunk, count):
     assert ranges[-1].endswith(f"-{len(DATA) - 1}")
 
 
-def test_minimum_chunk_size_of_registry_is_used(registry):
+def test_minimum_chunk_size_of_the_registry_is_used(registry):
     registry.chunk_minimum = 120_000
     push(RegistryClient(chunk=1000), registry)
     assert sizes(registry, PATCH) == [120_000, 120_000, 60_000]
@@ -127,7 +127,7 @@ def test_blob_of_another_repository_is_mounted(client, registry):
 
 
 @pytest.mark.parametrize("status", [None, 400, 403, 404])
-def test_failed_mount_closes_upload(client, registry, status):
+def test_failed_mount_closes_the_upload_session(client, registry, status):
     push(client, registry, name="me/other")
     registry.mounts = False
     if status is not None:
@@ -137,7 +137,7 @@ def test_failed_mount_closes_upload(client, registry, status):
     assert registry.sessions == {}
 
 
-def test_mounted_blob_that_is_missing_is_an_error(client, registry):
+def test_mounted_blob_that_is_missing_afterwards_is_an_error(client, registry):
     def _say(answer: Answer) -> None:
         answer.status = 201
 
@@ -157,7 +157,7 @@ def test_mount_from_another_registry_is_not_requested(client, registry):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 1000, 299_999])
-def test_dropped_upload_resumes_from_received_bytes(client, registry, cut):
+def test_dropped_upload_resumes_after_the_received_bytes(client, registry, cut):
     registry.faults.append(Fault(PUT, cut_request=cut))
     assert push(client, registry) is UploadOutcome.UPLOADED
     # "0-0" means one byte or none: the byte is sent again.
@@ -165,7 +165,7 @@ def test_dropped_upload_resumes_from_received_bytes(client, registry, cut):
     assert arrived == len(DATA) + (1 if cut == 1 else 0)
 
 
-def test_later_blobs_are_chunked_after_dropped_upload(client, registry):
+def test_blobs_after_a_dropped_upload_are_sent_in_chunks(client, registry):
     registry.faults.append(Fault(PUT, cut_request=1000))
     push(client, registry)
     del registry.requests[:]
@@ -176,7 +176,7 @@ def test_later_blobs_are_chunked_after_dropped_upload(client, registry):
     assert len(registry.received_requests(PATCH)) == 3
 
 
-def test_chunks_are_used_if_registry_discards_partial_upload(client, registry):
+def test_chunks_are_used_if_the_registry_discards_a_partial_upload(client, registry):
     registry.keeps_parts = False
     registry.faults.append(Fault(PUT, cut_request=200_000))
     registry.faults.append(Fault(PATCH, cut_request=99_999))
@@ -184,7 +184,7 @@ def test_chunks_are_used_if_registry_discards_partial_upload(client, registry):
     assert sizes(registry, PATCH) == [99_999, 100_000, 100_000, 100_000]
 
 
-def test_dropped_uploads_are_retried_while_progressing(registry, monkeypatch):
+def test_dropped_upload_is_retried_while_it_makes_progress(registry, monkeypatch):
     monkeypatch.setattr(uploads, "_PROGRESS", 10_000)
     registry.faults.append(Fault(f"{PUT}|{PATCH}", times=12, cut_request=20_000))
     push(RegistryClient(attempts=3, first_wait=0.001), registry)
@@ -217,7 +217,7 @@ def test_chunk_upload_succeeds_after_lost_response(registry):
 @pytest.mark.parametrize(
     "where", ["HEAD .*/blobs/", "POST .*/uploads/", PUT, PATCH, "GET .*uploads"]
 )
-def test_busy_registry_is_retried(registry, status, where):
+def test_upload_to_a_busy_registry_is_retried(registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status, headers={"Retry-After": "0"}))
     registry.faults.append(Fault(PATCH, cut_request=10))
     push(RegistryClient(first_wait=0.001, chunk=100_000 if where != PUT else None), registry)
@@ -244,7 +244,7 @@ def test_blob_too_large_for_one_request_is_chunked(client, registry):
 
 
 @pytest.mark.parametrize("range_header", ["0-999999", "0-299999", "nonsense", ""])
-def test_impossible_range_is_not_trusted(registry, range_header):
+def test_impossible_range_in_an_upload_response_is_not_trusted(registry, range_header):
     def _lie(answer: Answer) -> None:
         answer.headers["Range"] = range_header
 
@@ -253,7 +253,7 @@ def test_impossible_range_is_not_trusted(registry, range_header):
 
 
 @pytest.mark.parametrize("range_header", ["0-199999", "0-99", "0-0", "0-299999", "0-300000", ""])
-def test_wrong_resume_offset_is_handled(client, registry, range_header):
+def test_upload_handles_a_wrong_resume_offset(client, registry, range_header):
     """The registry reports more or fewer bytes for an upload with 1000 bytes."""
 
     def _lie(answer: Answer) -> None:
@@ -298,7 +298,7 @@ def test_truncated_blob_is_an_error(client, registry, there):
 
 
 @pytest.mark.parametrize("where", ["in the body", "between tries"])
-def test_stopped_upload_is_cancelled(client, registry, where):
+def test_upload_that_is_stopped_is_cancelled_in_the_registry(client, registry, where):
     """After another thread has failed, the next progress call stops this upload."""
 
     def _advance(amount: int) -> None:
@@ -339,7 +339,7 @@ def test_unreadable_upload_source_is_an_error(client, registry, tmp_path):
         client.upload_blob(registry.repository("me/x"), gone)
 
 
-def test_file_is_uploaded_from_disk(client, registry, tmp_path):
+def test_file_on_disk_is_uploaded(client, registry, tmp_path):
     (tmp_path / "blob").write_bytes(DATA)
     push(client, registry, file_source(tmp_path / "blob", BLOB.digest, BLOB.size))
 
@@ -362,7 +362,7 @@ def test_uploaded_blob_is_not_held_in_memory(client, registry):
     assert 0 < largest <= uploads.PIECE
 
 
-def test_refused_upload_is_final_with_registry_message(client, registry):
+def test_refused_upload_is_an_error_with_the_registry_message(client, registry):
     body = b'{"errors": [{"code": "DENIED", "message": "quota is used up"}]}'
     registry.faults.append(Fault(PUT, status=403, body=body))
     with pytest.raises(FetchFailed, match="403 Forbidden: DENIED: quota is used up") as caught:

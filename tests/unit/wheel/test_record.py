@@ -16,7 +16,7 @@ PATHS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 @given(
     st.dictionaries(PATHS, st.tuples(st.sampled_from(["", "sha256=x"]), st.integers(0, 10**20 - 1)))
 )
-def test_round_trip_is_lossless(files: dict[str, tuple[str, int]]) -> None:
+def test_record_file_is_read_back_unchanged(files: dict[str, tuple[str, int]]) -> None:
     rows = {path: RecordRow(path=path, digest=of, size=size) for path, (of, size) in files.items()}
     text = write_record(rows.values())
     assert read_record(text.decode(), "w") == rows
