@@ -36,7 +36,7 @@ def test_committed_dockerfiles_require_neither_registry_nor_new_engine(path):
     assert re.search(r"^USER 1000:1000$", text, re.MULTILINE)
 
 
-def test_linter_exceptions_have_reasons():
+def test_exceptions_of_the_dockerfile_linter_have_reasons():
     for path in COMMITTED:
         text = path.read_text(encoding="utf-8")
         ignored = re.findall(r"^# hadolint ignore=(.+)$", text, re.MULTILINE)
@@ -44,7 +44,7 @@ def test_linter_exceptions_have_reasons():
         assert all(re.fullmatch(r"DL\d+  # .{8,}", exception) for exception in ignored)
 
 
-def test_bake_file_lists_every_dockerfile():
+def test_docker_bake_file_lists_every_dockerfile():
     document = json.loads((ROOT / bake.FILE).read_bytes())
     contexts = {target["context"] for target in document["target"].values()}
     assert contexts == {f"images/{path.parent.name}" for path in COMMITTED}

@@ -61,7 +61,7 @@ def interpolated(text: str) -> str:
 
 
 @given(TEXTS, TEXTS)
-def test_values_and_arguments_are_passed_unchanged(value: str, word: str) -> None:
+def test_container_values_and_arguments_are_passed_unchanged(value: str, word: str) -> None:
     made = container(env=(f"VALUE={value}",), command=("echo", word))
     [service] = yaml.safe_load(compose.compose_text(made, "x"))["services"].values()
     assert interpolated(service["environment"]["VALUE"]) == value
@@ -82,7 +82,7 @@ def test_values_and_arguments_are_passed_unchanged(value: str, word: str) -> Non
      "- a", "a: b", "#x", "%x", "@x", "`x`", "!tag", "&a", "*a", "{}", "[", "a\nb", "\u2028", "é",
      "\U0001f600", "\ufeffx", "2026-11-28", "${X}"],
 )  # fmt: skip
-def test_text_is_quoted_for_every_reader(text: str) -> None:
+def test_text_in_yaml_files_is_quoted_for_every_yaml_reader(text: str) -> None:
     written = container_yaml.yaml_document({"key": text}, "x")
     assert yaml.safe_load(written) == {"key": text}
     assert re.fullmatch(r'# x\nkey: ".*"\n', written), written
@@ -99,7 +99,9 @@ def test_text_is_quoted_for_every_reader(text: str) -> None:
         ("rayjob", kubernetes.rayjob_manifest, {"nodes": 3, "gpus": "8", "ports": (8265,)}),
     ],
 )
-def test_kubernetes_objects_have_only_published_fields(form: str, write: Any, options: Any) -> None:
+def test_kubernetes_objects_have_only_fields_of_the_published_schema(
+    form: str, write: Any, options: Any
+) -> None:
     import jsonschema  # loading it takes a second
 
     document = yaml.safe_load(write(container(**options), "x"))
@@ -123,7 +125,7 @@ def test_torchrun_variables_are_set_in_jobset() -> None:
     assert inner["resources"]["limits"] == {"nvidia.com/gpu": 8}
 
 
-def test_a_ray_cluster_has_a_head_and_the_other_nodes_as_workers() -> None:
+def test_ray_cluster_has_one_head_node_and_worker_nodes() -> None:
     cluster = yaml.safe_load(kubernetes.rayjob_manifest(container(nodes=3), "x"))["spec"][
         "rayClusterSpec"
     ]
@@ -154,7 +156,7 @@ def test_arguments_that_a_shell_would_change_are_refused(words: tuple[str, ...])
         kubernetes.rayjob_entrypoint(words)
 
 
-def test_secrets_are_rendered_with_names_but_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_rendered_by_name_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("OTHER", "other_secret")
     made = container(env=("OTHER",), gpu="H100")
@@ -173,7 +175,7 @@ def test_secrets_are_rendered_with_names_but_no_values(monkeypatch: pytest.Monke
     assert json.loads(texts[3])["remoteEnv"]["HF_TOKEN"] == "${localEnv:HF_TOKEN}"
 
 
-def test_requested_settings_are_in_each_format() -> None:
+def test_requested_settings_are_in_each_container_format() -> None:
     made = container(gpus="2", shared=64, ports=(8000,))
     [service] = yaml.safe_load(compose.compose_text(made, "x"))["services"].values()
     assert service["shm_size"] == "64m"
@@ -219,7 +221,7 @@ def test_requested_settings_are_in_each_format() -> None:
         (skypilot.task_text, {"gpu": "H100", "gpus": "0"}, "cannot be combined"),
     ],
 )
-def test_settings_that_a_format_cannot_express_are_refused(
+def test_settings_that_a_container_format_cannot_express_are_refused(
     write: Any, options: Any, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -235,7 +237,7 @@ def test_dev_container_refuses_command_and_variables() -> None:
     assert made["containerEnv"]["A"] == "$HOME $$"
 
 
-def test_all_invalid_options_are_reported_together() -> None:
+def test_all_invalid_container_options_are_reported_together() -> None:
     with pytest.raises(InputError) as caught:
         container(
             gpus="65", gpu="H 100", nodes=0, shared=-1, env=("1=2", "A=\0"), ports=(0,),
@@ -251,13 +253,15 @@ def test_all_invalid_options_are_reported_together() -> None:
         container(env=tuple(f"A{number}=1" for number in range(300)))
 
 
-def test_names_are_dns_labels() -> None:
+def test_kubernetes_names_are_dns_labels() -> None:
     assert settings.dns_label("cu130-vllm0.33.0") == "cu130-vllm0-33-0"
     assert settings.dns_label("A_b..") == "a-b"
     assert len(settings.dns_label("x" * 100)) == settings.LABEL
 
 
-def test_image_is_named_by_its_digest(imgbuild: Command, sample: SampleProject) -> None:
+def test_rendered_container_names_the_image_by_digest(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     words = ("render", TARGET, "--format", "k8s-job", "--gpus", "2")
     place = ("--registry", "registry.example/rl")
     done = imgbuild(*words, *place, "--", "python", "-c", "print(1)", "--json")

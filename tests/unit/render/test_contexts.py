@@ -55,7 +55,7 @@ def sample(tmp_path: Path) -> Sample:
     return Sample(tmp_path)
 
 
-def test_wheels_are_hard_linked_under_their_names(sample):
+def test_wheels_are_hard_linked_into_the_build_context(sample):
     summary = sample.put()
     assert (summary.files, summary.made, summary.size) == (
         3,
@@ -68,18 +68,18 @@ def test_wheels_are_hard_linked_under_their_names(sample):
         assert (sample.folder / wheel.file).samefile(stored)
 
 
-def test_second_run_changes_no_files(sample):
+def test_second_render_of_a_build_context_changes_no_files(sample):
     sample.put()
     assert sample.put().made == 0
 
 
-def test_wheels_of_another_lock_are_removed(sample):
+def test_wheels_of_another_lock_are_removed_from_the_build_context(sample):
     sample.put()
     summary = sample.put(sample.of(*sample.wheels[:1]))
     assert (summary.files, sample.names()) == (1, [sample.wheels[0].file])
 
 
-def test_other_file_with_the_name_of_a_wheel_is_replaced(sample):
+def test_different_file_with_the_name_of_a_wheel_is_replaced(sample):
     sample.put()
     place = sample.folder / sample.wheels[0].file
     place.unlink()
@@ -88,7 +88,7 @@ def test_other_file_with_the_name_of_a_wheel_is_replaced(sample):
     assert place.stat().st_size == sample.wheels[0].size
 
 
-def test_wheels_are_copied_once_on_another_disk(sample, monkeypatch):
+def test_wheels_are_copied_once_to_a_context_on_another_disk(sample, monkeypatch):
     def _refuse(*_: object, **__: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
@@ -102,7 +102,7 @@ def test_wheels_are_copied_once_on_another_disk(sample, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "folder.whl/x", "sub/x.whl"])
-def test_files_of_other_programs_are_left_unchanged(sample, name):
+def test_files_of_other_programs_in_a_context_are_left_unchanged(sample, name):
     foreign = sample.folder / name
     foreign.parent.mkdir(parents=True)
     foreign.write_text("mine")
@@ -124,6 +124,6 @@ def test_two_wheels_with_the_same_name_are_refused(sample):
         sample.put(sample.of(bad, *sample.wheels[1:]))
 
 
-def test_wheels_missing_in_the_cache_are_reported_offline(sample):
+def test_wheels_missing_in_the_cache_are_reported_in_offline_mode(sample):
     with pytest.raises(FetchFailed):
         sample.put(sample.of(*sample.wheels, samples.wheel("absent")))

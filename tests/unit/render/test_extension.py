@@ -36,7 +36,7 @@ def rendered(matrix: ExtendedMatrix, lock: Lock) -> DockerfileModel:
     return create_dockerfile(lock, target_digests, matrix)
 
 
-def test_extension_has_wheels_and_files_of_both_locks(matrix: ExtendedMatrix) -> None:
+def test_rendered_extension_has_wheels_and_files_of_both_locks(matrix: ExtendedMatrix) -> None:
     lock = locked(matrix)
     rendering = rendered(matrix, lock)
     (stage,) = rendering.stages
@@ -50,7 +50,7 @@ def test_extension_has_wheels_and_files_of_both_locks(matrix: ExtendedMatrix) ->
     assert beside["files/opt/team/train.sh"] == extended.SCRIPT
 
 
-def test_base_has_the_added_system_packages(matrix: ExtendedMatrix) -> None:
+def test_rendered_base_has_the_added_system_packages(matrix: ExtendedMatrix) -> None:
     lock = locked(matrix)
     planned = base_plan(create_plan(lock, Arch.X86_64))
     layer_records = extended.invented_records([create_plan(lock, Arch.X86_64)])
@@ -60,7 +60,7 @@ def test_base_has_the_added_system_packages(matrix: ExtendedMatrix) -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "link"])
-def test_lock_cannot_add_file_outside_repository(
+def test_lock_cannot_add_a_file_from_outside_the_repository(
     matrix: ExtendedMatrix, tmp_path: Path, name: str
 ) -> None:
     """The author of the lock may know the file's hash."""
@@ -76,13 +76,13 @@ def test_lock_cannot_add_file_outside_repository(
         extension.added_contents(bad, matrix)
 
 
-def test_binary_files_cannot_be_rendered(matrix: ExtendedMatrix) -> None:
+def test_binary_files_of_an_extension_cannot_be_rendered(matrix: ExtendedMatrix) -> None:
     (matrix.overlays[extended.OWN_TARGET].folder / "train.sh").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"/opt/team/train\.sh is not UTF-8"):
         rendered(matrix, locked(matrix))
 
 
-def test_changed_file_is_refused(matrix: ExtendedMatrix) -> None:
+def test_render_refuses_a_changed_added_file(matrix: ExtendedMatrix) -> None:
     lock = locked(matrix)
     (matrix.overlays[extended.OWN_TARGET].folder / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256"):

@@ -32,7 +32,7 @@ def test_readme_describes_a_small_lock(tmp_path: Path, golden: Callable[[Path, s
     golden(GOLDEN, text(samples.lock(*FRAMEWORKS), tmp_path, guide=(NOTE, "another")))
 
 
-def test_only_indented_text_exceeds_the_line_width(tmp_path: Path) -> None:
+def test_only_indented_text_in_the_readme_exceeds_the_line_width(tmp_path: Path) -> None:
     reason = Flashinfer(mode="off", reason="word " * 60)
     readme = text(
         samples.lock(*FRAMEWORKS), tmp_path,
@@ -43,7 +43,7 @@ def test_only_indented_text_exceeds_the_line_width(tmp_path: Path) -> None:
     assert readme.count("word") == 180
 
 
-def test_sections_require_their_packages(tmp_path: Path) -> None:
+def test_readme_sections_appear_only_with_their_packages(tmp_path: Path) -> None:
     heads = {name: f"\n## {head}\n" for name, head in (("verl", "verl"), ("trl", "TRL"))}
     alone = text(samples.lock(samples.wheel("trl")), tmp_path)
     assert [name for name, head in heads.items() if head in alone] == ["trl"]
@@ -51,7 +51,7 @@ def test_sections_require_their_packages(tmp_path: Path) -> None:
 
 
 @each_row("payload", [*hostile_texts.PAYLOADS, *hostile_texts.BREAKS])
-def test_texts_of_the_lock_cannot_add_lines(tmp_path: Path, payload: str) -> None:
+def test_lock_texts_cannot_add_lines_to_the_readme(tmp_path: Path, payload: str) -> None:
     def _lines(value: str) -> int:
         reason = Flashinfer(mode="off", reason=value)
         readme = text(
@@ -62,7 +62,7 @@ def test_texts_of_the_lock_cannot_add_lines(tmp_path: Path, payload: str) -> Non
     assert _lines(payload) == _lines("x")
 
 
-def test_project_template_replaces_the_readme_template(tmp_path: Path) -> None:
+def test_readme_template_of_a_project_replaces_the_packaged_template(tmp_path: Path) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates/readme.j2").write_text("{{ target }}: {{ summary | line }}\n")
     lock = msgspec.structs.replace(samples.lock(), target="other")

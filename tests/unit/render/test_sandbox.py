@@ -205,7 +205,7 @@ def test_templates_cannot_call_methods_of_values(tmp_path: Path) -> None:
         ("{% for step in files.steps('/x') %}{{ step[:7] if loop.first }}{% endfor %}", "install"),
     ],
 )  # fmt: skip
-def test_templates_can_use_macros_loops_and_the_listed_filters(
+def test_templates_can_use_macros_loops_and_the_documented_filters(
     text: str, written: str, tmp_path: Path
 ) -> None:
     (tmp_path / "templates").mkdir()
@@ -214,7 +214,7 @@ def test_templates_can_use_macros_loops_and_the_listed_filters(
 
 
 @each_row("text", ["{{ summary }}", "{{ 'x' ~ summary }}", "{{ cmd }}", "{{ it }}"])
-def test_a_text_without_a_filter_is_refused_unless_it_is_a_plain_word(
+def test_template_value_without_a_filter_is_refused_unless_it_is_a_plain_word(
     text: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=r"files\.j2:2: .*(is not a plain word|cannot be written)"):
@@ -249,7 +249,7 @@ def test_template_search_follows_no_links_and_opens_only_files(
     assert templates.project_templates(tmp_path / "other") == ()
 
 
-def test_documented_values_match_the_template_values() -> None:
+def test_documented_template_values_match_the_sandbox_values() -> None:
     page = (Path(__file__).parents[3] / "docs/dockerfiles.md").read_text(encoding="utf-8")
     rows = page.partition("<!-- values: ")[2].partition("\n\n`it`")[0].split("\n")
     cells = [row.split("|")[2] for row in rows if row.startswith("| `")]
@@ -262,7 +262,7 @@ def test_documented_values_match_the_template_values() -> None:
     assert order == list(JobArray.__struct_fields__)
 
 
-def test_documented_filters_match_the_sandbox_filters() -> None:
+def test_documented_template_filters_match_the_sandbox_filters() -> None:
     page = (Path(__file__).parents[3] / "docs/dockerfiles.md").read_text(encoding="utf-8")
     table = page.partition("| filter | for |")[2].partition("\n\n")[0]
     rows = [row for row in table.split("\n") if row.startswith("| `")]

@@ -87,7 +87,7 @@ def test_every_locked_wheel_is_installed_once_on_each_architecture():
         )
 
 
-def test_requirements_file_has_every_hash():
+def test_rendered_requirements_file_has_every_hash():
     lock = render_sample.lock()
     text = requirements.requirements_text(lock, Arch.X86_64)
     for wheel in lock.arch[Arch.X86_64].wheels:
@@ -95,7 +95,7 @@ def test_requirements_file_has_every_hash():
     assert f"--hash=sha256:{'b' * 64}\n" in text  # of the wheel that was built, as a folder has it
 
 
-def test_dropped_files_are_removed_from_record():
+def test_dropped_files_are_removed_from_the_record_file():
     (omission,) = [
         omission for install in value().stages[0].installs for omission in install.omissions
     ]
@@ -105,7 +105,7 @@ def test_dropped_files_are_removed_from_record():
     assert not any(row.search("../../../bin/fastapi-cli,,") for row in rows)
 
 
-def test_dockerfile_requires_uv():
+def test_dockerfile_requires_uv_in_the_lock():
     matrix = render_sample.matrix()
     lock = render_sample.without_package(render_sample.lock(matrix), "uv")
     with pytest.raises(InputError, match="small: the Dockerfile requires uv"):
@@ -140,7 +140,7 @@ def _needing(*wheels: Wheel) -> Lock:
     return msgspec.structs.replace(lock, arch=arches)
 
 
-def test_build_uses_wheels_of_each_architecture():
+def test_dockerfile_uses_the_wheels_of_each_architecture():
     """A build imports the torch that was locked for its machine, which is x86_64."""
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
@@ -208,7 +208,7 @@ def _head(rendering: DockerfileModel) -> str:
     return text(rendering).partition("\nARG ")[0]
 
 
-def test_commands_in_the_header_name_one_platform():
+def test_build_command_in_a_dockerfile_header_names_one_platform():
     """A machine without emulation cannot build for a second platform."""
     for rendering in (value(), _online()):
         (named,) = re.findall(r"docker buildx build .*--platform (\S+)", _head(rendering))
@@ -219,7 +219,7 @@ def test_commands_in_the_header_name_one_platform():
     assert re.findall(r"--platform (\S+)", _head(arm)) == ["linux/arm64"]
 
 
-def test_header_outside_lock_folder_names_the_lock():
+def test_header_of_a_dockerfile_outside_the_lock_folder_names_the_lock():
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
     rendering = create_dockerfile(lock, render_sample.invented_digests(lock), matrix, [Arch.ARM64])
@@ -233,14 +233,14 @@ def test_header_outside_lock_folder_names_the_lock():
     assert re.findall(r"--platform (\S+)", head) == ["linux/arm64"]
 
 
-def test_commands_for_one_architecture_name_its_file():
+def test_dockerfile_commands_for_one_architecture_name_its_requirements_file():
     assert "#   sh small-arm64.sh FOLDER" in script.script_text(
         _script(), "small-arm64", NO_TEMPLATES
     )
     assert "render small --format apptainer --arch arm64`" in _definition(value())
 
 
-def test_bake_names_have_no_dots_and_contexts_have_digests():
+def test_bake_targets_have_names_without_dots_and_contexts_with_digests():
     rendering = msgspec.structs.replace(value(), target="cu130-vllm0.20.2")
     (name,) = bake.bake_document([rendering])["target"]
     assert name == "cu130-vllm0_20_2"
@@ -270,7 +270,7 @@ def by_address() -> Lock:
     return msgspec.structs.replace(lock, arch=arch, project=project)
 
 
-def test_url_package_is_not_on_default_index():
+def test_package_required_by_url_is_not_requested_from_the_default_index():
     lock = by_address()
     arch = {
         name: msgspec.structs.replace(
@@ -287,7 +287,7 @@ def test_url_package_is_not_on_default_index():
     assert locked_matrix.default_index_name(msgspec.structs.replace(lock, arch=arch)) == "pypi"
 
 
-def test_pylock_names_the_commit_of_a_git_repository():
+def test_pylock_has_the_commit_of_a_git_repository():
     lock = by_address()
     text = pylock.pylock_text(lock, tuple(lock.arch), render_sample.file_address)
     assert (
@@ -320,7 +320,7 @@ def test_pylock_is_read_by_packaging_and_has_every_hash():
     assert sdist.hashes == {"sha256": "a" * 64}
 
 
-def test_script_relocates_image_folders():
+def test_install_script_relocates_image_folders():
     install_script = _script()
     assert install_script.env["GREETING"] == '"say \\"hi\\" to \\$HOME"'
     assert "PATH" not in install_script.env
@@ -334,7 +334,7 @@ def test_script_relocates_image_folders():
     assert plain == ["fastapi", "nvidia-x", "pip", "torch", "trl", "uv"]
 
 
-def test_script_has_urls_of_packages_on_other_indexes():
+def test_install_script_has_urls_of_packages_on_other_indexes():
     lock = render_sample.lock()
     lock = msgspec.structs.replace(lock, indexes={"trl": "elsewhere"})
     install_script = script.create_script(
@@ -356,7 +356,7 @@ def test_project_template_takes_precedence(tmp_path):
     assert "# The empty environment" in rendered_text  # the others are imgbuild's
 
 
-def test_error_for_a_broken_template_names_it(tmp_path):
+def test_error_for_a_broken_template_names_the_template(tmp_path):
     templates_folder = tmp_path / "templates"
     templates_folder.mkdir()
     (templates_folder / "files.j2").write_text("\n{{ nothing_of_this_name }}\n")
@@ -367,7 +367,7 @@ def test_error_for_a_broken_template_names_it(tmp_path):
         templates.render_template("dockerfile.j2", value(), images=tmp_path)
 
 
-def test_accounts_that_differ_between_architectures_are_separate_files():
+def test_accounts_that_differ_between_architectures_are_written_to_separate_files():
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
     arches = {
@@ -393,7 +393,7 @@ def test_accounts_that_differ_between_architectures_are_separate_files():
     assert "TARGETARCH" not in definition
 
 
-def test_old_dockerfile_is_removed_if_new_lock_has_none(tmp_path):
+def test_old_dockerfile_is_removed_if_the_new_lock_cannot_have_one(tmp_path):
     project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
     matrix = render_sample.matrix()
     before = render_sample.lock(matrix)
@@ -427,7 +427,7 @@ def test_dockerfile_for_a_lock_without_uv_is_refused(tmp_path):
         (["--arch", "x86_64"], "includes all of its architectures"),
     ],
 )
-def test_contradicting_flags_are_refused(
+def test_contradicting_render_options_are_refused(
     imgbuild: Command, sample: SampleProject, words: list[str], result: str
 ) -> None:
     answer = imgbuild("render", TARGET, *words)

@@ -55,7 +55,7 @@ def test_requirements_are_separated_by_commas_outside_brackets():
     assert cuda is None
 
 
-def test_installed_build_sets_the_cuda_release_and_is_kept_on_its_index():
+def test_installed_torch_build_sets_the_cuda_release_and_keeps_its_index():
     requests, cuda = resolve_request.parse_requests(["vllm"], ["torch==2.8.0+cu128"], {})
     assert (requests[0].spec, requests[0].have, cuda) == ("==2.8.0", True, "12.8")
     requests, cuda = resolve_request.parse_requests(
@@ -64,12 +64,12 @@ def test_installed_build_sets_the_cuda_release_and_is_kept_on_its_index():
     assert (requests[0].spec, cuda) == ("==2.8.0+cu126", "12.6")
 
 
-def test_installed_versions_are_kept_if_the_request_allows_it():
+def test_installed_version_is_kept_if_the_request_allows_this_version():
     requests, _ = resolve_request.parse_requests(["torch>=2.7"], ["torch==2.8.0"], {})
     assert requests == (RequestedPackage(package="torch", spec="==2.8.0", have=True),)
 
 
-def test_extras_and_markers_are_part_of_a_request():
+def test_extras_and_markers_of_a_requested_package_are_parsed():
     words = ["ray[default, cgraph]==2.48.0,torch[opt_einsum]", 'vllm; sys_platform == "linux"']
     requests, _ = resolve_request.parse_requests(words, ["torch==2.8.0"], {})
     assert requests == (
@@ -81,7 +81,7 @@ def test_extras_and_markers_are_part_of_a_request():
     assert not requests[2].applies_to({"sys_platform": "win32"})
 
 
-def test_request_excluded_by_its_markers_is_refused():
+def test_requested_package_excluded_by_its_marker_is_refused():
     requests, _ = resolve_request.parse_requests(["trl; sys_platform == 'win32'", "vllm"], [], {})
     request = resolve_request.ResolveRequest(requests=requests, arches=(Arch.X86_64,))
     assert resolve_request.applicable_request(request, samples.matrix()).packages == ("vllm",)
@@ -111,17 +111,17 @@ def test_request_excluded_by_its_markers_is_refused():
         ),
     ],
 )
-def test_unsupported_requests_are_refused(wants, have, words):
+def test_unsupported_package_requests_are_refused(wants, have, words):
     with pytest.raises(InputError, match=words):
         resolve_request.parse_requests(wants, have, {})
 
 
 @pytest.mark.parametrize(("text", "cuda"), [("12.6", "12.6"), ("cu126", "12.6"), ("130", "13.0")])
-def test_cuda_release_spellings_are_accepted(text, cuda):
+def test_several_spellings_of_cuda_releases_are_accepted(text, cuda):
     assert resolve_request.requested_cuda(text, None) == cuda
 
 
-def test_cuda_that_contradicts_installed_packages_is_refused():
+def test_cuda_release_that_contradicts_installed_packages_is_refused():
     assert resolve_request.requested_cuda(None, "12.8") == "12.8"
     with pytest.raises(InputError, match=r"a build for CUDA 12\.8"):
         resolve_request.requested_cuda("12.6", "12.8")
@@ -130,7 +130,7 @@ def test_cuda_that_contradicts_installed_packages_is_refused():
             resolve_request.requested_cuda(text, None)
 
 
-def test_installed_cpu_build_is_kept_on_its_index():
+def test_installed_cpu_build_of_torch_keeps_its_index():
     requests, cuda = resolve_request.parse_requests([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
     assert (requests[0].spec, cuda) == ("==2.6.0+cpu", None)
 
@@ -153,7 +153,7 @@ def test_architectures_are_accepted_with_commas_and_in_other_spellings():
         resolve_request.requested_arches(["sparc"])
 
 
-def test_indexes_of_matrix_are_used():
+def test_indexes_of_the_matrix_are_used():
     matrix = samples.matrix()
     assert resolve_request.parse_index_words(["Torch=pypi"], matrix) == {"torch": "pypi"}
     with pytest.raises(InputError, match="no index pytorch"):
@@ -170,7 +170,7 @@ def test_requirements_of_a_target_are_attributed_to_the_target():
     ]
 
 
-def test_new_row_name_is_unused_and_starts_with_the_first_request():
+def test_name_of_a_new_row_is_unused_and_starts_with_the_first_package():
     matrix = samples.matrix()
     request = ResolveRequest(
         requests=(
@@ -215,7 +215,7 @@ def test_torch_versions_are_written_as_text_and_as_specifier():
     assert torch.matching_specifier(selected, versions) == ">=2.6.0,<=2.7.1,!=2.7.0"
 
 
-def test_specifier_of_versions_with_local_parts_is_valid():
+def test_version_specifier_for_local_versions_is_valid():
     names = ("2.5.1+cu124", "2.6.0+cu124", "2.6.0+cu126", "2.7.0+cu124", "2.8.0+cu124")
     versions = [Version(name) for name in names]
     selected = [versions[0], versions[1], versions[3]]
@@ -248,7 +248,7 @@ METADATA = {
 }
 
 
-def test_dependencies_include_extras_and_markers():
+def test_dependencies_of_a_package_include_extras_and_markers():
     specs = {
         (link.dependent, link.package): link.spec
         for link in reasons.requirement_links(METADATA, MARKERS)
@@ -309,7 +309,7 @@ def test_printed_rows_of_all_project_targets_define_the_same_targets():
     assert msgspec.convert(read, dict[str, Target]) == targets
 
 
-def test_printed_row_is_equal_for_other_yaml_readers():
+def test_printed_row_is_read_the_same_by_other_yaml_readers():
     read = yaml.safe_load("\n".join(target_lines("pasted", TARGET)))["pasted"]
     assert read["pins"] == TARGET.pins
     assert (read["cuda"], read["as_of"]) == ("12.4", TARGET.as_of)
@@ -317,7 +317,7 @@ def test_printed_row_is_equal_for_other_yaml_readers():
     assert read["exclude"] == {"arm64": TARGET.exclude[Arch.ARM64]}
 
 
-def test_impossible_package_set_is_not_checked(tmp_path):
+def test_impossible_package_set_is_not_audited(tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     request = ResolveRequest(
@@ -339,7 +339,7 @@ def test_impossible_package_set_is_not_checked(tmp_path):
     assert (outcome.row, outcome.checks, outcome.unchecked) == ((), (), ())
 
 
-def test_missing_archive_of_python_is_an_error_before_packages_are_resolved(tmp_path):
+def test_missing_python_archive_is_an_error_before_packages_are_resolved(tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     request = ResolveRequest(

@@ -63,7 +63,7 @@ def test_tested_target_that_meets_all_requirements_is_extended() -> None:
     assert ranked([facts("a")], "torch", declared=python(">=3.12"))[0].form == "like"
 
 
-def test_target_without_changes_precedes_target_with_more_packages() -> None:
+def test_target_without_changes_precedes_a_target_with_more_packages() -> None:
     tested = facts("b")
     nearer = facts("a", versions={**tested.versions, "deepspeed": "0.18", "websockets": "17.0"})
     found = ranked([nearer, tested], "deepspeed", "websockets <17")
@@ -72,7 +72,7 @@ def test_target_without_changes_precedes_target_with_more_packages() -> None:
     assert names(ranked([nearer, engine], "vllm", "websockets <17"))[0] == "a"
 
 
-def test_checkout_of_a_package_differs_from_its_release() -> None:
+def test_checkout_of_a_package_is_different_from_its_release() -> None:
     checkout = PackageDemand(
         package="transformers", source="git+https://example.org/t.git", places=(PLACE,)
     )
@@ -80,7 +80,7 @@ def test_checkout_of_a_package_differs_from_its_release() -> None:
     assert item.changed[0].wanted == "git+https://example.org/t.git"
 
 
-def test_target_that_contains_the_project_itself_is_not_extended() -> None:
+def test_target_that_contains_the_project_is_not_extended() -> None:
     own = LocalPackage(name="Team_RL", folder=".", place=PLACE, version="0.3", backend=True)
     declared = Declarations(packages=(own,))
     released = facts("b", versions={"torch": "2.6.0", "team-rl": "0.9.1"})
@@ -98,7 +98,7 @@ def test_url_credentials_are_not_shown() -> None:
     assert "//files.example/transformers" in str(item.changed[0])
 
 
-def test_constraint_changes_a_version_but_adds_no_package() -> None:
+def test_constraint_can_change_a_version_but_adds_no_package() -> None:
     bounds = [
         PackageDemand(package="transformers", spec="<4.50", installed=False, places=(PLACE,)),
         PackageDemand(package="absent", spec="<2", installed=False, places=(PLACE,)),
@@ -107,7 +107,7 @@ def test_constraint_changes_a_version_but_adds_no_package() -> None:
     assert (item.met, item.added, len(item.changed)) == ((), (), 1)
 
 
-def test_engine_change_ranks_below_changes_of_many_other_packages() -> None:
+def test_target_with_a_different_engine_ranks_below_many_other_changes() -> None:
     others = {f"p{number}": "1.0" for number in range(30)}
     wrong_torch = facts("torch", versions={"torch": "2.5.1", "vllm": "0.8.5", **others})
     wrong_others = facts(
@@ -117,13 +117,13 @@ def test_engine_change_ranks_below_changes_of_many_other_packages() -> None:
     assert names(ranked([wrong_torch, wrong_others], *texts)) == ["others", "torch"]
 
 
-def test_missing_engine_ranks_below_another_version_of_the_engine() -> None:
+def test_target_without_the_engine_ranks_below_another_engine_version() -> None:
     without = facts("without", versions={"torch": "2.6.0"})
     other = facts("other", versions={"torch": "2.6.0", "vllm": "0.9.2"})
     assert names(ranked([without, other], "torch", "vllm ==0.8.5")) == ["other", "without"]
 
 
-def test_the_nearest_version_of_an_engine_comes_first() -> None:
+def test_target_with_the_nearest_engine_version_comes_first() -> None:
     targets = [
         facts(version, versions={"torch": "2.6.0", "vllm": version})
         for version in ("0.26.0", "0.7.2", "0.10.2")
@@ -131,7 +131,7 @@ def test_the_nearest_version_of_an_engine_comes_first() -> None:
     assert names(ranked(targets, "vllm <=0.6.3")) == ["0.7.2", "0.10.2", "0.26.0"]
 
 
-def test_pinned_torch_selects_targets_of_its_minor_release() -> None:
+def test_pinned_torch_selects_targets_of_the_same_minor_release() -> None:
     targets = [
         facts("same", versions={"torch": "2.6.1"}),
         facts("other", versions={"torch": "2.7.0", "vllm": "0.8.5"}),
@@ -159,7 +159,7 @@ def test_target_with_the_python_of_the_project_comes_first(spec: str, first: str
     assert names(ranked([old, new], "vllm", declared=python(spec)))[0] == first
 
 
-def test_ties_are_broken_in_documented_order() -> None:
+def test_equally_ranked_targets_are_in_the_documented_order() -> None:
     def order(**more: object) -> list[str]:
         return names(ranked([facts("a"), facts("b", **more)], "torch", cuda=("12.4",)))
 
@@ -179,7 +179,7 @@ def test_target_recommended_for_a_package_of_the_project_is_preferred() -> None:
     assert names(ranked([verl, vllm], "torch")) == ["vllm", "verl"]
 
 
-def test_contradictions_of_additions_are_looked_up_for_the_nearest_targets() -> None:
+def test_conflicts_of_added_packages_are_looked_up_for_the_nearest_targets() -> None:
     asked = []
 
     def conflicts(target: LockedFacts, _: object) -> list[TargetChange]:

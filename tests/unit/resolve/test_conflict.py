@@ -125,7 +125,7 @@ def near(facts, demands, cuda, check=read_all, retained=()):
     ).find_suggestions(cuda)
 
 
-def test_compatible_requests_have_no_conflict(ask):
+def test_compatible_requested_packages_have_no_conflict(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", ""), ("torch", ">=2.6"))
     assert conflict.find_conflict(facts, demands, "12.4") is None
     torch = conflict.newest_torch(facts, demands, "12.4")
@@ -133,7 +133,7 @@ def test_compatible_requests_have_no_conflict(ask):
     assert (str(torch.version), torch.cuda) == ("2.6.0", "12.4")
 
 
-def test_version_with_torch_of_a_different_cuda_release_is_a_conflict(ask):
+def test_package_that_requires_torch_of_a_different_cuda_release_is_a_conflict(ask):
     facts, demands = ask(("vllm", "==1.0"))
     requirement_conflict = refused(facts, demands, "12.4")
     assert requirement_conflict.reasons == (
@@ -152,7 +152,7 @@ def test_version_with_torch_of_a_different_cuda_release_is_a_conflict(ask):
     )
 
 
-def test_requests_with_different_torch_versions_conflict(ask):
+def test_requested_packages_with_different_torch_versions_conflict(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"))
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.reasons == (
@@ -173,7 +173,7 @@ def test_requests_with_different_torch_versions_conflict(ask):
     )
 
 
-def test_requirement_newer_than_the_index_is_explained(ask):
+def test_required_version_newer_than_the_cutoff_date_is_explained(ask):
     facts, demands = ask(("vllm", "==1.1"))
     assert refused(facts, demands, "13.0").reasons == (
         "you require vllm==1.1",
@@ -252,7 +252,7 @@ def test_constraints_are_learned_from_a_package_set_with_several_changes(ask):
     assert near(facts, demands, "12.4", against("0.8", "0.9")) == ()
 
 
-def test_incompatible_code_is_not_retried_with_a_different_cuda_release(ask):
+def test_package_set_with_incompatible_code_is_not_retried_with_another_cuda(ask):
     facts, demands = ask(("vllm", "==1.0"), ("trl", "==1.2"))
     plain = near(facts, demands, "12.4")
     assert plain[-1] == "CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0"
@@ -265,7 +265,7 @@ def test_incompatible_code_is_not_retried_with_a_different_cuda_release(ask):
     assert near(facts, demands, "12.4", check) == plain[:-1]
 
 
-def test_conflict_without_constraint_is_not_tried_again(ask):
+def test_package_set_with_a_conflict_that_yields_no_constraint_is_not_retried(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     checked = []
 
@@ -280,7 +280,7 @@ def test_conflict_without_constraint_is_not_tried_again(ask):
     assert [versions["vllm"] for versions in checked] == ["0.9", "1.0", "0.8"]
 
 
-def test_conflicting_set_without_constraint_is_not_tried_again(ask):
+def test_other_package_set_is_tried_after_a_conflict_that_yields_no_constraint(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
     checked = []
 
@@ -293,7 +293,7 @@ def test_conflicting_set_without_constraint_is_not_tried_again(ask):
     assert checked == ["0.8", "0.9"]
 
 
-def test_nearest_package_set_lists_unread_code(ask):
+def test_nearest_package_set_reports_code_that_was_not_read(ask):
     # The resulting version of a range is unknown.
     facts, demands = ask(("vllm", "==1.0"), ("trl", ">=1.0"), ("torch", ">=2.0"))
     words = "(the code of trl was not read)"
@@ -306,7 +306,7 @@ def test_nearest_package_set_lists_unread_code(ask):
     )
 
 
-def test_pure_wheel_with_torch_in_its_name_has_no_abi(ask):
+def test_pure_wheel_of_a_torch_package_has_no_abi(ask):
     facts, _ = ask()
     assert facts.compiled_tag("trl", Version("1.2")) == ""
     assert facts.compiled_tag("engine", Version("0.7")) == X86
@@ -332,7 +332,7 @@ def test_the_nearest_newer_version_is_suggested_before_an_older_one(ask):
     ]
 
 
-def test_torch_of_a_prebuilt_wheel_is_known_without_an_index(ask):
+def test_torch_version_of_a_prebuilt_wheel_is_read_from_the_file_name(ask):
     requested = ("flashinfer-python", "==0.2.5+cu124torch2.6")
     facts, demands = ask(("torch", "==2.7.0"), requested)
     requirement_conflict = refused(facts, demands, None)
@@ -351,7 +351,7 @@ def test_package_missing_on_every_index_is_explained(ask):
     )
 
 
-def test_missing_wheels_do_not_end_search(ask):
+def test_search_for_older_releases_continues_past_releases_without_wheels(ask):
     for arch, hidden in ((Arch.ARM64, True), (Arch.X86_64, False)):
         facts, _ = ask(arch=arch)
         gaps = behind.ReleaseGaps(facts.catalogue.indexes, facts.catalogue.rules.tags, ())
@@ -359,7 +359,7 @@ def test_missing_wheels_do_not_end_search(ask):
         assert not gaps.is_before_gap("dict", Version("0.8"))
 
 
-def test_package_held_at_an_old_version_is_reported_with_the_cause(ask):
+def test_package_kept_at_an_old_version_is_reported_with_the_cause(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
     (text,) = behind.behind_newest(facts, demands, versions, "12.4")
@@ -375,7 +375,7 @@ def outdated(facts, demands, versions):
     return behind.outdated_packages(facts, demands, chosen, versions, "12.4")
 
 
-def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
+def test_requested_package_older_than_the_others_by_a_year_is_outdated(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
     (outdated_package,) = outdated(facts, demands, versions)
@@ -393,7 +393,7 @@ def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
     assert outdated(facts, demands, versions) == ()
 
 
-def test_package_outdated_because_of_a_dependent_is_reported(ask):
+def test_package_that_a_dependent_keeps_outdated_is_reported(ask):
     facts, demands = ask(("vllm", "==0.8"))
     versions = {"vllm": "0.8", "dict": "0.1", "rl": "0.4", "torch": "2.6.0"}
     (outdated_package,) = outdated(facts, demands, versions)  # rl 0.9 requires another vllm
@@ -405,7 +405,7 @@ def test_package_outdated_because_of_a_dependent_is_reported(ask):
     )
 
 
-def test_minor_releases_are_counted_without_upload_times(ask, site):
+def test_minor_releases_are_counted_if_upload_times_are_missing(ask, site):
     local_index = small_index()
     for number in range(1, 20):
         local_index.wheel("many", f"0.{number}")
@@ -431,6 +431,6 @@ def test_the_newest_version_without_a_conflict_is_requested(ask):
     assert behind.floor_constraints(facts, demands, fitting, "12.4", "2.6.0") == ()
 
 
-def test_one_exact_version_is_distinguished_from_other_specifiers():
+def test_specifier_of_one_exact_version_is_distinguished_from_others():
     exact = {"==2.6.0": "2.6.0", "== 2.6.0": "2.6.0", "===2.6.0": None, "==2.*": None, "<3": None}
     assert {spec: conflict._exact_version(spec) for spec in exact} == exact

@@ -60,17 +60,17 @@ def derived(site: FileSite, folder: Path, *wants: str) -> datetime.date:
         (("torch==2.6.0", "trl>=1.5"), datetime.date(2024, 5, 5)),
     ],
 )
-def test_cutoff_is_the_first_upload_of_the_newest_pin_plus_a_margin(
+def test_cutoff_date_is_the_first_upload_of_the_newest_pin_plus_a_margin(
     site: FileSite, tmp_path: Path, wants: tuple[str, ...], day: datetime.date
 ) -> None:
     assert derived(site, tmp_path, *wants) == day + MARGIN
 
 
-def test_cutoff_without_a_pin_is_today(site: FileSite, tmp_path: Path) -> None:
+def test_cutoff_date_without_a_pin_is_today(site: FileSite, tmp_path: Path) -> None:
     assert derived(site, tmp_path, "torch>=2", "trl") == resolve_request.today_utc()
 
 
-def test_index_without_upload_times_uses_date_of_lock_or_today(
+def test_cutoff_date_without_upload_times_is_the_date_of_the_lock_or_today(
     site: FileSite, tmp_path: Path
 ) -> None:
     site.files = {path: data for path, data in site.files.items() if not path.startswith("pypi/")}
@@ -83,7 +83,7 @@ def test_index_without_upload_times_uses_date_of_lock_or_today(
     assert derived(site, tmp_path, "torch==2.6.0", "trl==1.0") == resolve_request.today_utc()
 
 
-def test_result_is_cached_for_the_day(site: FileSite, tmp_path: Path) -> None:
+def test_cutoff_date_is_cached_for_the_day(site: FileSite, tmp_path: Path) -> None:
     requests, _ = resolve_request.parse_requests(["torch==9.9"], [], {})
     request = ResolveRequest(requests=requests, arches=(Arch.X86_64,), cuda="12.4")
     project = Project(matrix=tmp_path / "matrix.yaml")

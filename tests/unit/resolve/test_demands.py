@@ -27,7 +27,7 @@ def joined(*lines: DeclaredRequirement, **more: object) -> dict[str, PackageDema
     return {item.package: item for item in demands.package_demands(declared, MARKERS)}
 
 
-def test_lines_of_one_package_are_joined() -> None:
+def test_requirement_lines_of_one_package_are_combined() -> None:
     demand = joined(line("Flash_Attn>=2.5", 3), line("flash-attn[x]<3", 7))["flash-attn"]
     assert (demand.spec, demand.extras) == (">=2.5,<3", ("x",))
     assert [str(place) for place in demand.places] == ["requirements.txt:3", "requirements.txt:7"]
@@ -46,12 +46,12 @@ def test_markers_are_evaluated_for_the_image() -> None:
     assert set(joined(*lines)) == {"c"}
 
 
-def test_lock_file_overrides_ranges() -> None:
+def test_lock_file_of_a_project_overrides_version_ranges() -> None:
     demand = joined(line("trl>=0.15"), line("trl==0.18.2", locked=True))["trl"]
     assert (demand.spec, demand.locked, demand.pin) == ("==0.18.2", True, "0.18.2")
 
 
-def test_override_has_highest_precedence() -> None:
+def test_override_of_a_requirement_has_the_highest_precedence() -> None:
     lines = (
         line("transformers<5"),
         line("transformers==4.57.1", locked=True),
@@ -60,7 +60,7 @@ def test_override_has_highest_precedence() -> None:
     assert joined(*lines)["transformers"].spec == ">=5.4"
 
 
-def test_a_constraint_alone_installs_nothing() -> None:
+def test_constraint_without_a_requirement_installs_no_package() -> None:
     demands_by_name = joined(line("numpy<2", kind="constraint"), line("torch"))
     assert not demands_by_name["numpy"].installed
     assert demands_by_name["torch"].installed
@@ -80,7 +80,7 @@ def test_a_constraint_alone_installs_nothing() -> None:
         ("trl @ git+https://example.org/trl.git@main", None),
     ],
 )
-def test_single_allowed_version_is_found(text: str, pin: str | None) -> None:
+def test_single_version_that_a_range_allows_is_found(text: str, pin: str | None) -> None:
     (demand,) = joined(line(text)).values()
     assert demand.pin == pin
 

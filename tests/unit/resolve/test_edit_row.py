@@ -36,7 +36,7 @@ def add(matrix: Path, *texts: str, system: tuple[str, ...] = ()) -> list[str]:
     return edit_row.add_to_row(matrix, "ours", [Requirement(text) for text in texts], system)
 
 
-def test_edit_changes_only_added_packages(matrix: Path) -> None:
+def test_edit_of_a_row_changes_only_the_added_packages(matrix: Path) -> None:
     before = matrix.read_text().splitlines()
     changes = add(matrix, "ray[default]>=2.45", "x @ https://example.org/x.whl", system=("rsync",))
     assert changes == [
@@ -52,7 +52,7 @@ def test_edit_changes_only_added_packages(matrix: Path) -> None:
     assert [line for line in after if line in before] == before
 
 
-def test_carriage_returns_are_kept(matrix: Path) -> None:
+def test_edit_of_a_row_keeps_carriage_returns(matrix: Path) -> None:
     before = matrix.read_bytes().replace(b"\n", b"\r\n")
     matrix.write_bytes(before)
     add(matrix, "wandb")
@@ -63,7 +63,7 @@ def test_carriage_returns_are_kept(matrix: Path) -> None:
     assert matrix.read_bytes() == before
 
 
-def test_second_requirement_replaces_the_first(matrix: Path) -> None:
+def test_second_requirement_for_a_package_replaces_the_first(matrix: Path) -> None:
     assert add(matrix, "wandb") == ["wandb added to ours"]
     assert add(matrix, "WandB>=0.19") == ["wandb -> WandB>=0.19"]
     assert add(matrix, "einops==0.8.1") == ["einops>=0.8 -> einops==0.8.1"]
@@ -74,7 +74,7 @@ def test_second_requirement_replaces_the_first(matrix: Path) -> None:
     assert text.count("wandb") + text.count("WandB") == 1
 
 
-def test_additions_can_be_removed(matrix: Path) -> None:
+def test_packages_added_to_a_row_can_be_removed(matrix: Path) -> None:
     before = matrix.read_text()
     add(matrix, "wandb", "ray[default]", system=("rsync", "jq"))
     edit_row.remove_from_row(matrix, "ours", ["ray", "Wandb"], ["jq", "rsync"])
@@ -95,7 +95,7 @@ def test_only_additions_of_the_row_can_be_removed(matrix: Path) -> None:
     assert matrix.read_bytes() == before
 
 
-def test_edit_with_an_invalid_result_changes_no_file(matrix: Path) -> None:
+def test_edit_of_a_row_with_an_invalid_result_changes_no_file(matrix: Path) -> None:
     before = matrix.read_bytes()
     with pytest.raises(InputError, match="has 1 problem"):
         add(matrix, system=("Rsync",))
@@ -105,7 +105,7 @@ def test_edit_with_an_invalid_result_changes_no_file(matrix: Path) -> None:
 @pytest.mark.parametrize(
     "listed", ["    packages:\n      - jq\n", "    packages:\n    - jq\n", "    packages: [jq]\n"]
 )
-def test_lists_keep_their_format(matrix: Path, listed: str) -> None:
+def test_edited_lists_in_a_row_keep_their_format(matrix: Path, listed: str) -> None:
     matrix.write_text(matrix.read_text().replace("    # the end\n", f"{listed}    # the end\n"))
     add(matrix, system=("rsync",))
     assert listed.rstrip("]\n") in matrix.read_text()

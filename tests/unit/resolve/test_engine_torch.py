@@ -48,13 +48,15 @@ def metadata(pinned: PackageDemand) -> bytes:
         ([demand("trl ==0.17.0"), demand("torch")], ""),
     ],
 )
-def test_pinned_engine_determines_torch(demands: list[PackageDemand], torch: str | None) -> None:
+def test_pinned_engine_determines_the_torch_version(
+    demands: list[PackageDemand], torch: str | None
+) -> None:
     result = {each.package: each for each in add_engine_torch(demands, MARKERS, metadata)}
     assert (result["torch"].spec if "torch" in result else None) == torch
     assert {each.package for each in demands} <= set(result)
 
 
-def test_torch_of_an_engine_is_not_an_added_package() -> None:
+def test_torch_version_of_an_engine_is_not_an_added_package() -> None:
     (_, torch) = add_engine_torch([demand("vllm ==0.9.2")], MARKERS, metadata)
     assert not torch.installed
 
@@ -74,7 +76,7 @@ def wheel(version: str) -> IndexFile:
         ([], "12.4", None),
     ],
 )
-def test_torch_of_cuda_release_is_preferred(
+def test_torch_build_of_the_cuda_release_is_preferred(
     versions: list[str], cuda: str, expected: tuple[str, str] | None
 ) -> None:
     requires = {

@@ -51,7 +51,7 @@ def sample() -> LocalIndex:
     return index
 
 
-def test_all_causes_are_listed_together(pages: Pages) -> None:
+def test_all_obstacles_to_requirements_are_listed_together(pages: Pages) -> None:
     asked = [
         demand("peft >=0.15"),
         demand("peft ==0.20"),
@@ -73,7 +73,7 @@ def test_all_causes_are_listed_together(pages: Pages) -> None:
     }
 
 
-def test_message_has_location_reason_and_alternative(pages: Pages) -> None:
+def test_message_about_an_obstacle_has_location_reason_and_alternative(pages: Pages) -> None:
     (obstacle,) = find_obstacles([demand("peft ==0.20")], pages(sample()), TAGS)
     assert str(obstacle) == (
         "a.txt:2: peft==0.20: the index has no such version; it has 0.14.0 to 0.16.0;"
@@ -84,17 +84,17 @@ def test_message_has_location_reason_and_alternative(pages: Pages) -> None:
     assert "Python cp310" in obstacle.reason
 
 
-def test_packages_with_only_bounds_or_a_source_are_not_looked_up(pages: Pages) -> None:
+def test_packages_with_only_bounds_or_a_url_are_not_looked_up(pages: Pages) -> None:
     asked = [demand("nosuch", installed=False), demand("other", source="https://example.org/o.whl")]
     assert find_obstacles(asked, pages(LocalIndex()), TAGS) == []
 
 
-def test_reported_obstacles_depend_on_python_version(pages: Pages) -> None:
+def test_obstacles_to_requirements_depend_on_the_python_version(pages: Pages) -> None:
     python310 = WheelTags(python="3.10", glibc="2.36", arch=Arch.X86_64)
     assert find_obstacles([demand("old ==1.0")], pages(sample()), python310) == []
 
 
-def test_allowed_sdist_meets_a_requirement(pages: Pages) -> None:
+def test_sdist_of_an_allowed_package_meets_a_requirement(pages: Pages) -> None:
     assert find_obstacles([demand("pyext")], pages(sample()), TAGS, sdists=["pyext"]) == []
 
 
@@ -122,14 +122,14 @@ def test_compiled_code_of_an_sdist_is_detected(
     assert sdist_code.read_sdist_content(file, context).code == code, "from the cache"
 
 
-def test_requirement_is_shown_as_written() -> None:
+def test_requirement_in_a_message_is_shown_as_written() -> None:
     obstacle = UnmetDemand(
         package="a", demand="a[x]>=2", cause="name", reason="gone", nearest=("1",)
     )
     assert obstacle.text == str(obstacle) == "a[x]>=2: gone; nearest: 1"
 
 
-def test_the_newest_wheel_of_a_range_is_not_yanked(
+def test_newest_wheel_of_a_range_is_not_yanked(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = LocalIndex()

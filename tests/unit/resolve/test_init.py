@@ -59,7 +59,7 @@ targets:
 """
 
 
-def test_new_matrix_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrix_written_by_init_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     extended.publish_target(tmp_path / "published/small", extended.published_lock())
     (tmp_path / "train.sh").write_bytes(extended.SCRIPT)
@@ -89,7 +89,7 @@ def test_new_matrix_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     "name",
     ["null", "x: y.sh", "yes", "1.5", "a #b", "a:", "- x", "~", "2025-06-20", "é, {x}", "@x"],
 )
-def test_names_that_are_not_yaml_strings_are_quoted(
+def test_target_names_that_are_not_yaml_strings_are_quoted(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -108,7 +108,7 @@ def test_names_that_are_not_yaml_strings_are_quoted(
     init.write_matrix(tmp_path / "matrix.yaml", text)
 
 
-def test_empty_sections_have_examples(tmp_path: Path) -> None:
+def test_empty_sections_of_a_new_matrix_have_examples(tmp_path: Path) -> None:
     extended.publish_target(tmp_path / "published/small", extended.published_lock())
     below = published.read_published_target(tmp_path / "published/small", "small")
     text = first_matrix.matrix_text(
@@ -124,7 +124,7 @@ def test_empty_sections_have_examples(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_invalid_matrix_is_removed(tmp_path: Path) -> None:
+def test_new_matrix_that_is_invalid_is_removed(tmp_path: Path) -> None:
     extended.publish_target(tmp_path / "published/small", extended.published_lock())
     below = published.read_published_target(tmp_path / "published/small", "small")
     requested = WantedExtension(
@@ -140,7 +140,7 @@ def test_invalid_matrix_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["images/small", "images", ""])
-def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> None:
+def test_published_target_is_found_and_copied(place: str, tmp_path: Path) -> None:
     extended.publish_target(tmp_path / "project/images/small", extended.published_lock())
     copy = tmp_path / "copy"
     below = init.copy_published_target(
@@ -152,12 +152,12 @@ def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> N
         assert (copy / name).read_bytes() == original.read_bytes()
 
 
-def test_location_without_target_is_refused(tmp_path: Path) -> None:
+def test_location_without_a_published_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no lock\.json and digests\.json of small"):
         init.copy_published_target(str(tmp_path), "small", tmp_path / "copy", HttpClient())
 
 
-def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
+def test_init_does_not_replace_existing_files(tmp_path: Path) -> None:
     extended.publish_target(tmp_path / "project/images/small", extended.published_lock())
     path, place = tmp_path / "ours/matrix.yaml", str(tmp_path / "project")
 
@@ -182,7 +182,7 @@ def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
     assert path.exists(), "the copy must be identical"
 
 
-def test_unreadable_copy_does_not_replace_the_existing_copy(tmp_path: Path) -> None:
+def test_unreadable_lock_does_not_replace_the_existing_copy(tmp_path: Path) -> None:
     path = extended.create_repository(tmp_path / "ours")
     before = (path.parent / "published/small/lock.json").read_bytes()
     extended.publish_target(tmp_path / "project", extended.published_lock())
@@ -193,7 +193,7 @@ def test_unreadable_copy_does_not_replace_the_existing_copy(tmp_path: Path) -> N
     assert (path.parent / "published/small/lock.json").read_bytes() == before
 
 
-def test_copy_is_refreshed_from_its_source(tmp_path: Path) -> None:
+def test_copy_of_a_published_lock_is_refreshed_from_its_source(tmp_path: Path) -> None:
     path = extended.create_repository(tmp_path / "ours")
     extended.publish_target(tmp_path / "project", extended.published_lock())
     (same,) = init.refresh_targets(path, HttpClient())
@@ -222,7 +222,9 @@ def test_copy_is_refreshed_from_its_source(tmp_path: Path) -> None:
         ("linked.sh:/opt/train.sh", r"linked\.sh is outside this folder"),
     ],
 )
-def test_file_arguments_are_parsed(word: str, message: str, tmp_path: Path, monkeypatch) -> None:
+def test_file_arguments_of_init_are_parsed(
+    word: str, message: str, tmp_path: Path, monkeypatch
+) -> None:
     folder = tmp_path / "ours"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -233,7 +235,9 @@ def test_file_arguments_are_parsed(word: str, message: str, tmp_path: Path, monk
         init.parse_file_pairs([word])
 
 
-def test_files_are_named_by_their_path_below_current_folder(tmp_path: Path, monkeypatch) -> None:
+def test_files_are_named_by_their_path_below_the_current_folder(
+    tmp_path: Path, monkeypatch
+) -> None:
     (tmp_path / "ours/a").mkdir(parents=True)
     (tmp_path / "ours/a/train.sh").touch()
     monkeypatch.chdir(tmp_path / "ours")
@@ -259,7 +263,7 @@ def test_files_are_named_by_their_path_below_current_folder(tmp_path: Path, monk
 # -- from the catalogue
 
 
-def test_target_of_catalogue_needs_no_location(tmp_path: Path) -> None:
+def test_target_of_the_catalogue_needs_no_location(tmp_path: Path) -> None:
     requested = WantedExtension(name="ours")
     below = init.begin_matrix(
         tmp_path / "matrix.yaml", requested, extends=TARGET, place=init.CATALOGUE_PLACE, image="",
@@ -311,7 +315,7 @@ def test_files_next_to_the_matrix_are_written_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", ["../other", "/tmp/other", "published/../../other"])
-def test_a_copy_outside_of_the_repository_is_refused(tmp_path: Path, lock: str) -> None:
+def test_copy_of_a_lock_outside_the_repository_is_refused(tmp_path: Path, lock: str) -> None:
     """Otherwise, `init --refresh` would write outside of the checkout."""
     extended.publish_target(tmp_path / "project/images/small", extended.published_lock())
     text = extended.MATRIX.replace("published/small", lock)
@@ -327,7 +331,7 @@ def test_a_copy_outside_of_the_repository_is_refused(tmp_path: Path, lock: str) 
 
 
 @pytest.mark.parametrize("part", ["published", "published/small", "published/small/lock.json"])
-def test_a_copy_is_not_written_through_a_link(tmp_path: Path, part: str) -> None:
+def test_copy_of_a_lock_is_not_written_through_a_link(tmp_path: Path, part: str) -> None:
     other = extended.published_lock(samples.wheel("new"))
     extended.publish_target(tmp_path / "project/images/small", other)
     path = extended.create_repository(tmp_path / "ours", extended.MATRIX)
@@ -344,7 +348,7 @@ def test_a_copy_is_not_written_through_a_link(tmp_path: Path, part: str) -> None
     [("GRPO_Project 2", "grpo-project-2"), ("rl.team", "rl-team"), ("___", "my-image")],
 )
 @each_row("word", [".", "./", "absolute"])
-def test_name_defaults_to_current_folder(
+def test_image_name_defaults_to_the_name_of_the_current_folder(
     folder: str, name: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / folder).mkdir()
@@ -354,7 +358,7 @@ def test_name_defaults_to_current_folder(
 
 
 @each_row("word", ["sub/rl", "..", "~/rl", "/nowhere/rl"])
-def test_other_folder_is_refused_with_the_commands_to_run(
+def test_folder_other_than_the_current_folder_is_refused_with_commands(
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -364,7 +368,7 @@ def test_other_folder_is_refused_with_the_commands_to_run(
     assert "&& imgbuild init " in str(caught.value.hint)
 
 
-def test_a_valid_name_is_used_unchanged() -> None:
+def test_valid_image_name_is_used_unchanged() -> None:
     assert init.target_name_for("my-image.2") == "my-image.2"
     with pytest.raises(InputError, match="invalid name for an image: My Image"):
         init.target_name_for("My Image")

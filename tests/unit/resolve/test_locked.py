@@ -31,7 +31,7 @@ def request(*wants: str, **more: object) -> ResolveRequest:
     return msgspec.structs.replace(ResolveRequest(requests=requests, arches=(Arch.X86_64,)), **more)
 
 
-def test_target_lists_versions_in_the_order_of_the_request(project: Project) -> None:
+def test_locked_target_lists_versions_in_the_order_of_the_request(project: Project) -> None:
     (locked_target,) = locked.satisfying_targets(
         request("trl>=0.18", "torch==2.6.0"), project, samples.matrix()
     )
@@ -52,7 +52,7 @@ def test_target_lists_versions_in_the_order_of_the_request(project: Project) -> 
         (("trl",), {"indexes": {"trl": "other"}}),
     ],
 )
-def test_unsatisfied_requests_list_no_target(
+def test_request_that_no_target_meets_lists_no_target(
     project: Project, wants: tuple[str, ...], more: dict[str, object]
 ) -> None:
     assert locked.satisfying_targets(request(*wants, **more), project, samples.matrix()) == ()
@@ -63,7 +63,7 @@ def test_target_with_a_stale_lock_is_not_listed(project: Project) -> None:
     assert locked.satisfying_targets(request("trl"), project, changed) == ()
 
 
-def test_a_retired_target_comes_after_the_others(project: Project) -> None:
+def test_retired_target_is_listed_after_the_others(project: Project) -> None:
     lock = lock_file.read_lock(project.images, "small")
     path = lock_file.lock_path(project.images, "older")
     path.parent.mkdir()
@@ -87,7 +87,7 @@ def test_similar_package_name_is_suggested(project: Project) -> None:
     assert locked.similar_packages(request("vllm", "trl", "wandb"), project, matrix) == {}
 
 
-def test_nearest_target_differs_in_the_version_of_one_package(project: Project) -> None:
+def test_nearest_target_can_differ_in_the_version_of_one_package(project: Project) -> None:
     matrix = samples.matrix()
     near = locked.nearest_target(request("trl==0.19.0", "torch"), project, matrix)
     assert near is not None
@@ -105,7 +105,7 @@ def test_nearest_target_differs_in_the_version_of_one_package(project: Project) 
     assert locked.nearest_target(request("trl==0.19.0"), project, stale) is None
 
 
-def test_the_nearest_target_lacks_one_of_three_packages(project: Project) -> None:
+def test_nearest_target_can_lack_one_of_three_packages(project: Project) -> None:
     matrix = samples.matrix()
     near = locked.nearest_target(request("trl==0.18.2", "torch", "peft"), project, matrix)
     assert near is not None

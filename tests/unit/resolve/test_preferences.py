@@ -55,7 +55,7 @@ def facts(tmp_path: Path) -> Iterator[PackageFacts]:
     ("tool", "pairs"),
     [("0.9", []), ("1.0", []), ("2.0", [("tool", "engine")]), ("4.0", [])],
 )
-def test_versions_outside_range_of_extra_are_violations(
+def test_versions_outside_the_range_of_an_extra_are_violations(
     facts: PackageFacts, tool: str, pairs: list[preferences.PackagePair]
 ) -> None:
     versions = {"tool": tool, "engine": "1.0", "other": "1.0"}
@@ -63,7 +63,9 @@ def test_versions_outside_range_of_extra_are_violations(
     assert list(preferences.violated_pairs(facts, {"tool": tool, "other": "1.0"})) == []
 
 
-def test_constraints_cover_all_versions_that_can_be_selected(facts: PackageFacts) -> None:
+def test_preferences_of_an_extra_cover_all_versions_that_can_be_selected(
+    facts: PackageFacts,
+) -> None:
     constraints = preferences.pair_constraints(facts, ("tool", "engine"), "")
     assert [(constraint.versions, constraint.needs) for constraint in constraints] == [
         ("==0.9", "engine<0"),  # it does not support the engine
@@ -78,7 +80,7 @@ def test_constraints_cover_all_versions_that_can_be_selected(facts: PackageFacts
     assert preferences.pair_constraints(facts, ("tool", "other"), "") == ()
 
 
-def test_dropped_version_range_is_not_added_again(
+def test_preference_that_was_dropped_is_not_added_again(
     facts: PackageFacts,
 ) -> None:
     memory = LearnedMemory([LEARNED])

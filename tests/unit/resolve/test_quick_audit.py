@@ -83,7 +83,7 @@ ENTRIES = [
 
 
 @each_row(("constraint", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
-def test_learned_constraint_has_evidence(tmp_path, constraint, relation):
+def test_constraint_learned_by_a_quick_audit_has_evidence(tmp_path, constraint, relation):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         evidence = find_evidence(constraint, release_catalogue)
     assert evidence is not None
@@ -148,7 +148,7 @@ def test_a_quick_audit_names_the_packages_whose_code_it_read(tmp_path):
     assert [constraint.needs for constraint in seen.learned] == ["vllm<0"]
 
 
-def test_error_without_constraint_is_a_conflict(tmp_path):
+def test_error_that_yields_no_constraint_is_a_conflict(tmp_path):
     # The name could come from the third package, so that no version of the second is excluded.
     seen = looked(tmp_path, "trl", "vllm", "transformers")
     assert (seen.clashes, seen.learned) == (True, ())
@@ -156,7 +156,7 @@ def test_error_without_constraint_is_a_conflict(tmp_path):
 
 
 @pytest.mark.parametrize("packages", [("trl",), ("trl", "absent"), ()])
-def test_fewer_than_two_packages_are_not_read(tmp_path, packages):
+def test_quick_audit_does_not_read_fewer_than_two_packages(tmp_path, packages):
     assert looked(tmp_path, *packages) == QuickAudit()
 
 

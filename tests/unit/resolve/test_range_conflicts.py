@@ -38,7 +38,7 @@ FACTS = LockedFacts(
         (["absent==1"], [], []),
     ],
 )
-def test_dependencies_of_an_addition_are_examined(
+def test_dependencies_of_an_added_package_are_examined_for_range_conflicts(
     tmp_path: Path, metrics: list[str], repro: list[str], expected: list[str]
 ) -> None:
     index = LocalIndex()

@@ -32,7 +32,7 @@ from tests.support.rows import each_row
         ("flash-attn", "", ("3.11", "12.4", "2.5.1", "x86_64"), None),
     ],
 )  # fmt: skip
-def test_file_name_of_the_missing_wheel_is_given(
+def test_file_name_of_a_missing_wheel_is_predicted(
     package: str, version: str, needs: tuple[str, str, str, str], name: str | None
 ) -> None:
     python, cuda, torch, machine = needs
@@ -49,11 +49,13 @@ def test_file_name_of_the_missing_wheel_is_given(
         ("2.7.0", "12.6", "x86_64", "TRUE"),
     ],
 )
-def test_abi_of_torch_depends_on_its_version(torch: str, cuda: str, machine: str, abi: str) -> None:
+def test_cxx_abi_in_a_wheel_name_depends_on_the_torch_version(
+    torch: str, cuda: str, machine: str, abi: str
+) -> None:
     assert WheelNeeds(python="3.11", cuda=cuda, torch=torch, machine=machine).abi_name == abi
 
 
-def test_remedies_are_in_order() -> None:
+def test_remedies_for_a_missing_wheel_are_in_order() -> None:
     needs = WheelNeeds(python="3.11", cuda="12.4", torch="2.6.0", machine="x86_64")
     advice = source_only.build_advice(
         "flash-attn",
@@ -75,7 +77,7 @@ def test_remedies_are_in_order() -> None:
     assert "no Python file of the project imports it" in nobody.remedy_lines
 
 
-def test_location_of_the_torch_import_is_found(tmp_path: Path) -> None:
+def test_location_of_an_import_of_a_missing_package_is_found(tmp_path: Path) -> None:
     files = {
         "train.py": "import torch\nimport flash_attn.bert_padding as b\n",
         "src/model.py": (

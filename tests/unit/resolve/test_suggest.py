@@ -7,7 +7,7 @@ from imgbuild.values import Arch
 from tests.support import samples
 
 
-def test_target_meeting_most_requests_is_nearest():
+def test_target_that_meets_most_requests_is_the_nearest():
     matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8"})
     target = matrix.targets["small"]
     other = msgspec.structs.replace(target, pins={"torch": "2.7.0", "vllm": "0.9"}, cuda="12.6")

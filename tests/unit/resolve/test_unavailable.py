@@ -48,7 +48,7 @@ def pages_of(index: LocalIndex, folder: Path) -> IndexPages:
         (["present"], "==1", ""),  # of the target
     ],
 )
-def test_package_whose_versions_all_require_missing_packages_is_reported(
+def test_package_whose_versions_all_require_missing_packages_is_unavailable(
     tmp_path: Path, requires: list[str], spec: str, reason: str
 ) -> None:
     index = LocalIndex()
@@ -72,7 +72,7 @@ def test_package_whose_versions_all_require_missing_packages_is_reported(
     assert [str(each).partition("; nearest")[0] for each in found] == wanted
 
 
-def test_torch_for_a_cuda_release_without_toolkit_is_reported(tmp_path: Path) -> None:
+def test_torch_for_a_cuda_release_without_a_toolkit_is_reported(tmp_path: Path) -> None:
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.1.1")
     for version, cuda in (("2.0.1", "11.7.99"), ("2.1.0", "12.1.105"), ("2.2.0", "12.1.105")):

@@ -53,13 +53,13 @@ def nearest(*demands: PackageDemand) -> set[str]:
         ),
     ],
 )
-def test_wheel_name_selects_targets_by_python_and_torch(
+def test_name_of_a_required_wheel_selects_targets_by_python_and_torch(
     demand: PackageDemand, targets: set[str]
 ) -> None:
     assert nearest(demand) == targets
 
 
-def test_a_wheel_for_a_different_python_or_machine_is_named_with_its_location() -> None:
+def test_wheel_for_a_different_python_or_machine_is_reported_with_its_location() -> None:
     local = "+cu12torch2.6cxx11abiFALSE"
     fitting = wheel(local, "cp311-cp311")
     other, arm = wheel(local, "cp312-cp312"), wheel(local, "cp311-cp311", "aarch64")

@@ -86,7 +86,9 @@ trees = st.lists(members, min_size=1, max_size=6, unique_by=lambda member: membe
 
 @settings(max_examples=12, deadline=None)
 @given(trees, st.integers(0, 6))
-def test_division_into_layers_is_ignored(tree: list[LayerMember], cut: int) -> None:
+def test_image_comparison_ignores_the_division_into_layers(
+    tree: list[LayerMember], cut: int
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         whole = sorted(tree, key=lambda member: member.path.encode())
         parts = [part for part in (whole[:cut], whole[cut:]) if part]
@@ -98,7 +100,7 @@ def test_division_into_layers_is_ignored(tree: list[LayerMember], cut: int) -> N
 
 @settings(max_examples=20, deadline=None)
 @given(trees, st.data())
-def test_each_change_is_reported_as_one_difference(
+def test_image_comparison_reports_each_change_once(
     tree: list[LayerMember], data: st.DataObject
 ) -> None:
     place = data.draw(st.integers(0, len(tree) - 1))
@@ -135,7 +137,7 @@ def test_path_in_only_one_image_is_reported_with_its_contents(tmp_path):
     ]
 
 
-def test_a_file_removed_by_a_later_layer_is_absent(tmp_path):
+def test_file_removed_by_a_later_layer_is_not_compared(tmp_path):
     removed = [images.text_member("opt/.wh.b", "")]
     answer = compared(
         tmp_path,
@@ -145,7 +147,7 @@ def test_a_file_removed_by_a_later_layer_is_absent(tmp_path):
     assert (answer.equal, answer.right.paths) == (True, 2)
 
 
-def test_hard_linked_file_is_counted_once(tmp_path):
+def test_hard_linked_file_is_compared_once(tmp_path):
     hard = LayerMember(path="b", kind=MemberKind.HARD, target="a")
     answer = compared(
         tmp_path,
@@ -158,7 +160,7 @@ def test_hard_linked_file_is_counted_once(tmp_path):
     ]
 
 
-def test_settings_are_compared_by_name(tmp_path):
+def test_image_settings_are_compared_by_name(tmp_path):
     config = images.create_plan().config
     other = msgspec.structs.replace(
         config,
@@ -183,7 +185,7 @@ def test_settings_are_compared_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_damaged_layer_ends_comparison(tmp_path, side):
+def test_damaged_layer_ends_the_image_comparison(tmp_path, side):
     text = "".join(f"{number}" for number in range(400_000))
     good = [images.text_member("a", text), images.text_member("b", text)]
     left_image, other = (
@@ -209,7 +211,7 @@ def entry(path: str, field: str = "content", **more: object) -> AcceptedDifferen
     )
 
 
-def test_entry_accepts_only_the_difference_it_names(tmp_path):
+def test_accepted_difference_applies_only_to_its_path_and_field(tmp_path):
     left = [
         images.text_member("a/x", "1"),
         images.text_member("a/b/x", "1"),
@@ -230,7 +232,7 @@ def test_entry_accepts_only_the_difference_it_names(tmp_path):
 
 
 @pytest.mark.parametrize(("only", "equal"), [(["docker"], True), (["embedded"], False)])
-def test_an_entry_can_apply_to_one_builder(tmp_path, only, equal):
+def test_accepted_difference_can_apply_to_one_builder(tmp_path, only, equal):
     trees_ = (
         [[images.text_member("a", "x")]],
         [[images.text_member("a", "x"), images.text_member("b", "x")]],
@@ -241,7 +243,7 @@ def test_an_entry_can_apply_to_one_builder(tmp_path, only, equal):
     assert not compared(tmp_path / "both", *both, entry("/b", "*", only=only)).equal
 
 
-def test_entries_for_other_builders_are_not_reported_as_unused(tmp_path):
+def test_accepted_differences_of_other_builders_are_not_reported_as_unused(tmp_path):
     tree = [[images.text_member("a", "x")]]
     answer = compared(tmp_path, tree, tree, entry("/b", "presence", only=["podman"]))
     assert answer.unused == ()
@@ -266,14 +268,14 @@ def record(rows: str, *more: LayerMember) -> list[LayerMember]:
         (ROWS, "", False),
     ],
 )
-def test_records_are_compared_by_rows(tmp_path, left, right, equal):
+def test_record_files_are_compared_by_rows(tmp_path, left, right, equal):
     tool = entry("/**/bin/tool")
     left_record = record(left, images.text_member("opt/venv/bin/tool", "one"))
     other = record(right, images.text_member("opt/venv/bin/tool", "two"))
     assert compared(tmp_path, [left_record], [other], RECORD, tool).equal is equal
 
 
-def test_row_of_differing_file_is_refused(tmp_path):
+def test_different_record_row_is_accepted_only_for_an_accepted_file(tmp_path):
     left_record = record(ROWS, images.text_member(f"{SITE}/demo.py", "one"))
     other = record(ROWS.replace("abc", "xyz"), images.text_member(f"{SITE}/demo.py", "two"))
     answer = compared(tmp_path, [left_record], [other], RECORD)
@@ -314,7 +316,7 @@ if __name__ == "__main__":
         ("echo\n", False),
     ],
 )
-def test_launchers_are_equal_if_they_call_the_same_function(tmp_path, script, equal):
+def test_launchers_that_call_the_same_function_are_equal(tmp_path, script, equal):
     entries = entry("/**/bin/*", like="launcher")
     left_launcher, other = (
         images.text_member("opt/bin/tool", PLAIN),
@@ -323,7 +325,7 @@ def test_launchers_are_equal_if_they_call_the_same_function(tmp_path, script, eq
     assert compared(tmp_path, [[left_launcher]], [[other]], entries).equal is equal
 
 
-def test_empty_folder_is_accepted_without_contents(tmp_path):
+def test_folder_can_be_accepted_only_if_it_is_empty(tmp_path):
     entries = entry("/**", "presence", only=["docker"], like="folder")
     folders = [
         LayerMember(path=path, kind=MemberKind.FOLDER, mode=0o755) for path in ("a", "a/b", "c")
@@ -341,7 +343,7 @@ def test_empty_folder_is_accepted_without_contents(tmp_path):
     assert answer.equal
 
 
-def test_text_of_large_file_is_not_kept(tmp_path):
+def test_text_of_a_large_file_is_not_kept_for_the_comparison(tmp_path):
     entries = entry("/**/bin/*", like="launcher")
     large = "#" * 100_000
     left_launcher, other = (
@@ -351,7 +353,7 @@ def test_text_of_large_file_is_not_kept(tmp_path):
     assert not compared(tmp_path, [[left_launcher]], [[other]], entries).equal
 
 
-def test_builder_differences_are_unique_and_have_reasons():
+def test_accepted_builder_differences_are_unique_and_have_reasons():
     entries = accepted.builder_differences()
     assert len(entries) == len({(each.path, each.field, each.like) for each in entries})
     assert all(len(each.reason) > 40 for each in entries)
@@ -369,13 +371,13 @@ def test_builder_differences_are_unique_and_have_reasons():
         ("a: [", "not a valid list of accepted differences"),
     ],
 )
-def test_invalid_list_of_differences_is_refused(tmp_path, text, result):
+def test_invalid_list_of_accepted_differences_is_refused(tmp_path, text, result):
     (tmp_path / "list.yaml").write_text(text)
     with pytest.raises(InputError, match=result):
         accepted.read_accepted(tmp_path / "list.yaml")
 
 
-def test_patterns_are_not_regular_expressions():
+def test_path_patterns_are_not_regular_expressions():
     for text, path in itertools.product(["/a.b/*", "/a.b/**"], ["/axb/c", "/a.b"]):
         assert accepted.path_pattern(text).fullmatch(path) is None
     assert accepted.path_pattern("/**/c").fullmatch("/a/b/c")

@@ -53,7 +53,7 @@ def test_tightest_bounds_are_shown_with_their_packages() -> None:
     assert lines["as_of"] == "uploaded before 2025-01-01"
 
 
-def test_requirements_of_the_target_are_bounds() -> None:
+def test_requirements_of_the_target_are_shown_as_bounds() -> None:
     explanation = dependencies.version_reason(GRAPH, "trl", "2025-01-01", ())
     assert (explanation.target_spec, explanation.dependents) == ("==1.0", ())
     assert dependencies.bounds_summary(explanation) == "==1.0 (target)"
@@ -76,7 +76,7 @@ def test_learned_constraints_on_a_package_are_listed_with_evidence() -> None:
     assert "a.py:3" in str(explanation.learned[0])
 
 
-def test_a_tree_has_each_package_with_its_dependencies_once() -> None:
+def test_dependency_tree_shows_the_dependencies_of_a_package_once() -> None:
     assert list(DependencyTree(GRAPH).tree_lines(["trl", "torch"])) == [
         "trl 1.0",
         "├── numpy 1.26.4 [numpy<2,>=1.25]",
@@ -89,14 +89,14 @@ def test_a_tree_has_each_package_with_its_dependencies_once() -> None:
     ]
 
 
-def test_tree_is_limited_to_depth() -> None:
+def test_dependency_tree_is_limited_to_the_depth() -> None:
     drawn = DependencyTree(GRAPH, depth=1)
     assert len(list(drawn.tree_lines(["trl"]))) == 4
     assert drawn.reached(["trl"]) == {"trl", "numpy", "pandas", "torch"}
     assert list(DependencyTree(GRAPH, depth=0).tree_lines(["trl"])) == ["trl 1.0"]
 
 
-def test_an_inverted_tree_shows_dependents() -> None:
+def test_inverted_dependency_tree_shows_dependents() -> None:
     drawn = DependencyTree(GRAPH, invert=True)
     assert list(drawn.tree_lines(["tqdm"])) == [
         "tqdm 4.1",
@@ -106,7 +106,7 @@ def test_an_inverted_tree_shows_dependents() -> None:
     assert drawn.reached(["tqdm"]) == {"tqdm", "pandas", "trl"}
 
 
-def test_absent_package_is_reported() -> None:
+def test_package_that_is_not_in_the_lock_is_reported() -> None:
     assert dependencies.package_name("Pandas", VERSIONS, "small") == "pandas"
     with pytest.raises(InputError, match="small has no package nunpy") as caught:
         dependencies.package_name("nunpy", VERSIONS, "small")

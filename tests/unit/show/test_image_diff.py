@@ -24,7 +24,7 @@ def test_equal_images_have_no_changes():
     assert (arch_diff.changes, arch_diff.layers, arch_diff.pull) == ((), (), 0)
 
 
-def test_changed_package_requires_pull_of_its_layer():
+def test_changed_package_requires_a_pull_of_its_layer():
     old = locked_targets(samples.lock(samples.wheel("trl", "1.0")))
     new = locked_targets(samples.lock(samples.wheel("trl", "1.1")))
     difference = image_diff.diff_locked_targets(old, new)
@@ -34,7 +34,7 @@ def test_changed_package_requires_pull_of_its_layer():
     assert image_diff.diff_lines(difference)[1] == "  trl 1.0 → 1.1"
 
 
-def test_changed_settings_are_listed_without_properties_of_the_image():
+def test_image_diff_lists_changed_settings_without_image_properties():
     old = samples.lock()
     settings = msgspec.structs.replace(old.settings, readme="text", env={"A": "1"})
     new = msgspec.structs.replace(old, settings=settings, cuda="13.0")
@@ -45,14 +45,14 @@ def test_changed_settings_are_listed_without_properties_of_the_image():
     assert "base and settings:" in image_diff.diff_lines(difference)
 
 
-def test_all_packages_are_new_without_an_old_lock():
+def test_comparison_without_an_old_lock_shows_all_packages_as_new():
     new = locked_targets(samples.lock())
     part = image_diff.diff_locked_targets(None, new).arch[Arch.X86_64]
     assert {change.package for change in part.changes} == {"torch", "pip", "bash", "python3"}
     assert part.pull == sum(layer.size for layer in new[1].arch[Arch.X86_64].layers)
 
 
-def test_no_more_than_five_layers_are_named():
+def test_image_diff_names_at_most_five_layers():
     part = image_diff.ArchDiff(changes=(), layers=tuple("abcdefg"), pull=1_000_000, total=2_000_000)
     difference = image_diff.ImageDiff(
         before="one", target="two", arch={Arch.X86_64: part}, absent=()
@@ -102,7 +102,7 @@ def test_architecture_in_only_one_image_is_reported():
     assert part.pull == sum(layer.size for layer in old.arch[Arch.ARM64].layers)
 
 
-def test_only_packages_in_labels_are_compared_without_a_lock():
+def test_images_without_locks_are_compared_by_the_packages_in_labels():
     whole = image_diff.lock_side(*locked_targets(samples.lock(samples.wheel("trl", "1.0"))))
     content = whole.arch[Arch.X86_64]
     labels = {("wheel", "torch"): "2.7.0", ("wheel", "vllm"): "0.9"}
@@ -157,7 +157,7 @@ def of_wheels(name, versions, **properties):
     return image_diff.DiffSide(name=name, arch={Arch.X86_64: content})
 
 
-def test_a_summary_has_host_main_packages_and_numbers():
+def test_summary_of_a_diff_has_host_limits_main_packages_and_counts():
     many = {f"p{number:02}": "1" for number in range(20)}
     old = of_wheels(
         "one", {**many, "torch": "2.6.0", "gone": "1", "zope": "1"}, CUDA="12.4", Python="3.11"
@@ -180,7 +180,7 @@ def test_a_summary_has_host_main_packages_and_numbers():
     assert whole[1] == "  CUDA 12.4 → 13.0"
 
 
-def test_summary_lists_packages_of_a_kind_if_few_differ():
+def test_summary_of_a_diff_lists_packages_of_a_kind_if_few_differ():
     many = {("wheel", f"p{number:02}"): "1" for number in range(21)}
     old = image_diff.SideContent(packages={("deb", "bash"): "1"}, layers=(), size=0)
     content = image_diff.SideContent(
@@ -203,7 +203,7 @@ def test_summary_lists_packages_of_a_kind_if_few_differ():
     assert image_diff.diff_lines(difference)[22:] == image_diff.diff_summary(difference)[2:]
 
 
-def test_summary_gives_only_the_size_of_a_new_architecture():
+def test_summary_of_a_diff_gives_only_the_size_of_a_new_architecture():
     new = locked_targets(samples.lock(of=samples.matrix(arch=(Arch.X86_64, Arch.ARM64))))
     old = locked_targets(samples.lock())
     difference = image_diff.diff_sides(image_diff.lock_side(*old), image_diff.lock_side(*new))
@@ -213,7 +213,7 @@ def test_summary_gives_only_the_size_of_a_new_architecture():
     assert len(image_diff.diff_lines(difference)) > 2
 
 
-def test_summary_of_few_changes_lists_all_of_them():
+def test_summary_of_a_diff_with_few_changes_lists_all_changes():
     old, new = (of_wheels(name, {"trl": name}, CUDA="12.4") for name in ("1", "2"))
     difference = image_diff.diff_sides(old, new)
     assert image_diff.diff_summary(difference) == image_diff.diff_lines(difference)
@@ -221,7 +221,7 @@ def test_summary_of_few_changes_lists_all_of_them():
     assert not image_diff.is_short(difference)
 
 
-def test_image_without_properties_is_not_compared():
+def test_image_without_properties_is_not_compared_by_properties():
     old, new = of_wheels("1", {"trl": "1"}), of_wheels("2", {"trl": "2"}, CUDA="13.0")
     for sides in ((old, new), (new, old), (None, new)):
         assert image_diff.diff_sides(*sides).arch[Arch.X86_64].hosts == ()
@@ -237,7 +237,7 @@ def test_driver_and_gpus_of_an_image_are_read_from_its_digests():
     assert properties["CUDA"] == lock.cuda
 
 
-def test_a_summary_does_not_repeat_the_packages_of_the_first_architecture():
+def test_summary_of_a_diff_lists_equal_changes_only_for_the_first_architecture():
     sides = [
         image_diff.DiffSide(
             name=name,

@@ -89,7 +89,7 @@ def test_every_variable_of_every_image_has_a_reason_and_a_source(
     assert lacking == []
 
 
-def test_source_files_exist(committed: dict[str, TargetEnvironment]) -> None:
+def test_source_files_of_variables_exist(committed: dict[str, TargetEnvironment]) -> None:
     lists = [
         each
         for environment in committed.values()
@@ -111,7 +111,7 @@ def test_shown_variables_match_the_lock(committed: dict[str, TargetEnvironment])
     assert of(committed["cu124-vllm"], "PATH").by == "image.env"
 
 
-def test_variable_sources_name_the_version_in_the_image(
+def test_source_of_a_variable_names_the_package_version_in_the_image(
     committed: dict[str, TargetEnvironment],
 ) -> None:
     environment = committed[TARGET]
@@ -128,7 +128,7 @@ def test_variable_sources_name_the_version_in_the_image(
     assert at_run[1].endswith(f" (the image has 2.6.0, from targets.{TARGET}.pins)")
 
 
-def test_only_pins_are_compared_without_a_lock() -> None:
+def test_variable_sources_are_compared_with_pins_if_no_lock_exists() -> None:
     cited = ("torch==2.7.0 torch/a.py:1", "ray==2.47.1 ray/b.py:2", "docs/x==1 .md")
     variable = Variable(value="1", reason=samples.REASON, source=cited)
     environment = image_environment.target_environment(
@@ -172,7 +172,7 @@ def test_a_lock_that_differs_from_the_matrix_is_stale_and_shown_unchanged() -> N
     assert environment.locked
 
 
-def test_variable_removed_from_matrix_is_reported() -> None:
+def test_variable_removed_from_the_matrix_is_reported() -> None:
     old = samples.lock(of=samples.matrix(env={"OLD": Variable(value="1", reason=samples.REASON)}))
     environment = image_environment.target_environment(
         samples.matrix(), "small", (Arch.X86_64,), old
@@ -224,7 +224,7 @@ def test_user_package_folder_is_specific_to_the_architecture() -> None:
         assert "PYTHONNOUSERSITE" not in {item.name for item in environment.image}
 
 
-def test_variables_depend_on_packages_of_the_architecture() -> None:
+def test_variables_depend_on_the_packages_of_the_architecture() -> None:
     lock = samples.lock(RAY)
     other = {Arch.X86_64: samples.resolution(), Arch.ARM64: lock.arch[Arch.X86_64]}
     lock = msgspec.structs.replace(lock, arch=other)
@@ -253,7 +253,7 @@ def test_an_extension_shows_published_and_added_variables(tmp_path: Path) -> Non
 # -- the table, and what sets variables
 
 
-def test_the_entry_point_sets_the_variables_of_the_table() -> None:
+def test_entry_point_sets_the_variables_of_the_table() -> None:
     scripts = (PROGRAM / f"data/image/{name}.sh" for name in ("environment", "user_packages"))
     text = "".join(script.read_text("utf-8") for script in scripts)
     (moved,) = re.findall(r"for imgbuild_name in ([A-Z_ ]+);", text)
@@ -261,7 +261,7 @@ def test_the_entry_point_sets_the_variables_of_the_table() -> None:
     assert result("entry point").keys() == exported | set(moved.split())
 
 
-def test_a_sif_sets_the_variables_of_the_table() -> None:
+def test_sif_sets_the_variables_of_the_table() -> None:
     exported = re.findall(r"export ([A-Z0-9_]+)=", files.LAST_SCRIPT)
     assert result("SIF").keys() == {*files.UNWANTED_VARIABLES, *exported}
     assert files.LIBRARIES in result("SIF")["LD_LIBRARY_PATH"].value
@@ -294,7 +294,7 @@ def test_job_scripts_set_the_variables_of_the_table() -> None:
             assert stated in re.split(r"[},:-]|=", value), (name, value)
 
 
-def test_job_scripts_pass_and_unset_the_variables_of_the_table() -> None:
+def test_job_scripts_pass_or_unset_the_variables_of_the_table() -> None:
     (single,) = [path for path in SCRIPTS if path.stem == "single"]
     *_, cases = re.findall(r"case \$name in(.*?)\)\n", single.read_text("utf-8"), re.DOTALL)
     patterns = set(re.split(r"[\s|\\]+", cases.strip()))
@@ -341,7 +341,9 @@ def command(
     return Command(monkeypatch, capsys)
 
 
-def test_command_explains_variables(tmp_path: Path, command: Command) -> None:
+def test_variables_option_explains_the_variables_of_an_image(
+    tmp_path: Path, command: Command
+) -> None:
     write_project(tmp_path)
     done = command("show", "--variables", TARGET)
     assert (done.status, done.stderr) == (0, "")
@@ -353,7 +355,7 @@ def test_command_explains_variables(tmp_path: Path, command: Command) -> None:
     assert "RAY_ADDRESS" not in done.stdout
 
 
-def test_command_reports_a_stale_lock(tmp_path: Path, command: Command) -> None:
+def test_variables_option_reports_a_stale_lock(tmp_path: Path, command: Command) -> None:
     write_project(tmp_path).edit('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: "0"')
     done = command("show", "--variables", TARGET)
     assert done.status == 0
@@ -362,7 +364,7 @@ def test_command_reports_a_stale_lock(tmp_path: Path, command: Command) -> None:
     assert "VLLM_USE_V1=1\n    stale: the matrix has '0'\n" in done.stdout
 
 
-def test_command_reports_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
+def test_variables_option_reports_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
     write_project(tmp_path)
     done = command("show", "--variables", UNLOCKED, "--arch", "arm64", "--json")
     assert "is not locked; the values are from the matrix" in done.stderr

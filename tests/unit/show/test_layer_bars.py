@@ -46,7 +46,7 @@ NAMES = st.text("abc-", min_size=1, max_size=60)
     ),
     st.integers(70, 300),
 )
-def test_each_layer_has_one_line_that_fits(layers: list[LayerBar], width: int) -> None:
+def test_each_layer_is_shown_in_one_line_that_fits(layers: list[LayerBar], width: int) -> None:
     lines = layer_bars.bar_lines(layers, width)
     assert len(lines) == len(layers)
     assert all(len(line) <= width for line in lines)

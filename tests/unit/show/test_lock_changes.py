@@ -44,7 +44,7 @@ def test_equal_locks_have_no_changes() -> None:
     assert changed() == lock_changes.LockChanges()
 
 
-def test_python_and_debian_versions_are_compared() -> None:
+def test_changes_of_python_and_debian_versions_are_listed() -> None:
     new = {**DEB, "version": "3.0.18-1~deb12u1"}
     added = {"package": "libstdc++6", "version": "12.2.0-14"}
     python = changed(arch=arch(wheels=[{**WHEEL, "version": "0.20.0"}]))
@@ -57,7 +57,7 @@ def test_python_and_debian_versions_are_compared() -> None:
     assert changed(arch=arch(wheels=[])).python == (VersionChange(package="trl", old="0.19.0"),)
 
 
-def test_packages_of_new_architecture_are_not_listed_as_new() -> None:
+def test_packages_of_a_new_architecture_are_not_listed_as_new() -> None:
     both = {**arch(), "arm64": {"wheels": [WHEEL, {**WHEEL, "package": "torch"}]}}
     assert changed(arch=both) == lock_changes.LockChanges(settings=("arm64 added",))
 
@@ -102,5 +102,5 @@ def test_changes_of_base_and_settings_have_one_line_each(values: dict[str, Any],
 
 
 @pytest.mark.parametrize("data", [None, b"{", b'{"arch": {"x86_64": {"wheels": [1]}}}'])
-def test_unreadable_lock_is_ignored(data: bytes | None) -> None:
+def test_unreadable_old_lock_is_ignored(data: bytes | None) -> None:
     assert lock_changes.decode_lock(data) is None

@@ -40,23 +40,23 @@ def matrix(tmp_path: Path, **assigned: str) -> Matrix:
     return msgspec.structs.replace(sample_matrix, indexes=indexes)
 
 
-def test_default_index_is_not_a_requirement(tmp_path: Path) -> None:
+def test_default_index_is_not_a_requirement_of_the_target(tmp_path: Path) -> None:
     assert status.target_needs(matrix(tmp_path), "small") == ()
     assert status.target_needs(matrix(tmp_path, torch="pypi"), "small") == ()
 
 
-def test_other_index_is_a_requirement_with_its_packages(tmp_path: Path) -> None:
+def test_index_other_than_the_default_is_a_requirement_of_the_target(tmp_path: Path) -> None:
     assert status.target_needs(matrix(tmp_path, **FAR), "small") == (
         "the index pytorch for torch, triton",
     )
 
 
-def test_standalone_python_is_a_requirement_with_its_server() -> None:
+def test_server_of_a_standalone_python_is_a_requirement_of_the_target() -> None:
     needed = ("the archive of Python 3.12 on forge.example",)
     assert status.target_needs(standalone_matrix.matrix(), "small") == needed
 
 
-def test_a_missing_wheel_is_listed_until_it_exists(tmp_path: Path) -> None:
+def test_missing_wheel_is_listed_until_it_exists(tmp_path: Path) -> None:
     sample_matrix = matrix(tmp_path, **{"flash-attn": "wheels"})
     assert status.target_needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
     (tmp_path / "wheels").mkdir()
@@ -88,7 +88,7 @@ def test_target_with_unmet_requirement_is_skipped_unless_named(
     assert [item.name for item in reachable] == ["small", "near"]
 
 
-def test_selection_without_targets_is_reported(tmp_path: Path) -> None:
+def test_selection_that_leaves_no_target_is_reported(tmp_path: Path) -> None:
     project = Project(matrix=tmp_path / "matrix.yaml")
     sample_matrix = matrix(tmp_path, **FAR)
     target = sample_matrix.targets["small"]
@@ -103,7 +103,7 @@ def test_selection_without_targets_is_reported(tmp_path: Path) -> None:
     assert caught.value.hint == "to lock it anyway, select it by name: small"
 
 
-def test_project_targets_have_states(sample: SampleProject, imgbuild: Command) -> None:
+def test_targets_of_a_project_have_states(sample: SampleProject, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
     lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
@@ -120,7 +120,7 @@ def test_project_targets_have_states(sample: SampleProject, imgbuild: Command) -
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
 
-def test_all_option_selects_locked_targets_and_reports_others(
+def test_all_option_selects_locked_targets_and_reports_other_targets(
     sample: SampleProject, imgbuild: Command
 ) -> None:
     sample.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
@@ -131,7 +131,9 @@ def test_all_option_selects_locked_targets_and_reports_others(
     assert imgbuild("lock", "--check", UNLOCKED).status == 5
 
 
-def test_filters_without_result_are_reported(sample: SampleProject, imgbuild: Command) -> None:
+def test_list_filters_without_a_result_are_reported(
+    sample: SampleProject, imgbuild: Command
+) -> None:
     assert imgbuild("list", "--cuda", "13", "--state", "locked").status == 3
     (row,) = inprocess_project.read_json(imgbuild("list", "--cuda", "12", "--json"))
     assert (row["target"], row["state"]) == (TARGET, Condition.LOCKED)
@@ -174,7 +176,7 @@ def _states(sample: SampleProject) -> dict[str, status.TargetState]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_stored_state_is_not_used_after_a_change(sample: SampleProject, change: str) -> None:
+def test_stored_target_state_is_not_used_after_a_change(sample: SampleProject, change: str) -> None:
     first = _states(sample)
     assert first[TARGET].condition is Condition.LOCKED
     assert _states(sample) == first
@@ -186,14 +188,14 @@ def test_a_stored_state_is_not_used_after_a_change(sample: SampleProject, change
     assert _states(sample) == _states(sample) == expected
 
 
-def test_constraints_that_are_satisfied_leave_a_target_locked(sample: SampleProject) -> None:
+def test_satisfied_constraints_leave_a_target_locked(sample: SampleProject) -> None:
     _constraint(sample, "vllm>=0.8")
     assert _states(sample)[TARGET].condition is Condition.LOCKED
     _constraint(sample, "vllm>=0.9")
     assert _states(sample)[TARGET].condition is Condition.STALE
 
 
-def test_stored_state_is_used_instead_of_the_lock(
+def test_stored_target_state_is_used_instead_of_the_lock(
     sample: SampleProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = _states(sample)
@@ -204,14 +206,14 @@ def test_stored_state_is_used_instead_of_the_lock(
         _states(sample)
 
 
-def test_invalid_fact_is_ignored(sample: SampleProject) -> None:
+def test_invalid_stored_state_is_ignored(sample: SampleProject) -> None:
     first = _states(sample)
     for data in (b"", b"\xff", b"[1]", b'{"cu124-vllm": "no hash"}'):
         Store.open().put_fact(status.FACT, str(sample.matrix.resolve()), data)
         assert _states(sample) == first
 
 
-def test_targets_are_listed_if_no_cache_can_be_written(
+def test_targets_are_listed_if_the_cache_is_not_writable(
     sample: SampleProject, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_cache = imgbuild("list", "--json")
@@ -223,7 +225,7 @@ def test_targets_are_listed_if_no_cache_can_be_written(
     assert "states of targets could not be stored" in imgbuild("list", "--wide", "-v").stderr
 
 
-def test_table_without_states_does_not_compute_them(
+def test_list_without_states_does_not_compute_target_states(
     sample: SampleProject, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "locked" in imgbuild("list", "--wide").stdout

@@ -83,7 +83,7 @@ def test_flat_stream_matches_merged_layers(layers):
 
 
 @given(merging.layers)
-def test_each_path_appears_once_after_its_folder(layers):
+def test_each_path_of_a_flat_stream_appears_once_after_its_folder(layers):
     try:
         stream = flat(*[merging.layer(each) for each in layers])
     except IntegrityError:
@@ -100,7 +100,7 @@ def test_each_path_appears_once_after_its_folder(layers):
         seen.append(path)
 
 
-def test_hard_link_to_hidden_file_keeps_content():
+def test_hard_link_to_a_removed_file_keeps_the_content():
     stream = flat(
         members((info("usr/data"), b"kept")),
         members((info("opt/name", tarfile.LNKTYPE, linkname="usr/data"), b"")),
@@ -111,7 +111,7 @@ def test_hard_link_to_hidden_file_keeps_content():
     assert rows["/opt/name"][4] == len(b"kept")
 
 
-def test_path_through_link_of_lower_layer_is_resolved():
+def test_path_through_a_link_of_a_lower_layer_is_resolved():
     stream = flat(
         members((info("lib", tarfile.SYMTYPE, linkname="usr/lib"), b""), (info("usr/lib/a"), b"1")),
         members((info("lib/b"), b"2")),
@@ -159,12 +159,12 @@ def test_unsupported_squashfs_attributes_are_reported():
     }
 
 
-def test_time_beyond_squashfs_limit_is_clamped():
+def test_time_beyond_the_squashfs_limit_is_clamped():
     rows = facts(merged(flat(members((info("late", mtime=1 << 33), b"")))))
     assert rows["/late"][8] == (1 << 32) - 1
 
 
-def test_flat_stream_depends_only_on_layers():
+def test_flat_stream_depends_only_on_the_layers():
     layers = [members((info("a"), b"1"), (info("b", tarfile.LNKTYPE, linkname="a"), b""))] * 2
     assert flat(*layers) == flat(*layers)
 
@@ -180,7 +180,7 @@ def _stored(folder: Path, content: bytes) -> LayerSource:
     )
 
 
-def test_damaged_layer_is_an_error(tmp_path):
+def test_damaged_layer_of_a_flat_stream_is_an_error(tmp_path):
     layer = _stored(tmp_path, b"good")
     layer.path.write_bytes(layer.path.read_bytes().replace(b"good", b"evil"))
     with pytest.raises(IntegrityError, match=str(layer.path)):
@@ -199,7 +199,7 @@ def test_layer_modified_between_reads_is_an_error(tmp_path):
         list(flat_tar.chunks())
 
 
-def test_size_and_progress_count_written_content():
+def test_size_and_progress_count_the_written_content():
     flat_tar = FlatTree()
     flat_tar.add([LayerSource(data=members((info("a"), b"12345"), (info("b"), b"1")))])
     flat_tar.add(

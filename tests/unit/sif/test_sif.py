@@ -89,7 +89,7 @@ def test_sif_architecture_is_read(tmp_path):
         container.read_arch(tmp_path / "absent")
 
 
-def test_small_sif_objects_are_read(tmp_path):
+def test_small_objects_of_a_sif_are_read(tmp_path):
     objects = [
         container.DataObject(kind=container.DEFINITION, data=b"from: x\n"),
         container.DataObject(kind=container.JSON, name="oci-config.json", data=b"{}" * 3000),
@@ -147,7 +147,7 @@ def test_image_without_creation_time_is_an_error(tmp_path):
 # -- files for Apptainer
 
 
-def test_environment_values_are_quoted():
+def test_environment_values_in_a_sif_are_quoted():
     odd = "a 'b' $(id) \"c\" `d` \\ *\nsecond line"
     text = files.environment_script(
         summary(Env=[f"ODD={odd}", "PATH=/a:/b", "EMPTY=", "not-a-name=1", "UID=1000"])
@@ -156,7 +156,7 @@ def test_environment_values_are_quoted():
     assert words == ["export", f"ODD={odd}", "export", "PATH=/a:/b", "export", "EMPTY="]
 
 
-def test_python_variables_of_caller_are_hidden():
+def test_sif_hides_python_variables_of_the_caller():
     text = files.exclusion_script(summary(Env=["PYTHONPATH=/opt/mine", "PATH=/bin"]))
     assert "PYTHONPATH" not in text
     assert {"PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE"} == {
@@ -166,7 +166,7 @@ def test_python_variables_of_caller_are_hidden():
     }
 
 
-def test_home_folder_is_that_of_the_caller():
+def test_sif_uses_the_home_folder_of_the_caller():
     """Apptainer mounts the home of the caller, because that of the image may be read-only."""
     assert "HOME" not in files.environment_script(summary(Env=["HOME=/root", "PATH=/bin"]))
 
@@ -180,12 +180,12 @@ def test_home_folder_is_that_of_the_caller():
         ([], [], ['[ "$#" -gt 0 ] || set -- /bin/sh', 'exec "$@"']),
     ],
 )
-def test_runscript_runs_entry_point_and_command(entrypoint, command, lines):
+def test_sif_runscript_runs_entry_point_and_command(entrypoint, command, lines):
     text = files.runscript_text(summary(Entrypoint=entrypoint, Cmd=command))
     assert text.splitlines() == ["#!/bin/sh", *lines]
 
 
-def test_missing_mount_points_are_added():
+def test_missing_mount_points_are_added_to_a_sif():
     below = members(
         (info("bin", b"2", linkname="usr/bin"), b""),
         (info("tmp", b"5", mode=0o1777), b""),
@@ -209,7 +209,7 @@ def _stream(data):
     return io.BytesIO(data)
 
 
-def test_labels_have_digests_of_image_and_lock():
+def test_sif_labels_have_the_digests_of_image_and_lock():
     small = summary(Labels={"title": "small"})
     assert files.sif_labels(small) == {"title": "small", "dev.imgbuild.image": DIGEST}
     locked = msgspec.structs.replace(small, lock=b"{}\n")
@@ -225,7 +225,7 @@ def test_labels_have_digests_of_image_and_lock():
 # -- files for enroot
 
 
-def test_enroot_files_have_environment_mounts_and_start_script():
+def test_sif_has_enroot_files_for_environment_mounts_and_start():
     small = summary(
         Env=["A=b c"], Entrypoint=["/e"], Cmd=["x y"], WorkingDir="/work/a", Volumes={"/data": {}}
     )

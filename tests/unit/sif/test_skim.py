@@ -66,14 +66,14 @@ def _members(tmp_path: Path) -> list[LayerMember]:
     ]
 
 
-def test_imgbuild_layer_is_skimmed(members, tmp_path):
+def test_imgbuild_layer_is_listed_without_reading_all_content(members, tmp_path):
     path = blob(tmp_path, members)
     entries = skim.layer_entries(layer_file(path))
     assert entries == whole(path)
     assert [entry.size for entry in entries] == [each.size for each in members]
 
 
-def test_large_content_is_not_decompressed(members, tmp_path):
+def test_large_content_of_a_layer_is_not_decompressed(members, tmp_path):
     path = blob(tmp_path, members)
     expected = whole(path)
     stream = zlib.compressobj(6, zlib.DEFLATED, -15)
@@ -87,7 +87,7 @@ def test_large_content_is_not_decompressed(members, tmp_path):
 
 
 @each_row("cut", [1 << 30, 100_000, 512, 777])
-def test_layer_of_another_tool_is_skimmed(tmp_path, cut):
+def test_layer_of_another_tool_is_listed_without_reading_all_content(tmp_path, cut):
     """The tar is split into gzip members at arbitrary positions or at every byte."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
@@ -110,7 +110,7 @@ def test_layer_of_another_tool_is_skimmed(tmp_path, cut):
 
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.sampled_from("spr")), max_size=6))
 @settings(max_examples=15)
-def test_layers_with_arbitrary_contents_are_skimmed(tmp_path_factory, content_specs):
+def test_layers_with_arbitrary_contents_are_listed_correctly(tmp_path_factory, content_specs):
     folder = tmp_path_factory.mktemp("skim")
     members = []
     for number, (size, kind) in enumerate(content_specs):
@@ -134,14 +134,14 @@ def misleading(behind: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("behind", [member_header(LayerMember(path="other")), b"no header" * 100])
-def test_content_that_resembles_a_member_end_is_kept(tmp_path, behind):
+def test_content_that_resembles_the_end_of_a_member_is_read_as_content(tmp_path, behind):
     path = tmp_path / "blob"
     path.write_bytes(misleading(behind))
     assert [entry.path for entry in skim.layer_entries(layer_file(path))] == ["file"]
     assert skim.layer_entries(layer_file(path)) == whole(path)
 
 
-def test_changed_members_are_an_error(members, tmp_path, monkeypatch):
+def test_changed_layer_members_are_an_error(members, tmp_path, monkeypatch):
     path = blob(tmp_path, members)
     layer = LayerSource(
         path=path,
@@ -158,7 +158,7 @@ def test_changed_members_are_an_error(members, tmp_path, monkeypatch):
         list(flat_tar.chunks())
 
 
-def test_members_hash_covers_all_fields():
+def test_hash_of_layer_members_covers_all_fields():
     entry = TarEntry("a", b"0", 0o644, 1, 2, 3, 4, "", (0, 0), {"user.a": "1"})
     changes: list[dict[str, object]] = [
         {"path": "b"}, {"type": b"5"}, {"mode": 0o600}, {"uid": 9}, {"gid": 9}, {"size": 9},

@@ -36,7 +36,9 @@ def members(ranges: Sequence[int]) -> list[int]:
     return [number for first, last in pairs for number in range(first, last + 1)]
 
 
-def test_versions_match_the_locks(data: dict[str, Any], example_site: SiteCatalogue) -> None:
+def test_site_data_has_the_versions_of_the_locks(
+    data: dict[str, Any], example_site: SiteCatalogue
+) -> None:
     found: dict[tuple[str, str], dict[str, str]] = {}
     for package, versions in data["versions"].items():
         for version, number_of_set in versions.items():
@@ -53,7 +55,7 @@ def test_versions_match_the_locks(data: dict[str, Any], example_site: SiteCatalo
     assert found == expected
 
 
-def test_requirements_match_the_metadata(data: dict[str, Any]) -> None:
+def test_site_data_has_the_requirements_of_the_metadata(data: dict[str, Any]) -> None:
     def _lines(package: str, version: str) -> list[str]:
         return [data["lines"][number] for number in data["requires"][package][version]]
 
@@ -66,7 +68,9 @@ def test_requirements_match_the_metadata(data: dict[str, Any]) -> None:
     ]
 
 
-def test_newest_image_is_first_as_in_the_doctor_command(data: dict[str, Any]) -> None:
+def test_site_data_lists_the_newest_image_first_like_the_doctor_command(
+    data: dict[str, Any],
+) -> None:
     cuda = [tuple(map(int, image["cuda"].split("."))) for image in data["images"]]
     assert cuda == sorted(cuda, reverse=True)
 
@@ -80,7 +84,7 @@ def test_compatibility_of_an_image_without_known_gpus_is_unknown() -> None:
     }  # fmt: skip
 
 
-def test_gpus_match_the_page_of_the_image(
+def test_site_data_has_the_gpus_on_the_page_of_the_image(
     data: dict[str, Any], example_site: SiteCatalogue
 ) -> None:
     pages = {target.name: target.page.images for target in example_site.targets}
@@ -94,7 +98,9 @@ def test_gpus_match_the_page_of_the_image(
         assert {*shown.gpu} <= {*image["gpus"]} - {*image["later"]}
 
 
-def test_older_driver_has_the_note_of_the_doctor_command(data: dict[str, Any]) -> None:
+def test_site_data_has_the_note_of_the_doctor_command_for_older_drivers(
+    data: dict[str, Any],
+) -> None:
     image = next(image for image in data["images"] if image["driver"] != image["driverFull"])
     remark = data["remarks"][image["olderDriver"]]
     assert remark.count("{}") == 1
@@ -102,7 +108,7 @@ def test_older_driver_has_the_note_of_the_doctor_command(data: dict[str, Any]) -
     assert image["driverFull"] in remark
 
 
-def test_script_element_cannot_be_closed_by_text(
+def test_text_in_site_data_cannot_close_the_script_element(
     sources: SiteSources, example_site: SiteCatalogue
 ) -> None:
     evil = "</script><!--\u2028\U0001f600"
@@ -115,7 +121,7 @@ def test_script_element_cannot_be_closed_by_text(
     assert json.loads(text.partition(" = ")[2].removesuffix(";\n"))["targets"][0]["summary"] == evil
 
 
-def test_debian_packages_and_layers_match_the_locks(
+def test_site_data_has_the_debian_packages_and_layers_of_the_locks(
     sources: SiteSources, example_site: SiteCatalogue, data: dict[str, Any]
 ) -> None:
     compared = browser_data.compared_data(example_site, data["images"])

@@ -27,7 +27,7 @@ def target(example_site: SiteCatalogue, name: str) -> SiteTarget:
     return next(each for each in example_site.targets if each.name == name)
 
 
-def test_every_row_of_the_matrix_is_shown(
+def test_catalogue_page_shows_every_row_of_the_matrix(
     example_site: SiteCatalogue, sources: SiteSources
 ) -> None:
     assert {each.name for each in example_site.targets} == set(sources.matrix.targets)
@@ -36,7 +36,9 @@ def test_every_row_of_the_matrix_is_shown(
     assert target(example_site, "cu130-flashinfer").needs
 
 
-def test_digests_layers_and_packages_match_the_lock(example_site: SiteCatalogue) -> None:
+def test_image_page_has_digests_layers_and_packages_of_the_lock(
+    example_site: SiteCatalogue,
+) -> None:
     shown = target(example_site, "cu130-verl0.9")
     digests = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())
     assert shown.digests is not None
@@ -56,7 +58,7 @@ def test_digests_layers_and_packages_match_the_lock(example_site: SiteCatalogue)
     assert names <= {package.name for package in shown.packages}
 
 
-def test_a_package_of_one_architecture_is_marked(example_site: SiteCatalogue) -> None:
+def test_image_page_marks_a_package_of_one_architecture(example_site: SiteCatalogue) -> None:
     only = {
         each.name: each.only for each in target(example_site, "cu130-sglang").packages if each.only
     }
@@ -76,7 +78,7 @@ def test_differences_from_similar_targets_are_correct(example_site: SiteCatalogu
     assert all(not retired & {*each.neighbours.names} for each in example_site.targets)
 
 
-def test_debian_packages_are_listed_once(example_site: SiteCatalogue) -> None:
+def test_image_page_lists_debian_packages_once(example_site: SiteCatalogue) -> None:
     names = Counter(each.name for each in example_site.debian)
     assert max(names.values()) == 1
     assert len({each.page for each in example_site.debian}) == 2  # Debian 12 and 13
@@ -99,7 +101,7 @@ def test_debian_packages_are_listed_once(example_site: SiteCatalogue) -> None:
         ("cu130-unsloth", "untested", "no test record"),
     ],
 )
-def test_grid_shows_state_of_each_combination(
+def test_catalogue_grid_shows_the_state_of_each_combination(
     example_site: SiteCatalogue, name: str, state: str, words: str
 ) -> None:
     found = grid.target_state(target(example_site, name))
@@ -107,7 +109,7 @@ def test_grid_shows_state_of_each_combination(
     assert words in found[1]
 
 
-def test_the_grid_has_every_target_once(example_site: SiteCatalogue) -> None:
+def test_catalogue_grid_has_every_target_once(example_site: SiteCatalogue) -> None:
     cells = Counter(
         cell.target for row in example_site.grid.rows for cells in row.cells for cell in cells
     )
@@ -160,7 +162,7 @@ def with_failed_run(example_site: SiteCatalogue, name: str) -> SiteCatalogue:
     return msgspec.structs.replace(example_site, targets=targets)
 
 
-def test_runs_are_listed_by_gpu_with_failures_first(example_site: SiteCatalogue) -> None:
+def test_test_runs_are_listed_by_gpu_with_failures_first(example_site: SiteCatalogue) -> None:
     changed = with_failed_run(example_site, "cu130-vllm")
     groups = dict(test_runs.lines_by_gpu(changed.targets))
     assert list(groups)[-1] == test_runs.NO_GPU
@@ -176,21 +178,21 @@ def test_runs_are_listed_by_gpu_with_failures_first(example_site: SiteCatalogue)
         assert numbers == ({0} if name == test_runs.NO_GPU else {2 if name[0] == "2" else 1})
 
 
-def test_images_are_found_by_the_number_of_gpus(example_site: SiteCatalogue) -> None:
+def test_images_can_be_filtered_by_the_number_of_tested_gpus(example_site: SiteCatalogue) -> None:
     (image, *_) = target(example_site, "cu130-verl0.9").page.images
     assert browser_data.tested_gpus(image) == ["H100", "2 H100"]
     (image, *_) = target(example_site, "cu126-vllm").page.images
     assert browser_data.tested_gpus(image) == ["H200"]
 
 
-def test_notes_are_about_the_current_build(sources: SiteSources) -> None:
+def test_test_notes_are_about_the_current_build(sources: SiteSources) -> None:
     """The page shows notes next to the records of the current image."""
     earlier = re.compile(r"earlier build|(it|image) had passed|With the packages of \d{4}")
     notes = {name: each.tested for name, each in sources.matrix.targets.items()}
     assert [name for name, text in notes.items() if earlier.search(" ".join(text.split()))] == []
 
 
-def test_the_guide_of_an_image_is_on_its_page(example_site: SiteCatalogue) -> None:
+def test_guide_of_an_image_is_on_its_page(example_site: SiteCatalogue) -> None:
     """The guide is the output of `imgbuild show --guide`, with HTML escaped."""
     shown = dict(pages.site_pages(example_site, HISTORY))
     page = shown["targets/cu130-verl0.9.html"].decode()
@@ -224,7 +226,7 @@ def test_skipped_cases_are_listed_by_reason(example_site: SiteCatalogue) -> None
     assert "max_num_seqs=1, or the backends outlines and lm-format-enforcer<" in text
 
 
-def test_image_status_names_failures_and_other_gpus(example_site: SiteCatalogue) -> None:
+def test_image_status_names_failures_and_gpus_of_other_tests(example_site: SiteCatalogue) -> None:
     def _standing(name: str) -> str:
         return test_runs.test_summary(target(example_site, name).page.images[0])
 
@@ -255,7 +257,7 @@ def test_update_downloads_the_package_layer_and_version_lists(
     assert differing >= {*_update("cu124-vllm0.8.5", "trl").layers}  # bases differ, too
 
 
-def test_a_stale_lock_has_a_page_without_digest(
+def test_page_of_a_stale_lock_has_no_digest(
     sources: SiteSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = tmp_path / "images"
@@ -285,7 +287,7 @@ def test_requirements_between_main_packages_are_listed_newest_first(
     assert "torch==2.7.0" in dict(shown["vllm"])["0.9.2"]
 
 
-def test_layers_of_both_architectures_have_one_scale(example_site: SiteCatalogue) -> None:
+def test_layer_bars_of_both_architectures_have_one_scale(example_site: SiteCatalogue) -> None:
     layers = target(example_site, "cu130-verl0.9").layers
     assert layers is not None
     bars = sorted((max(bar.sizes), bar.scale) for bar in layers.bars)

@@ -31,18 +31,18 @@ def text(shown: SiteTarget, title: str) -> str:
 
 
 @pytest.mark.parametrize("title", ["Docker", "podman", "Apptainer"])
-def test_an_image_is_named_by_its_digest(shown: SiteTarget, title: str) -> None:
+def test_commands_on_a_page_name_the_image_by_digest(shown: SiteTarget, title: str) -> None:
     assert shown.digests is not None
     assert f"registry.example/owner/images@{shown.digests.digest}" in text(shown, title)
 
 
-def test_slurm_commands_begin_with_pulling_the_sif(shown: SiteTarget) -> None:
+def test_slurm_commands_on_a_page_begin_with_the_pull_of_the_sif(shown: SiteTarget) -> None:
     one, two = (text(shown, f"Slurm, {nodes}").splitlines() for nodes in ("one node", "two nodes"))
     assert one[0] == two[0]
     assert one[0].startswith("apptainer pull cu130-verl0.9.sif ")
 
 
-def test_pull_by_digest_follows_a_push_without_a_registry(shown: SiteTarget) -> None:
+def test_without_a_registry_the_page_shows_a_push_before_the_pull(shown: SiteTarget) -> None:
     pull = pages.FILTERS["pull"]
     assert pull(shown, "registry.example/owner/images") == text(shown, "Docker").splitlines()[0]
     lines = str(pull(shown, "")).splitlines()
@@ -50,7 +50,7 @@ def test_pull_by_digest_follows_a_push_without_a_registry(shown: SiteTarget) -> 
     assert lines[1] == f"docker pull {commands.REPOSITORY}@{shown.page.digest}"
 
 
-def test_commands_are_words_of_a_shell(shown: SiteTarget) -> None:
+def test_commands_on_a_page_are_valid_shell_words(shown: SiteTarget) -> None:
     for command in shown.commands:
         lines = command.text.replace("\\\n", "").splitlines()
         assert all(len(shlex.split(line)) > 2 for line in lines if line != "sbatch job.sh")
@@ -89,7 +89,7 @@ def test_job_on_the_page_matches_render(shown: SiteTarget, sources: SiteSources)
     assert job == yaml.safe_load(rendered.text)
 
 
-def test_push_and_job_name_the_same_repository_without_a_registry(shown: SiteTarget) -> None:
+def test_push_and_job_on_a_page_name_the_same_repository(shown: SiteTarget) -> None:
     assert shown.lock is not None
     assert shown.digests is not None
     every = commands.target_commands(shown.lock, shown.digests, None, rendered=True)
@@ -100,7 +100,7 @@ def test_push_and_job_name_the_same_repository_without_a_registry(shown: SiteTar
     assert f"--registry {place} --" in example_site["Ray in Kubernetes"]
 
 
-def test_compose_and_ray_files_are_rendered_only_for_suitable_images(
+def test_page_has_compose_and_ray_commands_only_for_suitable_images(
     example_site: SiteCatalogue,
 ) -> None:
     titles = {

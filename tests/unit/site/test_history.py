@@ -16,7 +16,7 @@ from tests.support.rows import each_row
 from tests.support.site_history import CHANGE, HISTORY
 
 
-def test_history_survives_round_trip(tmp_path: Path) -> None:
+def test_history_file_is_read_back_unchanged(tmp_path: Path) -> None:
     place = tmp_path / "history.json"
     place.write_bytes(codec.encode(HISTORY))
     assert history.read_history(place) == HISTORY

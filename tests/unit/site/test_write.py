@@ -31,7 +31,7 @@ def small(example_site: SiteCatalogue) -> SiteCatalogue:
     return msgspec.structs.replace(example_site, targets=(alone,), debian=())
 
 
-def test_site_is_within_size_limit(
+def test_site_is_within_the_size_limit(
     sources: SiteSources, example_site: SiteCatalogue, tmp_path: Path
 ) -> None:
     site = make(sources, example_site, tmp_path / "site")
@@ -46,7 +46,7 @@ def test_site_is_within_size_limit(
     assert site.pages == sum(name.endswith(".html") for name in sizes)
 
 
-def test_new_site_replaces_earlier_one(
+def test_new_site_replaces_an_earlier_site(
     sources: SiteSources, small: SiteCatalogue, tmp_path: Path
 ) -> None:
     output = tmp_path / "new" / "site"
@@ -59,7 +59,7 @@ def test_new_site_replaces_earlier_one(
     assert [path.name for path in output.parent.iterdir()] == ["site"]
 
 
-def test_an_empty_folder_is_used(
+def test_site_can_be_written_to_an_empty_folder(
     sources: SiteSources, small: SiteCatalogue, tmp_path: Path
 ) -> None:
     (tmp_path / "site").mkdir()
@@ -67,7 +67,7 @@ def test_an_empty_folder_is_used(
     assert (tmp_path / "site/index.html").exists()
 
 
-def test_other_folders_are_not_changed(
+def test_site_is_not_written_to_a_folder_with_other_files(
     sources: SiteSources, small: SiteCatalogue, tmp_path: Path
 ) -> None:
     output = tmp_path / "site"
@@ -87,7 +87,9 @@ def test_other_folders_are_not_changed(
         make(sources, small, output)
 
 
-def test_links_are_not_followed(sources: SiteSources, small: SiteCatalogue, tmp_path: Path) -> None:
+def test_site_is_not_written_through_links(
+    sources: SiteSources, small: SiteCatalogue, tmp_path: Path
+) -> None:
     real = tmp_path / "real"
     make(sources, small, real)
     link = tmp_path / "link"
@@ -104,7 +106,7 @@ def test_links_are_not_followed(sources: SiteSources, small: SiteCatalogue, tmp_
         make(sources, small, real)
 
 
-def test_an_interrupted_swap_restores_the_site(
+def test_interrupted_replacement_restores_the_old_site(
     sources: SiteSources, small: SiteCatalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "site"
@@ -125,7 +127,7 @@ def test_an_interrupted_swap_restores_the_site(
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
-def test_hostile_texts_are_escaped(example_site: SiteCatalogue) -> None:
+def test_hostile_texts_on_written_pages_are_escaped(example_site: SiteCatalogue) -> None:
     evil = "<script>alert(1)</script>\"' onload=x {{ 7 * 7 }} {% raw %}"
     chosen = next(each for each in example_site.targets if each.name == "cu124-vllm0.7.2")
     row = msgspec.structs.replace(

@@ -53,7 +53,7 @@ def targets(tasks) -> list[str]:
     return sorted(task.target for task in tasks)
 
 
-def test_newest_array_of_a_task_is_used(tmp_path):
+def test_newest_array_job_of_a_target_is_used(tmp_path):
     order(tmp_path, "1", ONE, TWO, job="1")
     order(tmp_path, "2", TWO, job="2")
     order(tmp_path, "3", ONE, command=("another",), job="3")
@@ -61,13 +61,13 @@ def test_newest_array_of_a_task_is_used(tmp_path):
     assert {task.target: task.order.job for task in tasks} == {"one": "1", "two": "2"}
 
 
-def test_array_with_a_different_digest_is_not_used(tmp_path):
+def test_array_job_for_a_different_digest_is_not_used(tmp_path):
     order(tmp_path, "1", ONE)
     changed = ArrayTarget(target="one", digest=TWO.digest)
     assert array.existing_tasks(tmp_path, "build", COMMAND, [changed]) == []
 
 
-def test_tasks_with_other_sbatch_options_do_not_match(tmp_path):
+def test_array_tasks_with_other_sbatch_options_do_not_match(tmp_path):
     order(tmp_path, "1", ONE)
     assert array.existing_tasks(tmp_path, "build", COMMAND, [ONE], ()) != []
     assert array.existing_tasks(tmp_path, "build", COMMAND, [ONE], ("--partition=h100",)) == []
@@ -89,20 +89,20 @@ def test_smoke_test_result_applies_only_to_the_same_partition(command, tmp_path,
     assert checked_options == [("--partition=h100",), None]
 
 
-def test_array_option_is_refused(command):
+def test_array_option_for_sbatch_is_refused(command):
     done = command("build", TARGET, "--on", "slurm", "--sbatch=--array=0")
     assert done.status == 2
     assert "--sbatch '--array=0': the script sets this option" in done.stderr
 
 
-def test_array_without_job_number_is_found_by_name(tmp_path, monkeypatch):
+def test_array_job_without_a_recorded_number_is_found_by_name(tmp_path, monkeypatch):
     order(tmp_path, "1", ONE, job="")
     monkeypatch.setattr(commands, "find_job", {"1": "42"}.__getitem__)
     [task] = array.existing_tasks(tmp_path, "build", COMMAND, [ONE])
     assert task.order.job == "42"
 
 
-def test_finished_and_queued_tasks_are_not_resubmitted(tmp_path, monkeypatch):
+def test_finished_and_queued_array_tasks_are_not_resubmitted(tmp_path, monkeypatch):
     job_array = order(tmp_path, "1", ONE, TWO, THREE)
     say(job_array, 0, 0)
     say(job_array, 1, None)
@@ -116,7 +116,7 @@ def test_finished_and_queued_tasks_are_not_resubmitted(tmp_path, monkeypatch):
     assert done[0].good
 
 
-def test_completing_task_is_queried_again(tmp_path, monkeypatch):
+def test_state_of_a_completing_task_is_queried_again(tmp_path, monkeypatch):
     job_array = order(tmp_path, "1", ONE, TWO)
     say(job_array, 0, None)
     say(job_array, 1, 0)
@@ -126,7 +126,7 @@ def test_completing_task_is_queried_again(tmp_path, monkeypatch):
     assert (targets(done), targets(live)) == (["two"], [])
 
 
-def test_unresponsive_slurm_is_retried(tmp_path, monkeypatch, capsys):
+def test_query_of_an_unresponsive_slurm_is_retried(tmp_path, monkeypatch, capsys):
     job_array = order(tmp_path, "1", ONE)
     answers = [WorkFailed("Socket timed out"), WorkFailed("Socket timed out"), {}]
 
@@ -144,7 +144,7 @@ def test_unresponsive_slurm_is_retried(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.count("Slurm does not respond") == 1
 
 
-def test_lost_slurm_is_reported_with_running_tasks(tmp_path, monkeypatch):
+def test_connection_lost_to_slurm_is_reported_with_the_running_tasks(tmp_path, monkeypatch):
     job_array = order(tmp_path, "1", ONE)
     waited: list[float] = []
 
@@ -172,7 +172,7 @@ def test_sacct_is_queried_for_jobs_missing_in_squeue(monkeypatch):
 
 
 @pytest.mark.parametrize("sbatch_options", [(), ("--export=NONE",)])
-def test_tasks_inherit_environment_with_cache_path(tmp_path, monkeypatch, sbatch_options):
+def test_array_tasks_inherit_environment_with_cache_path(tmp_path, monkeypatch, sbatch_options):
     result: list[str] = []
 
     def taken(_: str, __: Path, options: list[str]) -> str:
@@ -243,7 +243,7 @@ def test_array_script_lists_targets_and_quotes_path(tmp_path):
     assert f"""folder='{tmp_path}/100% it'"'"'s/1'\n""" in text
 
 
-def test_build_uses_allocated_cpus(tmp_path):
+def test_build_uses_the_allocated_cpus(tmp_path):
     granted = 'set -- "--jobs=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"'
     job_array = order(tmp_path, "1", ONE)
     assert granted in templates.render_template("slurm/array.j2", job_array, images=None)

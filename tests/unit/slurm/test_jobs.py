@@ -95,17 +95,17 @@ def test_user_options_for_log_and_signal_take_precedence():
         assert directives[-1].removeprefix("#SBATCH ") in mine
 
 
-def test_check_script_does_not_depend_on_model():
+def test_check_script_does_not_depend_on_the_model():
     assert job_script(ScriptKind.CHECK, model="Qwen/Qwen3-8B") == job_script(ScriptKind.CHECK)
 
 
-def test_command_arguments_are_not_split():
+def test_arguments_of_a_job_command_are_not_split():
     assert "step -- python train.py --name 'two words' &\n" in job_script(
         ScriptKind.SINGLE, allocation=with_(nodes=1)
     )
 
 
-def test_check_has_default_time_limit():
+def test_check_job_has_a_default_time_limit():
     text = job_script(ScriptKind.CHECK, allocation=with_(time=""))
     # Slurm may signal the end up to a minute early: two minutes remain.
     assert "#SBATCH --time=00:05:00\n" in text
@@ -113,7 +113,7 @@ def test_check_has_default_time_limit():
     assert "#SBATCH --time=4:00:00\n" in job_script(ScriptKind.CHECK)
 
 
-def test_check_handles_signal_during_steps():
+def test_check_script_handles_a_signal_during_steps():
     lines = job_script(ScriptKind.CHECK).splitlines()
     steps = [place for place, line in enumerate(lines) if line.startswith("step ")]
     assert len(steps) == 2
@@ -132,12 +132,12 @@ def test_check_handles_signal_during_steps():
         ("--config_file a.yaml train.py", "--config_file a.yaml train.py"),
     ],
 )
-def test_accelerate_gets_script_or_module(command, words):
+def test_accelerate_receives_a_script_or_a_module(command, words):
     text = job_script(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
     assert f'\n  {words} "${{words[@]}}" &\n' in text
 
 
-def test_single_trainer_has_rank_and_gpu():
+def test_single_trainer_process_has_rank_and_gpu():
     """accelerate sets ranks only for several processes."""
     job, more = KINDS["trl-server"]
     alone = job_script(job, **{**more, "allocation": with_(nodes=2, gpus=1)})
@@ -165,12 +165,12 @@ def test_python_options_with_accelerate_or_torchrun_are_refused(command):
         ("axolotl train a.yaml", "--no-python axolotl train a.yaml"),
     ],
 )
-def test_torchrun_gets_script_module_or_program(command, words):
+def test_torchrun_receives_a_script_module_or_program(command, words):
     text = job_script(ScriptKind.TORCHRUN, command=tuple(command.split()))
     assert text.endswith(f'--master-port "$main_port" \\\n  {words} &\nwait $!\n')
 
 
-def test_ray_client_server_port_is_specific_to_job():
+def test_ray_client_server_port_is_specific_to_the_job():
     # A Ray without grpcio has no such server, and refuses the option.
     option = '--ray-client-server-port="$client_port"'
     assert option in job_script(ScriptKind.RAY)
@@ -179,7 +179,7 @@ def test_ray_client_server_port_is_specific_to_job():
     assert option not in jobs.job_text(script, None)
 
 
-def test_unmounted_env_path_is_reported(tmp_path):
+def test_path_in_a_variable_that_is_not_mounted_is_reported(tmp_path):
     values = {
         "HF_HUB_CACHE": "/x/hub",
         "WANDB_DIR": str(tmp_path / "runs"),
@@ -195,13 +195,13 @@ def test_unmounted_env_path_is_reported(tmp_path):
     assert warning.endswith(" --bind /x/hub")
 
 
-def test_command_lines_contain_no_secrets():
+def test_command_lines_in_job_scripts_contain_no_secrets():
     text = job_script(ScriptKind.RAY, passed=("TOKEN",))
     assert 'export APPTAINERENV_TOKEN="${TOKEN}"' in text
     assert "--env TOKEN" not in text
 
 
-def test_pyxis_sets_env_variables_inside_image():
+def test_pyxis_sets_variables_inside_the_image():
     pyxis = Container(image="reg#rl:small", pyxis=True)
     assert "IMGBUILD_ENV" not in job_script(ScriptKind.RAY, container=pyxis)
     text = job_script(ScriptKind.RAY, container=pyxis, passed=("TOKEN", "OTHER"))
@@ -209,7 +209,7 @@ def test_pyxis_sets_env_variables_inside_image():
     assert 'for IMGBUILD_ENV in "${!IMGBUILD_ENV_@}"' in text
 
 
-def test_env_overrides_fixed_variables():
+def test_env_option_overrides_fixed_variables():
     text = job_script(ScriptKind.RAY, environment=(jobs.EnvVariable("LIBRARY_PATH", "/x"),))
     assert "export APPTAINERENV_LIBRARY_PATH=/x\n" in text
     assert " --env PYTHONNOUSERSITE=1,TMPDIR=/tmp --env HF_HOME=" in text
@@ -344,14 +344,14 @@ def test_image_without_required_packages_is_refused():
         assert f"--job {job}: small has no {package}" in caught.value.message
 
 
-def test_trl_without_server_is_refused():
+def test_trl_version_without_a_server_is_refused():
     with pytest.raises(InputError, match=r"trl 0\.15\.2 has no server"):
         jobs.create_job_script(
             lock("0.15.2"), DIGEST, ScriptKind.TRL_SERVER, ALLOCATION, SIF, command=TRAIN, model="x"
         )
 
 
-def test_env_variables_are_set_or_passed():
+def test_env_option_sets_or_passes_variables():
     variables = jobs.parse_variables(["A=b=c", "TOKEN", "EMPTY="])
     assert variables == ((jobs.EnvVariable("A", "b=c"), jobs.EnvVariable("EMPTY", "")), ("TOKEN",))
     with pytest.raises(InputError, match="not a valid variable name"):
@@ -407,14 +407,14 @@ def test_job_without_gpus_is_reported(tmp_path, monkeypatch, capsys, words, mess
     assert message in done.stderr
 
 
-def test_last_line_of_check_has_the_text_expected_by_submit():
+def test_last_line_of_a_check_script_has_the_text_that_submit_expects():
     script = job_script(ScriptKind.CHECK)
     assert script.rstrip().splitlines()[-1] == (
         f'echo "$SLURM_JOB_NAME:" \'{jobs.PASSED_TEXT}\' "${{nodes[*]}}"'
     )
 
 
-def test_only_check_tests_shared_memory(tmp_path, monkeypatch, capsys):
+def test_shared_memory_option_requires_a_check_job(tmp_path, monkeypatch, capsys):
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--shared", "64", "--", "true")
     assert done.status == 2
@@ -446,7 +446,7 @@ def test_sif_of_another_image_is_reported(tmp_path, monkeypatch, capsys):
     assert "not the image" not in capsys.readouterr().err
 
 
-def test_pyxis_gets_absolute_file_paths(tmp_path, monkeypatch):
+def test_pyxis_receives_absolute_file_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "image").touch()
     assert slurm.pyxis_image("image") == tmp_path / "image"

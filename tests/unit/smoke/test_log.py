@@ -165,11 +165,11 @@ ValueError: no blocks
         ("", ""),
     ],
 )  # fmt: skip
-def test_first_error_in_log_is_the_cause(log, cause, monkeypatch):
+def test_first_error_in_a_case_log_is_the_cause(log, cause, monkeypatch):
     assert smoke_module("smoke_log", monkeypatch).first_error(log) == cause
 
 
-def test_unfinished_traceback_is_not_a_crash(monkeypatch):
+def test_unfinished_traceback_in_a_case_log_is_handled(monkeypatch):
     first_error = smoke_module("smoke_log", monkeypatch).first_error
     assert "frame" in first_error(
         'Traceback (most recent call last):\n  File "a.py", line 1\n frame'
@@ -177,7 +177,7 @@ def test_unfinished_traceback_is_not_a_crash(monkeypatch):
     assert first_error("Traceback (most recent call last):") == "Traceback (most recent call last):"
 
 
-def test_lines_about_missing_features_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_about_missing_features_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     log = """\
 Skipping import of cpp extensions due to incompatible torch version 2.8.0 for torchao 0.14.0
 (EngineCore pid=7) INFO 11-22 11:44:33 [warmup.py:101] Skipping warmup because it is not there

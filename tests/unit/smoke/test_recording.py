@@ -31,7 +31,7 @@ from tests.support.smoke_records import (
 )
 
 
-def test_run_on_another_machine_is_recorded_and_shown(
+def test_smoke_run_on_another_machine_is_recorded_and_shown(
     sample: SampleProject, imgbuild: Command
 ) -> None:
     answer_file(sample)
@@ -69,7 +69,9 @@ def test_run_on_another_machine_is_recorded_and_shown(
     )
 
 
-def test_case_notes_are_recorded_and_shown(sample: SampleProject, imgbuild: Command) -> None:
+def test_notes_of_a_smoke_case_are_recorded_and_shown(
+    sample: SampleProject, imgbuild: Command
+) -> None:
     noted = msgspec.structs.replace(PASSED, notes=("Falling back to default tactics.",))
     answer_file(sample, noted, SKIPPED)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
@@ -77,7 +79,7 @@ def test_case_notes_are_recorded_and_shown(sample: SampleProject, imgbuild: Comm
     assert "  Falling back to default tactics." in imgbuild("show", TARGET, "--tests").stdout
 
 
-def test_failed_run_is_recorded_with_cause(sample: SampleProject, imgbuild: Command) -> None:
+def test_failed_smoke_run_is_recorded_with_cause(sample: SampleProject, imgbuild: Command) -> None:
     answer_file(sample)
     answer_file(sample, PASSED, FAILED, name="later.json", started="2026-11-22T00:00:00Z")
     answer = inprocess_project.read_json(
@@ -107,7 +109,7 @@ def test_highest_tier_passed_on_any_architecture_is_shown(sample: SampleProject)
     assert recording.highest_passed_tier(local_project, sample.lock, Arch) is None
 
 
-def test_tool_of_sif_run_is_recorded(sample: SampleProject, imgbuild: Command) -> None:
+def test_tool_of_a_smoke_run_in_a_sif_is_recorded(sample: SampleProject, imgbuild: Command) -> None:
     answer_file(sample, through="apptainer", sif=OTHER, arbitrary_user=True)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
     (run,) = recorded_runs(sample)
@@ -166,7 +168,7 @@ REFUSED: dict[str, tuple[Callable[[SampleProject], Path], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_inconsistent_run_is_refused_without_writing(
+def test_inconsistent_smoke_run_is_refused_without_writing(
     case: str, sample: SampleProject, imgbuild: Command
 ) -> None:
     make, words = REFUSED[case]
@@ -241,7 +243,7 @@ def test_results_of_environment_or_unknown_sif_are_refused(
     assert "--case nccl requires --tier" in " ".join(done.stderr.split())
 
 
-def test_image_other_than_locked_is_not_tested(sample: SampleProject) -> None:
+def test_image_that_differs_from_the_lock_is_not_tested(sample: SampleProject) -> None:
     local_project, image = (
         project_paths.find_project(sample.folder),
         sample.target_digests.arch[Arch.X86_64],
@@ -254,7 +256,7 @@ def test_image_other_than_locked_is_not_tested(sample: SampleProject) -> None:
         recording.require_locked(local_project, sample.lock, Arch.ARM64, image.config, "build/x")
 
 
-def test_record_depends_on_layers_but_not_annotations(
+def test_smoke_record_depends_on_layers_but_not_on_annotations(
     sample: SampleProject, imgbuild: Command
 ) -> None:
     answer_file(sample)
@@ -291,7 +293,7 @@ def test_record_depends_on_layers_but_not_annotations(
     assert len(recorded_runs(sample)) == 1
 
 
-def test_gpu_gate_findings_are_read() -> None:
+def test_driver_and_gpus_are_read_from_the_gpu_gate_case() -> None:
     two = "NVIDIA H200 sm_90 143155 MiB; Tesla T4 sm_75 15109 MiB"
     log = f"the driver is 580.159.04\nthe driver supports CUDA 13.0\n{two}\n"
     gate = CaseResult(name="devices", outcome="passed", seconds=1, message=two, log=log)

@@ -66,7 +66,7 @@ RUNS = some.builds(
 
 
 @given(some.lists(RUNS), some.lists(RUNS))
-def test_records_round_trip_in_any_order(
+def test_smoke_records_are_merged_and_read_back_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, ones: list[RecordedRun], others: list[RecordedRun]
 ) -> None:
     images = tmp_path_factory.mktemp("images")
@@ -85,7 +85,7 @@ def test_records_round_trip_in_any_order(
 
 
 @given(some.lists(RUNS))
-def test_latest_run_counts_for_each_tier_and_gpu(runs: list[RecordedRun]) -> None:
+def test_latest_smoke_run_counts_for_each_tier_and_gpu(runs: list[RecordedRun]) -> None:
     smoke_records = records.merge_runs(SmokeRecords(target=TARGET), runs, CONTENTS)
     counted = records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST])
     kinds = [(entry.tier, frozenset(entry.gpu)) for entry in counted]
@@ -108,7 +108,7 @@ def test_latest_run_counts_for_each_tier_and_gpu(runs: list[RecordedRun]) -> Non
             assert all(other.good for other in rivals if other.started == entry.started)
 
 
-def test_failure_overrides_pass_until_later_pass() -> None:
+def test_failed_smoke_run_counts_until_a_later_run_passes() -> None:
     early, late = run("2026-11-21T00:00:00Z"), run("2026-11-23T00:00:00Z")
     failure = run("2026-11-22T00:00:00Z", good=False, through="docker")
     smoke_records = records.merge_runs(SmokeRecords(target=TARGET), [failure, early], CONTENTS)
@@ -118,7 +118,7 @@ def test_failure_overrides_pass_until_later_pass() -> None:
     assert len(smoke_records.runs) == 3
 
 
-def test_runs_of_other_content_do_not_count() -> None:
+def test_smoke_runs_of_other_images_do_not_count() -> None:
     smoke_records = records.merge_runs(SmokeRecords(target=TARGET), [run()], CONTENTS)
     assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
     assert records.counted_runs(smoke_records, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
@@ -127,7 +127,7 @@ def test_runs_of_other_content_do_not_count() -> None:
     assert records.counted_runs(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
 
 
-def test_run_summary_counts_cases() -> None:
+def test_summary_of_a_smoke_run_counts_cases() -> None:
     assert records.run_summary(run()) == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
     two = run(tier="multi-gpu", gpu=("NVIDIA H200",) * 2, good=False, driver="")
     assert records.run_summary(two) == "multi-gpu failed on 2 NVIDIA H200, 2026-11-21"
@@ -150,7 +150,7 @@ def test_concurrent_processes_record_runs(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / TARGET).iterdir()] == ["smoke.json"]
 
 
-def test_missing_records_file_is_empty_and_add_reports_change(
+def test_missing_file_of_smoke_records_is_empty_and_adding_reports_a_change(
     tmp_path: Path,
 ) -> None:
     assert records.read_records(tmp_path, TARGET) == SmokeRecords(target=TARGET)
@@ -160,7 +160,7 @@ def test_missing_records_file_is_empty_and_add_reports_change(
     assert records.read_records(tmp_path, TARGET).runs == (run(caches="nothing"),)
 
 
-def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
+def test_file_of_smoke_records_has_one_line_per_entry(tmp_path: Path) -> None:
     records.add_runs(tmp_path, TARGET, [run(good=False)], CONTENTS, Store.open())
     lines = records.records_path(tmp_path, TARGET).read_text().splitlines()
     assert f'      "diff_ids": ["{LAYERS[FIRST][0]}"]' in lines
@@ -197,7 +197,7 @@ def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
         ('"runs": [', '"runs": [[', "Expected `object`, got `array` - at `$.runs[0]`"),
     ],
 )
-def test_damaged_records_error_has_location_and_value(
+def test_error_for_damaged_smoke_records_has_location_and_value(
     tmp_path: Path, old: str, new: str, words: str | None
 ) -> None:
     records.add_runs(tmp_path, TARGET, [run()], CONTENTS, Store.open())
@@ -220,7 +220,7 @@ def test_damaged_records_error_has_location_and_value(
     assert path.read_bytes() == before
 
 
-def test_duplicate_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None:
+def test_duplicate_smoke_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None:
     doubled = SmokeRecords(target=TARGET, images=CONTENTS, runs=(run(), run(caches="nothing")))
     codec.write_document(records.records_path(tmp_path, TARGET), doubled)
     with pytest.raises(InputError, match="has 2 problems") as caught:
@@ -230,7 +230,7 @@ def test_duplicate_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None
     assert f"images.{SECOND}: is not used by any run" in messages[1]
 
 
-def test_unsupported_format_is_an_error(tmp_path: Path) -> None:
+def test_smoke_records_in_an_unsupported_format_are_an_error(tmp_path: Path) -> None:
     newer = msgspec.structs.replace(SmokeRecords(target=TARGET), format=2)
     codec.write_document(records.records_path(tmp_path, TARGET), newer)
     with pytest.raises(LockStale, match=r"unsupported format 2 \(expected 1\)"):

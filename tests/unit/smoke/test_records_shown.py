@@ -15,7 +15,9 @@ from tests.support.source_code import ROOT, import_script
 TABLE = import_script(ROOT / "tools/images_table.py")
 
 
-def test_table_is_written_between_markers(sample: SampleProject, imgbuild: Command) -> None:
+def test_table_of_smoke_records_is_written_between_markers(
+    sample: SampleProject, imgbuild: Command
+) -> None:
     page = "# Head\n\n<!-- images -->\nold\n<!-- /images -->\n\ntail\n"
     answer_file(sample)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
@@ -31,7 +33,7 @@ def test_table_is_written_between_markers(sample: SampleProject, imgbuild: Comma
     assert TABLE.replace_table("# Head\n", rows) is None
 
 
-def test_committed_records_are_valid() -> None:
+def test_committed_smoke_records_are_valid() -> None:
     targets = [path.parent.name for path in (ROOT / "images").glob("*/smoke.json")]
     assert "cu124-vllm" in targets
     for target in targets:
@@ -40,13 +42,13 @@ def test_committed_records_are_valid() -> None:
         assert codec.encode(smoke_records) == path.read_bytes()
 
 
-def test_documents_show_current_images_and_records(
+def test_documents_show_current_images_and_smoke_records(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert TABLE.main(["--check"]) == 0, capsys.readouterr().err
 
 
-def test_check_lists_stale_pages_without_writing(
+def test_check_of_smoke_records_lists_stale_pages_without_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "docs").mkdir()

@@ -28,7 +28,7 @@ from tests.support.rows import each_row
 from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, smoke_module
 
 
-def test_torch_exit_messages_are_not_the_cause(monkeypatch):
+def test_exit_messages_of_torch_are_not_the_cause(monkeypatch):
     remark = "[rank0]:[W1121 14:49:44.912411769 ProcessGroupNCCL.cpp:1496] Warning: not destroyed"
     assert smoke_module("run", monkeypatch).last_line(
         f"25 of 25 tensors changed\n{remark}\n\n"
@@ -36,7 +36,7 @@ def test_torch_exit_messages_are_not_the_cause(monkeypatch):
     assert smoke_module("run", monkeypatch).last_line(remark) == ""
 
 
-def test_import_log_names_are_distinguished(monkeypatch):
+def test_names_in_an_import_log_are_distinguished(monkeypatch):
     parts = smoke_module("smoke_import", monkeypatch).parts
     log = (
         "smoke-import: begin a\nhello\nsmoke-import: ok a\nsmoke-import: begin b\nTraceback\n"
@@ -49,7 +49,7 @@ def test_import_log_names_are_distinguished(monkeypatch):
     }
 
 
-def test_allowed_entry_matches_only_its_name_and_error(monkeypatch):
+def test_allowed_failure_matches_only_its_name_and_error(monkeypatch):
     module = smoke_module("smoke_import", monkeypatch)
     entry = {"name": "vllm.*_C", "error": "libcuda.so.1", "reason": "x"}
     broken = module.Attempt("ImportError: libcuda.so.1: cannot open", "")
@@ -61,7 +61,7 @@ def test_allowed_entry_matches_only_its_name_and_error(monkeypatch):
     assert "nothing fails like that" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
 
 
-def test_allowed_entry_can_require_cause_in_log(monkeypatch):
+def test_allowed_failure_can_require_a_cause_in_the_log(monkeypatch):
     """Some packages end with the same message for different causes."""
     module = smoke_module("smoke_import", monkeypatch)
     entry = {"name": "sgl_kernel*", "error": "common_ops", "log": "libcuda.so.1", "reason": "x"}
@@ -74,7 +74,7 @@ def test_allowed_entry_can_require_cause_in_log(monkeypatch):
     )
 
 
-def test_missing_driver_entry_may_be_unused_with_driver(monkeypatch):
+def test_allowed_failure_for_a_missing_driver_can_be_unused_with_a_driver(monkeypatch):
     module = smoke_module("smoke_import", monkeypatch)
     entry = {"name": "vllm._C", "error": "libcuda.so.1", "reason": "x", "needs": "driver"}
     well = {"vllm._C": module.Attempt("", "")}
@@ -84,7 +84,7 @@ def test_missing_driver_entry_may_be_unused_with_driver(monkeypatch):
     assert len(module.idle([entry], well)) == 1
 
 
-def test_outcome_follows_from_status_and_log(monkeypatch):
+def test_outcome_of_a_smoke_case_depends_on_exit_status_and_log(monkeypatch):
     run = smoke_module("run", monkeypatch)
     assert run.verdict(0, "noise\ndone\n", 1) == ("passed", "done")
     assert run.verdict(run.SKIPPED, "no trl here", 1) == ("skipped", "no trl here")
@@ -102,14 +102,14 @@ def test_outcome_follows_from_status_and_log(monkeypatch):
     assert "its log has: ValueError: No memory for" in answered
 
 
-def test_long_log_keeps_both_ends(monkeypatch):
+def test_long_case_log_keeps_the_beginning_and_the_end(monkeypatch):
     clipped = smoke_module("run", monkeypatch).clip("first" + "x" * 1000 + "last", 100)
     assert clipped.startswith("first")
     assert clipped.endswith("last")
     assert len(clipped) < 200
 
 
-def test_cases_and_scripts_correspond(monkeypatch):
+def test_every_smoke_case_has_a_script_and_every_script_a_case(monkeypatch):
     run = smoke_module("run", monkeypatch)
     cases = [case for tier in run.TIERS.values() for case in tier]
     assert len(cases) == len({(case.script, case.arguments) for case in cases})
@@ -120,7 +120,7 @@ def test_cases_and_scripts_correspond(monkeypatch):
 
 
 @pytest.mark.parametrize("tier", ["gpu", "multi-gpu"])
-def test_gpu_tier_starts_no_case_if_gate_fails(tier, monkeypatch):
+def test_gpu_tier_starts_no_case_if_the_gate_fails(tier, monkeypatch):
     first, *rest = smoke_module("run", monkeypatch).TIERS[tier]
     assert first.gate
     assert not any(case.gate for case in rest)
@@ -146,7 +146,7 @@ def test_verl_options_match_version(monkeypatch):
     assert "trainer.use_v1" not in settings  # the default, though TransferQueue is not installed
 
 
-def test_allowed_failures_carry_reasons():
+def test_allowed_failures_have_reasons():
     document = json.loads((SCRIPTS / "allowed.json").read_text())
     lists = {"requirements", "entry points", "imports", "cases"}
     assert document.keys() == lists | {"about"}
@@ -158,7 +158,7 @@ def test_allowed_failures_carry_reasons():
         assert entry.get("needs", "driver") == "driver"
 
 
-def test_allowed_entry_can_be_limited_to_a_python_release(monkeypatch):
+def test_allowed_failure_can_be_limited_to_a_python_release(monkeypatch):
     module = smoke_module("smoke_import", monkeypatch)
     release = "{}.{}".format(*sys.version_info)
     assert module.is_for_python({})
@@ -175,7 +175,9 @@ def test_allowed_entry_can_be_limited_to_a_python_release(monkeypatch):
         ("unsloth-zoo", "unsloth_zoo*", {"2026.10.9"}),
     ],
 )
-def test_missing_driver_entry_applies_to_every_locked_version(package, name, others):
+def test_allowed_failure_for_a_missing_driver_applies_to_every_locked_version(
+    package, name, others
+):
     """Each version is tested separately, because a vLLM without kernels has no missing driver."""
     entries = json.loads((SCRIPTS / "allowed.json").read_text())["imports"]
     mine = [each for each in entries if (each["package"], each["name"]) == (package, name)]
@@ -199,7 +201,7 @@ def test_smoke_tests_do_not_import_imgbuild():
             assert not any(name.partition(".")[0] == "imgbuild" for name in modules), path
 
 
-def test_expectation_matches_lock():
+def test_expected_content_for_smoke_tests_matches_the_lock():
     expected = runner.create_expectation(samples.lock(samples.wheel("trl", "0.18.2")), Arch.X86_64)
     assert expected.packages == {"pip": "1.0", "torch": "2.6.0", "trl": "0.18.2"}
     assert expected.debian == ("bash", "python3")
@@ -208,7 +210,7 @@ def test_expectation_matches_lock():
         runner.create_expectation(samples.lock(), Arch.ARM64)
 
 
-def test_smoke_tests_tar_has_expectation():
+def test_archive_of_smoke_tests_has_the_expected_content():
     expected = runner.create_expectation(samples.lock(), Arch.X86_64)
     with tarfile.open(fileobj=io.BytesIO(b"".join(runner.test_tar(expected)))) as archive:
         names = archive.getnames()
@@ -260,14 +262,14 @@ def test_inconsistent_or_missing_report_is_an_error(result, words):
         runner.read_report(result, expected, "static")
 
 
-def test_run_with_only_skipped_cases_fails():
+def test_smoke_run_with_only_skipped_cases_fails():
     expected = runner.create_expectation(samples.lock(), Arch.X86_64)
     report = runner.read_report(answer(CASES[2:], 1), expected, "static")
     assert not has_passed(report.cases)
     assert has_passed(runner.read_report(answer(CASES[:1], 0), expected, "static").cases)
 
 
-def test_junit_report_counts_and_escapes():
+def test_junit_report_of_smoke_tests_counts_cases_and_escapes_text():
     report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
     suite = ElementTree.fromstring(junit_report.junit_document([report]))[0]
     counts = {key: suite.attrib[key] for key in ("tests", "failures", "skipped", "time")}
@@ -280,7 +282,7 @@ def test_junit_report_counts_and_escapes():
     assert [child.tag for child in suite[0]] == ["system-out"]
 
 
-def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
+def test_failed_and_skipped_smoke_cases_are_printed(capsys, monkeypatch):
     report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
     monkeypatch.setattr(console, "verbosity", 0)
     smoke.print_report(report)
@@ -291,7 +293,7 @@ def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
     assert "2.0" in output
 
 
-def test_verbose_prints_the_full_log_instead_of_its_end(capsys, monkeypatch):
+def test_verbose_option_prints_the_full_case_log(capsys, monkeypatch):
     log = "\n".join(f"line {number}." for number in range(100))
     failed = CaseResult(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
     quick = [

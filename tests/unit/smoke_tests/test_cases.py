@@ -15,7 +15,7 @@ from tests.support.smoke_scripts import SCRIPTS, smoke_module
 META = ("METADATA", "RECORD")
 
 
-def test_docs_list_every_case(monkeypatch):
+def test_documentation_lists_every_smoke_case(monkeypatch):
     tiers = smoke_module("smoke_tiers", monkeypatch).TIERS
     text = (SCRIPTS.parent / "docs/smoke.md").read_text("utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
@@ -40,7 +40,7 @@ def test_settings_ignored_by_verl_are_detected(monkeypatch):
     assert set(absent) - verl.VERSIONED == {"trainer.n_nodes", "critic.model.fsdp.size"}
 
 
-def test_verl_ppo_has_critic_and_uses_model_merger(monkeypatch):
+def test_verl_ppo_case_has_a_critic_and_uses_the_model_merger(monkeypatch):
     verl = smoke_module("gpu_verl", monkeypatch)
     grpo = verl.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     ppo = grpo | verl.with_critic(Path("/m"))
@@ -52,7 +52,7 @@ def test_verl_ppo_has_critic_and_uses_model_merger(monkeypatch):
     compile(verl.CRITIC, "smoke_critic.py", "exec")
 
 
-def test_verl_with_sglang_differs_in_the_engine_and_its_options(monkeypatch):
+def test_verl_case_with_sglang_differs_only_in_engine_and_engine_options(monkeypatch):
     verl = smoke_module("gpu_verl", monkeypatch)
     files = (Path("/m"), Path("/d.parquet"), Path("/r.py"))
     vllm, sglang = verl.settings(*files, "vllm"), verl.settings(*files, "sglang")
@@ -85,7 +85,7 @@ def test_verl_failure_prints_ends_of_worker_logs(tmp_path, monkeypatch, capsys):
     assert "of no interest" not in output
 
 
-def test_engines_that_generated_are_counted(monkeypatch):
+def test_engines_that_generated_tokens_are_counted(monkeypatch):
     busy = smoke_module("gpu_serve", monkeypatch).busy
     metrics = """\
 # TYPE vllm:generation_tokens_total counter
@@ -119,7 +119,7 @@ def test_sglang_requests_match_version(names, present, absent, monkeypatch):
     assert not any(absent in name for name in options)
 
 
-def test_unpadded_vocabulary_reports_the_known_limitation(monkeypatch):
+def test_vllm_case_with_an_unpadded_vocabulary_reports_the_known_limitation(monkeypatch):
     structured = smoke_module("gpu_vllm_structured", monkeypatch)
     assert structured.at_once([3, 3]) == []
     assert structured.at_once([1, 1]) == [structured.ONE]
@@ -133,7 +133,7 @@ def test_unpadded_vocabulary_reports_the_known_limitation(monkeypatch):
     assert known == dict.fromkeys(unpadded, structured.ONE)
 
 
-def test_user_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
+def test_model_of_the_user_is_trained_with_smaller_steps_and_compared_by_mean(monkeypatch):
     grpo = smoke_module("gpu_grpo", monkeypatch)
     monkeypatch.delenv("SMOKE_MODEL", raising=False)
     assert grpo.kind() == "tiny"
@@ -151,7 +151,7 @@ def test_user_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
     assert configurations[0]["learning_rate"] == grpo.RATE["given"]
 
 
-def test_notes_include_server_logs(monkeypatch, tmp_path):
+def test_notes_of_a_case_include_server_logs(monkeypatch, tmp_path):
     run = smoke_module("run", monkeypatch)
     (tmp_path / "server-8000.log").write_text("INFO ready\nWARNING: kernels are not compiled\n")
     combined_log = run.with_servers("Skipping import of cpp extensions", tmp_path)
@@ -161,7 +161,7 @@ def test_notes_include_server_logs(monkeypatch, tmp_path):
     ]
 
 
-def test_replaced_script_may_have_size_in_one_record_only(tmp_path, monkeypatch):
+def test_script_in_two_packages_needs_the_right_size_in_only_one_record(tmp_path, monkeypatch):
     static_files = smoke_module("static_files", monkeypatch)
     packages = tmp_path / "lib/python3/site-packages"
     packages.mkdir(parents=True)

@@ -50,7 +50,7 @@ def test_package_imported_from_outside_the_image_is_an_error(doctor, tmp_path, m
     assert "unset PYTHONPATH" in text
 
 
-def test_folder_before_image_packages_is_a_warning(doctor, tmp_path, monkeypatch):
+def test_folder_that_precedes_the_image_packages_is_a_warning(doctor, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.sys, "path", ["", str(tmp_path), *sys.path])
     severity, text = worst(doctor.packages())
     assert severity == "warning"
@@ -58,7 +58,7 @@ def test_folder_before_image_packages_is_a_warning(doctor, tmp_path, monkeypatch
     assert "before the image's packages: unset PYTHONPATH" in text
 
 
-def test_user_packages_are_a_note(doctor, tmp_path, monkeypatch):
+def test_packages_in_the_user_folder_are_a_note(doctor, tmp_path, monkeypatch):
     """User packages come after those of the image; links to the image's metadata do not count."""
     image, user = tmp_path / "image", tmp_path / "user"
     for place in (image / "a-1.dist-info", user / "a-1.dist-info", user / "emoji-2.1.dist-info"):
@@ -96,7 +96,7 @@ def test_unwritable_home_is_reported(doctor, tmp_path, monkeypatch):
     assert f"HOME: cannot write to {tmp_path}/file/home: Not a directory" in text
 
 
-def test_bytecode_folder_inside_image_can_be_read_only(doctor, tmp_path, monkeypatch):
+def test_bytecode_folder_inside_the_image_can_be_read_only(doctor, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path))
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "file/bytecode"))
@@ -107,7 +107,7 @@ def test_bytecode_folder_inside_image_can_be_read_only(doctor, tmp_path, monkeyp
     assert "PYTHONPYCACHEPREFIX: cannot write" in text
 
 
-def test_kernel_folder_on_noexec_disk_is_reported(doctor, tmp_path, monkeypatch):
+def test_kernel_cache_folder_on_a_noexec_disk_is_reported(doctor, tmp_path, monkeypatch):
     real = os.statvfs
 
     class NoExec:
@@ -121,7 +121,7 @@ def test_kernel_folder_on_noexec_disk_is_reported(doctor, tmp_path, monkeypatch)
     assert f"TRITON_CACHE_DIR: {tmp_path} is mounted noexec" in errors[0]
 
 
-def test_tmp_path_too_long_for_ray_is_reported(doctor, tmp_path, monkeypatch):
+def test_temporary_folder_path_that_is_too_long_for_ray_is_reported(doctor, tmp_path, monkeypatch):
     place = tmp_path / ("x" * 80)
     place.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(place))
@@ -130,14 +130,14 @@ def test_tmp_path_too_long_for_ray_is_reported(doctor, tmp_path, monkeypatch):
     assert "of 107 bytes" in text
 
 
-def test_small_tmp_is_reported(doctor, monkeypatch):
+def test_small_temporary_folder_is_reported(doctor, monkeypatch):
     monkeypatch.setattr(doctor, "LEAST_TEMPORARY", 1 << 60)
     severity, text = worst(doctor.temporary())
     assert severity == "warning"
     assert "apptainer --bind SCRATCH:/tmp" in text
 
 
-def test_small_shared_memory_is_warning_or_error(doctor, monkeypatch):
+def test_small_shared_memory_is_a_warning_or_an_error(doctor, monkeypatch):
     assert worst(doctor.shared_memory(1 << 60))[0] == "error"
     monkeypatch.setattr(doctor, "LEAST_SHARED", 1 << 60)
     severity, text = worst(doctor.shared_memory(0))
@@ -166,7 +166,7 @@ def test_low_thread_limit_is_reported(doctor, monkeypatch):
     assert "ulimit -u $(ulimit -Hu)" in text
 
 
-def test_threads_are_started_and_ended(doctor, monkeypatch):
+def test_thread_check_starts_and_ends_threads(doctor, monkeypatch):
     start = doctor.threading.Thread.start
     left = [3]
 
@@ -183,7 +183,7 @@ def test_threads_are_started_and_ended(doctor, monkeypatch):
     assert doctor.threading.active_count() == before
 
 
-def test_fewer_granted_cores_than_machine_cores_are_reported(doctor, monkeypatch):
+def test_process_with_fewer_cores_than_the_machine_is_reported(doctor, monkeypatch):
     monkeypatch.setattr(doctor.os, "cpu_count", lambda: 128)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
     severity, text = worst(doctor.cores())
@@ -191,7 +191,7 @@ def test_fewer_granted_cores_than_machine_cores_are_reported(doctor, monkeypatch
     assert "register with the raylet: ray start --num-cpus=1" in text
 
 
-def test_missing_driver_is_reported(doctor, monkeypatch):
+def test_missing_gpu_driver_is_reported(doctor, monkeypatch):
     def absent(name: str) -> None:
         raise OSError(name)
 
@@ -202,7 +202,7 @@ def test_missing_driver_is_reported(doctor, monkeypatch):
     assert "apptainer: --nv" in text
 
 
-def test_models_on_network_disk_are_reported(doctor, monkeypatch):
+def test_model_cache_on_a_network_disk_is_reported(doctor, monkeypatch):
     monkeypatch.setattr(doctor, "_disk", lambda _: "nfs4")
     severity, text = worst(doctor.model_disk())
     assert severity == "warning"
@@ -226,7 +226,7 @@ def test_missing_network_is_reported(doctor, monkeypatch):
     assert worst(doctor.network())[0] == "note"
 
 
-def test_failing_check_does_not_stop_others(doctor, monkeypatch, capsys):
+def test_failing_check_does_not_stop_other_checks(doctor, monkeypatch, capsys):
     def broken(*_: object) -> None:
         raise OSError("no mounts here")
 
@@ -242,7 +242,7 @@ def test_failing_check_does_not_stop_others(doctor, monkeypatch, capsys):
     assert status == int(bool(errors))
 
 
-def test_unqueryable_driver_is_an_error(doctor, monkeypatch, capsys):
+def test_driver_that_cannot_be_queried_is_an_error(doctor, monkeypatch, capsys):
     def broken(_: object) -> None:
         raise AttributeError("undefined symbol: cuInit")
 
@@ -259,7 +259,7 @@ def test_unqueryable_driver_is_an_error(doctor, monkeypatch, capsys):
         assert status == 1 or not gpus
 
 
-def test_unwritable_tmp_is_reported(doctor, tmp_path, monkeypatch):
+def test_unwritable_temporary_folder_is_reported(doctor, tmp_path, monkeypatch):
     unwritable = doctor._unwritable
     monkeypatch.setattr(
         doctor, "_unwritable", lambda place: "Read-only" if place == "/tmp" else unwritable(place)
@@ -271,7 +271,7 @@ def test_unwritable_tmp_is_reported(doctor, tmp_path, monkeypatch):
     assert result(doctor.temporary())[0][1].startswith("/tmp has ")
 
 
-def test_hanging_check_does_not_stop_others(doctor, monkeypatch):
+def test_hanging_check_does_not_stop_other_checks(doctor, monkeypatch):
     never = doctor.threading.Event()
 
     def hanging(_: object) -> object:
@@ -309,7 +309,7 @@ def test_checks_run_concurrently(doctor, monkeypatch):
 
 
 @each_row("world", [1, 8, 64, 181, 192, 256, 4096])
-def test_all_reduce_sums_are_exact_in_any_order(world):
+def test_sums_of_all_reduce_are_exact_in_any_order(world):
     module = import_script(SCRIPT.with_name("check_reduce.py"))
     share = world * (world + 1) // 2
     assert 2 <= module.modulus(share) <= 1024

@@ -21,7 +21,7 @@ def _table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return smoke_module("quick_table", monkeypatch)
 
 
-def test_each_quick_start_row_is_a_case_of_its_tier(table, monkeypatch):
+def test_each_quick_start_is_a_smoke_case_of_its_tier(table, monkeypatch):
     tiers = smoke_module("smoke_tiers", monkeypatch).TIERS
     names = [row.name for row in table.TABLE]
     assert len(names) == len(set(names))
@@ -32,7 +32,7 @@ def test_each_quick_start_row_is_a_case_of_its_tier(table, monkeypatch):
         assert (row.gpus > 1) == (row.tier == "multi-gpu")
 
 
-def test_commands_use_image_programs_and_known_placeholders(table):
+def test_quick_start_commands_use_image_programs_and_known_placeholders(table):
     for row in table.TABLE:
         for command in row.commands.strip().splitlines():
             fields = {field for _, field, _, _ in string.Formatter().parse(command) if field}
@@ -43,7 +43,7 @@ def test_commands_use_image_programs_and_known_placeholders(table):
             assert not [word for word in typed if "{" in word or "\\" in word], row.name
 
 
-def test_checks_and_data_formats_exist(table, monkeypatch):
+def test_checks_and_data_formats_of_quick_starts_exist(table, monkeypatch):
     checks = smoke_module("quick_checks", monkeypatch).CHECKS
     kinds = smoke_module("quick_data", monkeypatch).KINDS
     for row in table.TABLE:
@@ -52,7 +52,7 @@ def test_checks_and_data_formats_exist(table, monkeypatch):
         assert not row.data or row.data in kinds, row.name
 
 
-def test_sample_data_lines_are_written_as_documents(tmp_path, monkeypatch):
+def test_sample_data_of_a_quick_start_is_written_as_json_lines(tmp_path, monkeypatch):
     data = smoke_module("quick_data", monkeypatch)
     for kind, (make, name) in data.KINDS.items():
         if not name.endswith(".jsonl"):
@@ -62,7 +62,7 @@ def test_sample_data_lines_are_written_as_documents(tmp_path, monkeypatch):
         assert rows == make() * data.COPIES
 
 
-def test_reward_accepts_texts_and_conversations(monkeypatch):
+def test_reward_of_a_quick_start_accepts_texts_and_conversations(monkeypatch):
     data = smoke_module("quick_data", monkeypatch)
     module: dict[str, Any] = {}
     exec(data.REWARD, module)
@@ -85,7 +85,7 @@ def test_versions_are_compared_by_their_numbers(installed, since, before, monkey
     assert smoke_module("quick_start", monkeypatch).before(installed, since) is before
 
 
-def test_output_without_expected_text_is_a_problem(monkeypatch):
+def test_quick_start_output_without_the_expected_text_is_a_problem(monkeypatch):
     says = smoke_module("quick_checks", monkeypatch).says
     assert says("{'train_loss': '5.8'}", None, r"'train_loss': '?\d") == []
     assert says("nothing", None, "loss") == ["the output has nothing like loss"]
@@ -103,11 +103,11 @@ def test_output_without_expected_text_is_a_problem(monkeypatch):
         ("", False),
     ],
 )
-def test_documents_are_checked_by_schema(text, fits, monkeypatch):
+def test_generated_documents_are_checked_by_schema(text, fits, monkeypatch):
     assert smoke_module("smoke_openai", monkeypatch).fits_schema(text) is fits
 
 
-def test_most_documents_must_be_complete_and_none_invalid(monkeypatch):
+def test_most_generated_documents_must_be_complete_and_none_may_be_invalid(monkeypatch):
     openai = smoke_module("smoke_openai", monkeypatch)
     right, cut, other = '{"colour": "red", "warm": true}', '{"colour":', "a colour"
 
@@ -123,7 +123,7 @@ def test_most_documents_must_be_complete_and_none_invalid(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [None, ConnectionError("refused"), SystemExit("refused")])
-def test_each_request_is_a_separate_result(error, tmp_path, monkeypatch):
+def test_each_served_request_has_a_separate_result(error, tmp_path, monkeypatch):
     support = smoke_module("smoke_support", monkeypatch)
     monkeypatch.setenv("SMOKE_CASES", str(tmp_path / "cases"))
 
