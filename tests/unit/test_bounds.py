@@ -84,7 +84,7 @@ REFUSED = {
 
 
 @each_row(("data", "text"), REFUSED.values(), ids=REFUSED)
-def test_impossible_members_are_refused_by_every_reader(tmp_path, data, text):
+def test_impossible_archive_members_are_refused_by_every_reader(tmp_path, data, text):
     path = tmp_path / "layer"
     path.write_bytes(hostile.gzip_bytes(data + END))
     for read in (
@@ -103,14 +103,14 @@ def merged(path: Path) -> MergedTree:
     return tree
 
 
-def test_a_negative_size_does_not_read_the_rest_of_the_layer():
+def test_negative_member_size_in_a_layer_is_refused():
     stream = Counting(header(b"x", -512) + FILE + bytes(1 << 20))
     with pytest.raises(IntegrityError):
         list(TarReader(stream, "layer"))
     assert stream.largest <= 512
 
 
-def test_extended_headers_have_a_size_limit():
+def test_extended_headers_in_a_layer_have_a_size_limit():
     def read(*sizes: int) -> list[str]:
         parts = [extended(record(b"comment", b"c" * size)) for size in sizes]
         stream = io.BytesIO(b"".join(parts) + FILE + END)
@@ -173,7 +173,7 @@ def test_layers_are_inflated_in_small_pieces(tmp_path):
     ("line", "text"),
     [("a,sha256=x," + "9" * 5000, "invalid line"), ("a,sha256=x,٣", "invalid line")],
 )
-def test_sizes_in_record_must_be_numbers(line, text):
+def test_sizes_in_a_record_file_must_be_numbers(line, text):
     with pytest.raises(IntegrityError, match=text):
         read_record(line, "demo.whl")
 
@@ -253,7 +253,7 @@ def test_debian_packages_have_size_limits(tmp_path, monkeypatch):
         debs.read_control(deb(tmp_path))
 
 
-def test_ar_member_that_claims_gigabytes_is_refused(tmp_path):
+def test_ar_member_with_a_declared_size_of_gigabytes_is_refused(tmp_path):
     path = deb(tmp_path)
     data = path.read_bytes()
     path.write_bytes(data[:56] + b"9999999999" + data[66:])  # the size of its first member
@@ -286,7 +286,7 @@ def configured_layout(folder: Path, **config: object) -> Path:
         ({"WorkingDir": "/a\0b"}, "in WorkingDir"),
     ],
 )
-def test_impossible_configurations_are_refused(tmp_path, config, text):
+def test_impossible_image_configurations_are_refused(tmp_path, config, text):
     with pytest.raises(IntegrityError, match=text):
         configured_layout(tmp_path, **config)
 
@@ -339,14 +339,14 @@ PIPES: dict[str, Callable[[Path], object]] = {
 
 
 @each_row("read", PIPES.values(), ids=PIPES)
-def test_pipe_is_refused_without_blocking(tmp_path, read):
+def test_pipe_in_place_of_an_input_is_refused_without_blocking(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ImgbuildError, match="pipe"):
         read(tmp_path / "pipe")
 
 
 @each_row("name", ["index.json", "oci-layout", "config", "layer"])
-def test_pipe_in_layout_is_refused_without_blocking(tmp_path, name):
+def test_pipe_in_a_layout_is_refused_without_blocking(tmp_path, name):
     out = configured_layout(tmp_path)
     stored = layout.read_layout(out).image(Arch.X86_64)
     blobs = {"config": stored.config, "layer": stored.layers[0]}
@@ -359,14 +359,14 @@ def test_pipe_in_layout_is_refused_without_blocking(tmp_path, name):
         assert not layout.has_complete_image(out, stored.manifest.digest)
 
 
-def test_documents_have_a_size_limit(tmp_path, monkeypatch):
+def test_image_documents_have_a_size_limit(tmp_path, monkeypatch):
     (tmp_path / "long.json").write_bytes(b" " * 100)
     monkeypatch.setattr(codec, "LIMIT", 99)
     with pytest.raises(IntegrityError, match=r"long\.json has more than 99 bytes"):
         codec.read_document(tmp_path / "long.json", Lock)
 
 
-def test_every_reader_error_names_the_file():
+def test_error_of_every_reader_names_the_file():
     @boundary.reads_untrusted("path")
     def read(path: str, fail: Exception) -> None:
         raise fail
@@ -381,7 +381,7 @@ def test_every_reader_error_names_the_file():
         assert raised.value is passed
 
 
-def test_pipe_instead_of_lock_is_refused_without_blocking(tmp_path):
+def test_pipe_in_place_of_a_lock_is_refused_without_blocking(tmp_path):
     (tmp_path / "small").mkdir()
     os.mkfifo(tmp_path / "small/lock.json")
     with pytest.raises(IntegrityError, match=r"small/lock\.json is not a regular file"):

@@ -25,20 +25,20 @@ class Thing(msgspec.Struct, frozen=True):
 
 
 @given(JSON)
-def test_value_survives_round_trip(value):
+def test_encoded_value_is_decoded_unchanged(value):
     assert json.loads(codec.encode(value)) == value
     assert json.loads(codec.encode_compact(value)) == value
 
 
 @given(st.dictionaries(st.text(), st.integers()))
-def test_the_order_of_keys_does_not_matter(value):
+def test_order_of_keys_does_not_change_the_encoded_document(value):
     turned = dict(reversed(value.items()))
     assert codec.encode(turned) == codec.encode(value)
     assert codec.encode_compact(turned) == codec.encode_compact(value)
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_a_changed_item_changes_one_line(kind):
+def test_changed_item_changes_one_line_of_the_document(kind):
     old, new = (kind([Thing("a", 1), Thing("b", size), Thing("c", 3)]) for size in (2, 9))
     before = codec.encode({"things": old}).splitlines()
     after = codec.encode({"things": new}).splitlines()
@@ -46,7 +46,7 @@ def test_a_changed_item_changes_one_line(kind):
     assert sum(old_line != other for old_line, other in zip(before, after, strict=True)) == 1
 
 
-def test_wrong_type_error_names_the_file_and_the_path():
+def test_error_for_a_wrong_type_names_the_file_and_the_path():
     with pytest.raises(InputError) as caught:
         codec.decode(b'{"name": 1}', Thing, file="thing.json")
     assert "thing.json" in caught.value.message
@@ -65,7 +65,7 @@ def test_broken_json_is_an_input_error():
         (b'{"name": "a", "more": ' + b"[" * 1_000_000, "nested too deeply"),
     ],
 )
-def test_invalid_json_error_names_the_file(data, result, tmp_path):
+def test_error_for_invalid_json_names_the_file(data, result, tmp_path):
     (tmp_path / "thing.json").write_bytes(data)
     with pytest.raises(InputError, match=r"thing\.json is not a valid thing$") as caught:
         codec.read_document(tmp_path / "thing.json", Thing, what="thing", hint="mend it")
@@ -73,12 +73,12 @@ def test_invalid_json_error_names_the_file(data, result, tmp_path):
     assert caught.value.hint == "mend it"
 
 
-def test_an_absent_file_is_an_input_error(tmp_path):
+def test_missing_document_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
         codec.read_document(tmp_path / "absent.json", Thing)
 
 
-def test_unchanged_content_is_not_written_again(tmp_path):
+def test_unchanged_document_is_not_written_again(tmp_path):
     path = tmp_path / "folder" / "thing.json"
     assert codec.write_document(path, Thing("a"))
     stamp = path.stat().st_mtime_ns

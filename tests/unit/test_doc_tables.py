@@ -26,7 +26,9 @@ def page(path: str, mark: str, lines: Iterable[str]) -> str:
     return page_text
 
 
-def test_path_variables_page_has_the_current_table(golden: Callable[[Path, str], None]) -> None:
+def test_page_about_path_variables_has_the_current_table(
+    golden: Callable[[Path, str], None],
+) -> None:
     lines = ["| variables | what happens | what is there |", "| --- | --- | --- |"]
     for row in path_variables.path_variable_table():
         names = ", ".join(f"`{name}`" for name in row.names)
@@ -34,7 +36,7 @@ def test_path_variables_page_has_the_current_table(golden: Callable[[Path, str],
     golden(ROOT / "docs/environment.md", page("docs/environment.md", "paths", lines))
 
 
-def test_dashboard_page_lists_all_targets_with_ray(
+def test_page_about_the_ray_dashboard_lists_all_targets_with_ray(
     golden: Callable[[Path, str], None],
 ) -> None:
     missing = dashboards.targets_without_dashboard()
@@ -50,7 +52,7 @@ def test_dashboard_page_lists_all_targets_with_ray(
     )
 
 
-def test_dashboard_command_adds_every_missing_package() -> None:
+def test_command_on_the_ray_dashboard_page_adds_every_missing_package() -> None:
     text = (ROOT / "docs/howto/ray-dashboard.md").read_text("utf-8")
     (target, added) = re.findall(r"--extends (\S+)((?: --add \S+)+)", text)[0]
     assert re.findall(r"--add (\S+)", added) == dashboards.targets_without_dashboard()[target][1]

@@ -60,25 +60,25 @@ def names(blocks: list[CodeBlock]) -> list[str]:
     return [block.place for block in blocks]
 
 
-def test_docs_have_code_blocks() -> None:
+def test_documentation_has_code_blocks() -> None:
     assert {"README.md", "CONTRIBUTING.md", "cli.md"} <= {block.path.name for block in marked()}
     assert {"run", "run by", "not run"} == {block.mark.kind for block in marked() if block.mark}
 
 
-def test_every_block_has_a_language() -> None:
+def test_every_code_block_in_the_docs_has_a_language() -> None:
     assert names([block for block in documented() if not block.language]) == []
 
 
-def test_every_block_is_run_or_has_a_reason_not_to_be() -> None:
+def test_every_code_block_is_run_by_a_test_or_has_a_reason_not_to_run() -> None:
     assert names([block for block in marked() if block.mark is None]) == []
 
 
-def test_text_blocks_contain_no_commands() -> None:
+def test_text_blocks_in_the_docs_contain_no_commands() -> None:
     summaries = [block for block in documented() if block.language == PICTURE]
     assert names([block for block in summaries if re.search(r"(?m)^\s*\$ ", block.text)]) == []
 
 
-def test_markers_of_blocks_are_valid() -> None:
+def test_markers_of_code_blocks_are_valid() -> None:
     strange = [block for block in marked() if block.mark and not _valid(block, block.mark)]
     assert names(strange) == []
 
@@ -105,7 +105,7 @@ def elsewhere() -> list[tuple[CodeBlock, Command, str]]:
     ]
 
 
-def test_named_test_contains_the_programs_of_its_block() -> None:
+def test_test_named_for_a_code_block_contains_the_programs_of_the_block() -> None:
     """The named file must contain each program, script and make target of the block."""
     strange = [
         f"{block.place}: {item.words}"
@@ -123,7 +123,7 @@ def _call_pattern(command: Command) -> str:
     return re.escape(Path(named).stem)
 
 
-def test_named_test_contains_the_verb_and_options_of_its_block() -> None:
+def test_test_named_for_a_code_block_contains_its_verb_and_options() -> None:
     """The verb and options must be words of a call in the test or its imports."""
     options = [
         (block, item, ROOT / path) for block, item, path in elsewhere() if _verb_and_options(item)
@@ -178,7 +178,7 @@ def _imported(tree: ast.Module) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def test_blocks_that_run_have_no_placeholders() -> None:
+def test_code_blocks_that_run_have_no_placeholders() -> None:
     holes = [
         f"{block.place}: {item.words}"
         for block in marked()

@@ -200,5 +200,5 @@ def test_image_that_differs_from_its_description_is_refused(tmp_path, registry, 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize("change", CONSISTENT.values(), ids=CONSISTENT)
-def test_consistent_image_is_accepted(tmp_path, registry, change, read):
+def test_image_that_matches_its_description_is_accepted(tmp_path, registry, change, read):
     read(rewritten_image.write_changed_layout(tmp_path, change), registry)

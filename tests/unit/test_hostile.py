@@ -93,7 +93,7 @@ def test_wheels_are_read_as_zipfile_reads_them_or_refused(tmp_path, given):
     hostile.attack_reader(wheel(tmp_path), read)
 
 
-def test_hostile_wheels_are_refused_by_the_audit(tmp_path, given):
+def test_audit_refuses_hostile_wheels(tmp_path, given):
     def read(data: bytes) -> None:
         content = LocalContent(given(data), "demo-1.0-py3-none-any.whl")
         files = read_index(content).files
@@ -103,7 +103,7 @@ def test_hostile_wheels_are_refused_by_the_audit(tmp_path, given):
     hostile.attack_reader(wheel(tmp_path), read)
 
 
-def test_hostile_source_files_are_audited_without_crash(tmp_path, given):
+def test_audit_of_hostile_source_files_does_not_crash(tmp_path, given):
     source = Path(hostile.__file__).read_bytes()
 
     def read(data: bytes) -> None:

@@ -61,7 +61,7 @@ SHELL = {
 }
 
 
-def test_each_template_is_in_the_table() -> None:
+def test_each_template_is_in_a_table_of_hostile_texts() -> None:
     """A new template needs its renderer in one of these tests."""
     reached, rest = set(), list(TEMPLATES)
     while rest:
@@ -127,7 +127,7 @@ def outcome(text: str) -> TargetOutcome:
 
 
 @each_row("text", TEXTS)
-def test_text_is_escaped_in_markdown(text: str) -> None:
+def test_hostile_text_is_escaped_in_markdown(text: str) -> None:
     pages = {
         "list": lambda text: "\n".join(table.markdown_lines([row(text)])),
         "images": lambda text: "\n".join(IMAGES_TABLE.image_table([row(text)], pages=False)),
@@ -145,7 +145,7 @@ def test_text_is_escaped_in_markdown(text: str) -> None:
 
 
 @each_row("text", TEXTS)
-def test_text_is_escaped_in_new_matrix(
+def test_hostile_text_is_escaped_in_a_new_matrix(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -187,7 +187,7 @@ class Links(html.parser.HTMLParser):
         self.texts.append(data)
 
 
-def test_file_name_is_escaped_in_page_of_links(tmp_path: Path) -> None:
+def test_hostile_file_name_is_escaped_in_a_page_of_links(tmp_path: Path) -> None:
     names = sorted({hostile_texts.path_component(f"a{text}") for text in TEXTS})
     for name in names:
         (tmp_path / name).touch()
@@ -198,7 +198,7 @@ def test_file_name_is_escaped_in_page_of_links(tmp_path: Path) -> None:
     assert set(names) <= set(reader.texts)
 
 
-def test_text_is_escaped_in_junit_xml() -> None:
+def test_hostile_text_is_escaped_in_junit_xml() -> None:
     for text in (*TEXTS, "\0\x1b[2J", "\ud800", "]]>", "\ufffe"):
         case = CaseResult(name=text, outcome="failed", message=text, seconds=1.0, log=text)
         found = Report(target=text, arch=Arch.X86_64, tier=text, cases=(case,))

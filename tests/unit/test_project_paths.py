@@ -13,7 +13,7 @@ from imgbuild.matrix import project_paths
 ROOT = Path(__file__).parents[2]
 
 
-def test_matrix_in_nearest_parent_folder_is_found(tmp_path, monkeypatch):
+def test_matrix_in_the_nearest_parent_folder_is_found(tmp_path, monkeypatch):
     (tmp_path / "matrix.yaml").write_text("version: 1\n")
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
@@ -23,7 +23,7 @@ def test_matrix_in_nearest_parent_folder_is_found(tmp_path, monkeypatch):
     assert local_project.output("x") == tmp_path / "build" / "x"
 
 
-def test_folders_and_files_are_accepted(tmp_path):
+def test_matrix_option_accepts_folders_and_files(tmp_path):
     path = tmp_path / "matrix.yaml"
     path.write_text("version: 1\n")
     assert project_paths.find_project(tmp_path) == project_paths.find_project(path)
@@ -49,7 +49,7 @@ def test_matrix_that_is_not_a_file_is_refused(kind, tmp_path, monkeypatch):
         project_paths.find_project(None)
 
 
-def test_catalogue_is_used_read_only_without_matrix(tmp_path, monkeypatch):
+def test_catalogue_is_used_read_only_if_no_matrix_exists(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     local_project = project_paths.find_project(None)
     assert (
@@ -81,7 +81,7 @@ def test_locked_targets_are_listed(tmp_path):
     assert project_paths.find_project(tmp_path).locked_targets() == ("a", "b")
 
 
-def test_outputs_are_in_imgbuild_folder_if_it_exists(tmp_path):
+def test_outputs_are_in_the_imgbuild_folder_if_the_folder_exists(tmp_path):
     (tmp_path / "matrix.yaml").write_text("version: 1\n")
     local_project = project_paths.find_project(tmp_path)
     assert local_project.images == tmp_path / "images"

@@ -13,7 +13,7 @@ CONFIGURATION = json.loads((ROOT / ".github/renovate.json").read_text())
 (MANAGER,) = CONFIGURATION["customManagers"]
 
 
-def test_custom_manager_finds_all_pins_and_nothing_else():
+def test_custom_manager_of_renovate_finds_only_pins():
     # Named groups of JavaScript; the second expression is applied to what the first one finds.
     outer, inner = (text.replace("(?<", "(?P<") for text in MANAGER["matchStrings"])
     assert MANAGER["matchStringsStrategy"] == "recursive"
@@ -29,13 +29,13 @@ def test_custom_manager_finds_all_pins_and_nothing_else():
     assert sorted(found) == sorted(pins)
 
 
-def test_nothing_is_proposed_without_approval_or_before_the_cool_down():
+def test_renovate_proposes_nothing_without_approval_or_before_the_cool_down():
     assert CONFIGURATION["dependencyDashboardApproval"] is True
     assert CONFIGURATION["minimumReleaseAge"] == "7 days"
     assert CONFIGURATION["enabledManagers"] == ["custom.regex"]
 
 
-def test_docs_page_shows_the_manager_of_the_configuration():
+def test_documentation_shows_the_custom_manager_of_renovate():
     page = ROOT / "docs/howto/update-matrix.md"
     (shown,) = [json.loads(block.text) for block in read_blocks(page) if block.language == "json"]
     assert shown == {key: value for key, value in MANAGER.items() if key != "description"}

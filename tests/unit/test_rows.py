@@ -20,7 +20,7 @@ def are_equal(left: int, right: int) -> None:
     assert left == right
 
 
-def test_every_failing_row_is_listed() -> None:
+def test_error_of_a_test_with_rows_lists_every_failing_row() -> None:
     with pytest.raises(AssertionError, match=r"2 of 3 rows fail:\nrow 1: Failed: .*\nrow three: "):
         is_two()
     with pytest.raises(AssertionError, match="1 == 2") as caught:
@@ -30,6 +30,6 @@ def test_every_failing_row_is_listed() -> None:
 
 @each_row("number", [1, 2])
 @each_row("letter", ["a", "b"])
-def test_each_row_has_an_empty_folder(letter: str, number: int, tmp_path: Path) -> None:
+def test_each_row_of_a_test_has_an_empty_folder(letter: str, number: int, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     (tmp_path / f"{letter}{number}").touch()

@@ -173,7 +173,7 @@ def test_requested_packages_with_different_torch_versions_conflict(ask):
     )
 
 
-def test_required_version_newer_than_the_cutoff_date_is_explained(ask):
+def test_dependency_newer_than_every_version_on_the_index_is_explained(ask):
     facts, demands = ask(("vllm", "==1.1"))
     assert refused(facts, demands, "13.0").reasons == (
         "you require vllm==1.1",

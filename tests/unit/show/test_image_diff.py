@@ -221,7 +221,7 @@ def test_summary_of_a_diff_with_few_changes_lists_all_changes():
     assert not image_diff.is_short(difference)
 
 
-def test_image_without_properties_is_not_compared_by_properties():
+def test_image_diff_lists_no_host_changes_if_an_image_has_no_properties():
     old, new = of_wheels("1", {"trl": "1"}), of_wheels("2", {"trl": "2"}, CUDA="13.0")
     for sides in ((old, new), (new, old), (None, new)):
         assert image_diff.diff_sides(*sides).arch[Arch.X86_64].hosts == ()

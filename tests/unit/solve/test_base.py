@@ -45,7 +45,7 @@ def base(interpreter: str = "/usr/bin/python3", python: str = "3.11") -> Registr
 
 
 @pytest.mark.parametrize("prefix", ["", "./", "/"])
-def test_upper_layer_takes_precedence(tmp_path, prefix):
+def test_upper_layer_of_a_base_takes_precedence(tmp_path, prefix):
     upper = ROOT + b"me:x:1:1::/:/bin/sh\n"
     below = {f"{prefix}{name}": data for name, data in GOOD.items()}
     base_files = read(tmp_path, below, {f"{prefix}etc/passwd": upper})
@@ -55,7 +55,7 @@ def test_upper_layer_takes_precedence(tmp_path, prefix):
 
 
 @pytest.mark.parametrize("hidden", ["etc/.wh.passwd", "etc/.wh..wh..opq", ".wh.etc"])
-def test_paths_removed_by_upper_layer_are_absent(tmp_path, hidden):
+def test_paths_removed_by_an_upper_layer_are_absent(tmp_path, hidden):
     base_files = read(tmp_path, GOOD, {hidden: b""})
     with pytest.raises(InputError, match="/etc/passwd does not exist") as caught:
         bases.read_accounts(IMAGE, base_files)

@@ -13,7 +13,7 @@ COMMIT = "0" * 40
 PLACE = FilePlace("requirements.txt", 1)
 
 
-def test_locked_files_have_urls(tmp_path):
+def test_files_locked_by_url_keep_their_urls(tmp_path):
     wheel = IndexFile(name="demo-1.0-py3-none-any.whl", url="", sha256="0" * 64, size=1)
     sdist = IndexFile(name="tree-1.0.tar.gz", url="", sha256="1" * 64, size=1)
     other = IndexFile(name="other-1.0-py3-none-any.whl", url="", sha256="2" * 64, size=1)
@@ -32,7 +32,7 @@ def package(source: str, tree: str = "") -> DirectPackage:
     return DirectPackage(package="demo", version="1.0", file=file, source=source, tree=tree)
 
 
-def test_requirement_lines_have_extras_bounds_and_url_version():
+def test_requirement_for_a_url_has_extras_bounds_and_the_version():
     texts = ("demo[a,b] @ https://files.example/demo-1.0-py3-none-any.whl", "demo>=0.5", "other<2")
     declared = [DeclaredRequirement(text=text, place=PLACE) for text in texts]
     assert direct.resolver_lines(declared, {"demo": package("https://files.example/demo.whl")}) == (
@@ -42,7 +42,7 @@ def test_requirement_lines_have_extras_bounds_and_url_version():
     )
 
 
-def test_package_must_have_one_url_on_all_architectures():
+def test_package_must_have_the_same_url_on_all_architectures():
     first, second = package("https://files.example/a.whl"), package("https://files.example/b.whl")
     assert direct.locked_project(
         {Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": first}}
@@ -51,7 +51,7 @@ def test_package_must_have_one_url_on_all_architectures():
         direct.locked_project({Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": second}})
 
 
-def test_published_package_keeps_version():
+def test_published_package_keeps_its_version():
     with pytest.raises(InputError, match=r"small has demo 0\.9, which an extension cannot change"):
         direct.refuse_published(
             {"demo": package("https://files.example/a.whl")}, {"demo": "0.9"}, "small"

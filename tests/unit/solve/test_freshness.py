@@ -55,21 +55,21 @@ def lag_lines(catalogue, via):
     return [str(lag) for lag in version_lags(catalogue, chosen, offers)]
 
 
-def test_unconstrained_outdated_packages_are_reported(ask):
+def test_outdated_packages_without_an_upper_bound_are_reported(ask):
     assert lag_lines(ask({}), "open") == [
         "hydra 0.11 was uploaded 2019-12; 1.3 of 2023-02 is available, required by open"
     ]
 
 
-def test_package_held_by_requirement_is_not_outdated(ask):
+def test_package_limited_by_a_requirement_is_not_reported_as_outdated(ask):
     assert lag_lines(ask({}), "caps") == []
 
 
-def test_pinned_package_is_not_outdated(ask):
+def test_pinned_package_is_not_reported_as_outdated(ask):
     assert lag_lines(ask({"hydra": "0.11"}), "open") == []
 
 
-def test_package_held_back_by_cut_off_is_reported(ask):
+def test_package_that_the_cutoff_date_keeps_outdated_is_reported(ask):
     chosen = [
         ChosenPackage(package="hydra", version="1.3"),
         ChosenPackage(package="open", version="1.0"),

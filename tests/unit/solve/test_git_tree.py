@@ -32,7 +32,7 @@ def test_invalid_git_urls_are_refused_with_location_value_and_format(tmp_path, t
     assert "word@" not in raised.value.message
 
 
-def test_unreachable_repository_error_has_location(tmp_path):
+def test_error_for_an_unreachable_repository_has_a_location(tmp_path):
     context = Context(Store(tmp_path), HttpClient(offline=True))
     with pytest.raises(FetchFailed, match=r"^setup.py, line 3: https://a.example/x at HEAD is not"):
         git_tree.fetch_git_url("git+https://a.example/x", "setup.py, line 3", context, form="")
@@ -51,12 +51,12 @@ def test_unreachable_repository_error_has_location(tmp_path):
         ("", 7, "0.1.dev7+gabcdef012"),
     ],
 )
-def test_version_is_derived_from_commit(tag, distance, version):
+def test_package_version_is_derived_from_the_commit(tag, distance, version):
     assert git_tree.version_after_tag(tag, distance, COMMIT) == version
 
 
 @each_row("size", [0, 1, 0xFFFF, 0x10000, 300_000])
-def test_stored_gzip_is_valid_for_zlib(size):
+def test_gzip_stream_without_compression_is_valid(size):
     data = bytes(number % 251 for number in range(size))
     pieces = [data[at : at + 1000] for at in range(0, size, 1000)]
     stored = b"".join(git_tree.gzip_pieces(pieces))

@@ -40,7 +40,7 @@ def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SolveProblem:
         ({"transformers": "5.0", "vllm": "1.0"}, ["transformers<5", "vllm<0.12"]),
     ],
 )
-def test_changed_releases_and_their_bounds_are_reported(
+def test_releases_excluded_by_bounds_are_reported(
     problem: SolveProblem, chosen: dict[str, str], bounds: list[str]
 ) -> None:
     assert [each.upper_bound for each in later_releases(problem, chosen)] == bounds

@@ -16,7 +16,7 @@ from tests.support.rows import each_row
         ("pyproject.toml", 'requires = ["maturin>=1"]', "extension module"),
     ],
 )  # fmt: skip
-def test_compiled_code_is_reported_with_location(name, text, words):
+def test_compiled_code_in_an_sdist_is_reported_with_location(name, text, words):
     assert words in str(native_code.first_sign({name: text}))
 
 
@@ -29,11 +29,11 @@ def test_compiled_code_is_reported_with_location(name, text, words):
         ("setup.cfg", "ext_modules"),
     ],
 )
-def test_pure_packages_have_no_native_code(name, text):
+def test_pure_packages_have_no_compiled_code(name, text):
     assert native_code.first_sign({name: text}) is None
 
 
-def test_cuda_extension_is_not_built():
+def test_sdist_with_a_cuda_extension_is_not_built():
     setup = {"setup.py": "nvcc = find('nvcc')"}
     pyproject = '[build-system]\nrequires = [\n  "cmake>=3",\n  "torch==2.8.0",\n]\n'
     assert native_code.surely_cuda({**setup, "pyproject.toml": pyproject})
@@ -41,6 +41,6 @@ def test_cuda_extension_is_not_built():
     assert not native_code.surely_cuda({"pyproject.toml": pyproject})
 
 
-def test_missing_submodule_is_detected_by_full_path():
+def test_missing_submodule_is_detected_by_its_full_path():
     text = {"setup.py": "Path('csrc') / 'cutlass' / 'include'"}
     assert native_code.missing_submodules(text, ["csrc/cutlass", "docs/theme"]) == ("csrc/cutlass",)

@@ -98,7 +98,7 @@ def test_unavailable_pin_is_explained(reason, package, version, words):
     assert reason(package, version) == words
 
 
-def test_nearest_versions_are_final_on_both_sides():
+def test_nearest_versions_above_and_below_a_missing_pin_are_final():
     versions = [Version(text) for text in ("1.0", "1.2", "2.0", "2.0rc1", "1.9a1")]
     assert refusal.nearest_versions(Version("1.5"), versions) == ("1.2", "2.0")
     assert refusal.nearest_versions(Version("3"), [Version("3.1a1")]) == ("3.1a1",)
@@ -116,7 +116,7 @@ def test_excluded_architecture_is_refused_with_reason_and_alternatives(tmp_path)
     solve.refuse_excluded(SolveProblem(matrix, "small", Arch.X86_64, context))
 
 
-def test_resolver_tree_is_printed_as_lines():
+def test_explanation_of_the_resolver_is_printed_as_lines():
     text = (
         "  \u00d7 No solution found when resolving dependencies:\n"
         "  \u2570\u2500\u25b6 Because a==1 depends on b>=2 and c==1 depends on b<2, we can\n"
@@ -132,7 +132,7 @@ def test_resolver_tree_is_printed_as_lines():
     )
 
 
-def test_long_explanation_is_shortened_without_resolver_hints():
+def test_long_resolver_explanation_is_shortened_and_has_no_hints():
     steps = [f"a{number}==1 depends on a{number + 1}>=2" for number in range(9)]
     text = "Because " + ". And because ".join(steps) + ".\n\n      hint: Pre-releases are not"
     lines = refusal.resolver_lines(f"  \u00d7 No solution found:\n  {text}\n")

@@ -30,14 +30,14 @@ def sdist(tmp_path):
     return make
 
 
-def test_sdist_build_system_is_read(sdist):
+def test_build_system_of_an_sdist_is_read(sdist):
     path = sdist({"pyproject.toml": PYPROJECT, "vendored/pyproject.toml": b"[build-system]\n"})
     assert sdist_wheel.read_build_system(path, path.name) == sdist_wheel.BuildSystem(
         requires=("flit_core >=3",), backend="flit_core.buildapi", backend_path=("tools",)
     )
 
 
-def test_sdist_without_build_system_uses_setuptools(sdist):
+def test_sdist_without_a_build_system_uses_setuptools(sdist):
     path = sdist({"setup.py": b""})
     assert sdist_wheel.read_build_system(path, path.name) == sdist_wheel.BuildSystem(
         requires=sdist_wheel.DEFAULT_REQUIRES, backend=sdist_wheel.DEFAULT_BACKEND
@@ -69,7 +69,7 @@ def job(folder, version="1.0"):
         ("demo-1.0-py3-none-any.whl", {"demo/a.py": b""}, "1.1", "it builds version 1.0, not 1.1"),
     ],
 )
-def test_impure_wheel_is_refused(tmp_path, name, data, version, words):
+def test_built_wheel_that_is_not_pure_is_refused(tmp_path, name, data, version, words):
     path = tmp_path / name
     path.write_bytes(wheel_bytes("demo", "1.0", files=data))
     with pytest.raises(NoSolution, match="does not yield a pure wheel") as caught:
@@ -88,7 +88,7 @@ def zipped(members, date, method):
     return buffer.getvalue()
 
 
-def test_repacked_wheel_depends_on_names_contents_and_executable_bits(tmp_path):
+def test_repacked_wheel_depends_only_on_names_contents_and_executable_bits(tmp_path):
     members = [
         ("demo-1.0.dist-info/RECORD", b"old lines", 0o100644),
         ("demo/tool.sh", b"#!/bin/sh\n", 0o100775),
@@ -189,7 +189,7 @@ def test_build_requirement_with_too_long_path_is_refused(tmp_path):
         ("ModuleNotFoundError: No module named 'imp'", "imp"),
     ],
 )  # fmt: skip
-def test_build_failure_for_older_python_is_recognized(line: str, name: str) -> None:
+def test_build_failure_of_code_for_an_older_python_is_recognized(line: str, name: str) -> None:
     error = sdist_wheel.build_failure("demo", "1.0", f"Traceback …\n{line}")
     assert error.reasons[0].startswith(f"it uses {name}, which this Python no longer has")
     assert "--exclude demo" in (error.hint or "")

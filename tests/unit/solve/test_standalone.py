@@ -42,7 +42,7 @@ def source(site: FileSite, digest: str = "", arch: Arch = X86) -> StandalonePyth
     )
 
 
-def test_archive_is_locked_with_all_fields(site, context):
+def test_standalone_python_archive_is_locked_with_all_fields(site, context):
     locked = standalone.fetch_archive(source(site), X86, context)
     data = site.files[PATH]
     assert (locked.file, locked.size, locked.sha256) == (NAME, len(data), sha256(data))
@@ -50,7 +50,7 @@ def test_archive_is_locked_with_all_fields(site, context):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_archive_is_downloaded_once(site, context, named):
+def test_standalone_python_archive_is_downloaded_once(site, context, named):
     python = source(site, sha256(site.files[PATH]) if named else "")
     first = standalone.fetch_archive(python, X86, context)
     count = len(site.requests)
@@ -58,19 +58,19 @@ def test_archive_is_downloaded_once(site, context, named):
     assert len(site.requests) == count
 
 
-def test_archive_with_a_different_digest_is_refused(site, context):
+def test_standalone_python_archive_with_a_different_digest_is_refused(site, context):
     with pytest.raises(IntegrityError, match=f"the matrix has {'0' * 64}") as caught:
         standalone.fetch_archive(source(site, "0" * 64), X86, context)
     assert sha256(site.files[PATH]) in caught.value.message
     assert "the checksums" in str(caught.value.hint)
 
 
-def test_architecture_without_archive_is_refused(site, context):
+def test_architecture_without_a_standalone_python_archive_is_refused(site, context):
     with pytest.raises(InputError, match=r"no archive of Python 3\.12 for arm64"):
         standalone.fetch_archive(source(site), Arch.ARM64, context)
 
 
-def test_unavailable_or_unusable_archive_is_refused(site, context):
+def test_unavailable_or_unusable_standalone_python_archive_is_refused(site, context):
     with pytest.raises(IntegrityError, match="is not a program for arm64"):
         standalone.fetch_archive(source(site, arch=Arch.ARM64), Arch.ARM64, context)
     site.files[PATH] = b"<html>not found</html>"
@@ -84,7 +84,7 @@ def test_unavailable_or_unusable_archive_is_refused(site, context):
     assert "copy of the archive on another server to `archives`" in str(caught.value.hint)
 
 
-def test_cached_archive_needs_no_server(site, context):
+def test_cached_standalone_python_archive_needs_no_server(site, context):
     offline = Context(context.store, HttpClient(attempts=1, offline=True))
     with pytest.raises(FetchFailed):
         standalone.fetch_archive(source(site), X86, offline)
@@ -92,5 +92,5 @@ def test_cached_archive_needs_no_server(site, context):
     assert standalone.fetch_archive(source(site), X86, offline) == locked
 
 
-def test_file_name_has_plain_characters_only():
+def test_file_name_of_a_python_archive_must_have_plain_characters():
     assert standalone.file_name("https://x.example/a%2Fb%00%20c.tar.gz") == "a_b__c.tar.gz"

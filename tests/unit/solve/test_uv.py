@@ -14,14 +14,14 @@ def test_requirements_are_listed_with_requesting_packages():
     ]
 
 
-def test_index_url_option_is_recognized():
+def test_index_url_option_of_uv_is_recognized():
     text = "--index-url https://user:word@index.example/simple\n"
     match = DEFAULT_INDEX.search(text)
     assert match
     assert match[1] == "https://user:word@index.example/simple"
 
 
-def test_pip_configuration_is_read():
+def test_index_in_the_pip_configuration_is_read():
     text = (
         ":env:.index-url='https://a.example/simple'\nglobal.index-url='https://b.example/simple'\n"
     )

@@ -34,7 +34,7 @@ def key(root, python=HERE):
 @pytest.mark.parametrize(
     "starts", [(AUDIT,), JUDGING_MODULES], ids=["one module", "several modules"]
 )
-def test_import_closure_matches_syntax_trees(starts):
+def test_imported_modules_in_a_code_digest_match_the_syntax_trees(starts):
     syntax_trees = package_modules()
     expected, waiting = set(), [start.partition(".")[2] for start in starts]
     while waiting:
@@ -66,7 +66,7 @@ def test_import_closure_matches_syntax_trees(starts):
         "data/audit/rules.yaml",
     ],
 )
-def test_audit_key_depends_on_code_and_data(copy, name):
+def test_cache_key_of_the_audit_depends_on_code_and_data(copy, name):
     before = key(copy)
     text = (copy / name).read_bytes()
     (copy / name).write_bytes(text + b"\n")
@@ -75,12 +75,12 @@ def test_audit_key_depends_on_code_and_data(copy, name):
     assert key(copy) == before
 
 
-def test_audit_key_is_independent_of_fetch_code():
+def test_cache_key_of_the_audit_does_not_depend_on_download_code():
     folders = {name.partition("/")[0] for name in source_closure(PACKAGE, JUDGING_MODULES)}
     assert not folders & {"registry", "http", "container", "assemble", "solve", "plan"}
 
 
-def test_audit_key_includes_code_of_all_checks():
+def test_cache_key_of_the_audit_includes_the_code_of_all_checks():
     used = internal_imports(AUDIT.partition(".")[2], package_modules())
     judging = {name for name in used if name.partition(".")[0] in ("audit", "learn")}
     judging -= {"audit.packages.pinned"}  # only for audits of pins, which are not kept
@@ -91,7 +91,7 @@ def test_audit_key_includes_code_of_all_checks():
     assert judging <= closure_names
 
 
-def test_changed_data_file_changes_the_digest(copy):
+def test_changed_data_file_changes_the_code_digest(copy):
     file = copy / "data/debian/bookworm.yaml"
     before = digest_of_copy(copy, (TABLE,), HERE)
     text = file.read_bytes()
@@ -103,7 +103,7 @@ def test_changed_data_file_changes_the_digest(copy):
     assert digest_of_copy(copy, (TABLE,), HERE) != before
 
 
-def test_data_folders_of_modules_are_found():
+def test_data_folders_of_modules_are_part_of_the_code_digest():
     """`code_digest` searches the text for calls of `files.data`; this test reads syntax trees."""
     seen = 0
     for name, tree in package_modules().items():
@@ -122,19 +122,19 @@ def test_data_folders_of_modules_are_found():
     assert seen >= 3
 
 
-def test_unrelated_code_does_not_change_key(copy):
+def test_unrelated_code_does_not_change_the_code_digest(copy):
     before = key(copy)
     for name in ("cli/build.py", "registry/client.py", "assemble/inputs.py"):
         (copy / name).write_text("")
     assert key(copy) == before
 
 
-def test_python_version_changes_the_key():
+def test_python_version_changes_the_code_digest():
     root = resources.files("imgbuild")
     assert key(root, (3, 99)) != key(root, HERE)
 
 
-def test_module_has_one_digest():
+def test_code_digest_depends_on_the_set_of_modules():
     digests = {code_digest(AUDIT), code_digest("imgbuild.audit.packages.reading")}
     digests |= {code_digest(*JUDGING_MODULES), code_digest(*JUDGING_MODULES, alone=AUDIT)}
     assert len(digests) == 4

@@ -22,7 +22,7 @@ def test_garbage_collector_state_is_restored_after_a_pause(enabled: bool) -> Non
         (gc.enable if before else gc.disable)()
 
 
-def test_objects_are_frozen_only_if_the_process_is_about_to_exit(
+def test_objects_are_frozen_only_before_the_process_exits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frozen: list[bool] = []

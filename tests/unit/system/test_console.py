@@ -18,13 +18,13 @@ WICKED = "a\x1b[2J\x1b[32mb\x9b1K\x08\r\x7fc\u202ed"
 SHOWN = r"a\x1b[2J\x1b[32mb\x9b1K\x08\x0d\x7fc\u202ed"
 
 
-def test_control_characters_are_escaped() -> None:
+def test_control_characters_in_output_are_escaped() -> None:
     assert escape_control(WICKED) == SHOWN
     assert escape_control("one\ttwo\nthree - 四 🙂") == "one\ttwo\nthree - 四 🙂"
 
 
 @each_row("way", ["info", "detail", "warn", "error"])
-def test_messages_are_escaped(way: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_on_stderr_are_escaped(way: str, capsys: pytest.CaptureFixture[str]) -> None:
     console = Console()
     console.configure(verbosity=1, json=False)
     getattr(console, way)(f"[bold]{WICKED}[/]")
@@ -47,7 +47,7 @@ LONG = (
 )
 
 
-def test_lines_wrap_between_words_and_commands_are_not_broken() -> None:
+def test_lines_wrap_between_words_but_not_inside_commands() -> None:
     assert wrap_text(f"two\n  {LONG}", 80).split("\n") == [
         "two",
         "  images/cu124-vllm/lock.json: a reason of several words that does not fit:",
@@ -57,7 +57,7 @@ def test_lines_wrap_between_words_and_commands_are_not_broken() -> None:
     ]
 
 
-def test_label_width_counts_and_short_lines_keep_spaces() -> None:
+def test_wrapping_counts_the_label_width_and_keeps_spaces_of_short_lines() -> None:
     assert wrap_text("  3 | a:    b", 14) == "  3 | a:    b"
     assert wrap_text("a  b   c", 6) == "a  b\n  c"
     assert wrap_text("one two", 10, taken=4) == "one\n  two"
@@ -107,7 +107,7 @@ def test_progress_bar_is_one_line_with_labelled_times(monkeypatch: pytest.Monkey
     assert all(re.search(r"elapsed \d+:\d\d", line) for line in lines)
 
 
-def test_amounts_and_times_are_formatted() -> None:
+def test_sizes_and_times_are_formatted() -> None:
     progress = Progress()
     progress.add_task("x", total=2_900_000_000, unit="bytes")
     (task,) = progress.tasks

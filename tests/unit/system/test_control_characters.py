@@ -53,6 +53,6 @@ def test_json_uses_its_own_escapes() -> None:
     assert json.loads(written) == json.loads(document)
 
 
-def test_messages_have_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_messages_have_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     Console().warn("tor\u200bch \U000e0041\u202e is old")
     assert r"tor\u200bch \U000e0041\u202e is old" in " ".join(capsys.readouterr().err.split())

@@ -52,7 +52,7 @@ CHANGES = [written, replaced, removed, read]
 
 @each_row("change", CHANGES, ids=lambda change: change.__name__)
 @each_row("part", ["a", "a/b", NAME])
-def test_link_at_any_depth_is_an_error(tmp_path, part, change):
+def test_link_at_any_depth_of_a_path_is_an_error(tmp_path, part, change):
     folder, elsewhere = top(tmp_path), outside_folder(tmp_path)
     (folder / part).rename(tmp_path / "moved")
     target = elsewhere / "c.json" if part == NAME else elsewhere
@@ -94,7 +94,7 @@ def test_unexpected_file_type_is_an_error(tmp_path, part, kind, change):
         lambda folder, name: folder.folder(name, make=True),
     ],
 )
-def test_name_outside_folder_is_an_error(tmp_path, name, use):
+def test_name_outside_the_folder_is_an_error(tmp_path, name, use):
     folder = top(tmp_path)
     before = folder_state(tmp_path)
     with (
@@ -105,7 +105,7 @@ def test_name_outside_folder_is_an_error(tmp_path, name, use):
     assert folder_state(tmp_path) == before
 
 
-def test_folder_can_be_reached_through_links(tmp_path):
+def test_folder_given_by_the_user_can_be_reached_through_links(tmp_path):
     folder = top(tmp_path)
     (tmp_path / "link").symlink_to(folder)
     with OpenFolder.open(tmp_path / "link") as opened:
@@ -114,14 +114,14 @@ def test_folder_can_be_reached_through_links(tmp_path):
     assert (folder / "d/e").read_bytes() == b"new"
 
 
-def test_hard_link_keeps_content(tmp_path):
+def test_hard_link_into_a_folder_keeps_the_content(tmp_path):
     folder = top(tmp_path)
     (tmp_path / "other").hardlink_to(folder / NAME)
     codec.write_bytes(folder / NAME, b"new", below=folder)
     assert (tmp_path / "other").read_bytes() == b"old"
 
 
-def test_moved_folder_is_still_written(tmp_path):
+def test_files_are_still_written_to_a_moved_folder(tmp_path):
     """The open folder is used, so a link that replaces it later has no effect."""
     folder, elsewhere = top(tmp_path), outside_folder(tmp_path)
     before = folder_state(elsewhere)
@@ -133,7 +133,7 @@ def test_moved_folder_is_still_written(tmp_path):
     assert folder_state(elsewhere) == before
 
 
-def test_link_in_tree_is_an_error(tmp_path):
+def test_link_in_a_folder_tree_is_an_error(tmp_path):
     folder = top(tmp_path)
     with OpenFolder.open(folder) as opened:
         assert list(opened.file_paths()) == [NAME]
@@ -142,7 +142,7 @@ def test_link_in_tree_is_an_error(tmp_path):
             list(opened.file_paths())
 
 
-def test_default_locations_do_not_follow_links(tmp_path):
+def test_default_output_locations_do_not_follow_links(tmp_path):
     folder, elsewhere = top(tmp_path), outside_folder(tmp_path)
     assert require_below(folder, folder / "build/small") == folder / "build/small"
     (folder / "build").symlink_to(elsewhere)
@@ -153,7 +153,7 @@ def test_default_locations_do_not_follow_links(tmp_path):
 
 @each_row("opener", [files.open_locked, lambda path: regular_file(path, os.O_RDWR)])
 @each_row("kind", ["link", *OBSTACLES])
-def test_lock_must_be_regular_file(tmp_path, opener, kind):
+def test_file_for_a_lock_must_be_a_regular_file(tmp_path, opener, kind):
     path, elsewhere = tmp_path / "lock", outside_folder(tmp_path)
     if kind == "link":
         path.symlink_to(elsewhere / "c.json")
@@ -164,7 +164,7 @@ def test_lock_must_be_regular_file(tmp_path, opener, kind):
     assert folder_state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
-def test_socket_is_an_error(tmp_path, monkeypatch):
+def test_socket_in_a_folder_is_an_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("out")
@@ -172,7 +172,7 @@ def test_socket_is_an_error(tmp_path, monkeypatch):
             codec.write_bytes(tmp_path / "out", b"new")
 
 
-def test_folder_of_user_is_made_private(tmp_path):
+def test_folder_of_the_user_is_made_private(tmp_path):
     (tmp_path / "cache/files").mkdir(parents=True)
     (tmp_path / "cache").chmod(0o755)
     (tmp_path / "cache/files").chmod(0o777)
@@ -205,12 +205,12 @@ def placed(source: Path, name: str = "blob") -> Path:
     return out / name
 
 
-def test_file_owned_by_the_user_is_linked(source):
+def test_file_owned_by_the_user_is_hard_linked(source):
     assert placed(source).samefile(source)
 
 
 @pytest.mark.parametrize("change", ["owner", "mode"])
-def test_file_writable_by_others_is_copied(source, change):
+def test_file_that_others_can_write_to_is_copied(source, change):
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
     if change == "owner":
@@ -223,7 +223,7 @@ def test_file_writable_by_others_is_copied(source, change):
 
 
 @pytest.mark.parametrize("owner", [0, 65534])
-def test_file_swapped_after_check_has_no_effect(source, monkeypatch, owner):
+def test_file_replaced_after_the_check_has_no_effect(source, monkeypatch, owner):
     """Another file replaces the checked one before the link or copy is made."""
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
@@ -241,7 +241,7 @@ def test_file_swapped_after_check_has_no_effect(source, monkeypatch, owner):
     assert source.read_bytes() != DATA
 
 
-def test_file_with_wrong_hash_is_not_placed(source):
+def test_file_with_a_wrong_hash_is_not_placed_in_the_folder(source):
     for mode in (0o444, 0o666):  # linked, copied
         source.chmod(0o644)
         source.write_bytes(b"E" * len(DATA))
@@ -251,7 +251,7 @@ def test_file_with_wrong_hash_is_not_placed(source):
         assert not list(source.with_name("out").iterdir())
 
 
-def test_hash_of_file_writable_by_others_is_not_recorded(source):
+def test_hash_of_a_file_that_others_can_write_to_is_not_recorded(source):
     """A write through a mapping may leave all times unchanged, even in this process."""
     hashes = known_hashes.KnownHashes(None)
     source.chmod(0o666)

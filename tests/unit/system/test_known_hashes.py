@@ -68,7 +68,7 @@ def test_unchanged_file_is_hashed_once_for_all_processes(state, path, reads):
     assert state.stat().st_mode & 0o777 == 0o700
 
 
-def test_small_file_is_hashed_each_time(state, path, monkeypatch, reads):
+def test_small_file_is_hashed_each_time_it_is_checked(state, path, monkeypatch, reads):
     monkeypatch.setattr(known_hashes, "SMALL_FILE", len(GOOD))
     settle(path)
     hashes = KnownHashes(state)
@@ -83,7 +83,7 @@ def test_small_file_is_hashed_each_time(state, path, monkeypatch, reads):
         assert reads() == count, number
 
 
-def test_later_record_of_other_process_is_used(state, path, reads):
+def test_later_hash_record_of_another_process_is_used(state, path, reads):
     settle(path)
     ours, other = KnownHashes(state), KnownHashes(state)
     first = path.with_name("first")
@@ -122,7 +122,7 @@ def test_changed_file_is_rehashed(state, path, change):
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
 
-def test_change_right_after_record_is_detected(state, path):
+def test_change_right_after_recording_a_hash_is_detected(state, path):
     """The record waits for the next clock tick, so a later change has another time."""
     for number in range(20):
         path.write_bytes(GOOD)
@@ -131,7 +131,7 @@ def test_change_right_after_record_is_detected(state, path):
         assert not KnownHashes(state).matches(path, sha256(GOOD)), number
 
 
-def test_file_changed_while_read_is_not_recorded(state, path, monkeypatch):
+def test_file_changed_while_it_is_read_is_not_recorded(state, path, monkeypatch):
     settle(path)
     real = hashlib.file_digest
 
@@ -154,7 +154,7 @@ def test_recently_changed_file_is_not_recorded(state, path, monkeypatch, reads):
         assert reads() == 1
 
 
-def test_change_before_record_is_detected(state, path, monkeypatch):
+def test_change_right_before_recording_a_hash_is_detected(state, path, monkeypatch):
     real = time.sleep
 
     def sleep(seconds):
@@ -169,7 +169,7 @@ def test_change_before_record_is_detected(state, path, monkeypatch):
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
 
-def test_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
+def test_invalid_hash_record_does_not_affect_other_records(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
     hashes.record_hash(path, sha256(GOOD))
@@ -180,7 +180,7 @@ def test_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
     assert reads() == 0
 
 
-def test_record_is_written_after_the_next_clock_tick(state, path, monkeypatch):
+def test_hash_record_is_written_after_the_next_clock_tick(state, path, monkeypatch):
     monkeypatch.setattr(known_hashes, "TICK_NS", 300_000_000)
     path.write_bytes(GOOD)
     changed = path.stat().st_ctime_ns
@@ -188,7 +188,7 @@ def test_record_is_written_after_the_next_clock_tick(state, path, monkeypatch):
     assert time.time_ns() - changed >= known_hashes.TICK_NS
 
 
-def test_link_count_and_access_time_may_change(state, path, tmp_path, reads):
+def test_changed_link_count_and_access_time_keep_a_hash_record(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
     hashes.record_hash(path, sha256(GOOD))
@@ -201,7 +201,7 @@ def test_link_count_and_access_time_may_change(state, path, tmp_path, reads):
     assert reads() == 0
 
 
-def test_change_with_link_count_is_detected(state, path, tmp_path):
+def test_content_change_together_with_the_link_count_is_detected(state, path, tmp_path):
     settle(path)
     hashes = KnownHashes(state)
     hashes.record_hash(path, sha256(GOOD))
@@ -214,7 +214,9 @@ def test_change_with_link_count_is_detected(state, path, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["relinked", "touch"])
-def test_file_writable_by_others_is_unknown_after_link_change(state, path, way, reads):
+def test_hash_of_a_file_that_others_can_write_to_is_unknown_after_a_link_change(
+    state, path, way, reads
+):
     """The owner can change the file meanwhile and reset its mtime."""
     path.chmod(0o666)
     settle(path)
@@ -231,7 +233,7 @@ def test_file_writable_by_others_is_unknown_after_link_change(state, path, way, 
     assert not hashes.matches(path, sha256(GOOD))
 
 
-def test_replaced_file_is_not_recorded(state, path):
+def test_file_replaced_while_it_is_read_is_not_recorded(state, path):
     seen = path.stat()
     swapped(path)
     hashes = KnownHashes(state)
@@ -239,14 +241,14 @@ def test_replaced_file_is_not_recorded(state, path):
     assert not hashes.matches(path, sha256(GOOD))
 
 
-def test_unreachable_records_folder_is_ignored(path, tmp_path, reads):
+def test_unreachable_folder_of_hash_records_is_ignored(path, tmp_path, reads):
     settle(path)
     for _ in range(2):  # stat of another user's home fails in the same manner
         assert KnownHashes(tmp_path / ("x" * 300) / "imgbuild").matches(path, sha256(GOOD))
         assert reads() == 1
 
 
-def test_unknown_file_stays_unknown_after_link_or_touch(state, path, tmp_path, reads):
+def test_file_without_a_hash_record_has_none_after_link_or_touch(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
     with hashes.relinking(path):
@@ -275,7 +277,7 @@ def test_file_of_another_user_is_not_recorded(state, path, reads):
         assert reads() == 1
 
 
-def test_write_during_touch_is_detected(state, path, monkeypatch):
+def test_change_during_touch_is_detected(state, path, monkeypatch):
     settle(path)
     KnownHashes(state).record_hash(path, sha256(GOOD))
     utime = os.utime
@@ -290,7 +292,7 @@ def test_write_during_touch_is_detected(state, path, monkeypatch):
 
 
 @pytest.mark.parametrize("harm", ["mode", "link", "file", "none", "owner"])
-def test_files_are_hashed_without_records_folder(state, path, tmp_path, harm, reads):
+def test_files_are_hashed_if_no_folder_of_hash_records_exists(state, path, tmp_path, harm, reads):
     settle(path)
     if harm == "none":
         state = None
@@ -314,7 +316,7 @@ def test_files_are_hashed_without_records_folder(state, path, tmp_path, harm, re
         assert reads() == 1
 
 
-def test_root_creates_no_folder_in_home_of_user(state, path, tmp_path):
+def test_root_creates_no_folder_in_the_home_of_another_user(state, path, tmp_path):
     if os.geteuid():
         pytest.skip("only root can give a folder to another user")
     settle(path)
@@ -325,7 +327,7 @@ def test_root_creates_no_folder_in_home_of_user(state, path, tmp_path):
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"rubbish" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_damaged_database_is_recreated(state, path, rubbish, reads):
+def test_damaged_database_of_hashes_is_recreated(state, path, rubbish, reads):
     settle(path)
     KnownHashes(state).record_hash(path, sha256(GOOD))
     (state / NAME).write_bytes(rubbish)
@@ -335,7 +337,7 @@ def test_damaged_database_is_recreated(state, path, rubbish, reads):
     assert 1 <= reads() <= 2
 
 
-def test_locked_database_is_not_an_error(state, path, monkeypatch):
+def test_locked_database_of_hashes_is_not_an_error(state, path, monkeypatch):
     settle(path)
     monkeypatch.setattr(known_hashes, "WAIT_SECONDS", 0.05)
     KnownHashes(state).record_hash(path, sha256(GOOD))
@@ -346,7 +348,7 @@ def test_locked_database_is_not_an_error(state, path, monkeypatch):
     other.close()
 
 
-def test_concurrent_writers_lose_no_records(state, tmp_path, reads):
+def test_concurrent_writers_lose_no_hash_records(state, tmp_path, reads):
     paths = [tmp_path / f"{number}" for number in range(40)]
     for path in paths:
         path.write_bytes(path.name.encode())
@@ -365,7 +367,7 @@ def test_concurrent_writers_lose_no_records(state, tmp_path, reads):
     assert reads() == 0
 
 
-def test_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
+def test_oldest_hash_records_are_dropped(state, tmp_path, monkeypatch, reads):
     monkeypatch.setattr(known_hashes, "LIMIT", 3)
     paths = [tmp_path / f"{number}" for number in range(5)]
     for path in paths:
@@ -378,14 +380,14 @@ def test_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
     assert read_counts == [0, 0, 0, 1, 1]
 
 
-def test_folder_or_pipe_is_not_a_file(state, tmp_path):
+def test_folder_or_pipe_is_not_hashed_as_a_file(state, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
         with pytest.raises(IntegrityError, match="not a regular file"):
             KnownHashes(state).matches(tmp_path / name, sha256(GOOD))
 
 
-def test_state_folder_follows_xdg_variable(monkeypatch, tmp_path):
+def test_state_folder_follows_the_xdg_variable(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME")
     assert known_hashes.state_folder() == tmp_path / ".local/state/imgbuild"

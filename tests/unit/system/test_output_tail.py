@@ -43,7 +43,7 @@ def test_stderr_is_copied_and_its_end_is_kept(
     assert streams[1].read_bytes() == b"0123456789" * 30_000 + b"the end"
 
 
-def test_order_is_kept_if_both_streams_are_one_file(tmp_path: Path) -> None:
+def test_order_of_output_is_kept_if_both_streams_are_one_file(tmp_path: Path) -> None:
     with _streams(tmp_path) as streams:
         os.dup2(2, 1)
         with tail_of_stderr() as tail:
@@ -53,7 +53,7 @@ def test_order_is_kept_if_both_streams_are_one_file(tmp_path: Path) -> None:
     assert tail.text() == streams[1].read_text() == expected
 
 
-def test_terminal_settings_are_unchanged(tmp_path: Path) -> None:
+def test_captured_stderr_keeps_the_terminal_settings(tmp_path: Path) -> None:
     leader, terminal = os.openpty()
     with _streams(tmp_path):
         os.dup2(terminal, 2)
@@ -66,7 +66,7 @@ def test_terminal_settings_are_unchanged(tmp_path: Path) -> None:
     os.close(terminal)
 
 
-def test_streams_are_restored_after_an_error(tmp_path: Path) -> None:
+def test_output_streams_are_restored_after_an_error(tmp_path: Path) -> None:
     with _streams(tmp_path) as streams:
         with pytest.raises(KeyError), tail_of_stderr():
             raise KeyError

@@ -26,7 +26,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "path", ["", ":", ".", "::/usr/bin", "./:/usr/bin", "bin:/usr/bin", "../."]
 )
-def test_relative_path_entries_are_not_searched(
+def test_relative_entries_of_the_path_variable_are_not_searched(
     here: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setenv("PATH", path)
@@ -38,7 +38,9 @@ def test_relative_path_entries_are_not_searched(
         process.run_command(["tool"])
 
 
-def test_absolute_path_entries_are_searched(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absolute_entries_of_the_path_variable_are_searched(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f":{here}/bin")
     assert programs.find_on_path("other") == f"{here}/bin/other"
     assert programs.find_on_path("bin/other") == "bin/other"
@@ -54,7 +56,7 @@ def test_absolute_path_entries_are_searched(here: Path, monkeypatch: pytest.Monk
     ("LD_LIBRARY_PATH", "/opt/lib;;.:/opt/lib64", "/opt/lib:/opt/lib64"),
     ("OTHER_PATH", "::", "::"),
 ])  # fmt: skip
-def test_folder_lists_exclude_current_folder(
+def test_folder_list_variables_exclude_the_current_folder(
     monkeypatch: pytest.MonkeyPatch, name: str, given: str, left: str
 ) -> None:
     monkeypatch.setenv(name, given)

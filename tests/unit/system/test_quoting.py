@@ -32,7 +32,7 @@ def test_quoted_arguments_are_split_unchanged_by_shell(texts: list[str]) -> None
 
 
 @given(LINES)
-def test_dockerfile_value_survives_round_trip(text: str) -> None:
+def test_quoted_dockerfile_value_is_read_back_unchanged(text: str) -> None:
     written = quoting.dockerfile_value(text)
     if written.startswith('"'):
         assert re.fullmatch(r'"(?:[^"\\$]|\\["\\$])*"', written)
@@ -43,21 +43,21 @@ def test_dockerfile_value_survives_round_trip(text: str) -> None:
 
 
 @given(TEXTS)
-def test_string_survives_round_trip_as_json_and_python(text: str) -> None:
+def test_string_quoted_for_json_and_python_is_read_back_unchanged(text: str) -> None:
     assert json.loads(quoting.json_string(text)) == text
     assert quoting.json_string(text).isascii()
     assert not re.search(f"[{CONTROLS}]", quoting.json_string(text))
 
 
 @given(TEXTS)
-def test_multiline_comment_stays_a_comment(text: str) -> None:
+def test_text_of_several_lines_stays_a_comment(text: str) -> None:
     comment = quoting.comment_lines(text, "    ")
     assert not comment or all(line.startswith("    #") for line in comment.split("\n"))
     assert not re.search(rf"(?!\n)[{CONTROLS}]", comment)
     assert "\n" not in quoting.comment_line(text)
 
 
-def test_comment_respects_line_length() -> None:
+def test_comment_lines_have_a_length_limit() -> None:
     comment = quoting.comment_lines("a line\nRUN evil   " + "word " * 60, "    ")
     assert all(re.match(r" {4}# \S", line) for line in comment.splitlines())
     assert max(map(len, comment.splitlines())) <= 100
@@ -74,7 +74,7 @@ def test_comment_respects_line_length() -> None:
         quoting.require_plain_word,
     ],
 )
-def test_control_characters_are_refused(quote, sign: str) -> None:
+def test_quoting_refuses_control_characters(quote, sign: str) -> None:
     with pytest.raises(InputError, match=r"cannot be quoted there|is not a plain word"):
         quote(f"a{sign}b")
 

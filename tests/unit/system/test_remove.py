@@ -54,7 +54,7 @@ def open_below(place: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("remove", [files.remove_tree, tree.remove_root, folder.remove_folder])
-def test_deep_tree_is_removed(remove, memory: Path) -> None:
+def test_deeply_nested_folder_tree_is_removed(remove, memory: Path) -> None:
     place = deep(memory / "deep")
     (place / "other").mkdir()
     remove(place)
@@ -62,14 +62,14 @@ def test_deep_tree_is_removed(remove, memory: Path) -> None:
     assert not open_below(memory)
 
 
-def test_deep_image_folder_is_removed(memory: Path) -> None:
+def test_deeply_nested_image_folder_is_removed(memory: Path) -> None:
     deep(memory / "deep")
     with RootFolder(memory) as image:
         assert image.remove(("deep",))
     assert list(memory.iterdir()) == []
 
 
-def test_link_targets_are_not_removed(tmp_path: Path) -> None:
+def test_removal_does_not_follow_links(tmp_path: Path) -> None:
     outside, place = tmp_path / "outside", tmp_path / "place"
     outside.mkdir()
     (outside / "file").touch()
@@ -86,7 +86,7 @@ def test_link_targets_are_not_removed(tmp_path: Path) -> None:
     assert [path.name for path in outside.iterdir()] == ["file"]
 
 
-def test_removal_continues_after_failure(memory: Path) -> None:
+def test_removal_continues_after_a_failure(memory: Path) -> None:
     """An ordinary user can remove folders without permissions, but not those of other users."""
     needs.require_root()
     memory.chmod(0o755)
@@ -116,12 +116,12 @@ def as_nobody(call: Callable[[], None]) -> None:
         os.setegid(0)
 
 
-def test_deep_checkout_folder_is_refused(memory: Path) -> None:
+def test_deeply_nested_checkout_folder_is_refused(memory: Path) -> None:
     deep(memory / "files")
     with OpenFolder.open(memory / "files") as opened, pytest.raises(InputError, match="deep"):
         list(opened.file_paths())
 
 
-def test_deep_template_folder_is_ignored(memory: Path) -> None:
+def test_deeply_nested_template_folder_is_ignored(memory: Path) -> None:
     deep(memory / templates.FOLDER)
     assert templates.project_templates(memory) == ()

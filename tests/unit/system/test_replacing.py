@@ -17,7 +17,7 @@ from imgbuild.values import Arch
 from tests.support import images
 
 
-def test_temporary_names_are_unique(tmp_path):
+def test_temporary_file_names_are_unique(tmp_path):
     names = set()
     for _ in range(3):
         with files.replace_file(tmp_path / "deep/out") as file:
@@ -29,7 +29,7 @@ def test_temporary_names_are_unique(tmp_path):
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
 
 
-def test_error_leaves_file_unchanged(tmp_path):
+def test_failed_write_leaves_the_file_unchanged(tmp_path):
     out = tmp_path / "out"
     out.write_bytes(b"old")
 
@@ -45,7 +45,7 @@ def test_error_leaves_file_unchanged(tmp_path):
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_leftovers_of_killed_writer_are_removed(tmp_path):
+def test_temporary_files_of_a_killed_writer_are_removed(tmp_path):
     out = tmp_path / "out"
     left = tmp_path / f".out.{'a' * 16}.tmp"
     left.write_bytes(b"half")
@@ -63,7 +63,7 @@ def test_leftovers_of_killed_writer_are_removed(tmp_path):
     assert all(path.read_bytes() == b"mine" for path in others)
 
 
-def test_link_instead_of_file_is_refused(tmp_path):
+def test_link_in_place_of_a_written_file_is_refused(tmp_path):
     (tmp_path / "target").write_bytes(b"mine")
     (tmp_path / "out").symlink_to(tmp_path / "target")
     with (
@@ -82,7 +82,7 @@ def built(folder: Path) -> Path:
     return folder / "layout"
 
 
-def test_planted_links_are_not_followed(tmp_path):
+def test_links_in_place_of_temporary_files_are_not_followed(tmp_path):
     """The links have the temporary names that earlier versions used."""
     target = tmp_path / "target"
     target.write_bytes(b"mine")
@@ -114,7 +114,7 @@ def summary(source: Path) -> layout.ImageFiles:
     )
 
 
-def test_concurrent_writers_all_succeed(tmp_path):
+def test_concurrent_writers_of_a_file_all_succeed(tmp_path):
     source = built(tmp_path)
     (tmp_path / "out").mkdir()
     out = tmp_path / "out/image.tar"

@@ -45,7 +45,7 @@ def switches():
     ],
     ids=["requirement", "source", "expression", "literal"],
 )
-def test_concurrent_threads_parse_correctly(parse, expected):
+def test_concurrent_threads_parse_python_code_correctly(parse, expected):
     def parse_both(number: int) -> object:
         return [parse() for _ in range(50)] if number % 2 else parse_literal(str(NUMBERS))
 

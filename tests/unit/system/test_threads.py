@@ -11,7 +11,7 @@ from imgbuild.errors import FetchFailed, Interrupted
 from imgbuild.system import threads
 
 
-def test_results_are_in_item_order():
+def test_results_of_threads_are_in_item_order():
     last = threading.Event()
 
     def work(item, _):
@@ -35,7 +35,7 @@ def test_number_of_threads_is_limited():
     assert 1 <= len(names) <= 2
 
 
-def test_first_failure_stops_others_and_is_raised():
+def test_first_failure_stops_other_threads_and_is_raised():
     begun, failed = [], threading.Event()
 
     def work(item, stop):

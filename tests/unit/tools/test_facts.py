@@ -15,12 +15,12 @@ def locks() -> list[Lock]:
     return facts.chosen_locks([])
 
 
-def test_committed_facts_have_every_wheel(locks: list[Lock]) -> None:
+def test_committed_facts_cover_every_wheel(locks: list[Lock]) -> None:
     assert facts.find_missing(facts_path(), locks) == []
     assert facts_path().stat().st_size <= facts.LIMIT
 
 
-def test_committed_facts_have_every_debian_package(locks: list[Lock]) -> None:
+def test_committed_facts_cover_every_debian_package(locks: list[Lock]) -> None:
     published = published_facts()
     lacking = {
         deb.file
@@ -32,7 +32,7 @@ def test_committed_facts_have_every_debian_package(locks: list[Lock]) -> None:
     assert not lacking
 
 
-def test_facts_file_without_wheels_of_target_is_stale(tmp_path, monkeypatch, capsys):
+def test_facts_file_that_lacks_wheels_of_a_target_is_stale(tmp_path, monkeypatch, capsys):
     path = tmp_path / "published.zip"
     write_facts(path, {})
     assert len(FactsFile.open(path)) == 0

@@ -110,7 +110,7 @@ def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFact
         ("a-shadow", {"old_name/part.py": ""}, False, ""),
     ],
 )  # fmt: skip
-def test_extension_audit_finds_the_errors_of_the_whole_audit(
+def test_audit_of_an_extension_finds_the_errors_of_a_complete_audit(
     tmp_path: Path, name: str, files: dict[str, str], independent: bool, error: str
 ) -> None:
     known = names(tmp_path / "published")
@@ -121,7 +121,7 @@ def test_extension_audit_finds_the_errors_of_the_whole_audit(
     assert [error in message for message in found] == [True] * bool(error), found
 
 
-def test_additions_alone_read_no_module_of_published_packages(tmp_path: Path) -> None:
+def test_audit_of_additions_reads_no_modules_of_published_packages(tmp_path: Path) -> None:
     known = names(tmp_path / "published")
     package_set = audited.package_set(tmp_path / "ours", {**PUBLISHED, "tabular==1.0": {
         "tabular.py": "import json\n"}})  # fmt: skip
@@ -145,7 +145,7 @@ def test_changed_published_packages_are_audited_completely(tmp_path: Path) -> No
     assert not is_independent(arm64, published, known)
 
 
-def test_audit_with_errors_has_no_names(tmp_path: Path) -> None:
+def test_names_looked_up_in_an_audit_with_errors_are_not_recorded(tmp_path: Path) -> None:
     packages: dict[str, audited.Files] = {
         **PUBLISHED, "transformers==5.0": {"transformers/__init__.py": "import not_installed\n"}
     }  # fmt: skip
@@ -154,7 +154,7 @@ def test_audit_with_errors_has_no_names(tmp_path: Path) -> None:
         looked_up_names.names_looked_up_by_audit(package_set, AuditTerms(target="published"))
 
 
-def test_names_of_lock_are_added_to_facts_file(tmp_path: Path) -> None:
+def test_names_looked_up_for_a_lock_are_added_to_the_facts_file(tmp_path: Path) -> None:
     matrix, lock, resolution = audited_folder(tmp_path)
     inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), HttpClient(attempts=1)))
     key, looked_up = looked_up_names.names_looked_up(lock, Arch.X86_64, inputs)
@@ -170,7 +170,7 @@ def test_names_of_lock_are_added_to_facts_file(tmp_path: Path) -> None:
     assert known.names("0") is None
 
 
-def test_bundled_facts_have_the_names_of_a_locked_target() -> None:
+def test_bundled_facts_have_the_names_looked_up_for_a_locked_target() -> None:
     """If this test fails after a change of entry points, run `tools/facts.py --names`."""
     lock = read_lock(Path(__file__).parents[3] / "images", "cu124-vllm")
     known = PublishedFacts(installed_facts())
@@ -180,7 +180,7 @@ def test_bundled_facts_have_the_names_of_a_locked_target() -> None:
     assert known.names(key)
 
 
-def test_entry_point_reasons_do_not_change_keys(
+def test_reasons_of_entry_points_do_not_change_keys_of_looked_up_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "audit").mkdir()

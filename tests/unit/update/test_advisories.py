@@ -31,7 +31,7 @@ def asked(site, folder, reporter=None):
     return UpdateAdvisories(site.url, context, NOW)
 
 
-def test_a_version_without_the_advisory_fixes_it(tmp_path):
+def test_version_without_an_advisory_fixes_the_vulnerability(tmp_path):
     with advisories.serve(advisories.advisory_site()) as site:
         found = asked(site, tmp_path)
         assert found.fixed("torch", "2.5.1", "2.6.0") == (TORCH,)
@@ -40,14 +40,14 @@ def test_a_version_without_the_advisory_fixes_it(tmp_path):
         assert set(found.fixed("vllm", "0.8.5.post1", "0.9.0")) == {HEADERS, REGEX}
 
 
-def test_a_version_with_the_same_advisory_fixes_nothing(tmp_path):
+def test_version_with_the_same_advisory_fixes_nothing(tmp_path):
     site = advisories.advisory_site()
     site.about["PyPI", "torch", "2.5.2"] = [TORCH]
     with advisories.serve(site):
         assert asked(site, tmp_path).fixed("torch", "2.5.1", "2.5.2") == ()
 
 
-def test_unresponsive_server_causes_one_warning(tmp_path):
+def test_unresponsive_advisory_server_causes_one_warning(tmp_path):
     site, reporter = advisories.advisory_site(), Warnings()
     site.refusals = [500] * 9
     with advisories.serve(site):

@@ -46,7 +46,7 @@ def versions(releases):
     return [release.version for release in releases]
 
 
-def test_newer_final_releases_are_newest_first(indexes):
+def test_newer_final_releases_are_listed_newest_first(indexes):
     axis = axes.package_axis(indexes, "trl", "1.9.2", ANY_AGE, nothing_fixed)
     assert versions(axis.releases) == ["1.17.0", "1.16.0", "1.15.0"]
     assert not axis.waiting
@@ -96,13 +96,13 @@ def test_number_of_tried_releases_is_limited():
     assert versions(axis.releases) == [f"1.{minor}" for minor in range(39, 39 - axes.LIMIT, -1)]
 
 
-def test_packages_that_name_a_stack_come_first():
+def test_update_tries_rollout_and_training_packages_first():
     pins = {"tensordict": "1", "torch": "1", "deepspeed": "1", "trl": "1", "vllm": "1", "a": "1"}
     target = samples.matrix(pins=pins).targets["small"]
     assert axes.axis_names(target) == ("vllm", "trl", "torch", "deepspeed", "a", "tensordict")
 
 
-def test_an_index_without_upload_times_is_an_error_that_names_packages():
+def test_index_without_upload_times_is_an_error_that_names_the_packages():
     index = LocalIndex()
     for version in ("1.0", "2.0"):
         index.wheel("trl", version)
@@ -119,7 +119,7 @@ def test_an_index_without_upload_times_is_an_error_that_names_packages():
     assert caught.value.exit_code == 2
 
 
-def test_fixture_pages_are_json(indexes):
+def test_test_index_serves_pages_in_json(indexes):
     page = json.loads(HttpClient(attempts=1).text(f"{indexes.place('trl').address}/trl/").text)
     assert page["meta"]["api-version"] == "1.1"
     assert {file["upload-time"] for file in page["files"]}

@@ -64,7 +64,7 @@ def snapshot(folder):
             if path.is_file()}  # fmt: skip
 
 
-def test_row_lock_and_digests_are_written(imgbuild, sample, scratch, tried, inputs):
+def test_update_writes_row_lock_and_digests(imgbuild, sample, scratch, tried, inputs):
     before = snapshot(sample.folder)
     assert catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs) == ()
     after = snapshot(sample.folder)
@@ -82,7 +82,9 @@ def test_row_lock_and_digests_are_written(imgbuild, sample, scratch, tried, inpu
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_interrupted_run_leaves_no_partial_row(sample, scratch, tried, inputs, monkeypatch, error):
+def test_interrupted_update_leaves_no_partial_row(
+    sample, scratch, tried, inputs, monkeypatch, error
+):
     project, write = find_project(sample.folder), OpenFolder.write
     matrix = sample.matrix.read_bytes()
     calls, last, whole = 0, 0, False
@@ -117,7 +119,7 @@ def test_interrupted_run_leaves_no_partial_row(sample, scratch, tried, inputs, m
     assert calls > 4
 
 
-def test_the_folder_of_a_killed_run_is_replaced(sample, scratch, tried, inputs):
+def test_folder_of_a_killed_update_is_replaced(sample, scratch, tried, inputs):
     left = sample.folder / "images" / NAME
     left.mkdir()
     (left / "lock.json").write_text("half")
@@ -125,7 +127,7 @@ def test_the_folder_of_a_killed_run_is_replaced(sample, scratch, tried, inputs):
     assert (left / "lock.json").read_bytes() == (scratch.images / NAME / "lock.json").read_bytes()
 
 
-def test_a_folder_that_is_a_link_is_refused(sample, scratch, tried, inputs, tmp_path):
+def test_update_folder_that_is_a_link_is_refused(sample, scratch, tried, inputs, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").write_text("here")
@@ -138,7 +140,7 @@ def test_a_folder_that_is_a_link_is_refused(sample, scratch, tried, inputs, tmp_
 
 
 @pytest.mark.parametrize("name", ["matrix.yaml", "images/updates.json"])
-def test_links_are_refused_before_any_work(sample, tmp_path, name):
+def test_links_in_update_outputs_are_refused_before_any_work(sample, tmp_path, name):
     outside = tmp_path / "outside"
     shutil.copyfile(sample.matrix, outside)
     place = sample.folder / name
@@ -148,7 +150,7 @@ def test_links_are_refused_before_any_work(sample, tmp_path, name):
         catalogue.require_regular(Project(matrix=sample.matrix))
 
 
-def test_concurrently_added_row_is_not_replaced(sample, scratch, tried, inputs):
+def test_row_added_by_another_process_is_not_replaced(sample, scratch, tried, inputs):
     catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs)
     before = snapshot(sample.folder)
     with pytest.raises(InputError, match=f"already has a row {NAME}"):
@@ -156,7 +158,7 @@ def test_concurrently_added_row_is_not_replaced(sample, scratch, tried, inputs):
     assert snapshot(sample.folder) == before
 
 
-def test_concurrent_change_of_the_matrix_is_kept(sample, scratch, tried, inputs):
+def test_change_of_the_matrix_by_another_process_is_kept(sample, scratch, tried, inputs):
     sample.edit("an old image", "a very old image")
     catalogue.place_row(find_project(sample.folder), scratch, tried, MADE, inputs)
     matrix = load_matrix(sample.matrix)

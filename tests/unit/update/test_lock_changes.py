@@ -35,7 +35,7 @@ def row_update(text="1.16.0", reason="trl 1.16.0 requires torch<2.15"):
     )
 
 
-def test_text_has_versions_sizes_and_reasons():
+def test_description_of_a_lock_change_has_versions_sizes_and_reasons():
     text = lock_changes.changes_markdown([row_update()])
     assert "## `cu130-trl1.16.0`" in text
     assert "| `trl` | `1.9.2` | `1.16.0` | `GHSA-1` |" in text
@@ -44,7 +44,7 @@ def test_text_has_versions_sizes_and_reasons():
     assert "- `torch 2.15.0`\n  - `trl 1.16.0 requires torch<2.15`" in text
 
 
-def test_untrusted_texts_are_code_spans():
+def test_untrusted_texts_in_a_lock_change_are_code_spans():
     text = lock_changes.changes_markdown([row_update(HOSTILE, HOSTILE)])
     outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
     for mark in ("@", "#1", "<script>", "https:", "[a]"):
@@ -57,14 +57,14 @@ def test_untrusted_texts_are_code_spans():
     assert columns <= {5, 4, 0}
 
 
-def test_text_explains_a_missing_new_row():
+def test_description_of_a_lock_change_explains_a_missing_new_row():
     item = RowUpdate(source="a", refused=row_update().refused)
     text = lock_changes.changes_markdown([item])
     assert text.startswith(lock_changes.NO_UPDATE_TEXT)
     assert "### `a`" in text
 
 
-def test_a_long_text_is_cut_at_a_line():
+def test_long_description_of_a_lock_change_is_cut_at_a_line():
     refusal = RefusedVersion(package="torch", version="2.15.0", reasons=("x" * 900,) * 8, tried=DAY)
     text = lock_changes.changes_markdown([RowUpdate(source="a", refused=(refusal,) * 20)])
     assert len(text) <= 65_536

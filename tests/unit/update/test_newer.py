@@ -106,13 +106,13 @@ def test_version_whose_extra_needs_a_newer_pinned_package_is_blocked(
     assert trainer.reasons == ("3.0 supports engine<=1.9,>=1.1 (extra engine), not 1.0",)
 
 
-def test_a_local_version_counts_as_its_release(site: FileSite, tmp_path: Path) -> None:
+def test_local_version_is_treated_as_its_release(site: FileSite, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {**BASIC, "torch": "2.7.0+cu126"})
     assert not rows["torch"].is_outdated
     assert "early" not in rows
 
 
-def test_pre_releases_are_not_newer_versions(site: FileSite, tmp_path: Path) -> None:
+def test_prereleases_are_not_listed_as_newer_versions(site: FileSite, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {"early": "0.1a1", "engine": "1.2", "torch": "2.7.0"})
     assert not rows["early"].is_outdated
     assert not rows["engine"].is_outdated
@@ -128,7 +128,9 @@ def test_torch_of_a_different_cuda_release_is_named(site: FileSite, tmp_path: Pa
     assert rows["torch"].allowed == "2.7.0"
 
 
-def test_range_of_the_user_is_a_reason_but_a_pin_is_not(site: FileSite, tmp_path: Path) -> None:
+def test_range_of_the_user_excludes_newer_versions_but_a_pin_does_not(
+    site: FileSite, tmp_path: Path
+) -> None:
     wanted = {"helper": RequiredVersion(spec="<2", place="requirements.txt:3")}
     row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
     assert row.reasons == ("requirements.txt:3 requires helper<2",)
@@ -137,7 +139,7 @@ def test_range_of_the_user_is_a_reason_but_a_pin_is_not(site: FileSite, tmp_path
     assert (row.allowed, row.reasons) == ("2.0", ())
 
 
-def test_kept_packages_and_learned_constraints_block_newer_versions(
+def test_pinned_packages_and_learned_constraints_block_newer_versions(
     site: FileSite, tmp_path: Path
 ) -> None:
     learned = Constraint(package="engine", versions="==1.1", needs="torch>=2.7")
@@ -149,7 +151,9 @@ def test_kept_packages_and_learned_constraints_block_newer_versions(
     assert (row.allowed, row.reasons) == ("", ("extends: small keeps 1.0",))
 
 
-def test_invalid_page_is_an_error_of_its_package_only(site: FileSite, tmp_path: Path) -> None:
+def test_invalid_index_page_is_an_error_only_for_its_package(
+    site: FileSite, tmp_path: Path
+) -> None:
     rows = look(site, tmp_path, {"broken": "1.0", "absent": "1.0", "helper": "1.0"}, {})
     assert rows["helper"].allowed == "2.0"
     assert rows["absent"].error == "the index has no such package"
@@ -185,7 +189,7 @@ def file(name: str, python: str | None = None) -> IndexFile:
         ([file("a-1-py3-none-any.whl", "not a specifier")], (X86,), ()),
     ],
 )  # fmt: skip
-def test_incompatible_files_have_reasons(
+def test_versions_without_compatible_files_have_reasons(
     files: list[IndexFile], machines: tuple[WheelTags, ...], reasons: tuple[str, ...]
 ) -> None:
     assert newer.file_reasons(files, machines) == reasons

@@ -33,7 +33,7 @@ def find(
     return [*newer_targets.find_newer_targets(project, matrix, locks[name], arch, locks.values())]
 
 
-def test_newer_targets_have_all_frameworks_in_no_older_version(
+def test_newer_targets_have_every_framework_in_the_same_or_a_newer_version(
     project: Project, locks: dict[str, Lock]
 ) -> None:
     matrix = load_matrix(project.matrix)
@@ -64,7 +64,7 @@ def test_best_target_is_named_for_each_driver(project: Project, locks: dict[str,
     ]
 
 
-def test_version_locked_only_with_other_engines_is_named(locks: dict[str, Lock]) -> None:
+def test_version_locked_only_with_another_engine_is_reported(locks: dict[str, Lock]) -> None:
     lock = locks["cu124-vllm"]
     has = {name: each.arch[Arch.X86_64].versions for name, each in locks.items()
            if Arch.X86_64 in each.arch}  # fmt: skip

@@ -99,7 +99,7 @@ def moved(folder: Path, planned: ProjectMove) -> str:
     return project_move.new_matrix(path, data, value, planned).decode()
 
 
-def test_all_rows_are_updated_and_comments_are_kept(folder: Path) -> None:
+def test_project_update_changes_all_rows_and_keeps_comments(folder: Path) -> None:
     text = moved(folder, move(folder, ("trainer", "other")))
     expected = MATRIX
     for before, after in (
@@ -138,13 +138,13 @@ def test_a_target_used_by_other_rows_is_kept(folder: Path) -> None:
         ("oci:build/small", "small", False),
     ],
 )
-def test_layer_location_is_kept_if_it_has_the_new_layers(
+def test_image_location_is_kept_if_it_has_the_new_layers(
     folder: Path, image: str, name: str, *, keeps: bool
 ) -> None:
     assert project_move.keeps_image(image, move(folder, ("trainer",), name=name)) is keeps
 
 
-def test_comments_of_init_name_the_new_target(folder: Path, tmp_path: Path) -> None:
+def test_comments_written_by_init_name_the_new_target(folder: Path, tmp_path: Path) -> None:
     old = published.read_published_target(folder / "published/small", "small")
     row = WantedExtension(name="trainer", requirements=("requirements.txt",))
     text = first_matrix.matrix_text(row, old, "published/small", init.CATALOGUE_PLACE, "")
@@ -166,7 +166,7 @@ def conflicts(folder: Path, planned: ProjectMove, row: str = "trainer") -> list[
     return project_move.move_conflicts(row, value.targets[row], planned, folder, matrix, context)
 
 
-def test_every_conflict_is_listed_with_its_location(folder: Path) -> None:
+def test_project_update_lists_every_conflict_with_its_location(folder: Path) -> None:
     planned = move(folder, ("trainer",))
     assert conflicts(folder, planned) == []
     text = "fine\ngadget\npinned==1.0\nnosuch>=2\n"
@@ -191,7 +191,7 @@ def test_every_conflict_is_listed_with_its_location(folder: Path) -> None:
     ]
 
 
-def test_row_with_like_is_solved_again(folder: Path) -> None:
+def test_row_with_like_is_resolved_again(folder: Path) -> None:
     planned = move(folder, ("other",))
     matrix = folder / "matrix.yaml"
     text = matrix.read_text().replace(
@@ -217,7 +217,7 @@ def test_architecture_missing_in_the_new_target_is_a_conflict(folder: Path) -> N
     assert reasons == ["matrix.yaml: trainer is for arm64, but large is not"]
 
 
-def test_all_rows_or_only_named_rows_are_selected(folder: Path) -> None:
+def test_project_update_selects_all_rows_or_only_named_rows(folder: Path) -> None:
     path = folder / "matrix.yaml"
     value = published.decode_extensions(path, path.read_bytes())
     assert project_move.rows_to_move(value, ()) == ("trainer", "other")

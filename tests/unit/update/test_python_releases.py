@@ -99,7 +99,7 @@ def newer(
     return python_releases.find_newer_release(base, Context.open(root=tmp_path / "cache"), before)
 
 
-def test_newest_release_for_all_architectures_is_found_on_the_same_server(
+def test_newest_python_release_for_all_architectures_is_found_on_the_server(
     site: FileSite, tmp_path: Path
 ) -> None:
     update = newer(tmp_path, source(site))
@@ -113,7 +113,9 @@ def test_newest_release_for_all_architectures_is_found_on_the_same_server(
     assert update.sha256 == {Arch.X86_64: "a" * 64, Arch.ARM64: "b" * 64}
 
 
-def test_base_of_one_architecture_requires_only_its_builds(site: FileSite, tmp_path: Path) -> None:
+def test_base_of_one_architecture_requires_only_builds_of_this_architecture(
+    site: FileSite, tmp_path: Path
+) -> None:
     kind = "install_only_stripped"
     archives = {Arch.X86_64: f"https://flat.example/{name('3.12.11+20260101', Arch.X86_64, kind)}"}
     update = newer(tmp_path, source(site, archives=archives))
@@ -123,7 +125,7 @@ def test_base_of_one_architecture_requires_only_its_builds(site: FileSite, tmp_p
     assert update.archives == {Arch.X86_64: placed}  # its own server has no folder of the build
 
 
-def test_newer_build_of_the_same_version_is_delayed_by_the_cool_down(
+def test_newer_build_of_the_same_python_is_delayed_by_the_cool_down(
     site: FileSite, tmp_path: Path
 ) -> None:
     update = newer(tmp_path, source(site), datetime.date(2026, 10, 21))
@@ -131,7 +133,9 @@ def test_newer_build_of_the_same_version_is_delayed_by_the_cool_down(
     assert update.newest == "3.12.11+20260301"
 
 
-def test_list_of_releases_is_read_up_to_the_current_release(site: FileSite, tmp_path: Path) -> None:
+def test_list_of_python_releases_is_read_up_to_the_current_release(
+    site: FileSite, tmp_path: Path
+) -> None:
     assert newer(tmp_path, source(site, "3.12.15+20261021")) is None
     assert newer(tmp_path, source(site, "3.12.11+20260101"), datetime.date(2026, 1, 1)) is None
     with pytest.raises(InputError, match=f"{LIST}, line 7 is not a valid list"):
@@ -149,7 +153,7 @@ def test_list_of_releases_is_read_up_to_the_current_release(site: FileSite, tmp_
         (b"\xff\n", "line 1 is not a valid list"),
     ],
 )
-def test_unusable_list_is_an_error(
+def test_unusable_list_of_python_releases_is_an_error(
     site: FileSite, tmp_path: Path, content: bytes, message: str
 ) -> None:
     site.files[LIST] = content
@@ -160,7 +164,9 @@ def test_unusable_list_is_an_error(
     assert message in " ".join((error.message, *map(str, problems)))
 
 
-def test_missing_list_and_missing_name_are_reported(site: FileSite, tmp_path: Path) -> None:
+def test_missing_list_of_python_releases_and_missing_file_are_reported(
+    site: FileSite, tmp_path: Path
+) -> None:
     site.files.clear()
     with pytest.raises(FetchFailed, match="404"):
         newer(tmp_path, source(site))
@@ -170,7 +176,9 @@ def test_missing_list_and_missing_name_are_reported(site: FileSite, tmp_path: Pa
     assert len(site.requests) == 1
 
 
-def test_outdated_lists_release_or_reason(site: FileSite, tmp_path: Path) -> None:
+def test_outdated_lists_the_newer_python_release_or_a_reason(
+    site: FileSite, tmp_path: Path
+) -> None:
     base = standalone_matrix.matrix(source(site)).bases["debian-12"]
     assert isinstance(base, DebianBase)
     before = BaseUpdates(base="debian-12", arch=Arch.X86_64, packages=0)
@@ -188,7 +196,7 @@ def test_outdated_lists_release_or_reason(site: FileSite, tmp_path: Path) -> Non
     ("days", "newest"),
     [(None, "3.12.15+20261021"), (7, "3.12.15+20261021"), (60, "3.12.11+20260301")],
 )
-def test_new_base_has_release_and_sha256(
+def test_new_base_has_python_release_and_sha256(
     site: FileSite, tmp_path: Path, days: int | None, newest: str
 ) -> None:
     base = standalone_matrix.matrix(source(site)).bases["debian-12"]
@@ -204,7 +212,7 @@ def test_new_base_has_release_and_sha256(
     assert snapshot.base.standalone_python.releases == site.url(LIST)
 
 
-def test_the_new_base_is_written_into_the_matrix(tmp_path: Path) -> None:
+def test_new_base_is_written_into_the_matrix(tmp_path: Path) -> None:
     text = (ROOT / "matrix.yaml").read_bytes()
     matrix = parse_matrix(text, "matrix.yaml")
     row, base_name = "cu130-vllm0.33.0-py312", "debian-12-py312-20261128"

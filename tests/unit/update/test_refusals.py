@@ -37,7 +37,7 @@ def inputs(**changes):
     return TrialInputs(**{**values, **changes})
 
 
-def test_refusal_applies_while_causes_are_unchanged():
+def test_refusal_of_an_update_applies_while_its_causes_are_unchanged():
     assert trial.refusal_holds(REFUSED, inputs())
     other = {"torch": "2.12.0", "deepspeed": "0.19.3", "trl": "1.16.0"}
     assert trial.refusal_holds(REFUSED, inputs(versions=other))  # no reason names trl
@@ -56,18 +56,18 @@ def test_refused_version_is_tried_again_after_its_cause_changed(changes):
     assert not trial.refusal_holds(REFUSED, inputs(**changes))
 
 
-def test_shorter_list_of_versions_does_not_change_the_cause():
+def test_shorter_list_of_versions_does_not_change_the_cause_of_a_refusal():
     assert trial.refusal_holds(REFUSED, inputs(newest={**NEWEST, "deepspeed": "0.19.7"}.get))
     assert trial.refusal_holds(REFUSED, inputs(newest={}.get))
 
 
-def test_refusal_by_an_audit_expires_with_another_imgbuild_version():
+def test_refusal_by_an_audit_ends_with_another_imgbuild_version():
     assert trial.refusal_holds(REFUSED, inputs(imgbuild="0.2.0"))
     audited = msgspec.structs.replace(REFUSED, kind="audit")
     assert trial.refusal_holds(audited, inputs())
     assert not trial.refusal_holds(audited, inputs(imgbuild="0.2.0"))
 
 
-def test_manual_entry_always_applies():
+def test_manually_entered_refusal_always_applies():
     by_hand = RefusedVersion(package="torch", version="2.15.0", reasons=("not yet",), tried=DAY)
     assert trial.refusal_holds(by_hand, inputs(row="another", files="another", imgbuild="9"))

@@ -96,7 +96,7 @@ def test_new_row_is_neither_recommended_nor_retired(real):
         assert (row.target.recommended, row.target.retired) == ("", "")
 
 
-def test_new_base_follows_its_source(real):
+def test_new_base_is_written_after_the_base_it_replaces(real):
     base = real.bases["debian-13"]
     newer = tuple(address.replace("20261124", "20261128") for address in base.security)
     dated = msgspec.structs.replace(base, security=newer)
@@ -112,7 +112,7 @@ def test_new_base_follows_its_source(real):
     assert "# librdmacm1, with a 64-bit time_t" in text.split("debian-13-20261128:")[1]
 
 
-def test_last_row_without_a_line_break_is_kept():
+def test_last_row_of_a_matrix_without_a_line_break_is_kept():
     matrix = parse_matrix(VALID_MATRIX.encode(), "m.yaml")
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
     data = VALID_MATRIX.rstrip("\n").encode()
@@ -128,7 +128,7 @@ def test_last_row_without_a_line_break_is_kept():
         ("targets:\n  cu124-vllm:", "targets:\n  ? cu124-vllm\n  :"),
     ],
 )
-def test_row_sharing_a_line_is_refused(old, new):
+def test_row_that_shares_a_line_with_other_text_is_refused(old, new):
     matrix = parse_matrix(VALID_MATRIX.encode(), "m.yaml")
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
     with pytest.raises(InputError) as caught:
@@ -138,7 +138,7 @@ def test_row_sharing_a_line_is_refused(old, new):
     assert caught.value.exit_code == 2
 
 
-def test_a_text_that_would_be_read_as_another_row_is_refused():
+def test_new_row_whose_text_is_read_differently_is_refused():
     matrix = parse_matrix(VALID_MATRIX.encode(), "m.yaml")
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
     changed = msgspec.structs.replace(row.target, flashinfer=Flashinfer(mode="jit", reason="R" * 9))
@@ -161,14 +161,14 @@ def test_a_text_that_would_be_read_as_another_row_is_refused():
          "cu130-ray2.60.0-ray2.60.0-2"),
     ],
 )  # fmt: skip
-def test_new_names_follow_existing_names(real, origin, pins, taken, name):
+def test_names_of_new_rows_follow_existing_names(real, origin, pins, taken, name):
     row = updated(real, origin, pins)
     former = real.targets[origin]
     taken = {*real.targets, *taken}
     assert row_text.new_row_name(origin, former, former, row, taken) == name
 
 
-def test_name_has_a_date_if_only_the_base_changed(real):
+def test_name_of_a_new_row_has_a_date_if_only_the_base_changed(real):
     source = "cu130-vllm0.33.0"
     row = updated(real, source, {}, base="debian-13-20261128")
     bases = {"debian-13-20261128": real.bases["debian-13"]}
@@ -178,5 +178,5 @@ def test_name_has_a_date_if_only_the_base_changed(real):
     assert name == "cu130-vllm0.33.0-20261128"
 
 
-def test_matrix_of_this_repository_has_the_tested_form(real):
+def test_matrix_of_this_repository_equals_the_matrix_in_these_tests(real):
     assert load_matrix(REAL).targets == real.targets

@@ -88,7 +88,7 @@ def interrupted(project: Project, patch: pytest.MonkeyPatch, after: int) -> bool
     return False
 
 
-def test_all_files_are_written_or_removed(project: Project) -> None:
+def test_change_of_several_files_is_written_completely(project: Project) -> None:
     wrote = transaction.commit_files(project, CHANGE, "row on b")
     assert content(project) == NEW
     assert [path.relative_to(project.root).as_posix() for path in wrote] == [
@@ -97,7 +97,7 @@ def test_all_files_are_written_or_removed(project: Project) -> None:
     assert transaction.recover_change(project) == ""
 
 
-def test_interruption_is_undone_or_completed_by_next_run(
+def test_interrupted_change_is_undone_or_completed_by_the_next_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = []
@@ -118,7 +118,7 @@ def test_interruption_is_undone_or_completed_by_next_run(
     assert outcomes[-1] == ""  # all was written, the new content was not removed yet
 
 
-def test_files_changed_meanwhile_are_kept(
+def test_files_changed_by_another_process_are_kept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert interrupted(project, monkeypatch, 7)
@@ -136,7 +136,9 @@ def test_files_changed_meanwhile_are_kept(
     [".git/hooks/post-checkout", "../outside/lock.json", "/etc/lock.json", "train.py",
      ".git/lock.json", "docs/images/row.json"],
 )  # fmt: skip
-def test_journal_from_a_checkout_cannot_name_files_outside_it(project: Project, path: str) -> None:
+def test_journal_from_a_checkout_cannot_name_files_outside_the_checkout(
+    project: Project, path: str
+) -> None:
     change = FileChange(path=path, before="", after="0" * 64)
     journal = ChangeJournal(summary="x", files=(change,))
     codec.write_document(transaction.transaction_folder(project) / JOURNAL, journal)
@@ -154,7 +156,9 @@ def test_new_content_that_contradicts_the_journal_is_refused(
         transaction.recover_change(project)
 
 
-def test_a_link_instead_of_the_folder_is_refused(project: Project, tmp_path: Path) -> None:
+def test_link_in_place_of_the_transaction_folder_is_refused(
+    project: Project, tmp_path: Path
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     (project.folder / UPDATE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"\.imgbuild-update"):

@@ -21,7 +21,7 @@ TODAY = datetime.date(2026, 11, 28)
 COOL_DOWN = CoolDown(days=7, today=TODAY)
 
 
-def test_reasons_are_the_lines_of_the_conflict():
+def test_reasons_of_a_refused_update_are_the_lines_of_the_conflict():
     error = NoSolution("no set", reasons=("a 1\n  requires b<2", "b 2 is pinned"))
     refused = trial.refusal_of_error(error)
     assert refused.reasons == ("a 1 requires b<2", "b 2 is pinned")
@@ -36,11 +36,11 @@ def test_reasons_are_the_lines_of_the_conflict():
         NoSolution("the packages are incompatible, and no other", reasons=("no name f",)),
     ],
 )
-def test_refusals_by_an_audit_are_marked(error):
+def test_refusals_of_an_update_by_an_audit_are_marked(error):
     assert trial.refusal_of_error(error).audited
 
 
-def test_reasons_are_bounded_and_have_no_control_characters():
+def test_reasons_of_a_refused_update_are_bounded_and_have_no_control_characters():
     error = NoSolution("x", reasons=tuple(f"\x1b[31m{'y' * 5000}" for _ in range(30)))
     reasons = trial.refusal_of_error(error).reasons
     assert len(reasons) == trial.REASONS + 1
@@ -58,12 +58,12 @@ def test_reasons_are_bounded_and_have_no_control_characters():
         ("pytorch-lightning is fine, torchvision too", set()),
     ],
 )
-def test_packages_named_in_reasons_are_found(reason, named):
+def test_packages_named_in_the_reasons_of_a_refusal_are_found(reason, named):
     known = {"trl", "torch", "accelerate", "cuda-toolkit", "flash-attn"}
     assert trial.mentioned_packages((reason,), known) == named
 
 
-def test_row_hash_depends_only_on_settings():
+def test_hash_of_a_row_depends_only_on_settings_and_not_on_versions():
     matrix = samples.matrix()
     target = matrix.targets["small"]
     before = trial.settings_hash(matrix, target)

@@ -88,7 +88,7 @@ def test_pushed_image_passes_verification(place, expected):
     assert check(place, expected, whole=True) == {}
 
 
-def test_another_image_under_the_tag_is_detected(place, expected):
+def test_verification_detects_another_image_under_the_tag(place, expected):
     place.push()
     place.registry.tags[NAME, BOTH] = place.tags()[registry_project.TAGS[0]]
     failures = failed(check(place, expected))
@@ -96,7 +96,7 @@ def test_another_image_under_the_tag_is_detected(place, expected):
     assert {"image", "manifest", "config"} <= {name for name, _ in failures}
 
 
-def test_replaced_layer_is_detected(place, expected):
+def test_verification_detects_a_replaced_layer(place, expected):
     def _other(document):
         document["layers"][1]["digest"] = document["layers"][0]["digest"]
         document["layers"][1]["size"] = document["layers"][0]["size"]
@@ -108,13 +108,13 @@ def test_replaced_layer_is_detected(place, expected):
     assert ("layers", Arch.X86_64) not in failures
 
 
-def test_additional_layer_is_detected(place, expected):
+def test_verification_detects_an_additional_layer(place, expected):
     rewrite_one(place, lambda document: document["layers"].append(document["layers"][0]))
     failures = failed(check(place, expected))
     assert f"{len(expected.layers[Arch.ARM64]) + 1} layers" in failures["manifest", None]
 
 
-def test_replaced_configuration_is_detected(place, expected):
+def test_verification_detects_a_replaced_configuration(place, expected):
     def _other(document):
         key = (NAME, document["config"]["digest"])
         config = json.loads(place.registry.blobs[key])
@@ -128,12 +128,12 @@ def test_replaced_configuration_is_detected(place, expected):
     assert {name for name, _ in failures} == {"image", "manifest", "config"}
 
 
-def test_changed_manifest_annotation_is_detected(place, expected):
+def test_verification_detects_a_changed_manifest_annotation(place, expected):
     rewrite_one(place, lambda document: document.update(annotations={"a": "b"}))
     assert {name for name, _ in failed(check(place, expected))} == {"image", "manifest"}
 
 
-def test_missing_architecture_is_detected(place, expected):
+def test_verification_detects_a_missing_architecture(place, expected):
     top = place.registry.tags[NAME, BOTH]
     place.registry.tags[NAME, BOTH] = rewrite(
         place, top, lambda document: document["manifests"].pop()
@@ -145,7 +145,7 @@ def _flip(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def test_missing_or_truncated_layer_is_detected(place, expected):
+def test_verification_detects_a_missing_or_truncated_layer(place, expected):
     layer = expected.layers[Arch.ARM64][1].digest
     whole = place.registry.blobs[NAME, layer]
     place.registry.blobs[NAME, layer] = whole[:-1]
@@ -154,7 +154,7 @@ def test_missing_or_truncated_layer_is_detected(place, expected):
     assert "is missing" in failed(check(place, expected))["layer sizes", None]
 
 
-def test_invalid_document_is_detected(place, expected):
+def test_verification_detects_an_invalid_document(place, expected):
     data = b'{"manifests": 7}'
     place.registry.manifests[NAME, sha256_digest(data)] = (data, INDEX)
     place.registry.tags[NAME, BOTH] = sha256_digest(data)
@@ -165,7 +165,7 @@ def test_invalid_document_is_detected(place, expected):
     assert "config" in failed(check(place, expected))["manifest", None]
 
 
-def test_layout_is_checked_as_a_registry_image(sample, place, expected, tmp_path):
+def test_layout_is_verified_like_an_image_in_a_registry(sample, place, expected, tmp_path):
     plan = sample.plan
     out = tmp_path / "layout"
     inputs = place.work().inputs
@@ -189,7 +189,7 @@ def test_layout_is_checked_as_a_registry_image(sample, place, expected, tmp_path
     assert _failed_names(whole=True) == ["layer sizes", "layer bytes"]
 
 
-def test_duplicate_platform_in_index_fails_without_lock(place):
+def test_index_with_a_duplicate_platform_fails_verification_without_a_lock(place):
     def _repeat(document: Any) -> None:
         first, second = document["manifests"]
         document["manifests"].append({**second, "platform": first["platform"]})

@@ -46,7 +46,7 @@ def test_pushed_tag_is_accepted(tag):
 
 
 @pytest.mark.parametrize("arch", Arch)
-def test_single_architecture_tag_contains_the_architecture(arch):
+def test_tag_of_an_image_for_one_architecture_contains_the_architecture(arch):
     for tag in (f"small-{arch}", f"small-{arch}-20261126"):
         assert str(arch) in name(tag, DIGEST[arch], *Arch)
     other = next(each for each in Arch if each is not arch)
@@ -55,7 +55,7 @@ def test_single_architecture_tag_contains_the_architecture(arch):
             name(tag, DIGEST[arch], *Arch)
 
 
-def test_full_image_tag_has_no_architecture():
+def test_tag_of_a_complete_image_has_no_architecture():
     assert "x86_64, arm64" in name("small-20261126", BOTH_DIGEST, *Arch)
     for tag in ("small-x86_64", "small-arm64-20261126", "small-x86_64-arm64"):
         with pytest.raises(CheckFailed, match="another image"):
@@ -69,7 +69,7 @@ def test_full_image_tag_has_no_architecture():
         "small-20260230", "small-20261301", "small-20260001", "small-00000000",
     ],
 )  # fmt: skip
-def test_impossible_tag_date_is_detected(tag):
+def test_verification_detects_an_impossible_date_in_a_tag(tag):
     with pytest.raises(CheckFailed, match="date"):
         name(tag)
 
@@ -78,7 +78,7 @@ def test_impossible_tag_date_is_detected(tag):
     "tag",
     ["small-arm64", "small-x86_64", "small-base", "small-base-20261126", "small-arm64-20261126"],
 )
-def test_tag_of_another_image_is_detected(tag):
+def test_verification_detects_a_tag_of_another_image(tag):
     with pytest.raises(CheckFailed, match="another image"):
         name(tag)
 
@@ -91,12 +91,12 @@ def test_tag_of_another_image_is_detected(tag):
         "small-20261126\n", "small--20261126", "prod",
     ],
 )  # fmt: skip
-def test_other_tag_names_are_not_checked(tag):
+def test_tags_with_other_names_are_not_verified(tag):
     with pytest.raises(CheckImpossible, match="not a tag that imgbuild pushes"):
         name(tag)
 
 
-def test_image_of_another_lock_has_no_tags():
+def test_tags_of_an_image_with_another_lock_cannot_be_verified():
     with pytest.raises(CheckImpossible, match="does not match the lock"):
         name("small", f"sha256:{'9' * 64}")
 
@@ -115,7 +115,7 @@ def test_verify_accepts_only_tags_that_push_sets(tmp_path, monkeypatch):
                             claims.check_tag(tag, other.top.digest, lock, TODAY)
 
 
-def test_tag_has_target_part_architecture_and_date():
+def test_tag_has_target_image_part_architecture_and_date():
     assert tags.stable_tag("t", list(Arch), list(Arch), base=True) == "t-base"
     assert tags.stable_tag("t", (Arch.ARM64,), list(Arch), base=True) == "t-base-arm64"
     assert tags.dated_tag("t", TODAY) == "t-20261126"

@@ -41,7 +41,7 @@ def test_signed_image_passes_every_check(sample):
     assert sample.verify(own=project_lock(sample)) == {}
 
 
-def test_single_architecture_image_passes(sample):
+def test_image_with_one_architecture_passes_verification(sample):
     place = sample.place
     place.registry.tags[NAME, f"{BOTH}-arm64"] = sample.arm.digest
     assert sample.verify(tag=f"{BOTH}-arm64") == {}
@@ -49,18 +49,18 @@ def test_single_architecture_image_passes(sample):
     assert set(sample.verify()) == {"name"}
 
 
-def test_missing_key_is_reported(sample):
+def test_verification_without_a_key_is_reported(sample):
     checks = sample.verify(key=None)
     assert {name: how for name, (how, _) in checks.items()} == {"signature": CheckOutcome.UNCHECKED}
     assert "without --key" in checks["signature"][1]
 
 
-def test_second_signing_writes_nothing(sample):
+def test_second_signing_of_an_image_writes_nothing(sample):
     sample.sign(sample.key)
     assert sample.state() == sample.signed
 
 
-def test_unsigned_image_fails_only_with_key(sample):
+def test_unsigned_image_fails_verification_only_with_a_key(sample):
     sample.restore(sample.unsigned)
     assert sample.failed(key=None) == {}
     failures = sample.failed()
@@ -71,7 +71,7 @@ def test_unsigned_image_fails_only_with_key(sample):
     }  # fmt: skip
 
 
-def test_image_without_attachments_is_compared_with_given_lock(sample):
+def test_image_without_attachments_is_compared_with_a_given_lock(sample):
     sample.restore(sample.unsigned)
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
@@ -85,7 +85,7 @@ def test_image_without_attachments_is_compared_with_given_lock(sample):
 # -- changed bytes
 
 
-def test_flipped_byte_in_layer_is_detected(sample):
+def test_flipped_byte_in_a_layer_is_detected(sample):
     layer = sample.target_digests.arch[ARM].layers[1].digest
     sample.flip_blob(sample.place.registry.blobs[NAME, layer])
     place = RegistrySource(
@@ -98,7 +98,7 @@ def test_flipped_byte_in_layer_is_detected(sample):
     assert layer in failed.detail
 
 
-def test_flipped_byte_in_configuration_is_detected(sample):
+def test_flipped_byte_in_the_configuration_is_detected(sample):
     digest = sample.target_digests.arch[ARM].config
     sample.flip_blob(sample.place.registry.blobs[NAME, digest])
     failures = sample.failed()
@@ -106,7 +106,7 @@ def test_flipped_byte_in_configuration_is_detected(sample):
     assert digest in failures["manifest"]
 
 
-def test_flipped_byte_in_manifest_is_detected(sample):
+def test_flipped_byte_in_a_manifest_is_detected(sample):
     data, kind = sample.place.registry.manifests[NAME, sample.arm.digest]
     flipped = data.replace(b'"schemaVersion":2', b'"schemaVersion":3')
     sample.place.registry.manifests[NAME, sample.arm.digest] = (flipped, kind)
@@ -122,26 +122,26 @@ def test_flipped_byte_in_manifest_is_detected(sample):
         (spdx.MEDIA_TYPE, "sbom.spdx.json", "SBOM SPDX arm64"),
     ],
 )
-def test_flipped_byte_in_sbom_is_detected(sample, kind, name, check):
+def test_flipped_byte_in_an_sbom_is_detected(sample, kind, name, check):
     sample.flip(sample.arm, kind, name)
     assert set(sample.failed()) == {check}
     assert set(sample.failed(key=None)) == {check}
 
 
-def test_flipped_byte_in_provenance_is_detected(sample):
+def test_flipped_byte_in_the_provenance_is_detected(sample):
     sample.flip(sample.top, in_toto.PAYLOAD_TYPE, "provenance.json")
     assert set(sample.failed(key=None)) == {"provenance"}
     assert "provenance" in sample.failed()
 
 
 @pytest.mark.parametrize("name", ["lock.json", "digests.json", "packages.json", "sources.json"])
-def test_flipped_byte_in_lock_is_detected(sample, name):
+def test_flipped_byte_in_the_attached_lock_is_detected(sample, name):
     sample.flip(sample.top, bundle.ARTIFACT_TYPE, name)
     assert set(sample.failed()) == {"lock", *LOCK_CHECKS}
     assert set(sample.failed(key=None)) == {"lock"}
 
 
-def test_flipped_byte_in_signature_is_detected(sample):
+def test_flipped_byte_in_a_signature_is_detected(sample):
     for data in list(sample.place.registry.blobs.values()):
         if b'"verificationMaterial"' in data and _about(data) == (sample.top.digest,):
             sample.flip_blob(data)
@@ -187,7 +187,7 @@ def test_rewritten_sbom_is_detected(sample):
         assert "does not match the lock" in failures["SBOM CycloneDX arm64"]
 
 
-def test_changed_package_metadata_passes_for_same_image(sample, monkeypatch):
+def test_changed_package_metadata_passes_verification_of_the_same_image(sample, monkeypatch):
     """A later push attaches SBOMs and lock again; the earlier attachments remain."""
     wheel = sample.lock.arch[ARM].wheels[0]
     place = packages.packages_path(sample.place.work().project.images)
@@ -215,7 +215,7 @@ def test_changed_package_metadata_passes_for_same_image(sample, monkeypatch):
         place.unlink() if before is None else place.write_bytes(before)
 
 
-def test_sbom_of_another_imgbuild_version_is_trusted_by_signature(sample):
+def test_signed_sbom_of_another_imgbuild_version_is_trusted(sample):
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
     data = b'{"bomFormat": "CycloneDX", "specVersion": "1.4"}'
     sample.replace(sample.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": data})
@@ -294,7 +294,7 @@ def test_rewritten_unsigned_provenance_is_refused(sample):
     assert set(sample.failed()) == {"lock", "provenance"}
 
 
-def test_builder_of_the_provenance_is_compared(sample):
+def test_builder_of_the_provenance_is_verified(sample):
     assert sample.failed(builder=provenance.LOCAL_BUILDER) == {}
     failures = sample.failed(builder="https://ci.example/")
     assert "expected https://ci.example/" in failures["provenance"]
@@ -309,7 +309,7 @@ def _files(lock: Lock, target_digests: TargetDigests, sample: Sample) -> dict[st
     return files | {"lock.json": codec.encode(lock), "digests.json": codec.encode(target_digests)}
 
 
-def test_older_lock_of_target_is_refused(sample):
+def test_older_lock_of_the_target_is_refused(sample):
     """The lock is valid and was correct for an earlier image."""
     labels = {**sample.lock.settings.labels, "version": "older"}
     settings = msgspec.structs.replace(sample.lock.settings, labels=labels)
@@ -328,7 +328,7 @@ def test_older_lock_of_target_is_refused(sample):
     assert set(sample.failed(own=project_lock(sample))) == {"lock", *LOCK_CHECKS}
 
 
-def test_unsigned_other_lock_of_image_is_refused(sample):
+def test_different_unsigned_lock_of_an_image_is_refused(sample):
     """The signed provenance covers contents outside of the image's digest."""
     other = msgspec.structs.replace(sample.lock, requirements={"torch": "==9"})
     target_digests = image_digests.compute_digests(
@@ -342,7 +342,7 @@ def test_unsigned_other_lock_of_image_is_refused(sample):
     assert sha256(codec.encode(other)) in failures["provenance"]
 
 
-def test_wrong_lock_does_not_hide_correct_one(sample):
+def test_wrong_attached_lock_does_not_hide_the_correct_lock(sample):
     """Two other locks are attached: one of another image, and an unsigned one of this image."""
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):

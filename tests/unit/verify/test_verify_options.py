@@ -31,7 +31,7 @@ ARM = Arch.ARM64
 # -- what is requested and was deleted
 
 
-def test_checks_requiring_key_fail_without_lock(sample):
+def test_checks_that_require_a_key_fail_if_no_lock_is_trusted(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     failures = sample.failed()
     assert set(failures) == {"lock", *LOCK_CHECKS}
@@ -43,7 +43,7 @@ def test_checks_requiring_key_fail_without_lock(sample):
     )
 
 
-def test_options_requiring_lock_fail_without_it(sample):
+def test_verify_options_that_require_a_lock_fail_without_a_lock(sample):
     built = Builds()
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     failures = sample.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
@@ -53,7 +53,7 @@ def test_options_requiring_lock_fail_without_it(sample):
     assert built.locks == []
 
 
-def test_blobs_are_checked_without_lock(sample):
+def test_blobs_are_verified_without_a_lock(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     checks = sample.checks(key=None, whole=True)
     passed = {name for name, (how, _) in checks.items() if how is CheckOutcome.PASSED}
@@ -63,7 +63,7 @@ def test_blobs_are_checked_without_lock(sample):
     assert layer in sample.failed(key=None, whole=True)["layer bytes"]
 
 
-def test_image_without_blobs_does_not_pass(sample):
+def test_image_without_blobs_fails_verification(sample):
     data = b'{"schemaVersion":2,"mediaType":"%s","manifests":[]}' % INDEX.encode()
     sample.place.registry.manifests[NAME, sha256_digest(data)] = (data, INDEX)
     sample.place.registry.tags[NAME, BOTH] = sha256_digest(data)
@@ -103,7 +103,7 @@ def test_deleted_sbom_is_detected(sample, kind, predicate, check):
     assert sample.failed(key=None) == {}
 
 
-def test_unverified_statement_is_read_without_attachment(sample):
+def test_statement_of_an_unverified_signature_replaces_a_missing_attachment(sample):
     """Without a key, a signature's envelope counts like an attachment."""
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}
@@ -156,7 +156,7 @@ def test_unsigned_lock_is_not_built(sample):
     assert built.locks == []
 
 
-def test_failed_rebuild_is_a_separate_check(sample):
+def test_failed_rebuild_is_reported_as_a_separate_check(sample):
     """An index is unavailable: other results remain, and the required check fails."""
 
     def _built(trusted_lock: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
@@ -171,7 +171,7 @@ def test_failed_rebuild_is_a_separate_check(sample):
     )
 
 
-def test_given_lock_of_another_image_is_not_built(sample):
+def test_given_lock_of_another_image_is_not_rebuilt(sample):
     place = sample.place
     place.push()
     locked = expected_lock.lock_of_project(place.work().project, place.sample.lock.target)
@@ -181,7 +181,7 @@ def test_given_lock_of_another_image_is_not_built(sample):
     assert built.locks == []
 
 
-def test_listed_but_missing_artifact_is_refused(sample):
+def test_artifact_that_is_listed_but_missing_is_refused(sample):
     for referrer in sample.client.referrers(sample.repository, sample.top.digest, forms.BUNDLE):
         manifest = json.loads(sample.place.registry.manifests[NAME, referrer.digest][0])
         del sample.place.registry.blobs[NAME, manifest["layers"][0]["digest"]]

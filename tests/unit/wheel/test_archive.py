@@ -58,7 +58,7 @@ def test_valid_wheel_is_read(tmp_path: Path) -> None:
     assert zlib.decompress(stream, -15) == TEXT
 
 
-def test_stored_members_folders_and_modes_are_read(tmp_path: Path) -> None:
+def test_stored_members_folders_and_modes_of_a_wheel_are_read(tmp_path: Path) -> None:
     path = write_forged_zip(
         tmp_path,
         valid_entries(
@@ -74,7 +74,7 @@ def test_stored_members_folders_and_modes_are_read(tmp_path: Path) -> None:
     assert "demo" not in wheel.members
 
 
-def test_stored_wheel_errors_use_file_name(tmp_path: Path) -> None:
+def test_error_for_a_stored_wheel_has_the_file_name(tmp_path: Path) -> None:
     path = write_wheel(tmp_path, {})
     stored = path.rename(tmp_path / ("0" * 64))
     assert archive.read_wheel(stored).label == "0" * 64
@@ -85,7 +85,7 @@ def test_stored_wheel_errors_use_file_name(tmp_path: Path) -> None:
 
 @each_row("signature", [b"", b"PK\7\x08"])
 @each_row("layout", ["<LLL", "<LQQ"])
-def test_data_descriptors_are_read(tmp_path: Path, signature: bytes, layout: str) -> None:
+def test_wheel_with_data_descriptors_is_read(tmp_path: Path, signature: bytes, layout: str) -> None:
     stream = deflate_bytes(TEXT)
     descriptor = signature + struct.pack(layout, zlib.crc32(TEXT), len(stream), len(TEXT))
     entry = Entry(name=b"a", data=TEXT, flags=8, local_sizes=(0, 0, 0), descriptor=descriptor)
@@ -98,7 +98,7 @@ def test_data_descriptors_are_read(tmp_path: Path, signature: bytes, layout: str
     refused(write_forged_zip(tmp_path, valid_entries(entry)), "'a'", "descriptor")
 
 
-def test_zip64_is_read(tmp_path: Path) -> None:
+def test_wheel_in_zip64_format_is_read(tmp_path: Path) -> None:
     full = 0xFFFFFFFF
     stream = deflate_bytes(TEXT)
     wide = struct.pack("<HHQQ", 1, 16, len(TEXT), len(stream))
@@ -119,13 +119,13 @@ def test_zip64_is_read(tmp_path: Path) -> None:
     refused(write_forged_zip(tmp_path, valid_entries(entry), zip64=True), "'a'", "zip64 field")
 
 
-def test_zip64_with_many_members_is_read(tmp_path: Path) -> None:
+def test_wheel_in_zip64_format_with_many_members_is_read(tmp_path: Path) -> None:
     files = {f"demo/{number}": b"" for number in range(66_000)}
     wheel = archive.read_wheel(write_wheel(tmp_path, files))
     assert len(wheel.members) == 66_003
 
 
-def test_streamed_zip64_is_read(tmp_path: Path) -> None:
+def test_streamed_wheel_in_zip64_format_is_read(tmp_path: Path) -> None:
     """The wheel is written by Python's zipfile to a stream that cannot seek, with zip64."""
 
     class Sink:
@@ -169,21 +169,21 @@ def test_streamed_zip64_is_read(tmp_path: Path) -> None:
         (b"demo/caf\xe9", "UTF-8"),
     ],
 )
-def test_unsafe_paths_are_refused(tmp_path: Path, name: bytes, word: str) -> None:
+def test_unsafe_paths_in_a_wheel_are_refused(tmp_path: Path, name: bytes, word: str) -> None:
     flags = 1 << 11 if b"\xc2" in name else 0
     path = write_forged_zip(tmp_path, valid_entries(Entry(name=name, data=b"x", flags=flags)))
     refused(path, word, repr(name.decode(errors="backslashreplace")).strip("'\"")[:6])
 
 
 @pytest.mark.parametrize("target", [b"/etc/passwd", b"../../evil", b"x/../../../evil"])
-def test_links_outside_wheel_are_refused(tmp_path: Path, target: bytes) -> None:
+def test_links_out_of_a_wheel_are_refused(tmp_path: Path, target: bytes) -> None:
     path = write_forged_zip(
         tmp_path, valid_entries(Entry(name=b"demo/link", data=target, mode=LINK))
     )
     refused(path, "'demo/link'", target.decode(), "link")
 
 
-def test_links_inside_wheel_become_files(tmp_path: Path) -> None:
+def test_links_inside_a_wheel_become_files(tmp_path: Path) -> None:
     path = write_forged_zip(
         tmp_path, valid_entries(Entry(name=b"demo/link", data=b"../x", mode=LINK))
     )
@@ -191,7 +191,7 @@ def test_links_inside_wheel_become_files(tmp_path: Path) -> None:
 
 
 @each_row("mode", [0o020644, 0o010644, 0o140755, 0o060644, 0o040755])
-def test_special_files_are_refused(tmp_path: Path, mode: int) -> None:
+def test_special_files_in_a_wheel_are_refused(tmp_path: Path, mode: int) -> None:
     refused(
         write_forged_zip(tmp_path, valid_entries(Entry(name=b"dev", mode=mode))),
         "'dev'",
@@ -200,7 +200,7 @@ def test_special_files_are_refused(tmp_path: Path, mode: int) -> None:
 
 
 @pytest.mark.parametrize("second", [b"a", b"./a", b".//a"])
-def test_duplicate_members_are_refused(tmp_path: Path, second: bytes) -> None:
+def test_duplicate_wheel_members_are_refused(tmp_path: Path, second: bytes) -> None:
     path = write_forged_zip(
         tmp_path, valid_entries(Entry(name=b"a", data=b"1"), Entry(name=second, data=b"2"))
     )
@@ -208,7 +208,7 @@ def test_duplicate_members_are_refused(tmp_path: Path, second: bytes) -> None:
 
 
 @pytest.mark.parametrize("other", [b"a/b", b"a/", b"a/b/c"])
-def test_file_instead_of_folder_is_refused(tmp_path: Path, other: bytes) -> None:
+def test_wheel_with_a_file_in_place_of_a_folder_is_refused(tmp_path: Path, other: bytes) -> None:
     folder = other.endswith(b"/")
     second = Entry(name=other, method=0 if folder else 8, mode=0o40755 if folder else FILE)
     refused(
@@ -218,7 +218,7 @@ def test_file_instead_of_folder_is_refused(tmp_path: Path, other: bytes) -> None
     )
 
 
-def test_folder_with_content_is_refused(tmp_path: Path) -> None:
+def test_wheel_folder_entry_with_content_is_refused(tmp_path: Path) -> None:
     path = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a/", data=b"1", mode=0o40755)))
     refused(path, "'a/'", "folder")
 
@@ -257,11 +257,13 @@ def test_folder_with_content_is_refused(tmp_path: Path) -> None:
         (Entry(name=b"a", data=b"x", size=5000), "bomb"),
     ],
 )
-def test_inconsistent_headers_are_refused(tmp_path: Path, entry: Entry, word: str) -> None:
+def test_wheel_with_inconsistent_headers_is_refused(
+    tmp_path: Path, entry: Entry, word: str
+) -> None:
     refused(write_forged_zip(tmp_path, valid_entries(entry)), "'a'", word)
 
 
-def test_overlapping_members_are_refused(tmp_path: Path) -> None:
+def test_wheel_with_overlapping_members_is_refused(tmp_path: Path) -> None:
     """Two entries share one local header, as zip bombs do to reuse data."""
     again = Entry(name=b"b", data=TEXT, start=0, absent=True)
     refused(
@@ -299,19 +301,19 @@ def test_zip_bombs_are_refused(tmp_path: Path) -> None:
         ({"count": 5}, "entries"),
     ],
 )
-def test_bytes_between_members_are_refused(
+def test_wheel_with_bytes_between_members_is_refused(
     tmp_path: Path, forged: dict[str, Any], word: str
 ) -> None:
     refused(write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")), **forged), word)
 
 
-def test_prefix_without_adjusted_offsets_is_refused(tmp_path: Path) -> None:
+def test_wheel_with_a_prefix_and_unchanged_offsets_is_refused(tmp_path: Path) -> None:
     path = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")))
     path.write_bytes(b"#!/bin/sh\n" + path.read_bytes())
     refused(path, "its directory ends at byte")
 
 
-def test_two_end_records_are_refused(tmp_path: Path) -> None:
+def test_wheel_with_two_end_records_is_refused(tmp_path: Path) -> None:
     other = write_forged_zip(tmp_path, valid_entries(Entry(name=b"other"))).read_bytes()
     path = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")), comment=other)
     refused(path, "more than one end record")
@@ -325,7 +327,7 @@ def test_two_end_records_are_refused(tmp_path: Path) -> None:
     refused(path, "more than one end record")
 
 
-def test_inconsistent_zip64_end_record_is_refused(tmp_path: Path) -> None:
+def test_wheel_with_an_inconsistent_zip64_end_record_is_refused(tmp_path: Path) -> None:
     path = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a")), zip64=True)
     data = bytearray(path.read_bytes())
     at = data.rindex(b"PK\5\6")
@@ -340,7 +342,7 @@ def test_inconsistent_zip64_end_record_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\5\6", b"no zip at all" * 100])
-def test_non_zip_file_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_file_that_is_not_a_zip_archive_is_refused_as_wheel(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "demo-1.0-py3-none-any.whl"
     path.write_bytes(data)
     refused(path, "not a zip file")
@@ -350,7 +352,7 @@ def test_missing_wheel_file_is_an_error(tmp_path: Path) -> None:
     refused(tmp_path / "demo-1.0-py3-none-any.whl", "cannot read")
 
 
-def test_every_truncation_is_refused(tmp_path: Path) -> None:
+def test_wheel_truncated_at_any_byte_is_refused(tmp_path: Path) -> None:
     whole = write_forged_zip(tmp_path, valid_entries(Entry(name=b"a", data=TEXT))).read_bytes()
     path = tmp_path / "demo-1.0-py3-none-any.whl"
     for length in range(0, len(whole), 7):
@@ -379,14 +381,14 @@ def test_wheel_must_have_one_dist_info_folder(tmp_path: Path) -> None:
         ("WHEEL", b"Generator: x\n", "Wheel-Version"),
     ],
 )
-def test_contradicting_metadata_is_refused(
+def test_wheel_with_contradicting_metadata_is_refused(
     tmp_path: Path, file: str, data: bytes, word: str
 ) -> None:
     refused(write_wheel(tmp_path, {f"demo-1.0.dist-info/{file}": data}), word)
 
 
 @pytest.mark.parametrize("missing", [b"METADATA", b"WHEEL"])
-def test_missing_metadata_is_refused(tmp_path: Path, missing: bytes) -> None:
+def test_wheel_without_metadata_is_refused(tmp_path: Path, missing: bytes) -> None:
     remaining = [entry for entry in valid_entries() if not entry.name.endswith(missing)]
     refused(write_forged_zip(tmp_path, remaining), missing.decode())
 

@@ -48,7 +48,7 @@ def hashed(data: bytes) -> str:
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
-def test_each_file_type_has_its_folder(tmp_path: Path) -> None:
+def test_each_type_of_wheel_file_is_installed_in_its_folder(tmp_path: Path) -> None:
     data = "demo-1.0.data"
     files = {
         "demo/__init__.py": b"",
@@ -83,7 +83,7 @@ def test_each_file_type_has_its_folder(tmp_path: Path) -> None:
     assert isinstance(members["opt/venv/bin/shell"].content, FileSlice)
 
 
-def test_record_lists_every_file_with_hash(tmp_path: Path) -> None:
+def test_record_file_lists_every_file_with_a_hash(tmp_path: Path) -> None:
     claimed = "demo/claimed.txt,sha512=as-the-wheel-says,7\n"
     weak = "demo/weak.txt,md5=as-the-wheel-says,4\ndemo/gone.txt,sha256=x,1\n"
     files = {
@@ -112,7 +112,7 @@ def test_record_lists_every_file_with_hash(tmp_path: Path) -> None:
     assert record_rows["demo-1.0.dist-info/RECORD"] == ("", "")
 
 
-def test_installer_files_of_wheel_are_ignored(tmp_path: Path) -> None:
+def test_installer_files_in_a_wheel_are_ignored(tmp_path: Path) -> None:
     files = {
         "demo/__pycache__/a.cpython-311.pyc": b"bytecode",
         "demo/sourceless.pyc": b"a module",
@@ -130,7 +130,7 @@ def test_installer_files_of_wheel_are_ignored(tmp_path: Path) -> None:
     assert not any("__pycache__" in path for path in members)
 
 
-def test_launchers_are_created(tmp_path: Path) -> None:
+def test_launchers_of_entry_points_are_created(tmp_path: Path) -> None:
     points = b"""\
 [console_scripts]
 plain = demo.cli:main
@@ -157,7 +157,7 @@ any thing = not a reference at all
     assert b"sys.exit(shadow())" in content(members["opt/venv/bin/shadow"])
 
 
-def test_omitted_files_are_not_listed_in_record(tmp_path: Path) -> None:
+def test_omitted_files_are_not_listed_in_the_record_file(tmp_path: Path) -> None:
     files = {
         "demo/a.py": b"a",
         "demo/b.py": b"b",
@@ -193,18 +193,18 @@ def test_inconsistent_wheels_are_refused(
     assert caught.value.hint
 
 
-def test_equal_sources_become_one_file(tmp_path: Path) -> None:
+def test_equal_files_for_the_same_path_become_one_file(tmp_path: Path) -> None:
     files = {"demo/x": b"1", "demo-1.0.data/purelib/demo/x": b"1"}
     assert content(installed(write_wheel(tmp_path, files))[f"{SITE}/demo/x"]) == b"1"
 
 
-def test_link_member_becomes_file_with_target(tmp_path: Path) -> None:
+def test_link_in_a_wheel_becomes_a_file_with_the_linked_content(tmp_path: Path) -> None:
     path = write_wheel(tmp_path, {"demo/link": b"a.txt"}, modes={"demo/link": LINK})
     member = installed(path)[f"{SITE}/demo/link"]
     assert (member.kind, content(member)) == (MemberKind.FILE, b"a.txt")
 
 
-def test_paths_depend_on_prefix_and_python(tmp_path: Path) -> None:
+def test_installed_paths_depend_on_prefix_and_python(tmp_path: Path) -> None:
     path = write_wheel(tmp_path, {"demo-1.0.data/scripts/tool": b"#!python3 -E\nx\n"})
     members = install.installed_members(path, prefix="/srv/env/", python="3.13")
     paths = {member.path: member for member in members}
@@ -231,7 +231,7 @@ def shared(
     return install.installed_members(path, prefix="/opt/venv", python="3.11")
 
 
-def test_joined_wheels_share_files(tmp_path: Path) -> None:
+def test_wheels_in_one_layer_can_share_equal_files(tmp_path: Path) -> None:
     first_members = shared(tmp_path, "one", {"space/__init__.py": b"same", "space/one.py": b"1"})
     two = shared(tmp_path, "two", {"space/__init__.py": b"same", "space/two.py": b"2"})
     members = install.join_wheels([("b" * 64, first_members), ("a" * 64, two)])
@@ -243,7 +243,7 @@ def test_joined_wheels_share_files(tmp_path: Path) -> None:
     assert shared_member.content.path.name.startswith("two")  # the lower sha256
 
 
-def test_joined_wheels_with_conflicting_contents_are_refused(tmp_path: Path) -> None:
+def test_wheels_in_one_layer_with_conflicting_contents_are_refused(tmp_path: Path) -> None:
     first_members = shared(tmp_path, "one", {"space/__init__.py": b"same"})
     two = shared(tmp_path, "two", {"space/__init__.py": b"Same"})
     wheels = [("b" * 64, first_members), ("a" * 64, two)]

@@ -83,5 +83,5 @@ def test_long_interpreter_path_uses_shell_launcher(interpreter: str) -> None:
         (b"#!python\n\xff\0", b"#!/p\n\xff\0"),
     ],
 )
-def test_script_first_lines_are_rewritten(script: bytes, expected: bytes) -> None:
+def test_first_lines_of_scripts_are_rewritten(script: bytes, expected: bytes) -> None:
     assert rewrite_shebang(script, "/p") == expected

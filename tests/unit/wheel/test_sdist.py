@@ -60,7 +60,7 @@ def read(folder: Path, data: bytes) -> list[tuple[SdistMember, bytes]]:
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_tar_sdist_is_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+def test_sdist_in_tar_format_is_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
     tool = entry(f"./{TOP}/bin/tool")
     tool.mode, tool.mtime = 0o755, 1_500_000_000
     members = (entry(f"./{TOP}", tarfile.DIRTYPE), tool, entry(f"{TOP}/empty/", tarfile.DIRTYPE))
@@ -75,7 +75,7 @@ def test_tar_sdist_is_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -
     ("compress", "name"),
     [(bz2.compress, "bzip2"), (lzma.compress, "xz"), (lambda data: ZSTD + data, "zstd")],
 )
-def test_unsupported_compression_is_named(
+def test_error_names_the_unsupported_compression_of_an_sdist(
     tmp_path: Path, compress: Callable[[bytes], bytes], name: str
 ) -> None:
     data = compress(packed(entry(f"{TOP}/x"), data=b"x"))
@@ -84,7 +84,7 @@ def test_unsupported_compression_is_named(
     assert caught.value.hint == sdist.REMEDY
 
 
-def test_zip_sdist_is_read(tmp_path: Path) -> None:
+def test_sdist_in_zip_format_is_read(tmp_path: Path) -> None:
     listed = read(tmp_path, zipped(f"{TOP}/setup.py", f"{TOP}/demo/a.py"))
     assert [(member.path, data) for member, data in listed] == [
         ("setup.py", b"x = 1\n"),
@@ -131,7 +131,7 @@ BAD = {
 
 
 @each_row("name", BAD)
-def test_unsupported_members_are_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_error_names_an_unsupported_member_of_an_sdist(tmp_path: Path, name: str) -> None:
     data, words = BAD[name]
     with pytest.raises(IntegrityError) as caught:
         read(tmp_path, data)
@@ -143,7 +143,7 @@ def test_unsupported_members_are_refused_by_name(tmp_path: Path, name: str) -> N
 @each_row(
     "data", [b"", b"\x1f\x8b\0", b"BZh9junk", b"PK\5\6", b"PK\3\4", bytes(700), b"no archive" * 99]
 )
-def test_non_archive_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_file_that_is_not_an_archive_is_refused_as_sdist(tmp_path: Path, data: bytes) -> None:
     if data == bytes(700):  # an empty tar
         assert read(tmp_path, data) == []
         return
@@ -152,7 +152,7 @@ def test_non_archive_is_refused(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("limit", "value"), [("LARGEST", 3), ("MEMBERS", 1)])
-def test_oversized_archives_are_refused(
+def test_oversized_sdists_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     data = packed(entry(f"{TOP}/x"), entry(f"{TOP}/y"), data=b"22")
@@ -162,7 +162,7 @@ def test_oversized_archives_are_refused(
         read(tmp_path, data)
 
 
-def test_non_utf_8_names_are_kept(tmp_path: Path) -> None:
+def test_sdist_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     member = entry(f"{TOP}/caf\udce9.txt")
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as tar:
