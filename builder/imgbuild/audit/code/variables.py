@@ -151,7 +151,7 @@ def _number_problem(source: bytes, setting: VariableSetting) -> tuple[str, str, 
     for kind, name in _NUMBERS.findall(source):
         convert = int if kind == b"int" else float
         if name.decode() == setting.name and not _converts(convert, setting.value or ""):
-            what = "an integer, such as 0 or 1" if convert is int else "a number"
+            what = "an integer" if convert is int else "a number"
             return VALUE, f"{setting.name}: {setting.value} is not a number", what
     return None
 
