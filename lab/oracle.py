@@ -24,6 +24,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,7 @@ AUDIT_LIMIT = 3600  # seconds
 ALARMS = 12  # errors of one set that are looked up
 SAMPLE = 0.25  # share of draws without a failure
 LIBRARIES = 40  # shared objects of one package that are opened
+_NO_NETWORK = re.compile(r"NameResolutionError|gaierror|Name or service not known")
 
 
 @dataclasses.dataclass
@@ -333,16 +335,21 @@ def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
     """Drop failures that are unrelated to the forced version.
 
     Dropped are shared objects of packages whose shared objects the control cannot open either,
-    because many cannot be loaded alone, and parts of a namespace that the control lacks, because
-    each may require an extra.
+    because many cannot be loaded alone, parts of a namespace that the control lacks, because
+    each may require an extra, and downloads on import, which fail without a network.
     """
     unopened = {failure.package for failure in control.failures if failure.name.endswith(".so")}
     parts = {module for module in forced.modules - control.modules if "." in module}
-    control.failures = [failure for failure in control.failures if not failure.name.endswith(".so")]
+    control.failures = [
+        failure
+        for failure in control.failures
+        if not failure.name.endswith(".so") and _NO_NETWORK.search(failure.error) is None
+    ]
     forced.failures = [
         failure
         for failure in forced.failures
         if failure.name not in parts
+        and _NO_NETWORK.search(failure.error) is None
         and not (failure.name.endswith(".so") and failure.package in unopened)
     ]
 

@@ -84,3 +84,10 @@ def test_a_failed_build_ends_with_its_likely_cause(capsys) -> None:
 def test_failed_build_without_known_cause_prints_no_cause(capsys) -> None:
     report_error(build_failure("acme", "1.0", "slots: 3"))
     assert "cure: " not in capsys.readouterr().err
+
+
+def test_reasons_of_the_resolver_keep_their_first_word(capsys) -> None:
+    reasons = ("Because a needs b", "And because b is missing, stop.", "torch is a CPU build")
+    report_error(NoSolution("no set", reasons=reasons))
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert lines[-3:] == [*reasons[:2], f"because {reasons[2]}"]

@@ -19,6 +19,10 @@ from imgbuild.system import yaml_data
 
 KEY, TYPE, EXISTS, OPTION = "IMG401", "IMG402", "IMG403", "IMG408"
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
+# Names whose meaning depends on the section: an equal name in another one is no replacement.
+_CONTEXTUAL = frozenset(
+    ("config", "enable", "enabled", "kwargs", "mode", "name", "path", "size", "strategy", "type")
+)
 
 Problem = tuple[Word, str, str, str]  # word, code, message, instead
 
@@ -164,7 +168,7 @@ def value_at(tree: Any, key: str) -> Any:
 
 
 def nearest_key(tree: Any, key: str) -> str:
-    """The nearest key: in the same section, or with the same last component elsewhere."""
+    """The nearest existing key: a similar name in its section, or the same name in another one."""
     parts = key.split(".")
     node: Any = tree
     for at, part in enumerate(parts):
@@ -172,12 +176,18 @@ def nearest_key(tree: Any, key: str) -> str:
             return ""
         if part not in node:
             close = nearest_choice(part, map(str, node))
-            if close:
-                return ".".join((*parts[:at], close, *parts[at + 1 :]))
+            corrected = ".".join((*parts[:at], close, *parts[at + 1 :])) if close else ""
+            if corrected and isinstance(value_at(tree, corrected), tuple):
+                return corrected
             break
         node = node[part]
-    paths = [path for path in _paths(tree) if path.rpartition(".")[2] == parts[-1]]
-    return max(paths, key=lambda path: SequenceMatcher(None, path, key).ratio(), default="")
+    same = 2 if parts[-1] in _CONTEXTUAL else 1
+    paths = [path for path in _paths(tree) if path.split(".")[-same:] == parts[-same:]]
+
+    def _similarity(path: str) -> tuple[bool, float]:
+        return path.startswith(f"{parts[0]}."), SequenceMatcher(None, path, key).ratio()
+
+    return max(paths, key=_similarity, default="")
 
 
 def _paths(tree: Any, prefix: str = "") -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from imgbuild.audit.code.model import CodeFinding, CodeText
@@ -24,6 +24,7 @@ NEAR_SIMILARITY = 0.88  # similarity of a variable's name to one that is read
 _CHOICES = re.compile(
     rb"env_with_choices\(\s*[\"'](\w+)[\"'],\s*[^,\[\]]+,\s*\[([^\]]*)\]", re.DOTALL
 )
+_NUMBERS = re.compile(rb"\b(int|float)\(\s*os\.(?:getenv|environ\.get)\(\s*[\"'](\w+)[\"']")
 _QUOTED = re.compile(rb"[\"']([^\"']*)[\"']")
 
 
@@ -128,11 +129,36 @@ def _value(
                 message = f"{setting.value} is not {each.what} of {version}"
                 return VALUE, f"{setting.name}: {message}", f"one of {', '.join(sorted(values))}"
     for content in sources.files("vllm", ("vllm/envs.py",)).values():
-        for name, listed in _CHOICES.findall(content):
-            values = {value.decode() for value in _QUOTED.findall(listed)}
-            if name.decode() == setting.name and setting.value.lower() not in map(
-                str.lower, values
-            ):
-                message = f"{setting.name}: {setting.value} is not an allowed value"
-                return VALUE, message, f"one of {', '.join(sorted(values))}"
+        finding = _choice_problem(content, setting) or _number_problem(content, setting)
+        if finding is not None:
+            return finding
     return None
+
+
+def _choice_problem(source: bytes, setting: VariableSetting) -> tuple[str, str, str] | None:
+    """The finding for a value that is not among the choices in vLLM's table of variables."""
+    for name, listed in _CHOICES.findall(source):
+        values = {value.decode() for value in _QUOTED.findall(listed)}
+        allowed = map(str.lower, values)
+        if name.decode() == setting.name and (setting.value or "").lower() not in allowed:
+            message = f"{setting.name}: {setting.value} is not an allowed value"
+            return VALUE, message, f"one of {', '.join(sorted(values))}"
+    return None
+
+
+def _number_problem(source: bytes, setting: VariableSetting) -> tuple[str, str, str] | None:
+    """The finding for a value that the table converts with `int` or `float`, which fails."""
+    for kind, name in _NUMBERS.findall(source):
+        convert = int if kind == b"int" else float
+        if name.decode() == setting.name and not _converts(convert, setting.value or ""):
+            what = "an integer" if convert is int else "a number"
+            return VALUE, f"{setting.name}: {setting.value} is not a number", what
+    return None
+
+
+def _converts(convert: Callable[[str], object], value: str) -> bool:
+    try:
+        convert(value)
+    except ValueError:
+        return False
+    return True

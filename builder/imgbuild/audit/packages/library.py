@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 import msgspec
 from isal import isal_zlib
 
+from imgbuild import codec
 from imgbuild.audit.packages import advised, generated, loaded
 from imgbuild.audit.packages.advised import AdvisedExtra, part_files, read_advised
 from imgbuild.audit.packages.content import WheelContent
@@ -52,7 +53,7 @@ from imgbuild.lock.resolution import Wheel
 from imgbuild.oci.content import INFLATE_ERROR
 from imgbuild.system.forked import processor_count
 from imgbuild.system.reporter import ProgressBar, Reporter
-from imgbuild.values import normalize_package
+from imgbuild.values import normalize_package, sha256
 
 T = TypeVar("T")
 Mentions = dict[str, tuple[str, ...]]  # "PARENT WORD" → the modules below PARENT that have WORD
@@ -94,7 +95,7 @@ class LibraryWheel:
         self, wheel: Wheel, where: Path | str, library: Library, omit: Sequence[str] = ()
     ) -> None:
         self.wheel = wheel
-        self._omit = omit
+        self.omit = omit
         self.package = normalize_package(wheel.package)
         self.version = wheel.version
         self.where = where
@@ -140,7 +141,7 @@ class LibraryWheel:
         return {path: size for path, size in self.index.files.items() if not self._is_omitted(path)}
 
     def _is_omitted(self, path: str) -> bool:
-        return any(fnmatch.fnmatchcase(installed_path(path), pattern) for pattern in self._omit)
+        return any(fnmatch.fnmatchcase(installed_path(path), pattern) for pattern in self.omit)
 
     @property
     def metadata(self) -> WheelMetadata:
@@ -506,6 +507,24 @@ class Library:
         ):
             library_wheel.keep_elf_facts(elf_facts)
             self._count_package(library_wheel)
+
+    def cached_set_value(
+        self,
+        kind: str,
+        python: str,
+        library_wheels: Sequence[LibraryWheel],
+        form: type[T],
+        read: Callable[[], T],
+    ) -> T:
+        """A fact about a set of wheels for `python`, from the store or from `read`."""
+        parts = [(wheel.package, wheel.wheel.sha256, tuple(wheel.omit)) for wheel in library_wheels]
+        key = sha256(codec.encode_compact([reader_version(), python, sorted(parts)]))
+        data = self.store.fact(kind, key)
+        value = unpack_value(data, form) if data is not None else None
+        if value is None:
+            value = read()
+            self.store.put_fact(kind, key, pack_value(value))
+        return value
 
     def save(self) -> None:
         """Store all modules read since the last save."""

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from imgbuild.audit.packages.advised import AdvisedExtra
 from imgbuild.audit.packages.generated import GeneratedCode
 from imgbuild.audit.packages.library import Library, LibraryWheel
@@ -20,6 +22,7 @@ from imgbuild.lock.resolution import Wheel
 from imgbuild.values import Arch, normalize_package
 from imgbuild.wheel.tags import WheelTags
 
+MODULE_MAP = "module-map-1"  # increased by hand when the map of the same files changes
 # Besides comments, the lines of an `__init__` that several packages ship alike.
 _NAMESPACE_MARKS = (b"#", b"extend_path(", b"declare_namespace(")
 # How source assigns modules in sys.modules: by an assignment, or without naming them; and how it
@@ -32,6 +35,17 @@ _COMPUTED_NAME = re.compile(rb"""(?<![\w])f["']\{__name__\}([\w.{}]+)["']""")
 _PATTERN = re.compile(rb"""rf["']\{re\.escape\(__name__\)\}([^"'\s{}]+)["']""")
 _GLOB = re.compile(rb"""\br?glob\(["']([\w*]+)\.py["']""")
 _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\(", re.MULTILINE)
+
+
+class ModuleMap(msgspec.Struct, frozen=True):
+    """The packages that have modules, for one Python.
+
+    `owners` is module → package; of several packages with the module, the first by name. `folders`
+    is folder without `__init__` that contains modules → the packages that have it, sorted.
+    """
+
+    owners: dict[str, str]
+    folders: dict[str, tuple[str, ...]]
 
 
 class PackageSet:
@@ -151,7 +165,7 @@ class PackageSet:
                 return self._owners[name]
             if name in self._folders:
                 owners = self._folders[name]
-                return next(iter(owners)) if len(owners) == 1 else None
+                return owners[0] if len(owners) == 1 else None
             name = name.rpartition(".")[0]
         return None
 
@@ -187,27 +201,40 @@ class PackageSet:
                 requested.setdefault(self.wheels[owner], []).append(name)
         self._library.prefetch(requested)
 
-    @cached_property
+    @property
     def _owners(self) -> dict[str, str]:
-        """Module → package; of several packages with the module, the first by name."""
-        owners: dict[str, str] = {}
-        for package in self.packages:
-            for module in self.modules_of(package):
-                owners.setdefault(module, package)
-        return owners
+        return self._module_map.owners
+
+    @property
+    def _folders(self) -> dict[str, tuple[str, ...]]:
+        return self._module_map.folders
 
     @cached_property
-    def _folders(self) -> dict[str, set[str]]:
-        """Folder without `__init__` that contains modules → the packages that have it."""
+    def _module_map(self) -> ModuleMap:
+        """The owners of all modules, cached because the files of every wheel determine them."""
+        return self._library.cached_set_value(
+            MODULE_MAP, self._release, list(self.wheels.values()), ModuleMap, self._read_module_map
+        )
+
+    def _read_module_map(self) -> ModuleMap:
+        owners: dict[str, str] = {}
         folders: dict[str, set[str]] = {}
         for package in self.packages:
             modules = self.modules_of(package)
             for module in modules:
+                owners.setdefault(module, package)
                 parent = module.rpartition(".")[0]
                 while parent and parent not in modules:
                     folders.setdefault(parent, set()).add(package)
                     parent = parent.rpartition(".")[0]
-        return {name: owners for name, owners in folders.items() if name not in self._owners}
+        return ModuleMap(
+            owners=owners,
+            folders={
+                name: tuple(sorted(packages))
+                for name, packages in folders.items()
+                if name not in owners
+            },
+        )
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
         """The modules below the module `package` whose source contains the word."""

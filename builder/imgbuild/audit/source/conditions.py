@@ -123,13 +123,19 @@ class ConditionReader:
             return None
         return self._both_branches(test, Guard("result", f"{self.module}:{self.scope}:{text}"))
 
-    def guards_during_import(self, test: ast.expr) -> Branches:
-        """The guards of a test that seems to depend on data, which a module's top level cannot."""
+    def guards_during_import(self, test: ast.expr, *, at_top: bool) -> Branches:
+        """The guards of a test that seems to depend on data, which a module's top level cannot.
+
+        With `at_top`, the test is outside of classes, whose names it could mean otherwise.
+        """
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            yes, no = self.guards_during_import(test.operand)
+            yes, no = self.guards_during_import(test.operand, at_top=at_top)
             return no, yes
-        is_call = isinstance(test, ast.Call) and dotted_name(test.func) not in BUILTINS
-        return (is_call and not self.scope and self._guards_of_result(test)) or DATA
+        if isinstance(test, ast.Call):
+            evaluated = dotted_name(test.func) not in BUILTINS
+        else:  # IS_WASM, which another module may define
+            evaluated = at_top and dotted_name(test).rpartition(".")[2].isupper()
+        return (evaluated and not self.scope and self._guards_of_result(test)) or DATA
 
     def value(self, node: ast.expr) -> NameValue:
         """The value of a name bound to this expression."""

@@ -65,7 +65,8 @@ class StatementReader:
         self.expressions.read_expression(node.test)
         yes, no = self.conditions.read(node.test)
         if not yes and not no:
-            yes, no = self.conditions.guards_during_import(node.test)
+            at_top = self.expressions.scope.kind == "module"
+            yes, no = self.conditions.guards_during_import(node.test, at_top=at_top)
         data = () if is_typing_only(yes + no) else (Guard("data"),)
         before = self.names.state()
         self.read_block(node.body, yes or data)

@@ -36,6 +36,7 @@ def backend(selected):
     return selected in (_Backend.FLASH_ATTN, _Backend.FLASHINFER)
 """
 ENVS = 'import os\nBACKEND = os.getenv("VLLM_ATTENTION_BACKEND")\nV1 = os.getenv("VLLM_USE_V1")\n'
+ENVS += 'PORT = bool(int(os.getenv("VLLM_PORT", "0")))\nIDLE = float(os.environ.get("VLLM_IDLE"))\n'
 ENVS += 'NCCL = [os.getenv("NCCL_DEBUG"), os.getenv("NCCL_MAX_NCHANNELS")]\n'
 MAIN = """
 import hydra
@@ -82,6 +83,8 @@ PACKAGES: dict[str, audited.Files] = {
         ("export NCCL_DEBG=INFO NCCL_MAX_CHANELS=1", "IMG201 1:8 NCCL_DEBUG"),
         ("docker run -e VLLM_USE_V2=1 image", "IMG201 1:15 VLLM_USE_V1"),
         ("export VLLM_ATTENTION_BACKEND=TORCH_SDPA", "IMG202 1:8"),
+        ("export VLLM_PORT=yes VLLM_IDLE=0.5", "IMG202 1:8"),
+        ("export VLLM_PORT=1 VLLM_IDLE=soon", "IMG202 1:20"),
         ("vllm serve m --tensor-paralel-size 2", "IMG301 1:14 --tensor-parallel-size"),
         ("vllm serve m \\\n  --enable_lorra", "IMG301 2:3 --enable_lora"),
         ("vllm srve m", "IMG302 1:6 serve"),

@@ -295,12 +295,14 @@ def test_result_of_function_in_another_module_is_evaluated(body: str, present, a
 
 
 TOOLS = """
+import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from packaging.version import Version, parse
 HAS_NVTX = find_spec("nvtx") is not None
 TORCH_VERSION = parse(version("torch"))
 NEW_VERSION = TORCH_VERSION >= Version("2.6")
+IS_WASM = sys.platform == "emscripten"
 """
 
 
@@ -311,6 +313,8 @@ NEW_VERSION = TORCH_VERSION >= Version("2.6")
         ("not tools.HAS_NVTX", SKIPPED),
         ("NEW_VERSION", SKIPPED),
         ("tools.NEW_VERSION", SKIPPED),
+        ("IS_WASM", SKIPPED),
+        ("not tools.IS_WASM", RUNS),
         ("TORCH_VERSION >= Version('2.4')", RUNS),
         ("tools.TORCH_VERSION > Version('2.5')", SKIPPED),
         ("is_nvtx_available()", UNKNOWN),
@@ -320,7 +324,7 @@ NEW_VERSION = TORCH_VERSION >= Version("2.6")
 def test_name_is_evaluated_in_the_module_that_binds_the_name(condition: str, state) -> None:
     used = (
         "import lib.tools as tools\nfrom packaging.version import Version\n"
-        "from lib.tools import HAS_NVTX, TORCH_VERSION, NEW_VERSION\n"
+        "from lib.tools import HAS_NVTX, TORCH_VERSION, NEW_VERSION, IS_WASM\n"
         "CHANGED_VERSION = NEW_VERSION\nCHANGED_VERSION = unknown(CHANGED_VERSION)\n"
         f"if {condition}:\n    import lib.fast\n"
     )
