@@ -126,6 +126,30 @@ def test_like_prefers_versions_of_the_target(published_site: PublishedSite, tmp_
     assert shared & {layer["digest"] for layer in layers(project, ROW)}
 
 
+def test_like_omits_gpus_that_a_package_does_not_support(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"like: {TARGET}\nas_of: 2025-12-01\nrequirements: [requirements.txt]"
+    text = "torch==2.6.0\ncompiler\ngadget\n"
+    project = begin(published_site, tmp_path / "any", row, requirements_txt=text)
+    ran = project.run("lock", ROW)
+    assert "is locked without the GPUs 12.0 of its `like` row: compiler 1.0" in unwrap_text(
+        ran.stderr
+    )
+    assert project.read(f"{ROW}/lock.json")["settings"]["labels"]["dev.imgbuild.gpu"] == "9.0"
+    project.run("lock", "--check", ROW)
+    assert "sm_120" not in project.run("audit", ROW).stdout
+
+    # Required GPUs are refused before a file is downloaded.
+    row += '\ngpu: ["12.0"]'
+    project = begin(published_site, tmp_path / "required", row, requirements_txt=text)
+    ran = project.run("lock", ROW, status=4)
+    words = unwrap_text(ran.stderr)
+    assert "compiler/bin/ptxas cannot assemble code for sm_120" in words
+    assert "leave 12.0 out of `gpu:`" in words
+    assert "to download" not in words
+
+
 def test_extends_reports_every_contradicting_requirement(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
