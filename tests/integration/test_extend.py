@@ -20,7 +20,7 @@ import pytest
 import imgbuild
 from imgbuild.oci import layout
 from imgbuild.oci.reader import TarReader, open_inflated
-from tests.support import images, needs, sample_project, torch_sdist
+from tests.support import images, needs, sample_project, small_elf, torch_sdist
 from tests.support.layer_files import layer_file
 from tests.support.local_index import sdist_bytes
 from tests.support.sample_project import TARGET, Project
@@ -31,6 +31,7 @@ DEBIAN = {
     "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
     "packages": ["python3", "usr-is-merged"],
 }  # fmt: skip
+CUDA = '    cuda: "12.4"\n'
 OWN = "ours"
 SCRIPT = """\
 #!/bin/sh
@@ -92,16 +93,21 @@ def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publish
     index.wheel("drift", "0.5", ["vanished"], uploaded="2024-10-01")
     index.wheel("drift", "0.6", ["vanished"])
     index.wheel("vllm", "0.5.1", uploaded="2024-07-06")
-    index.wheel("vllm", "0.6.3", ["vanished"], uploaded="2024-10-14")
+    index.wheel("vllm", "0.6.3", ["sourced"], uploaded="2024-10-14")
+    index.add("sourced", "sourced-1.0.tar.gz", sdist_bytes("sourced", "1.0", {}))
     index.wheel("eager", "1.0", uploaded="2024-01-01")
     index.wheel("eager", "2.0", ["thewheel>=2"])
     index.wheel("overwriting", "1.0", files={"helper.py": b"VALUE = 43\n"})
+    assembler = small_elf.elf_with_constants("sm_90", "sm_90a")
+    index.wheel("compiler", "1.0", files={"compiler/bin/ptxas": assembler, "compiler.py": b""})
     sdist = sdist_bytes("kernels", "1.0", torch_sdist.FILES)
     index.add("kernels", "kernels-1.0.tar.gz", sdist)
     folder = tmp_path_factory.mktemp("published")
     with serve_site(FileSite(files=index.site_files())) as site:
         project = Project(folder / "project", site.url("simple"), cache=None)
         project.write(DEBIAN)
+        path = project.folder / "matrix.yaml"
+        path.write_text(path.read_text().replace(CUDA, f'{CUDA}    gpu: ["9.0", "12.0"]\n'))
         project.run("lock", TARGET, "--keep")
         project.run("build", TARGET, "--output", str(folder / "image"))
         yield PublishedSite(site=site, published=project, image=folder / "image")

@@ -128,6 +128,30 @@ def test_row_with_like_prefers_the_versions_of_its_target(
     assert shared & {layer["digest"] for layer in layers(project, ROW)}
 
 
+def test_like_omits_gpus_that_a_package_does_not_support(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"like: {TARGET}\nas_of: 2025-12-01\nrequirements: [requirements.txt]"
+    text = "torch==2.6.0\ncompiler\ngadget\n"
+    project = begin(published_site, tmp_path / "any", row, requirements_txt=text)
+    ran = project.run("lock", ROW)
+    assert "is locked without the GPUs 12.0 of its `like` row: compiler 1.0" in unwrap_text(
+        ran.stderr
+    )
+    assert project.read(f"{ROW}/lock.json")["settings"]["labels"]["dev.imgbuild.gpu"] == "9.0"
+    project.run("lock", "--check", ROW)
+    assert "sm_120" not in project.run("audit", ROW).stdout
+
+    # Required GPUs are refused before a file is downloaded.
+    row += '\ngpu: ["12.0"]'
+    project = begin(published_site, tmp_path / "required", row, requirements_txt=text)
+    ran = project.run("lock", ROW, status=4)
+    words = unwrap_text(ran.stderr)
+    assert "compiler/bin/ptxas cannot assemble code for sm_120" in words
+    assert "leave 12.0 out of `gpu:`" in words
+    assert "to download" not in words
+
+
 def test_row_with_extends_reports_every_contradicting_requirement(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
@@ -194,12 +218,15 @@ def test_outdated_resolution_is_refused(published_site: PublishedSite, tmp_path:
     text = "torch==2.6.0\ndrift<=0.6\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
     refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
-    assert "requires drift<=0.6, of which only drift 0.2 of 2023-11 is installable" in refused
+    newest = "requires drift<=0.6, whose newest version, 0.6 of 2025-01, is not installable"
+    assert f"{newest}, nor is any version after 0.2" in refused
     assert "vanished was not found" in refused
     assert "drift==0.2" in refused
     (project.folder / "requirements.txt").write_text("torch==2.6.0\nvllm<=0.6.3\n")
     refused = unwrap_text(project.run("lock", ROW, status=8).stderr)
-    assert "requires vllm<=0.6.3, of which only vllm 0.5.1 of 2024-07 is installable" in refused
+    assert "requires vllm<=0.6.3, whose newest version, 0.6.3 of 2024-10, is not" in refused
+    assert "sourced: only an sdist exists, and the matrix does not list sourced" in refused
+    assert "if the old one is intended, vllm==0.5.1" in refused
     for accepted in ("drift==0.2", "drift>=0.1,<=0.6"):
         (project.folder / "requirements.txt").write_text(f"torch==2.6.0\n{accepted}\n")
         project.run("lock", ROW)

@@ -86,6 +86,9 @@ class SharedObjects(PackageSet):
             for facts in elf_facts:
                 yield name.split(" ")[0], facts
 
+    def assemblers(self) -> Iterator[tuple[str, ElfFacts]]:
+        return ((name, facts) for name, facts in self.elf_facts() if facts.ptxas_architectures)
+
     def loaded(self, package: str) -> Mapping[str, tuple[str, ...]]:
         """Return nothing, because tests of names in strings use real wheels."""
         return {}

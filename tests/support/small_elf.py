@@ -1,4 +1,4 @@
-"""Creates small valid ELF files for x86_64 with a dynamic section or a dynamic linker."""
+"""Creates small valid ELF files for x86_64: with a dynamic section, a dynamic linker, constants."""
 
 from __future__ import annotations
 
@@ -30,3 +30,18 @@ def elf_with_linker(path: str) -> bytes:
     head = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1, 64, 0, 0)
     segment = struct.pack("<IIQQQQQQ", 3, 4, 120, 120, 120, len(name), len(name), 1)
     return head + segment + name
+
+
+def elf_with_constants(*constants: str) -> bytes:
+    """An ELF file whose section .rodata has these strings, without a dynamic section."""
+    names = b"\0.rodata\0.shstrtab\0"
+    text = b"\0" + b"".join(constant.encode() + b"\0" for constant in constants)
+    start = 64 + len(names) + len(text)
+    ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    head = ident + struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 0, start, 0, 64, 0, 0, 64, 3, 2)
+    sections = [(1, 1, 64 + len(names), len(text)), (9, 3, 64, len(names))]
+    table = bytes(64) + b"".join(
+        struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, offset, size, 0, 0, 1, 0)
+        for name, kind, offset, size in sections
+    )
+    return head + names + text + table

@@ -34,12 +34,14 @@ class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
     packages must be importable even if no other package uses them; `added` packages are followed
     once another package imports them. `extras` maps packages to their requested extras. `exempt`
     maps packages to the place or the reason: the user chose their versions against METADATA, or
-    removed them. `alone` packages are installed without their requirements.
+    removed them. `alone` packages are installed without their requirements. Without `all_gpus`, a
+    GPU that a package does not support is a warning.
     """
 
     target: str = ""
     cuda: str = ""
     gpu: tuple[str, ...] = ()
+    all_gpus: bool = True
     constraints: tuple[Constraint, ...] = ()
     waivers: tuple[Waiver, ...] = ()
     named: tuple[str, ...] = ()
@@ -266,11 +268,16 @@ def apply_waivers(
 
 
 def exempt_finding(finding: Finding, terms: AuditTerms) -> Finding:
-    """`finding`, as a warning if it concerns a version in `AuditTerms.exempt`."""
+    """`finding`, as a warning if it concerns a version in `AuditTerms.exempt` or optional GPUs."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
     reason = ""
+    if not terms.all_gpus:
+        from imgbuild.audit.checks.cuda import unsupported_gpus
+
+        if unsupported_gpus(finding):
+            return msgspec.structs.replace(finding, severity=Severity.WARNING)
     if evidence.relation is ConflictRelation.REQUIREMENT:
         name = re.match(r"[A-Za-z0-9._-]+", evidence.subject)
         reason = terms.exempt.get(normalize_package(name[0]), "") if name else ""

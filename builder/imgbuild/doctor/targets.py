@@ -25,7 +25,6 @@ MINIMUM_SHARED_MEMORY = (
 )  # bytes of /dev/shm; NCCL and data loaders need more than Docker's 64 MB
 COMPATIBILITY = "by minor version compatibility"
 SPECIAL_PACKAGES = frozenset({"sglang", "verl", "unsloth", "deepspeed"})
-GPU_LABEL = "dev.imgbuild.gpu"
 
 
 class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +93,7 @@ def target_needs(
     target_digests = (
         codec.read_document(path, _TargetDigests, what="digests").arch if path.exists() else {}
     )
-    stated = lock.settings.labels.get(GPU_LABEL, "").split()
-    assumed = _assumed_floors(lock.cuda, stated)
+    assumed = _assumed_floors(lock.cuda, lock.gpu)
     return TargetNeeds(
         target=lock.target,
         cuda=lock.cuda,

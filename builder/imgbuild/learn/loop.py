@@ -14,10 +14,13 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
+from imgbuild.audit.checks.cuda import check_assemblers, unsupported_gpus
 from imgbuild.audit.checks.findings import sort_findings
 from imgbuild.audit.judge import (
     AuditTerms,
+    apply_waivers,
     audit_package_set,
+    exempt_finding,
     relax_learned_finding,
     requested_extras,
     terms_for_additions,
@@ -28,7 +31,7 @@ from imgbuild.audit.packages.library import Library, pack_value, unpack_value
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import NoSolution
+from imgbuild.errors import AuditFailed, NoSolution
 from imgbuild.index.remote_wheel import LOCKED_PREFIX, BlockCache, ResolvedAddresses
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
@@ -161,6 +164,7 @@ def resolve_audited_arch(
                     published=_published_packages(prepared),
                 )
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+            _refuse_gpus(name, arch, errors)
             if not errors:
                 context.store.put_fact(
                     CLEAN_FACT, _key(prepared, resolution, terms), pack_value(report)
@@ -267,7 +271,7 @@ def audit_terms(
 
     They include only the constraints on unused code, because the resolution meets all others.
     """
-    target = prepared.problem.target
+    target, row = prepared.problem.target, prepared.problem.row
     required = prepared.problem.requirements
     direct = required.direct_packages.union(item.package for item in prepared.backend.requirements)
     named = {*target.pins, *direct & resolution.versions.keys()}
@@ -275,6 +279,7 @@ def audit_terms(
         target=prepared.problem.name,
         cuda=target.cuda,
         gpu=target.gpu,
+        all_gpus=row is None or not row.prefers_gpus,
         constraints=tuple(entry for entry in recorded if entry.unused),
         waivers=target.waive,
         named=tuple(sorted(named)),
@@ -308,6 +313,13 @@ def audit_resolution(
     the published packages are then omitted.
     """
     package_set = resolution_package_set(resolution, release_catalogue)
+    unassembled: list[Finding] = []
+    if terms.gpu and not published:
+        found = check_assemblers(package_set, terms.gpu)
+        relaxed = [exempt_finding(finding, terms) for finding in found]
+        unassembled = apply_waivers(relaxed, terms.waivers, ())
+    if any(finding.severity is Severity.ERROR for finding in unassembled):
+        return Report(target=terms.target, arch=package_set.arch, findings=tuple(unassembled))
 
     def _removed_attributes(path: MainPath) -> list[Finding]:
         return removed_attributes.check_removed_attributes(
@@ -316,7 +328,7 @@ def audit_resolution(
 
     known = release_catalogue.library.published
     path = main_path_of_additions(package_set, terms.named, terms.added, published, known)
-    return audit_package_set(
+    report = audit_package_set(
         package_set,
         terms,
         checks=READABLE_CHECKS,
@@ -324,6 +336,8 @@ def audit_resolution(
         past=_removed_attributes,
         published=published,
     )
+    findings = tuple(sort_findings((*report.findings, *unassembled)))
+    return msgspec.structs.replace(report, findings=findings)
 
 
 def _ranges(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddresses:
@@ -390,6 +404,16 @@ def learn_all(
             entry = join_constraint(entry, (*recorded, *learned), release_catalogue)
             learned.append(entry)
     return constraints.merge_constraints((), learned)
+
+
+def _refuse_gpus(name: str, arch: Arch, errors: Iterable[Finding]) -> None:
+    """Raise AuditFailed if a package does not support a GPU that the target requires."""
+    unsupported = [error for error in errors if unsupported_gpus(error)]
+    if unsupported:
+        lines = "\n  ".join(f"{error.message} ({error.where})" for error in unsupported)
+        remedies = dict.fromkeys(error.remedy for error in unsupported)
+        message = f"{name} on {arch}: {lines}"
+        raise AuditFailed(message, hint="; ".join(remedies))
 
 
 def nothing_learned_error(

@@ -200,6 +200,8 @@ def extension_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
         expected = make_lock(matrix, lock.target, lock.arch, lock.project or NO_SOURCES)
     except InputError as error:
         return (error.message,)
+    if row.prefers_gpus and lock.gpu and set(lock.gpu) <= set(expected.gpu):
+        expected = expected.with_gpus(lock.gpu)
     if changes := _project_changes(lock.project or NO_SOURCES, expected.project or NO_SOURCES):
         return changes
     if lock.extends is None or expected.extends is None:

@@ -23,7 +23,13 @@ from imgbuild.lock.model import (
 )
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.fields import STANDALONE_PREFIX, VERSION_LABEL, LockedVersion, Package
+from imgbuild.matrix.fields import (
+    GPU_LABEL,
+    STANDALONE_PREFIX,
+    VERSION_LABEL,
+    LockedVersion,
+    Package,
+)
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.matrix.project_paths import CATALOGUE
 from imgbuild.system import boundary
@@ -351,7 +357,7 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
         "dev.imgbuild.flashinfer": target.flashinfer.mode,
     }
     if target.gpu:
-        labels["dev.imgbuild.gpu"] = " ".join(target.gpu)
+        labels[GPU_LABEL] = " ".join(target.gpu)
     return ImageSettings(
         prefix=image.prefix,
         user=image.user,

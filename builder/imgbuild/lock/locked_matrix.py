@@ -124,7 +124,7 @@ def _target(lock: Lock, base: str) -> Target:
         as_of=datetime.date.fromisoformat(lock.as_of),
         pins=locked_versions(lock),
         flashinfer=msgspec.convert({"mode": lock.flashinfer, "reason": _reason(lock)}, Flashinfer),
-        gpu=tuple(lock.settings.labels.get("dev.imgbuild.gpu", "").split()),
+        gpu=lock.gpu,
         indexes=lock.indexes,
         user_packages=lock.settings.user_packages is True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from msgspec import Meta
 
 from imgbuild.lock.resolution import LockedFile, Resolution
 from imgbuild.matrix.fields import (
+    GPU_LABEL,
     NAME,
     REGISTRY_IMAGE,
     ArchiveUrl,
@@ -192,3 +194,14 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     arch: dict[Arch, Resolution]
     extends: Extends | None = None
     project: LockedProject | None = None
+
+    @property
+    def gpu(self) -> tuple[str, ...]:
+        """The compute capabilities that the image is for, such as "9.0"."""
+        return tuple(self.settings.labels.get(GPU_LABEL, "").split())
+
+    def with_gpus(self, gpu: Iterable[str]) -> Lock:
+        """The lock of an image for the compute capabilities `gpu`."""
+        labels = {**self.settings.labels, GPU_LABEL: " ".join(gpu)}
+        settings = msgspec.structs.replace(self.settings, labels=labels)
+        return msgspec.structs.replace(self, settings=settings)

@@ -90,6 +90,14 @@ class TargetOverlay(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def prefers_gpus(self) -> bool:
+        """Whether the GPUs are the published target's and its packages are solved again.
+
+        The image is then for those GPUs that the new packages support.
+        """
+        return self.row.like is not None and not self.row.gpu
+
+    @property
     def published_layout(self) -> Path | None:
         """The layout with the published image; None if the matrix has none."""
         image = self.published.image

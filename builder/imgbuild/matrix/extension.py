@@ -145,8 +145,8 @@ class Extension(_Strict, frozen=True):
     gpu: Annotated[
         tuple[str, ...],
         Meta(
-            description="only with `like`: compute capabilities of the image, if they differ from"
-            ' those of the published target: "9.0"'
+            description='only with `like`: compute capabilities that the image must support: "9.0";'
+            " by default, those of the published target that all packages support"
         ),
     ] = ()
     arch: Annotated[

@@ -35,6 +35,7 @@ STANDALONE_PREFIX = "/opt/python"  # the folder of a standalone build of Python 
 # Its releases: those whose standard library the audit has names of (data/audit/stdlib.yaml).
 STANDALONE_RELEASES = ("3.10", "3.11", "3.12", "3.13", "3.14")
 VERSION_LABEL = "dev.imgbuild.version."  # begins the label with a pinned package's version
+GPU_LABEL = "dev.imgbuild.gpu"  # of the compute capabilities
 
 Line = Annotated[
     str, Meta(pattern=LINE, description="text on one line, without control characters")

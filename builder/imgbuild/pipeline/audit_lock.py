@@ -134,10 +134,13 @@ def audit_terms(
     row = published.project_row(matrix, lock.target)
     required = row.requirements if row is not None else ProjectRequirements()
     pins = {*target.pins, *required.direct_packages} if target is not None else set()
+    optional_gpus = row is not None and row.prefers_gpus
+    gpu = target.gpu if target is not None else ()
     return AuditTerms(
         target=lock.target,
         cuda=lock.cuda,
-        gpu=target.gpu if target is not None else (),
+        gpu=lock.gpu if optional_gpus else gpu,
+        all_gpus=not optional_gpus,
         waivers=target.waive if target is not None else (),
         constraints=tuple(learned),
         named=tuple(sorted(pins)),

@@ -23,6 +23,7 @@ from imgbuild.assemble.inputs import Inputs, split_into_batches
 from imgbuild.assemble.layer_contents import LayerJob
 from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
+from imgbuild.audit.checks.cuda import unsupported_gpus
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, FilesDisagree, InputError
@@ -70,6 +71,8 @@ def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
     for line in imports_of_excluded(row, audited.reports.values()) if row is not None else ():
         console.warn(line)
     lock = extension.make_lock(matrix, name, audited.resolutions, audited.sources)
+    if row is not None and row.prefers_gpus:
+        lock = omit_unsupported_gpus(lock, audited.reports.values())
     refuse_mode(lock)
     for drop in same_files.duplicate_file_drops(lock) if row is not None else ():
         console.info(f"files of {drop.package} are omitted: {drop.reason}")
@@ -104,6 +107,9 @@ def lock_target(
         if reports is not None:
             break
         lock = resolve_target(project, name, inputs)
+    row = published.project_row(inputs.matrix, name)
+    if row is not None and row.prefers_gpus:
+        lock = omit_unsupported_gpus(lock, reports)
     floors = {Arch(report.arch): report.floors for report in reports}
     target_digests = image_digests.compute_digests(lock, layers, floors)
     with console.step(f"reading the metadata of the packages of {name}"):
@@ -135,6 +141,30 @@ def _audit_lock(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> 
         refuse_errors(lock.target, reports)
         return reports
     return None
+
+
+def omit_unsupported_gpus(lock: Lock, reports: Iterable[Report]) -> Lock:
+    """`lock` for those of its GPUs that all packages support, with a warning for the others.
+
+    AuditFailed if there is none.
+    """
+    findings = {
+        finding.message: unsupported_gpus(finding)
+        for report in reports
+        for finding in report.findings
+        if finding.severity is Severity.WARNING and unsupported_gpus(finding)
+    }
+    omitted = {capability for capabilities in findings.values() for capability in capabilities}
+    gpus = [capability for capability in lock.gpu if capability not in omitted]
+    if gpus == [*lock.gpu]:
+        return lock
+    if not gpus:
+        message = "\n  ".join([f"{lock.target}: no GPU is supported by all packages:", *findings])
+        raise AuditFailed(message, hint="change a pin, or `like` in matrix.yaml")
+    shown = ", ".join(capability for capability in lock.gpu if capability in omitted)
+    reasons = "; ".join(findings)
+    console.warn(f"{lock.target} is locked without the GPUs {shown} of its `like` row: {reasons}")
+    return lock.with_gpus(gpus)
 
 
 def refuse_mode(lock: Lock) -> None:

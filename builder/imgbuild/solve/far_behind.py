@@ -16,6 +16,7 @@ from packaging.version import Version
 from imgbuild.errors import ImpossibleRequirements, NoSolution
 from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.solve.freshness import VersionLag, newest_file
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.torch import ENGINES
 from imgbuild.solve.uv import ChosenPackage
 
@@ -98,22 +99,34 @@ def first_far_behind(
 
 
 def far_behind_error(
-    name: str, behind: FarBehind, reasons: tuple[str, ...], *, extends: str = ""
+    problem: SolveProblem, behind: FarBehind, installable: str, reasons: tuple[str, ...]
 ) -> ImpossibleRequirements:
-    """The error for a target that could only be locked with the old version.
+    """The error for a target that could only be locked with an old version.
 
-    `extends` is the published target whose versions limit the others, or "".
+    `installable` is the newest version that is installable without the project's other
+    requirements.
     """
-    lag = behind.lag
+    lag, overlay, row = behind.lag, problem.overlay, problem.row
     message = (
-        f"{name} requires {lag.package}{behind.spec}, of which only {lag.package} {lag.version} of"
-        f" {lag.uploaded:%Y-%m} is installable, but not the newest, {lag.newest} of"
-        f" {lag.newest_uploaded:%Y-%m}"
+        f"{problem.name} requires {lag.package}{behind.spec}, whose newest version, {lag.newest} of"
+        f" {lag.newest_uploaded:%Y-%m}, is not installable, nor is any version after {installable}"
     )
     hint = (
         "in the project's files, require a newer version with a lower bound, or, if the old one is"
-        f" intended, {lag.package}=={lag.version}"
+        f" intended, {lag.package}=={installable}"
     )
-    if extends:
-        hint += f"; to solve all versions again, use `like: {extends}` instead of `extends:`"
+    if overlay is not None:
+        like = overlay.published.name
+        hint += f"; to solve all versions again, use `like: {like}` instead of `extends:`"
+    elif row is not None and (version := _locked_version(problem, lag.package)):
+        hint += (
+            f"; to use {lag.package} {version} of {row.row.like}: rm matrix.yaml && imgbuild init"
+            f" --relax {lag.package}"
+        )
     return ImpossibleRequirements(message, reasons=reasons, hint=hint)
+
+
+def _locked_version(problem: SolveProblem, package: str) -> str:
+    """The version of `package` in the published target; "" if it has none."""
+    locked = problem.row.published.lock.arch.get(problem.arch) if problem.row else None
+    return locked.versions.get(package, "") if locked is not None else ""

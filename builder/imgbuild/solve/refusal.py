@@ -27,6 +27,8 @@ from imgbuild.values import Arch
 SHOWN_VERSIONS = 4
 STEPS = 6  # of the resolver's explanation
 LINE = 300  # letters of a step
+_ABSENT = re.compile(r"there are no versions of ([a-z0-9][a-z0-9.-]*)(?= |,|$)")
+_FIRST_WORD = re.compile(r"^(?:And b|B)ecause ")
 SHOWN_SPAN = datetime.timedelta(days=365)
 
 
@@ -186,6 +188,13 @@ def alternative_targets(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...
     return tuple(other for _, other in sorted(others))
 
 
+def explanation(catalogue: FileCatalogue, text: str) -> tuple[str, ...]:
+    """The lines of uv's explanation `text`, and why packages in it have no usable version."""
+    absent = dict.fromkeys(_ABSENT.findall(" ".join(text.split())))
+    notes = (f"{package}: {package_refusal(catalogue, package)}" for package in absent)
+    return (*resolver_lines(text), *notes)
+
+
 def resolver_lines(text: str) -> tuple[str, ...]:
     """The lines of uv's explanation without box-drawing characters; a long one is shortened.
 
@@ -195,7 +204,8 @@ def resolver_lines(text: str) -> tuple[str, ...]:
     start = words.find("Because")
     chain = words[start:] if start >= 0 else words
     chain = re.split(r"\s+hint: ", chain, maxsplit=1)[0]
-    steps = [step.strip() for step in chain.replace(" And because ", "\nAnd because ").splitlines()]
+    parts = chain.replace(" And because ", "\nAnd because ").splitlines()
+    steps = [_FIRST_WORD.sub("", part.strip()) for part in parts]
     if len(steps) > STEPS:
         left_out = f"… {len(steps) - STEPS + 1} steps of the resolver's explanation …"
         steps = [*steps[:2], left_out, *steps[3 - STEPS :]]

@@ -468,16 +468,15 @@ def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind)
     bounds = uv.ResolverBounds(
         constraints=_cuda_bounds(prepared), overrides=prepared.problem.requirements.overrides
     )
-    lines = (f"{behind.lag.package}{behind.spec}", behind.line)
+    problem, catalogue = prepared.problem, prepared.catalogue
+    alone = f"{behind.lag.package}{behind.spec}"
     try:
-        uv.run_resolver(prepared.catalogue, lines, bounds, prepared.problem.context.store)
+        uv.run_resolver(catalogue, (alone, behind.line), bounds, problem.context.store)
     except uv.UnsolvableError as error:
-        reasons = (*refusal.resolver_lines(str(error)), *_torch_notes(prepared, str(error)))
-        overlay = prepared.problem.overlay
-        raise far_behind.far_behind_error(
-            prepared.problem.name, behind, reasons,
-            extends=overlay.published.name if overlay is not None else "",
-        ) from error  # fmt: skip
+        chosen = uv.run_resolver(catalogue, (alone,), bounds, problem.context.store)
+        newest = next(item.version for item in chosen if item.package == behind.lag.package)
+        reasons = (*refusal.explanation(catalogue, str(error)), *_torch_notes(prepared, str(error)))
+        raise far_behind.far_behind_error(problem, behind, newest, reasons) from error
 
 
 def _resolve_closed(
@@ -522,7 +521,7 @@ def _resolve_once(
         raise NoSolution(
             message,
             reasons=(
-                *refusal.resolver_lines(str(error)),
+                *refusal.explanation(prepared.catalogue, str(error)),
                 *_learned_constraints(str(error), learned),
                 *_torch_notes(prepared, str(error)),
                 *direct.compiled_notes(prepared.direct),

@@ -413,9 +413,7 @@ def test_digests_without_driver_limits_use_the_driver_of_the_cuda_release(
     needs = targets.target_needs(tmp_path / "images", sample.lock)
     assert needs.floors[Arch.X86_64].driver == "525.60.13"
     assert needs.floors[Arch.X86_64].driver_full == "550.54.14"
-    assert needs.floors[Arch.X86_64].gpu == tuple(
-        sample.lock.settings.labels[targets.GPU_LABEL].split()
-    )
+    assert needs.floors[Arch.X86_64].gpu == tuple(sample.lock.gpu)
 
 
 def test_driver_limits_recorded_in_the_digests_are_used(

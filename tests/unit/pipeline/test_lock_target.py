@@ -2,6 +2,7 @@
 
 from fnmatch import fnmatchcase
 
+import msgspec
 import pytest
 import yaml
 
@@ -16,7 +17,7 @@ from imgbuild.matrix.model import Flashinfer
 from imgbuild.matrix.project_paths import Project
 from imgbuild.pipeline import lock_target
 from imgbuild.plan import current
-from imgbuild.report import Finding, Report, Severity
+from imgbuild.report import ConflictRelation, Evidence, Finding, Report, Severity
 from imgbuild.values import Arch
 from imgbuild.wheel.conflicts import PathConflict
 from tests.support import samples
@@ -81,6 +82,29 @@ def test_all_audit_errors_are_reported_with_exit_status_4():
     with pytest.raises(AuditFailed, match=r"found 2 errors:[^$]*no b \(\)\n    take b 2"):
         lock_target.refuse_errors("small", reports)
     lock_target.refuse_errors("small", [Report(target="small", arch="x86_64", findings=(doubt,))])
+
+
+def _unsupported(subject, severity=Severity.WARNING):
+    evidence = Evidence(
+        relation=ConflictRelation.CUDA, package="triton", version="3.5.1", subject=subject
+    )
+    return Finding(
+        check="cuda", severity=severity, message=f"triton: no {subject}", evidence=evidence
+    )
+
+
+def test_gpus_that_a_package_does_not_support_are_omitted(capsys):
+    lock = samples.lock(samples.wheel("triton")).with_gpus(("9.0", "10.3", "12.1"))
+    report = Report(target="small", arch="x86_64", findings=(_unsupported("sm_103, sm_121"),))
+    assert lock_target.omit_unsupported_gpus(lock, [report]).gpu == ("9.0",)
+    assert "without the GPUs 10.3, 12.1 of its `like` row: triton: no" in capsys.readouterr().err
+    waived = msgspec.structs.replace(
+        report, findings=(_unsupported("sm_103", Severity.NOTE), _unsupported("libcudart.so.13"))
+    )
+    assert lock_target.omit_unsupported_gpus(lock, [waived]) is lock
+    none = msgspec.structs.replace(report, findings=(_unsupported("sm_90, sm_103, sm_121"),))
+    with pytest.raises(AuditFailed, match="small: no GPU is supported by all packages"):
+        lock_target.omit_unsupported_gpus(lock, [none])
 
 
 @pytest.mark.parametrize("mode", ["jit", "prebuilt"])

@@ -125,10 +125,10 @@ def test_explanation_of_the_resolver_is_printed_as_lines():
     )
     assert refusal.resolver_lines(text) == (
         (
-            "Because a==1 depends on b>=2 and c==1 depends on b<2, we can conclude that a==1 and"
+            "a==1 depends on b>=2 and c==1 depends on b<2, we can conclude that a==1 and"
             " c==1 are incompatible."
         ),
-        "And because you require a==1 and c==1, your requirements are unsatisfiable.",
+        "you require a==1 and c==1, your requirements are unsatisfiable.",
     )
 
 
@@ -136,9 +136,9 @@ def test_long_resolver_explanation_is_shortened_and_has_no_hints():
     steps = [f"a{number}==1 depends on a{number + 1}>=2" for number in range(9)]
     text = "Because " + ". And because ".join(steps) + ".\n\n      hint: Pre-releases are not"
     lines = refusal.resolver_lines(f"  \u00d7 No solution found:\n  {text}\n")
-    assert lines[:2] == ("Because a0==1 depends on a1>=2.", "And because a1==1 depends on a2>=2.")
+    assert lines[:2] == ("a0==1 depends on a1>=2.", "a1==1 depends on a2>=2.")
     assert lines[2] == "… 4 steps of the resolver's explanation …"
-    assert lines[-1] == "And because a8==1 depends on a9>=2."
+    assert lines[-1] == "a8==1 depends on a9>=2."
     assert len(lines) == refusal.STEPS
     (line,) = refusal.resolver_lines("Because " + "any of: a, " * 99)
     assert (len(line), line[-1]) == (refusal.LINE, "…")

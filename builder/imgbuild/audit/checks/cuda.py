@@ -26,6 +26,7 @@ from imgbuild.system.syntax import valid_requirement
 from imgbuild.values import normalize_package
 
 CHECK = "cuda"
+_ARCH = "sm_"
 _MAJOR_PACKAGE = re.compile(r"nvidia-.+-cu(\d\d)")
 # Its versions are those of the CUDA releases since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
@@ -52,6 +53,20 @@ def check_cuda(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> l
         findings += _uncovered_gpu_findings(package_set, elf_facts, gpu)
         findings += _assembler_findings(package_set, elf_facts, gpu)
     return findings
+
+
+def check_assemblers(package_set: PackageSet, gpu: Sequence[str]) -> list[Finding]:
+    """The findings about assemblers alone, for which no whole wheel is downloaded."""
+    return list(_assembler_findings(package_set, list(package_set.assemblers()), gpu))
+
+
+def unsupported_gpus(finding: Finding) -> tuple[str, ...]:
+    """The compute capabilities that a package does not support, according to `finding`."""
+    evidence = finding.evidence
+    if finding.check != CHECK or evidence is None or not evidence.subject.startswith(_ARCH):
+        return ()
+    archs = (name.removeprefix(_ARCH) for name in evidence.subject.split(", "))
+    return tuple(f"{arch[:-1]}.{arch[-1]}" for arch in archs)
 
 
 def _families(
@@ -264,7 +279,7 @@ def _gpu_finding(
 
 def _arch(capability: str) -> str:
     """The architecture of a compute capability: sm_90 for "9.0"."""
-    return f"sm_{capability.replace('.', '')}"
+    return f"{_ARCH}{capability.replace('.', '')}"
 
 
 def _finding(message: str, *, package: str, version: str, file: str = "", **more: Any) -> Finding:

@@ -24,7 +24,7 @@ from isal import isal_zlib
 from imgbuild import codec
 from imgbuild.audit.packages import advised, generated, loaded
 from imgbuild.audit.packages.advised import AdvisedExtra, part_files, read_advised
-from imgbuild.audit.packages.content import WheelContent
+from imgbuild.audit.packages.content import LIMIT, WheelContent
 from imgbuild.audit.packages.extensions import extension_modules
 from imgbuild.audit.packages.generated import GeneratedCode, generated_files, read_generated
 from imgbuild.audit.packages.loaded import NamesByFile, loading_files, read_loaded
@@ -39,9 +39,11 @@ from imgbuild.audit.packages.reading import (
     ReadRequest,
     WheelIndex,
     WheelMetadata,
+    assembler_files,
     find_modules,
     installed_path,
     open_content,
+    read_assemblers,
     read_index,
     reader_version,
 )
@@ -61,6 +63,7 @@ INDEX, MODULES, ELF_FACTS, MEMBER = "audit-index", "audit-modules", "audit-elves
 TEXT, IMPORTS, MENTIONS = "audit-sources", "audit-imports", "audit-mentions"
 REMOTE_SUFFIX = "-remote"
 CAPITALS = "capitals-1"
+ASSEMBLERS = "assemblers-1"
 _CAPITALS = re.compile(rb"\b[A-Z][A-Z0-9_]+")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
@@ -337,6 +340,22 @@ class LibraryWheel:
                 stored = self._library.published.elf_facts(self.package, self.wheel.sha256)
             self._elf_facts = stored
         return self._elf_facts
+
+    @cached_property
+    def assemblers(self) -> tuple[ElfFacts, ...]:
+        """The assemblers for GPU code. Those of a remote wheel are fetched, unless one is large."""
+        stored = self.stored_elf_facts()
+        if stored is not None:
+            return tuple(
+                facts
+                for facts in stored
+                if facts.ptxas_architectures and not self._is_omitted(facts.file)
+            )
+        files = assembler_files(self.files)
+        if not files or max(self.files[file] for file in files) > LIMIT:
+            return ()
+        form = tuple[ElfFacts, ...]
+        return self._read_once(ASSEMBLERS, form, lambda: read_assemblers(self.content, files))
 
     @cached_property
     def loaded(self) -> NamesByFile:

@@ -137,6 +137,12 @@ class PackageSet:
             for facts in self.wheels[package].elf_facts():
                 yield package, facts
 
+    def assemblers(self) -> Iterator[tuple[str, ElfFacts]]:
+        """The assemblers for GPU code in local and remote wheels, with their packages."""
+        for package in self.packages:
+            for facts in self.wheels[package].assemblers:
+                yield package, facts
+
     def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
         """The extras of `package` that its import errors recommend."""
         library_wheel = self.wheels.get(normalize_package(package))

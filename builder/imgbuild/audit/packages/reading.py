@@ -170,6 +170,21 @@ def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
     return tuple(elf_facts)
 
 
+def assembler_files(files: Iterable[str]) -> tuple[str, ...]:
+    """The assemblers for GPU code among `files`, by their names."""
+    from imgbuild.audit.binaries.elf import is_assembler
+
+    return tuple(file for file in files if is_assembler(file))
+
+
+def read_assemblers(content: WheelContent, files: Iterable[str]) -> tuple[ElfFacts, ...]:
+    """The facts of the assemblers `files` of a wheel."""
+    from imgbuild.audit.binaries.elf import read_elf
+
+    read = (read_elf(partial(content.chunks, file), file) for file in sorted(files))
+    return tuple(facts for facts in read if facts is not None and facts.ptxas_architectures)
+
+
 def find_modules(files: Iterable[str]) -> dict[str, str]:
     """The modules that Python can import from a wheel with these files, with their files.
 

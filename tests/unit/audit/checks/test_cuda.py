@@ -52,6 +52,7 @@ def test_two_cuda_families_in_one_process_are_an_error() -> None:
     package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 0.20.2": [asks]})
     findings = cudas.check_cuda(package_set, "12.8")
     assert subjects(findings) == [("vllm", "libcudart.so.13")]
+    assert cudas.unsupported_gpus(findings[0]) == ()
     assert "torch 2.9.0 (torch/lib/libtorch_cuda.so) to libcudart.so.12" in findings[0].message
 
 
@@ -249,6 +250,9 @@ def test_assembler_that_does_not_support_a_gpu_of_the_target_is_an_error() -> No
     assert cudas.check_cuda(package_set, "13.0", ("9.0", "10.0", "10.3")) == []
     findings = cudas.check_cuda(package_set, "13.0", ("9.0", "12.1"))
     assert subjects(findings) == [("triton", "sm_121")]
+    assert cudas.check_assemblers(package_set, ("9.0", "12.1")) == findings
+    findings = cudas.check_assemblers(package_set, ("9.0", "12.0", "12.1"))
+    assert [cudas.unsupported_gpus(finding) for finding in findings] == [("12.0", "12.1")]
     assert cudas.check_cuda(SharedObjects({"torch 2.11.0": [CPU]}), "", ("12.1",)) == []
 
 
