@@ -283,7 +283,7 @@ def test_documents_name_existing_verbs():
     assert {place for place in named if place[1] not in verbs} == set()
 
 
-def test_schema_is_current(golden):
+def test_committed_json_schema_is_current(golden):
     from imgbuild.matrix.schema import matrix_schema_bytes
 
     golden(ROOT / "matrix.schema.json", matrix_schema_bytes().decode())

@@ -150,7 +150,7 @@ def test_unreadable_package_fails_the_audit(machine: Machine) -> None:
     assert 'name="packages"' in (machine.folder / "report.xml").read_text()
 
 
-def test_interpreter_without_environment_is_audited() -> None:
+def test_packages_of_an_interpreter_without_an_environment_are_audited() -> None:
     environment = open_environment(os.path.realpath(sys.executable))
     assert environment.python == ".".join(map(str, sys.version_info[:3]))
     assert "pip" in {package.wheel.package for package in environment.packages}

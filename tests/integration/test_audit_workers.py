@@ -40,7 +40,9 @@ def _workers(monkeypatch: pytest.MonkeyPatch):
     workers.close()
 
 
-def test_worker_processes_produce_same_report(tmp_path: Path, workers: ReaderProcesses):
+def test_audit_with_worker_processes_produces_the_same_report(
+    tmp_path: Path, workers: ReaderProcesses
+):
     worth, running = reading.PARALLEL_MINIMUM, reading.RUNNING_BYTES
     large = [request(tmp_path, "large", worth), request(tmp_path, "other", worth // 8)]
     small = request(tmp_path, "small", running)

@@ -59,7 +59,7 @@ def test_committed_files_match_checkout(tmp_path: Path, form: str) -> None:
     assert read(repository.folder, tmp_path)[1] == ("a.py", "data", "empty", "in/run", "staged")
 
 
-def test_repository_filters_hooks_and_settings_are_ignored(
+def test_filters_hooks_and_settings_of_a_repository_are_ignored(
     repository: GitRepository, tmp_path: Path
 ) -> None:
     repository.commit({"a.py": "a\n", "b.txt": "x\n", ".gitattributes": "*.py filter=evil\n"})

@@ -76,7 +76,7 @@ def run(folder: Path, *words: str | Path, timeout: float = 240) -> str:
 
 
 @pytest.mark.engine
-def test_compose_starts_image(image: str, folder: Path) -> None:
+def test_docker_compose_starts_the_image(image: str, folder: Path) -> None:
     script = 'echo "[$A]" "$HF_HOME"; pwd; cat hello; id -u'
     text = compose.compose_text(container(image, command=("sh", "-c", script), shared=64), "test")
     # Debian's engines only recommend the program for `init`.
@@ -95,7 +95,7 @@ def test_compose_starts_image(image: str, folder: Path) -> None:
 @pytest.mark.engine
 @pytest.mark.network
 @pytest.mark.parametrize("image", ["docker"], indirect=True)
-def test_cli_starts_dev_container(image: str, folder: Path) -> None:
+def test_dev_container_command_starts_the_image(image: str, folder: Path) -> None:
     npx = needs.require_tool("npx", "npm")
     document = json.loads(compose.devcontainer_text(container(image, shared=64)))
     # The sample is a shell without accounts, and Docker of Debian has no program for `init`.
@@ -136,7 +136,7 @@ def test_kubernetes_schemas_accept_jobs_and_pods(folder: Path) -> None:
 
 
 @pytest.mark.network
-def test_models_generated_from_jobset_schema_have_every_field(folder: Path) -> None:
+def test_models_generated_from_the_jobset_schema_have_every_field(folder: Path) -> None:
     """The models drop unknown fields and refuse wrong types."""
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("torchrun", "train.py"), "gpus": "8", "nodes": 2, "rdma": "rdma/ib"}
@@ -161,7 +161,7 @@ def test_models_generated_from_jobset_schema_have_every_field(folder: Path) -> N
 
 @pytest.mark.long
 @pytest.mark.network
-def test_skypilot_reads_task(folder: Path) -> None:
+def test_skypilot_reads_the_task_file(folder: Path) -> None:
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("echo", VALUE), "gpus": "8", "gpu": "H100", "nodes": 2}
     (folder / "task.yaml").write_text(skypilot.task_text(container(image, **options), "test"))

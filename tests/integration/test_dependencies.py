@@ -37,7 +37,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
 
 
 @pytest.mark.usefixtures("index")
-def test_unavailable_metadata_is_refused_offline(
+def test_metadata_that_is_not_cached_is_refused_in_offline_mode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Command(monkeypatch, capsys)("why", "torch", TARGET, "--offline")

@@ -36,7 +36,7 @@ def codes(folder: Path, *command: str) -> list[str]:
     ],
     ids=["missing-module", "missing-library", "killed", "crashed"],
 )
-def test_cause_in_real_output_is_diagnosed(
+def test_cause_is_found_in_the_real_output_of_a_failed_command(
     command: tuple[str, ...], code: str, tmp_path: Path
 ) -> None:
     assert codes(tmp_path, *command)[0] == code

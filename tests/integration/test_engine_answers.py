@@ -36,6 +36,6 @@ def test_image_list_is_read_again_if_an_image_is_removed_meanwhile(tmp_path: Pat
     assert engine.diff_ids(listing(tmp_path, 1)) == {LAYER}
 
 
-def test_repeated_image_list_error_is_reported(tmp_path: Path) -> None:
+def test_repeated_error_of_the_image_list_is_reported(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed, match="content digest sha256:27: not found"):
         engine.diff_ids(listing(tmp_path, 2))

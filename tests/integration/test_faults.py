@@ -185,7 +185,9 @@ def test_workers_exit_if_parent_is_killed():
     ended(process.pid)
 
 
-def test_killed_command_succeeds_on_rerun(fault_run, tmp_path, record_testsuite_property):
+def test_killed_command_succeeds_when_it_is_run_again(
+    fault_run, tmp_path, record_testsuite_property
+):
     if "sif" in VERBS:
         needs.require_tool("mksquashfs", "squashfs-tools")
     chance = random.Random(SEED)
@@ -232,7 +234,9 @@ ALL = [(verb, fault) for verb in ("lock", "build", "archive", "sif", "pull") for
 
 
 @pytest.mark.parametrize(("verb", "fault"), ALL if COUNT else FEW)
-def test_disk_error_is_reported_and_the_next_run_succeeds(fault_run, tmp_path, verb, fault):
+def test_command_reports_a_disk_error_and_succeeds_when_it_is_run_again(
+    fault_run, tmp_path, verb, fault
+):
     needs.require_root()
     disk = tmp_path / "disk"
     disk.mkdir()

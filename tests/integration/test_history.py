@@ -41,7 +41,7 @@ def test_folder_outside_repository_is_reported(project: Project) -> None:
     assert caught.value.hint == "use a checkout with history"
 
 
-def test_locks_of_revisions_are_read(project: Project) -> None:
+def test_locks_are_read_from_git_revisions(project: Project) -> None:
     git(project.root, "init", "--quiet")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing yet")
     assert revisions.locked_at(project, TARGET, "HEAD") is None
@@ -139,7 +139,7 @@ def test_damaged_revision_is_skipped(project: Project) -> None:
     assert [each.lock is not None for each in changes] == [True, True]
 
 
-def test_history_requires_repository(project: Project) -> None:
+def test_history_requires_a_git_repository(project: Project) -> None:
     needs.require_tool("git")
     with pytest.raises(InputError, match="git cannot read the history"):
         revisions.target_history(project, TARGET)

@@ -447,6 +447,6 @@ def test_user_arguments_are_quoted_in_job(text: str, shell) -> None:
     assert shlex.split(call.rpartition(" &\nwait")[0]) == ["train", text]
 
 
-def test_sbatch_line_is_one_argument() -> None:
+def test_argument_in_a_sbatch_line_stays_one_argument() -> None:
     for text in ("--comment=a b", "--comment=a#b", "--constraint='x|y'", 'a"b', "a\\b", "--x=é"):
         assert shlex.split(quoting.sbatch_word(text), comments=True) == [text]

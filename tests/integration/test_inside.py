@@ -163,7 +163,7 @@ def test_provenance_has_commit_and_no_secrets(shop, tmp_path):
     }
 
 
-def test_second_push_at_another_commit_writes_nothing(shop):
+def test_second_push_from_another_git_commit_writes_nothing(shop):
     (shop.project.folder / "README").write_text("words")
     git(shop.project.folder, "add", ".")
     git(shop.project.folder, "commit", "--quiet", "--message", "words")
@@ -241,7 +241,7 @@ def test_every_locked_file_has_metadata():
     assert unknown == set()
 
 
-def test_sif_of_pushed_image_matches_target(shop, tmp_path):
+def test_sif_of_a_pushed_image_matches_the_target(shop, tmp_path):
     """The lock is read from the registry, regardless of other attachments."""
     needs.require_tool("mksquashfs", "squashfs-tools")
     place = f"{shop.registry.host}/for-sif"

@@ -207,7 +207,7 @@ def user(
     return User(machine, machine.home, digest).elsewhere("work")
 
 
-def test_wheel_excludes_derived_data_files(wheel: Path) -> None:
+def test_imgbuild_wheel_excludes_derived_data_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = [
             name.removeprefix(CATALOGUE) for name in opened.namelist() if name.startswith(CATALOGUE)
@@ -221,7 +221,7 @@ def test_wheel_excludes_derived_data_files(wheel: Path) -> None:
     ]  # fmt: skip
 
 
-def test_wheel_has_templates(wheel: Path) -> None:
+def test_imgbuild_wheel_has_templates(wheel: Path) -> None:
     """Projects without templates use those of the wheel."""
     here, there = ROOT / "images/templates", "imgbuild/data/templates/"
     with zipfile.ZipFile(wheel) as opened:
@@ -229,7 +229,7 @@ def test_wheel_has_templates(wheel: Path) -> None:
     assert packed == {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()}
 
 
-def test_wheel_has_facts_of_published_files(wheel: Path) -> None:
+def test_imgbuild_wheel_has_facts_of_published_files(wheel: Path) -> None:
     committed = facts_path()
     with zipfile.ZipFile(wheel) as opened:
         assert opened.read("imgbuild/data/facts/published.zip") == committed.read_bytes()
@@ -293,7 +293,7 @@ def test_commands_do_not_modify_the_installed_catalogue(user: User) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_extending_project_is_initialized_locked_and_built(user: User) -> None:
+def test_project_that_extends_a_target_is_initialized_locked_and_built(user: User) -> None:
     user_project = user.elsewhere("own")
     user_project.run("init", "ours", "--extends", TARGET, "--add", "gadget")
     first, *_ = (user_project.folder / "matrix.yaml").read_text().splitlines()

@@ -175,7 +175,7 @@ def test_proxy_with_password_is_used(
 @pytest.mark.parametrize(
     ("login", "words"), [("", "proxy requires a user"), ("p:w0rong@", "proxy")]
 )
-def test_proxy_refusing_credentials_is_reported(
+def test_proxy_that_refuses_credentials_is_reported(
     login: str, words: str, bundle: Path, site: FileSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))

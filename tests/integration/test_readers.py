@@ -142,7 +142,7 @@ def test_podman_runs_oci_archive(single_arch, tmp_path):
         process.run_command([podman, "image", "rm", name], check=False)
 
 
-def test_base_is_read_back_from_registry(two, repository, tmp_path):
+def test_base_is_read_back_from_the_registry(two, repository, tmp_path):
     skopeo = needs.require_tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     process.run_command(
@@ -170,7 +170,7 @@ def test_base_is_read_back_from_registry(two, repository, tmp_path):
         assert store.file(layer.digest.removeprefix("sha256:")) is None
 
 
-def test_docker_format_base_is_converted(single_arch, repository):
+def test_base_in_docker_format_is_converted(single_arch, repository):
     skopeo = needs.require_tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     command = [skopeo, "copy", "--format", "v2s2", "--dest-tls-verify=false"]

@@ -194,7 +194,7 @@ def test_docker_container_has_the_image_user_and_imports_the_wheel(sample):
     ]
 
 
-def test_registry_based_image_runs_in_root_folder(sample):
+def test_image_with_a_registry_base_runs_in_a_root_folder(sample):
     done = sample.project.run(
         "run", TARGET, "--through", "root", "--arch", "x86_64", "--layout", str(sample.output),
         "--", "python", "-c", LOOK,
@@ -339,7 +339,7 @@ class TestRefusals:
         project.write(sample_project.registry_base(image), arches=("arm64",))
         self.refuse(project, 2, image, "has no arm64, only x86_64", "with this architecture")
 
-    def test_missing_base_digest_is_reported(self, project, pushed):
+    def test_base_digest_missing_in_the_registry_is_reported(self, project, pushed):
         image = f"{pushed.oci.partition('@')[0]}@sha256:{'0' * 64}"
         project.write(sample_project.registry_base(image))
         self.refuse(project, 7, "404", "0" * 64)

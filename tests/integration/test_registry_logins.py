@@ -74,7 +74,7 @@ def answer(user: str, secret: str) -> str:
 # -- programs
 
 
-def test_credential_helper_for_host_takes_precedence(tmp_path):
+def test_credential_helper_for_the_host_takes_precedence(tmp_path):
     configure(tmp_path, credsStore="all", credHelpers={"h:1": "one"})
     program(tmp_path, "all", answer("me", "of all"))
     program(tmp_path, "one", answer("me", "of one"))

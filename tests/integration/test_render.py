@@ -148,7 +148,7 @@ def test_install_script_builds_packages_without_wheels(project, path, request, t
 
 
 @pytest.mark.parametrize("path", ["with_uv", pytest.param("with_pip", marks=pytest.mark.long)])
-def test_build_requirements_are_checked_by_hash(
+def test_install_script_checks_build_requirements_by_hash(
     project, site, path, request, monkeypatch, tmp_path
 ):
     """The index has a modified build backend with the same name, which must not run."""
@@ -221,7 +221,7 @@ def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProc
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
-def test_install_step_installs_only_locked_packages(project, wheels, tmp_path):
+def test_install_step_of_the_dockerfile_installs_only_locked_packages(project, wheels, tmp_path):
     done = step(project, wheels, tmp_path / "good")
     assert done.returncode == 0, done.stderr
     left = {path.name for path in (tmp_path / "good").rglob("*")}
@@ -271,7 +271,7 @@ def test_shell_steps_create_the_files_of_the_image_layers(tmp_path):
 
 
 @pytest.mark.engine
-def test_docker_builds_online_variant_from_its_folder(project, tmp_path):
+def test_docker_builds_the_online_dockerfile_from_its_folder(project, tmp_path):
     """The base comes from a registry by digest, the wheels from the index; no step has network."""
     docker, registry, skopeo = (
         needs.require_buildx(),
@@ -353,7 +353,7 @@ def test_apptainer_builds_definition_file(project, tmp_path):
     assert f"dev.imgbuild.target: {TARGET}" in printed(apptainer, "inspect", "--labels", image)
 
 
-def test_lock_renders_files_and_check_reports_stale_ones(project, tmp_path):
+def test_lock_renders_files_and_lock_check_reports_stale_files(project, tmp_path):
     project.run("render", TARGET, "--check")
     dockerfile = project.folder / "images" / TARGET / "Dockerfile"
     text = dockerfile.read_text()

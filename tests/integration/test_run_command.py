@@ -99,7 +99,7 @@ def run(
     )
 
 
-def test_exit_status_and_output_come_from_the_command(folder: Path) -> None:
+def test_run_returns_exit_status_and_output_of_the_command(folder: Path) -> None:
     needs.user_namespaces()
     done = run(folder, words("root", "-q"))
     assert (done.returncode, done.stdout, done.stderr) == (7, "said\nhello\n", "told\n")
@@ -119,7 +119,7 @@ def test_failed_command_ends_with_its_likely_cause(folder: Path, through: str) -
     assert "libmpi.so.40" in cause
 
 
-def test_no_cause_is_printed_for_successful_or_unexplained_command(folder: Path) -> None:
+def test_run_prints_no_cause_for_a_successful_or_unexplained_command(folder: Path) -> None:
     needs.user_namespaces()
     passed = run(folder, words("root", script=f"echo '{LIBRARY}' >&2"))
     unclear = run(folder, words("root", script="echo 'it did not work' >&2; exit 3"))

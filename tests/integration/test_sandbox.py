@@ -60,13 +60,13 @@ def test_command_sees_only_the_files_of_the_image(shell, root):
     ]
 
 
-def test_exit_status_and_output_come_from_the_command(shell):
+def test_sandbox_returns_exit_status_and_output_of_the_command(shell):
     completed = shell("cat; echo out; echo bad >&2; exit 7")
     assert (completed.status, completed.stdout, completed.stderr) == (7, "out\n", "bad\n")
     assert shell("kill -9 $$").status == 128 + signal.SIGKILL
 
 
-def test_read_only_root_allows_files_only_in_tmp(shell):
+def test_read_only_root_allows_new_files_only_in_tmp(shell):
     script = "for place in / /etc /tmp /dev/shm; do (echo >$place/new) && echo $place; done"
     completed = shell(script, readonly=True)
     assert completed.stdout.split() == ["/tmp", "/dev/shm"], completed
@@ -180,7 +180,7 @@ def test_mount_points_do_not_follow_links_in_mounts(image, tmp_path):
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_link_instead_of_file_is_replaced(image, tmp_path):
+def test_link_in_place_of_a_mounted_file_is_replaced(image, tmp_path):
     (image / "outside").mkdir()
     (image / "outside/hosts").symlink_to(tmp_path / "victim")
     done = sandbox.run_in_sandbox(sandbox.SandboxRoot(path=image), ["cat", "/etc/hosts"])
@@ -237,7 +237,7 @@ def mounts(root: Path) -> list[str]:
     return [line for line in lines if str(root) in line]
 
 
-def test_nothing_remains_mounted_or_running_after_kill(root):
+def test_killed_sandbox_leaves_no_mounts_or_processes(root):
     mark = "3.14159265"
     script = (
         "from pathlib import Path; from imgbuild.container.sandbox import SandboxRoot,"

@@ -102,7 +102,7 @@ def test_sandbox_escapes_fail_as_ordinary_user(user):
     check(json.loads(run_as_ordinary_user(body)), root=False)
 
 
-def test_open_host_folder_is_not_accessible(place, monkeypatch):
+def test_open_folder_of_the_host_is_not_accessible_in_the_sandbox(place, monkeypatch):
     """In CVE-2024-21626, the runtime left a folder of the host open in the process."""
     folder, start = os.open("/", os.O_RDONLY), process.run_command
     monkeypatch.setattr(
@@ -145,7 +145,7 @@ def test_command_cannot_access_host_terminal(place):
     assert run_inside(place, PYTHON, "-c", look).stdout == "True\n"
 
 
-def test_sessions_and_core_limits_are_separate():
+def test_sandbox_has_a_separate_session_and_core_limit():
     """With a core limit of one byte, unlike 0, no core is written and no host program starts."""
     body = """
 look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"

@@ -155,7 +155,7 @@ def test_build_is_isolated_from_environment(site, root, store, monkeypatch):
 
 
 @pytest.mark.long
-def test_missing_built_wheel_is_rebuilt_from_lock(site, root, store, monkeypatch):
+def test_missing_built_wheel_is_rebuilt_from_the_lock(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
     matrix = sample(site)
     built_wheel = build(matrix, root, store)
@@ -204,7 +204,7 @@ def drop(store, built_wheel):
 
 
 @pytest.mark.parametrize("checks", [("imports",), pytest.param(CHECKS, marks=pytest.mark.long)])
-def test_code_of_uncached_built_wheel_is_audited(site, root, store, checks):
+def test_code_of_a_built_wheel_that_is_not_cached_is_audited(site, root, store, checks):
     lock, matrix, built = audited(site, root, store)
     drop(store, built)
     site.requests.clear()
@@ -251,7 +251,7 @@ def test_build_root_is_created_once_and_unchanged(site, root, store, monkeypatch
     assert {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")} == before
 
 
-def test_compiling_sdist_is_refused(site, root, store):
+def test_sdist_that_compiles_code_is_refused(site, root, store):
     files = {
         "setup.py": b"from setuptools import Extension, setup\n"
         b"setup(name='demo', version='1.0', ext_modules=[Extension('fast', ['fast.c'])])\n",

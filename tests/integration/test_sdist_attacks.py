@@ -93,7 +93,7 @@ WRITTEN = (f".{NAME}.tmp", NAME, "result.json", "answer/result.json", f"wheel/{N
 
 
 @pytest.mark.parametrize("path", WRITTEN)
-def test_leftover_link_does_not_redirect_writes(build, victim, path):
+def test_link_left_by_a_build_does_not_redirect_writes(build, victim, path):
     before = victim.read_bytes()
     plant = (
         "    with contextlib.suppress(OSError):\n"
@@ -130,7 +130,7 @@ def test_leftover_link_does_not_redirect_writes(build, victim, path):
         ("    open(made, 'wb').write(b'PK')\n    return NAME\n", "cannot be read"),
     ],
 )
-def test_only_regular_file_is_accepted_as_wheel(build, body, words):
+def test_only_a_regular_file_is_accepted_as_a_built_wheel(build, body, words):
     with pytest.raises(IntegrityError, match=words):
         build(body)
 

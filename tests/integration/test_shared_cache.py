@@ -147,7 +147,7 @@ def test_source_layer_that_is_replaced_during_the_copy_is_not_used(folder):
     assert right, "no build was correct"
 
 
-def test_later_writes_to_cached_layer_do_not_change_image(folder):
+def test_later_writes_to_a_cached_layer_do_not_change_the_image(folder):
     files, digest, size = image(folder)
     store = Store.open(folder / "cache")
     path = store.add_blob(files.layers[digest], digest)

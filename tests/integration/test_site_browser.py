@@ -45,7 +45,7 @@ def test_pages_fit_each_screen_width_without_errors(site: Path, window: Browser,
 
 
 @pytest.mark.parametrize("page", [*SAMPLE[1:], "targets/cu124-vllm.html"])
-def test_axe_reports_no_problems(site: Path, window: Browser, page: str) -> None:
+def test_axe_reports_no_accessibility_problems(site: Path, window: Browser, page: str) -> None:
     source = axe()
     for width, dark in ((360, False), (1600, True)) if page in SAMPLE[:3] else ((1600, True),):
         window.view(width, dark=dark)
@@ -59,7 +59,7 @@ def test_axe_reports_no_problems(site: Path, window: Browser, page: str) -> None
         assert violations == []
 
 
-def test_axe_reports_injected_problem(site: Path, window: Browser) -> None:
+def test_axe_reports_an_injected_accessibility_problem(site: Path, window: Browser) -> None:
     """This test ensures that the previous test can fail."""
     open_form(window, site, "index.html")
     window.run("document.querySelector('form label').replaceWith(document.createElement('select'))")
@@ -150,7 +150,7 @@ def test_pages_work_without_javascript(site: Path, window: Browser) -> None:
         ({"driver": "580.65.06"}, "cu130-vllm", "nothing"),
     ],
 )
-def test_filters_hide_rows(
+def test_filters_of_the_catalogue_hide_rows(
     site: Path, window: Browser, fields: dict[str, str], has: str, lacks: str
 ) -> None:
     open_form(window, site, "index.html", **fields)
@@ -231,7 +231,7 @@ def test_copy_buttons_copy_commands(site: Path, window: Browser) -> None:
 # -- untrusted texts
 
 
-def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
+def test_hostile_texts_on_pages_are_escaped_in_the_browser(window: Browser, tmp_path: Path) -> None:
     """Summaries, reasons and commit messages have HTML, quotes and scripts."""
     evil = "<script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'`{{ 7*7 }}</title>"
     project = tmp_path / "project"

@@ -44,7 +44,7 @@ def _built(project: Project) -> Project:
     return project
 
 
-def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
+def test_second_run_submits_only_failed_array_tasks(built: Project) -> None:
     first, second = array_folders(built, "build")[:2]
     order_documents = [json.loads((each / "order.json").read_text()) for each in (first, second)]
     assert [[task["target"] for task in order["tasks"]] for order in order_documents] == [
@@ -98,7 +98,7 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_interrupt_cancels_tasks_and_next_run_resumes(built: Project) -> None:
+def test_interrupt_cancels_array_tasks_and_the_next_run_resumes(built: Project) -> None:
     process = started(built, "--no-resume")
     os.killpg(process.pid, signal.SIGINT)
     _, messages = process.communicate(timeout=slurm_project.PATIENCE)
@@ -132,7 +132,7 @@ def test_next_run_follows_the_tasks_of_a_killed_imgbuild(built: Project) -> None
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
-def test_task_ended_by_slurm_is_reported(built: Project) -> None:
+def test_array_task_that_slurm_ends_is_reported(built: Project) -> None:
     process = started(built, "--no-resume", "--leave")
     [first] = {name.partition("_")[0] for name in queued_jobs(built)}
     slurm_project.slurm(built, "scancel", first)

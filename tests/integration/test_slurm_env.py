@@ -54,7 +54,7 @@ def job(image: Path, folder: Path, *command: str, **more: object) -> Path:
     return path
 
 
-def test_path_variables_are_mounted_in_job(image, tmp_path):
+def test_paths_in_variables_are_mounted_in_the_job(image, tmp_path):
     """The job script is written before any of the variables is set."""
     needs.require_apptainer()
     place = Path(tempfile.mkdtemp(dir="/srv"))

@@ -184,7 +184,7 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 """
 
 
-def test_verl_joins_ray_cluster_of_nodes(
+def test_verl_joins_the_ray_cluster_of_all_nodes(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     """The trainer is a stub, and Ray is configured with GPUs."""
@@ -252,7 +252,7 @@ def test_failed_staging_is_reported_and_its_files_are_removed(
     assert "a node has no place for the job's files" in log
 
 
-def test_failed_node_preparation_ends_job(
+def test_job_ends_if_the_preparation_of_a_node_fails(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "check.sh"

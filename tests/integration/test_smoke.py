@@ -80,7 +80,7 @@ def _sample(tmp_path: Path) -> Sample:
 
 
 @pytest.mark.parametrize("case", ["versions", "requirements", "files", "imports"])
-def test_valid_package_set_passes(sample, case):
+def test_smoke_tests_of_a_valid_package_set_pass(sample, case):
     cases = sample.run(case)
     assert {item.outcome for item in cases.values()} == {"passed"}, cases
 
@@ -161,7 +161,7 @@ def leaving(sample):
         ("files", dangling, "alpha/link: a broken link"),
     ],
 )
-def test_broken_package_set_fails_with_reason(sample, case, break_it, words):
+def test_smoke_tests_of_a_broken_package_set_fail_with_a_reason(sample, case, break_it, words):
     break_it(sample)
     case_result = sample.run(case)[case]
     assert case_result.outcome == "failed"

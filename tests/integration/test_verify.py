@@ -204,7 +204,7 @@ def _signature(client: RegistryClient, sample: Sample, digest: str) -> str:
     raise AssertionError("the image is not signed")
 
 
-def test_flipped_byte_on_disk_of_registry_is_refused(sample):
+def test_verify_refuses_a_flipped_byte_on_the_disk_of_the_registry(sample):
     for what, (digest, check) in _stored(sample).items():
         path = sample.file(digest)
         whole = path.read_bytes()
@@ -279,7 +279,7 @@ def _claimed(honest: bundle.LockBundle, target_digests: TargetDigests) -> bytes:
     return provenance.create_statement(honest.lock, target_digests, tuple(Arch), circumstances)
 
 
-def test_keyless_verification_reports_cosign_failure(sample):
+def test_keyless_verification_reports_a_cosign_failure(sample):
     """Keyless signing requires a CI identity and servers of sigstore; a workflow tests it."""
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     alone = Project(

@@ -164,7 +164,7 @@ def test_exclusive_locks_with_different_names_do_not_block_each_other(store: Sto
         pass
 
 
-def test_cache_format_is_checked(store: Store) -> None:
+def test_format_of_the_cache_is_checked(store: Store) -> None:
     (store.root / "FORMAT").write_bytes(b"0\n")
     with pytest.raises(InputError, match="another version") as caught:
         Store.open(store.root)
@@ -203,7 +203,7 @@ def test_cache_root_that_is_a_file_or_below_a_file_is_refused_with_a_hint(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_full_disk_error_has_hint(number: int) -> None:
+def test_error_for_a_full_disk_has_a_hint(number: int) -> None:
     with (
         pytest.raises(WorkFailed, match="no space left for /cache") as caught,
         files.plain_errors(Path("/cache")),

@@ -76,7 +76,7 @@ def test_each_kind_of_cache_entry_has_a_name(root: Path) -> None:
     assert not any("unpackeds" in name for name in names)
 
 
-def test_every_target_is_listed(root: Path) -> None:
+def test_cache_list_command_shows_every_target(root: Path) -> None:
     (wheel,) = [entry for entry in answered("list") if entry["kind"] == "file"]
     assert wheel["sha256"] == sha256(WHEEL)
     assert wheel["label"] == "trl-0.18.2-py3-none-any.whl"

@@ -135,7 +135,9 @@ def test_invalid_matrix_is_reported_with_all_locations(
 
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["list", "show", "digest", "build", "lock", "load", "smoke"])
-def test_unknown_target_error_suggests_the_nearest(imgbuild: Command, verb: str) -> None:
+def test_error_for_an_unknown_target_suggests_the_nearest_target(
+    imgbuild: Command, verb: str
+) -> None:
     result = error(
         imgbuild, [verb, "cu124"], 3, "no target matches cu124", f"did you mean {TARGET}"
     )
@@ -236,7 +238,7 @@ def test_an_interrupt_is_reported(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_full_disk_error_names_path(
+def test_error_for_a_full_disk_names_the_path(
     imgbuild: Command, sample: SampleProject, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def full(*_: object, **__: object) -> None:

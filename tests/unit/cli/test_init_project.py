@@ -187,7 +187,7 @@ def test_all_impossible_requirements_are_listed(imgbuild: Command, index: LocalI
     assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
 
 
-def test_contradicting_pins_are_named(imgbuild: Command, index: LocalIndex) -> None:
+def test_error_names_the_contradicting_pins(imgbuild: Command, index: LocalIndex) -> None:
     requires = ["transformers<4.50", 'peft>=0.15; extra == "lora"', "numpy"]
     index.wheel("trainer", "1.0", requires)
     index.wheel("transformers", "4.51.3")

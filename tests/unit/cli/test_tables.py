@@ -126,7 +126,7 @@ def test_table_of_test_cases_fits_the_terminal(
     assert table.count(name) == 3
 
 
-def test_failed_case_ends_with_cause_from_its_log(
+def test_failed_case_is_shown_with_the_cause_from_its_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = "RuntimeError: Failed to find C compiler. Please specify via CC environment variable\n"

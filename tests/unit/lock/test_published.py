@@ -69,7 +69,7 @@ def test_rows_keep_tools_and_user_packages_of_published_target(tmp_path: Path) -
         assert base.tools == ("htop",)
 
 
-def test_row_with_like_can_name_other_gpus(tmp_path: Path) -> None:
+def test_row_with_like_can_list_other_gpus(tmp_path: Path) -> None:
     like = extended.MATRIX + "  alike:\n    like: small\n    summary: as it\n"
     path = extended.create_repository(tmp_path, like + '    gpu: ["9.0"]\n')
     assert extended.read_extended(path).targets["alike"].gpu == ("9.0",)

@@ -260,7 +260,7 @@ def test_uncompressed_tar_layer_is_unpacked(tmp_path, root):
     assert (root / "a").read_text() == "x"
 
 
-def test_zstd_compression_is_refused_with_hint(tmp_path, root):
+def test_layer_with_zstd_compression_is_refused_with_a_hint(tmp_path, root):
     (tmp_path / "blob").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
     with pytest.raises(InputError, match="zstd"):
         unpack_layer_files([tmp_path / "blob"], root)

@@ -105,7 +105,7 @@ def test_dropped_files_are_removed_from_the_record_file():
     assert not any(row.search("../../../bin/fastapi-cli,,") for row in rows)
 
 
-def test_dockerfile_requires_uv_in_the_lock():
+def test_dockerfile_for_a_lock_without_uv_is_an_error_that_names_the_target():
     matrix = render_sample.matrix()
     lock = render_sample.without_package(render_sample.lock(matrix), "uv")
     with pytest.raises(InputError, match="small: the Dockerfile requires uv"):

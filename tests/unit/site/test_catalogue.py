@@ -66,7 +66,7 @@ def test_image_page_marks_a_package_of_one_architecture(example_site: SiteCatalo
     assert set(only.values()) <= {*Arch}
 
 
-def test_differences_from_similar_targets_are_correct(example_site: SiteCatalogue) -> None:
+def test_page_shows_correct_differences_from_similar_targets(example_site: SiteCatalogue) -> None:
     shown = target(example_site, "cu124-vllm0.8.5")
     near = shown.neighbours
     assert near.names[0] == "cu124-trl0.17"

@@ -125,7 +125,7 @@ def test_encrypted_key_without_a_password_or_terminal_is_refused(monkeypatch):
     assert error.value.hint == "set COSIGN_PASSWORD"
 
 
-def test_unsupported_key_type_error_lists_supported_types(tmp_path):
+def test_error_for_an_unsupported_key_type_lists_the_supported_types(tmp_path):
     others: list[Any] = [
         ec.generate_private_key(ec.SECP384R1()),
         rsa.generate_private_key(65537, 2048),

@@ -317,7 +317,7 @@ def test_flags_without_a_known_condition_have_no_guards(source):
     assert not kinds(source + "if flag:\n    import marked\n")
 
 
-def test_negated_flag_depending_on_data_has_no_guards():
+def test_negated_flag_that_depends_on_data_has_no_guards():
     source = "flag = False\nif x:\n    flag = v < Version('0.8')\nif not flag:\n    import marked\n"
     assert not kinds(source)
 
