@@ -131,9 +131,7 @@ def test_files_and_pins_on_the_command_line_are_audited_together(project: Projec
     assert "stdin:1: trl==8.0 contradicts trl==9.0 in bad.txt:1" in done.stderr
 
 
-def test_requirements_of_an_extra_given_on_the_command_line_are_audited(
-    project: Project, site: FileSite
-) -> None:
+def test_extra_that_a_pinned_package_lacks_is_reported(project: Project, site: FileSite) -> None:
     machine = ("--python", "3.11", "--arch", "x86_64", "--select", "metadata")
     done = project.run("audit", "trl[vllm]==9.0", *machine)
     assert "trl 9.0 has no extra vllm" in done.stdout

@@ -239,7 +239,7 @@ def test_printed_dockerfile_commands_work(project):
         ["docker", "image", "rm", "--force", TARGET], check=True, capture_output=True, text=True
     )
     assert f"Untagged: {TARGET}:latest" in removed.stdout, (
-        "the commands in the header load it into Docker"
+        "the commands in the header must load the image into Docker"
     )
     archive = project.folder / f"build/{TARGET}.oci.tar"
     project.run(*BUILD)
@@ -250,4 +250,4 @@ def test_printed_dockerfile_commands_work(project):
     subprocess.run(
         ["docker", "buildx", "bake", TARGET], cwd=project.folder, check=True, capture_output=True
     )
-    assert digest_of(archive) == digest, "the bake file builds the same image"
+    assert digest_of(archive) == digest, "the bake file must build the same image"

@@ -103,7 +103,9 @@ def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> boo
     except (ImgbuildError, OSError):
         return False
     blob = layout.blob_path(out, digest)
-    assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, "the layer is wrong"
+    assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, (
+        "the layout has a changed layer"
+    )
     assert blob.stat().st_uid == 0
     return True
 
@@ -144,7 +146,7 @@ def test_source_layer_that_is_replaced_during_the_copy_is_not_used(folder):
     with attacker(swapping(source, size)):
         for number in range(ROUNDS):
             right += build(files, digest, source, folder / f"out{number % 3}")
-    assert right, "no build was correct"
+    assert right, "every build failed"
 
 
 def test_later_writes_to_a_cached_layer_do_not_change_the_image(folder):

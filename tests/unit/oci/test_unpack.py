@@ -106,7 +106,7 @@ def test_written_layers_unpack_unchanged(tmp_path, root):
             assert (file_status.st_uid, file_status.st_gid) == (member.uid, member.gid)
 
 
-@pytest.mark.skipif(not ROOT, reason="only root can give files away")
+@pytest.mark.skipif(not ROOT, reason="only root can give files to other users")
 def test_file_owners_are_kept_if_root_unpacks(tmp_path, root):
     member = LayerMember(path="mine", uid=1234, gid=70_000_000, size=1, content=b"x", mode=0o4750)
     _, blob = images.make_layer(tmp_path, [member])

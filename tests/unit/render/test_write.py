@@ -226,7 +226,7 @@ def test_header_of_a_dockerfile_outside_the_lock_folder_names_the_lock():
     head = _head(msgspec.structs.replace(rendering, kept=False))
     assert "beside it" not in head
     assert "images/small" not in head
-    assert "--builder docker" not in head, "which builds the committed Dockerfile"
+    assert "--builder docker" not in head, "it builds the committed Dockerfile"
     assert "imgbuild render small --arch arm64 --output FOLDER" in head
     assert "imgbuild build small --arch arm64 --only base " in head
     assert "imgbuild build small --arch arm64 --only wheels " in head

@@ -24,7 +24,7 @@ PLAIN = forms.NoEncryption()
 
 
 def _no_password(path: Path) -> bytes:
-    pytest.fail(f"there was a prompt for the password of {path}")
+    pytest.fail(f"unexpected prompt for the password of {path}")
 
 
 def write(path, key, *, form=forms.PrivateFormat.PKCS8, encryption=PLAIN):
