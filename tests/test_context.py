@@ -1,4 +1,4 @@
-"""Tests that stages use one context, and a reporter instead of the console."""
+"""Tests that code uses the shared context and reports messages through a reporter."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_restricted_calls_are_used_only_where_allowed(banned):
 
 
 def test_no_class_inherits_from_a_class_in_the_same_folder():
-    """Protocols and msgspec values are excluded. A file can therefore be read alone."""
+    """This keeps files readable alone; protocols and msgspec values are excluded."""
     wrong = []
     for name, tree in package_modules().items():
         imported_trees = {

@@ -41,14 +41,14 @@ def trees(*patterns: str) -> dict[Path, ast.Module]:
 
 
 def functions(tree: ast.Module) -> Iterator[Definition]:
-    """All functions and methods, nested ones too."""
+    """All functions and methods, including nested ones."""
     for node in all_nodes(tree):
         if isinstance(node, Definition):
             yield node
 
 
 def names_in(function: Definition) -> Iterator[str]:
-    """The names of a function, its parameters and its variables, without those of nested ones."""
+    """The names of a function, its parameters and variables, excluding nested functions."""
     yield function.name
     arguments = function.args
     for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):

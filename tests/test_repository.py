@@ -290,7 +290,7 @@ def test_committed_json_schema_is_current(golden):
 
 
 def test_pytest_collects_every_test_file(pytestconfig):
-    """By default, pytest skips some folders, such as build and dist."""
+    """By default, pytest skips folders with names such as build and dist."""
     skipped = [
         f"{path}: pytest skips a folder named {folder}"
         for path in tracked_files("tests/**/test_*.py", "tests/test_*.py")

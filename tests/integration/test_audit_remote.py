@@ -1,4 +1,4 @@
-"""Tests that the audit reads the Python code of large remote wheels with few bytes transferred."""
+"""Tests that the audit reads Python code of large remote wheels without complete downloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the audit on versions that it once judged incorrectly: only real failures are reported."""
+"""Tests that versions with earlier incorrect findings have only correct findings."""
 
 from __future__ import annotations
 

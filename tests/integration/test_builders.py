@@ -34,7 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture
 def with_step(project: Project) -> Iterator[Project]:
-    """The project, whose Dockerfile `add_step` changes and the fixture restores."""
+    """The project; its Dockerfile is restored after each test."""
     folder = project.folder / "images/templates"
     folder.mkdir()
     yield project

@@ -22,7 +22,7 @@ int cuDeviceGetCount(int *count) { *count = %d; return 0; }
 
 
 def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Path:
-    """Compile a library with the two driver functions that are called, alone in `folder`."""
+    """Compile a library with two driver functions into `folder`."""
     folder.mkdir()
     source = folder / "driver.c"
     source.write_text(text or DRIVER % (init, count))
@@ -35,7 +35,7 @@ def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Pa
 
 
 def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dict[str, str]]:
-    """The findings of the script by check; the exit status must match the findings."""
+    """Run the script and return its findings by check; the exit status must match."""
     base = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "HOME": os.environ["HOME"]}
     done = subprocess.run(
         [*before, sys.executable, "-sE", str(SCRIPT), "--json", *words],

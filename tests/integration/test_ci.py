@@ -193,7 +193,7 @@ def test_nightly_ci_run_publishes_and_reports_targets(changed, tmp_path):
 
 
 def report(sample: Sample, folder: Path, place: str) -> None:
-    """Run the report's scripts with a stub of GitHub's program that records its arguments."""
+    """Run the report scripts with a stub of the GitHub CLI that records its arguments."""
     program = folder / "gh"
     program.write_text(
         '#!/bin/sh\necho "$@" >> "$0.log"\n[ "$2" != list ] || cat "$0.number" || true\n'
@@ -226,7 +226,7 @@ def report(sample: Sample, folder: Path, place: str) -> None:
 
 @pytest.fixture
 def scratch_sample(changed: Sample) -> Iterator[Sample]:
-    """The sample, in which changes to ci.yaml and the environment are undone after the test."""
+    """The sample, whose ci.yaml and environment are restored after the test."""
     path, env = changed.project.folder / "ci.yaml", dict(changed.project.env)
     text = path.read_text()
     yield changed
@@ -236,7 +236,7 @@ def scratch_sample(changed: Sample) -> Iterator[Sample]:
 
 
 def tell(sample: Sample, more: str = "", **other: str) -> None:
-    """Write ci.yaml with `more`, and replace parts of it by `other`."""
+    """Write ci.yaml with `more`, after replacing parts with `other`."""
     text = ci_repository.SETTINGS + more
     for old, new in other.items():
         text = re.sub(rf"{old}: (\d+|\[.*\])", f"{old}: {new}", text)

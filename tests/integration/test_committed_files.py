@@ -24,7 +24,7 @@ def _repository(tmp_path: Path) -> GitRepository:
 
 
 def read(folder: Path, tmp_path: Path) -> tuple[CommittedFiles, tuple[str, ...], str]:
-    """The files of `folder`, the differences from them, and the digest of their layer."""
+    """The committed files of `folder`, the local changes, and the digest of their layer."""
     contents = tmp_path / f"contents-{len(list(tmp_path.iterdir()))}"
     committed = committed_files.find_committed_folder(folder)
     files = committed_files.read_committed_files(committed, "/workspace", contents)

@@ -1,4 +1,4 @@
-"""Tests that the tools for which container definitions are rendered can read and start them.
+"""Tests that Compose, Kubernetes and other tools read and start rendered containers.
 
 Compose is podman-compose, because Debian has no package of Docker's plugin. The others are long
 tests: a dev container in Docker by the CLI of the specification (npm), Kubernetes' own schemas
@@ -51,7 +51,7 @@ def _image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    """A project with the file `hello`, in a home folder that also has a model cache."""
+    """A project with the file `hello` in a home folder with a model cache."""
     folder = tmp_path / f"project-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
@@ -60,7 +60,7 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *words: str | Path, timeout: float = 240) -> str:
-    """The stdout of a command that must succeed in `folder`, whose parent is the home folder."""
+    """Run a command in `folder`, below the home folder, and return its stdout."""
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder.parent),

@@ -82,7 +82,7 @@ class Roots(NamedTuple):
 
 
 class Locked(NamedTuple):
-    """The locked packages of a base on one architecture, in the store."""
+    """The locked and cached packages of a base for one architecture."""
 
     debs: tuple[Deb, ...]
     paths: dict[str, Path]
@@ -129,7 +129,7 @@ def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
 
 
 def installed(base: DebianBase, debs: Sequence[Deb], folder: Path) -> dict[str, Facts]:
-    """A real root with the base's packages, all scripts run; apt resolves the dependencies."""
+    """A root in which apt installed the packages of the base and ran all scripts."""
     left_out = table.dpkg_configuration(table.load_table(base.suite)).decode().splitlines()
     options = [f"--dpkgopt={line}" for line in left_out if line.startswith("path-")]
     if base.suite == "bookworm":  # base-files has these links since Debian 13
@@ -200,7 +200,7 @@ def facts(folder: Path, user: str = "") -> dict[str, Facts]:
 
 
 def content(path: Path, inner: str, user: str) -> bytes:
-    """A file's content; dpkg's diversions, which are in hash order, are sorted."""
+    """The content of a file; the diversions of dpkg are sorted because their order is arbitrary."""
     data = path.read_bytes()
     if user and inner in {"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow"}:
         lines = data.splitlines(keepends=True)

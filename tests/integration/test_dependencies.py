@@ -1,4 +1,4 @@
-"""Tests `imgbuild why` when the requirements of locked wheels are neither recorded nor cached."""
+"""Tests `imgbuild why` with requirements that must be read from the index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TORCH = "https://example.org/whl/{cuda_tag}/torch{torch}"  # the matrix has torc
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
-    """The project's wheels on an index; the cache is empty."""
+    """An index with the wheels of the project; the cache is empty."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()

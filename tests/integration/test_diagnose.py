@@ -16,7 +16,7 @@ CRASH = "import ctypes, faulthandler; faulthandler.enable(); ctypes.string_at(0)
 
 
 def codes(folder: Path, *command: str) -> list[str]:
-    """The codes of the causes in the output of a command, stdout and stderr together."""
+    """The codes of the causes found in stdout and stderr of a command."""
     text = subprocess.run(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     ).stdout.decode()

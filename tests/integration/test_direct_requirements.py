@@ -1,4 +1,4 @@
-"""Tests packages required by URL, as a wheel or a git repository: locked, audited and rebuilt."""
+"""Tests packages required by URL, as wheels and git repositories."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Workplace:
         return Context(Store.open(cache or self.cache), HttpClient(attempts=2, offline=offline))
 
     def resolve_audited(self, *texts: str, file: str = "") -> AuditedResolution:
-        """Resolve and audit a row whose requirements.txt `file` has `texts`."""
+        """Resolve and audit a row whose requirements file has `texts`."""
         (self.folder / "requirements.txt").write_text(file)
         files = ("requirements.txt",) if file else ()
         row = Extension(summary="ours", like=TARGET, add=texts, requirements=files)

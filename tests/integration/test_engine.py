@@ -105,7 +105,7 @@ def test_second_load_of_the_image_sends_no_data(container_engine, folder, tag):
 
 @contextlib.contextmanager
 def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackImage]:
-    """A loopback address that the engine cannot reach, as on another machine."""
+    """A loopback address that the engine cannot reach, like an address of another machine."""
     del sent
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -140,7 +140,7 @@ def test_layers_that_the_engine_already_has_are_not_sent(
 
 
 class Told(SilentReporter):
-    """Records the steps and bars of a reporter."""
+    """A reporter that records steps and progress bars."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []

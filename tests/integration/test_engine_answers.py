@@ -17,7 +17,7 @@ IMAGE = json.dumps([{"Id": "sha256:" + "1" * 64, "RootFS": {"Layers": [LAYER]}}]
 
 
 def listing(folder: Path, failures: int) -> Engine:
-    """An engine whose first `image ls` fails, as if an image were removed meanwhile."""
+    """A stub of an engine whose first `image ls` fails because an image was removed."""
     program = folder / "docker"
     program.write_text(
         f"""#!/bin/sh

@@ -44,14 +44,14 @@ OFFICIAL = ".imgbuild/published/small"
 
 @dataclass
 class PublishedSite:
-    """A project that publishes a target, and the index that all projects use."""
+    """A project that publishes a target, with the index of all projects."""
 
     site: FileSite
     published: Project
     image: Path
 
     def user(self, folder: Path, *words: str, image: str = "") -> Project:
-        """A user's repository, initialized with `words`."""
+        """Initialize a user's repository with the options `words`."""
         folder.mkdir(parents=True)
         (folder / "train.sh").write_text(SCRIPT)
         (folder / "train.sh").chmod(0o755)
@@ -136,7 +136,7 @@ def layers(project: Project, name: str) -> list[dict[str, Any]]:
 
 
 def paths(folder: Path, digest: str) -> dict[str, int]:
-    """The mode of each path in a layer of a layout."""
+    """The modes of the paths in a layer of a layout."""
     blob = layout.read_layout(folder).blob(digest)
     with open_inflated(layer_file(blob)) as stream:
         return {entry.path.rstrip("/"): entry.mode for entry in TarReader(stream, str(blob))}
@@ -339,7 +339,7 @@ def test_list_show_and_audit_commands_support_extensions(user: Project) -> None:
 def with_facts(
     published_site: PublishedSite, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """The environment of an imgbuild with facts about the published target."""
+    """Environment variables that provide facts about the published target."""
     folder = tmp_path_factory.mktemp("facts")
     package = Path(imgbuild.__file__).parent
     overlay = folder / "imgbuild"

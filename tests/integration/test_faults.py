@@ -1,4 +1,4 @@
-"""Tests that a command succeeds after an earlier one was killed or its disk failed.
+"""Tests that a command succeeds after a killed command or a disk error.
 
 Each fault is tried a few times; `make bench-faults` kills a thousand commands.
 """
@@ -64,7 +64,7 @@ class FaultRun:
         }[verb]
 
     def right(self, verb: str, out: Path) -> None:
-        """Check that the result of a verb is the complete locked image, without leftovers."""
+        """Check that a verb wrote the complete locked image and left no temporary files."""
         if verb in ("build", "pull"):
             assert images.verify_layout(
                 out / ("image" if verb == "build" else "pulled")
@@ -287,7 +287,7 @@ OUTCOMES = ("harmless", "healed", "refused")
 
 
 def entries(fault_run: FaultRun, kind: str, out: Path) -> list[Path]:
-    """The files to damage, after removing files that would hide the damage."""
+    """Return the files to damage, after removing files that would hide the damage."""
     cache = fault_run.project.cache or Path()
     if kind in ("file", "partial"):
         remove_tree(cache / "blobs")
@@ -320,7 +320,7 @@ def harmed(fault_run: FaultRun, kind: str, path: Path, data: bytes) -> None:
 
 
 def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
-    """The result of a command after the damage, which must be one of OUTCOMES."""
+    """Run a command after the damage; its result must be one of OUTCOMES."""
     verb = "pull" if kind == "pulled" else "build"
     done = subprocess.run(
         fault_run.project.command(*fault_run.words(verb, out)),

@@ -1,4 +1,4 @@
-"""Tests that no verb runs a file of the folder of another user, or is configured by it."""
+"""Tests that verbs run no programs and read no settings of an untrusted folder."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def verbs(command: Any = None, name: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a verb, and the traps that it triggered."""
+    """The result of a verb with the traps that were triggered."""
 
     done: subprocess.CompletedProcess[str]
     triggered: dict[str, str]
@@ -140,7 +140,7 @@ class Foreign:
         return Outcome(done, self.traps.triggered(place / "flags"))
 
     def environment(self, place: Path) -> dict[str, str]:
-        """The environment of a user whose PATH begins with the current folder, without a venv."""
+        """Environment variables of a user whose PATH begins with the current folder."""
         env = {**self.project.environment(), **NOWHERE, "TRAP_FLAGS": str(place / "flags")}
         env |= {"PATH": f":.:{env['PATH']}", "HOME": str(place), "XDG_CONFIG_HOME": str(place)}
         env["PIP_INDEX_URL"] = self.project.index_url

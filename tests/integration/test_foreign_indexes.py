@@ -1,4 +1,4 @@
-"""Tests locking targets that need more than the default index, against local servers.
+"""Tests locking targets that require several indexes, with local servers.
 
 The servers have small real wheels, in pages like those of the PyTorch and FlashInfer indexes; a
 folder has a user-provided wheel.
@@ -103,7 +103,7 @@ COMMON = "summary: a small image\n    base: below\n    as_of: 2026-01-01"
 
 
 def public() -> LocalIndex:
-    """The default index: torch with CUDA for x86_64 only, and its dependencies."""
+    """The default index, which has torch with CUDA only for x86_64."""
     index = sample_project.sample_index()
     index.wheel("cuda-toolkit", "12.6.3", TOOLKIT_126)
     index.wheel("cuda-toolkit", "13.0.2", TOOLKIT_130)
@@ -121,7 +121,7 @@ def public() -> LocalIndex:
 
 
 def pytorch() -> LocalIndex:
-    """An index with builds for CUDA 12.6, and copies of other packages that must not be used."""
+    """An index with builds for CUDA 12.6 and copies of packages that must not be used."""
     index = LocalIndex()
     requires = ["nvidia-cublas-cu12==12.6.4.1", "helper", "triton==3.5.0"]
     for arch in ("x86_64", "aarch64"):

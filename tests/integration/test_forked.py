@@ -1,4 +1,4 @@
-"""Tests forked processes: computing in one, and auditing code in several."""
+"""Tests computations and audits in forked processes."""
 
 from __future__ import annotations
 

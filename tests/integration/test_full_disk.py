@@ -1,4 +1,4 @@
-"""Tests read-only and full file systems, which are really mounted for one command."""
+"""Tests commands on mounted read-only and full file systems."""
 
 from __future__ import annotations
 

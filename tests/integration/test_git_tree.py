@@ -1,4 +1,4 @@
-"""Tests how folders of git repositories become archives, and that hostile repositories are safe."""
+"""Tests archives of git repositories, including hostile repositories."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_locks_are_read_from_git_revisions(project: Project) -> None:
 
 
 def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.TargetDigests]:
-    """Write and commit a lock with torch at `version`; its bytes, and its digests."""
+    """Commit a lock with `version` of torch; return the bytes and digests of the lock."""
     sample_lock = samples.lock(samples.wheel("torch", version))
     target_digests = image_digests.compute_digests(sample_lock, records(sample_lock))
     codec.write_document(lock_file.lock_path(project.images, TARGET), sample_lock)

@@ -1,4 +1,4 @@
-"""Tests that third-party tools read the attachments of images, and rebuilds images from them.
+"""Tests reading attachments with other tools, and rebuilding images from attachments.
 
 A small project in a git repository is pushed to Debian's docker-registry, which has no referrers
 API: attachments are found by the tag defined in the specification for such registries.
@@ -228,7 +228,7 @@ def test_sboms_of_local_target_are_valid(tmp_path: Path):
 
 
 def test_every_locked_file_has_metadata():
-    """An SBOM would declare unread files as unknown."""
+    """An SBOM has no metadata for files that were not read."""
     project = find_project(ROOT / "matrix.yaml")
     recorded = packages.read_packages(project.images).packages
     unknown = set()

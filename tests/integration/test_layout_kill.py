@@ -1,4 +1,4 @@
-"""Tests that a writer killed at any moment leaves one complete image, either the old or the new."""
+"""Tests that a killed writer leaves either the old or the new image complete."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ while True:
 
 
 def test_killed_archive_writer_leaves_a_complete_archive(tmp_path):
-    """Two writers of different images run concurrently; the next writer removes their leftovers."""
+    """Two writers run concurrently, and the next writer removes their temporary files."""
     sources = [source(tmp_path, word) for word in ("one", "two")]
     out = tmp_path / "out/image.tar"
     whole = []

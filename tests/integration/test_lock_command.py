@@ -51,7 +51,7 @@ def project(site: FileSite, base: dict[str, object], tmp_path: Path) -> Project:
 
 
 def whole(site: FileSite, path: str) -> int:
-    """The number of complete requests for a file."""
+    """The number of requests for a complete file."""
     return sum(
         command == "GET" and name == f"/{path}" and "Range" not in headers
         for command, name, headers in site.requests
@@ -178,7 +178,7 @@ def test_lock_with_drop_option_removes_wheels_from_the_cache(site, base, tmp_pat
 
 
 class Gate:
-    """Holds back one file of a site once it is requested completely."""
+    """Delays one file of a site when the complete file is requested."""
 
     def __init__(self, site: FileSite, path: str) -> None:
         self.site, self.path = site, path
@@ -194,7 +194,7 @@ class Gate:
 def stop(
     project: Project, gate: Gate, store: Store, file_hash: str, number: int
 ) -> tuple[int, str]:
-    """Start a lock, and send a signal when it has `file_hash` and waits for the gate."""
+    """Start `lock`, and send a signal once `file_hash` is cached and the gate is reached."""
     process = subprocess.Popen(
         project.command("lock", TARGET),
         cwd=project.folder,

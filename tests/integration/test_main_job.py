@@ -1,4 +1,4 @@
-"""Tests the main use: building cu124-vllm from its committed lock and running it.
+"""Tests building cu124-vllm from its committed lock and running the image.
 
 One build serves all tests of this file. It uses this user's cache, so only the first run downloads.
 """
@@ -264,7 +264,7 @@ def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
 @pytest.mark.long
 @pytest.mark.engine
 def test_pulled_image_has_pushed_digest(built, target_digests, registry):
-    """The layers have gigabytes; test_push.py tests small layers."""
+    """This test uses layers of several gigabytes; test_push.py uses small layers."""
     running, pushed = registry
     needs.require_disk_space(13)
     layers = target_digests.arch[Arch.X86_64].layers

@@ -56,7 +56,7 @@ class Sample:
         return f"{self.registry.host}/team/inputs"
 
     def fresh(self, cache: Path, **env: str) -> Project:
-        """The same project with an empty cache."""
+        """A copy of the project with an empty cache."""
         return Project(self.project.folder, self.project.index_url, cache=cache, env=env)
 
 
@@ -96,7 +96,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
 
 
 def alone(sample: Sample, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run imgbuild in a network namespace with only a registry of the same files."""
+    """Run imgbuild in a network namespace whose only server is a copy of the registry."""
     unshare = needs.user_namespaces()
     needs.require_tool("ip", "iproute2")
     env = {

@@ -25,7 +25,7 @@ ROWS = [
 def decide(
     script: str, env: dict[str, str], folder: Path
 ) -> tuple[list[str], list[str], list[str]]:
-    """The mounts, the passed variables, and the lines printed by the script."""
+    """The mounts, variables and messages of the job script."""
     text = (SCRIPTS / f"{script}.sh").read_text("utf-8")
     part = text[text.index("# Variables whose value") : text.index("# On every node, as long")]
     bash = shutil.which("bash")

@@ -32,7 +32,7 @@ X86 = 'platform_machine == "x86_64"'
 
 
 def sample():
-    """A small matrix similar to a real one; its newest files are newer than the cut-off date."""
+    """An index whose newest files are newer than the cut-off date."""
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
     index.wheel("torch", "2.6.0", [f"nvidia-cublas-cu12==12.4.5.8; {X86}", "numpy"])

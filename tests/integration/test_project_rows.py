@@ -1,6 +1,6 @@
 """Tests rows with `extends` and `like` that are derived from the files of a project.
 
-The published target is that of test_extend.
+They extend the published target of test_extend.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def fork(place: Place) -> Path:
 
 
 def step(folder: Path, place: str) -> subprocess.CompletedProcess[str]:
-    """Run the script of the workflow's step, as GitHub does, for the repository `place`."""
+    """Run the script of the workflow step as GitHub does, for the repository `place`."""
     jobs = yaml.safe_load((ROOT / ".github/workflows/update.yml").read_text())["jobs"]
     [script] = [each["run"] for each in jobs["update"]["steps"] if "pull_lines" in str(each)]
     assert "${{" not in script

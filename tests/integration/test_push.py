@@ -1,4 +1,4 @@
-"""Tests pushing small real images to a real registry, and their use by engines.
+"""Tests pushing small images to a real registry and running them in engines.
 
 Three targets are based on Debian's Python for two architectures; the registry is Debian's own, one
 for this file, whose log and files show what was transferred. A registry that delays a push is a
@@ -78,7 +78,7 @@ def add_targets(matrix: Path) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """The project, whose Debian packages are in the user's cache: only the first run downloads."""
+    """The project; its Debian packages are downloaded only in the first run."""
     folder = tmp_path_factory.mktemp("push")
     with (
         serve_site(FileSite(files=sample_project.sample_index().site_files())) as site,

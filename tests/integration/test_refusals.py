@@ -39,7 +39,7 @@ def matrix() -> Matrix:
 
 @pytest.fixture(scope="module")
 def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
-    """Request a package set that must be refused with a short chain of reasons."""
+    """Request a package set that must be refused with few reasons."""
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
     def ask(*requirements: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> NoAnswer:

@@ -74,7 +74,7 @@ def index() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory, index: str) -> Pushed:
-    """The pushed base, whose Debian packages only the first run downloads."""
+    """The pushed base; its Debian packages are downloaded only in the first run."""
     needs.require_registry()
     folder = tmp_path_factory.mktemp("debian")
     project = Project(folder, index, cache=None)
@@ -257,7 +257,7 @@ def test_archives_contain_base_layers(sample, tmp_path, form):
 
 
 def test_uncompressed_and_duplicate_base_layers_are_kept(tmp_path):
-    """Old images repeat their empty layer; some registries keep plain tars."""
+    """Old images repeat an empty layer, and some registries keep uncompressed layers."""
     members = [
         *(
             images.text_member(f"etc/{name}", "root:x:0:0::/:/bin/sh\n")
@@ -315,7 +315,7 @@ def test_uncompressed_and_duplicate_base_layers_are_kept(tmp_path):
 
 
 class TestRefusals:
-    """Unusable bases cause an error with place and remedy, and no file is written."""
+    """Tests that unusable bases are an error with location and remedy and leave no files."""
 
     @pytest.fixture
     def project(self, tmp_path, index):

@@ -66,7 +66,7 @@ def dockers(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def crane(folder: Path) -> Iterator[str]:
-    """A registry of another implementation, go-containerregistry."""
+    """A registry of go-containerregistry."""
     folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -79,7 +79,7 @@ def run_script(
 
 @pytest.fixture
 def with_uv(tmp_path: Path) -> str:
-    """The PATH of a folder with uv and the required Python."""
+    """A PATH with uv and the required Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "uv").symlink_to(find_uv_bin())
@@ -88,7 +88,7 @@ def with_uv(tmp_path: Path) -> str:
 
 @pytest.fixture
 def with_pip() -> str:
-    """The PATH of a folder with a Python that can create environments, but without uv."""
+    """A PATH with a Python that can create environments, but without uv."""
     completed = subprocess.run([python(), "-c", "import ensurepip, venv"], check=False)
     if completed.returncode:
         needs.skip_or_fail(
@@ -205,7 +205,7 @@ def test_install_script_reports_unmet_preconditions(
 
 
 def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProcess[str]:
-    """Install a package as a step of the Dockerfile does, with the same variables."""
+    """Install a package like a step of the Dockerfile, with the same variables."""
     folder = project.folder / "images" / TARGET
     places = {"/run/wheels": wheels, "/run/installer": folder, "/opt/venv": venv}
     env = {"PATH": "/usr/bin:/bin", "HOME": str(venv)}

@@ -100,7 +100,7 @@ def test_pin_newer_than_the_cutoff_date_is_refused_with_a_date(store):
 
 @pytest.fixture(scope="module")
 def debian(store):
-    """The root folder of the base of the targets, created when a build requires it."""
+    """A function that creates the root folder of the base when a build requires it."""
     if os.geteuid() != 0:
         needs.user_namespaces()
     repository_matrix = matrix()

@@ -21,7 +21,7 @@ CLIENT = b"from engine.net import start\n\n\nclass GRPOTrainer:\n    pass\n"
 
 
 def index() -> LocalIndex:
-    """A small CUDA package set whose newer client imports a name that only a newer engine has.
+    """An index in which a newer client imports a name that only a newer engine has.
 
     On arm64 this torch is a CPU build, like the real one at that time.
     """

@@ -1,4 +1,4 @@
-"""Tests that layers are unpacked once, and that changes of commands are stored separately."""
+"""Tests that layers are unpacked once, and that commands do not change them."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def project(folder: Path) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_image_is_left() -> Iterator[None]:
-    """Remove the image from the engines: the first `run` of each loads it for all tests."""
+    """Remove the image that the tests loaded into the engines."""
     yield
     for name in ("docker", "podman"):
         if (present := engine.find_engine(name)) is not None:

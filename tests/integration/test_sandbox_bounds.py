@@ -1,4 +1,4 @@
-"""Tests the limits of sandboxed commands on processes and memory, and the host ID of their user."""
+"""Tests the limits on processes and memory of sandboxed commands, and their user ID."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ except ToolMissing as error:
 
 
 def test_namespace_with_a_single_user_id_runs_no_command_as_root():
-    """The ID 65534 is not mapped, as in a container of a user without further IDs."""
+    """The ID 65534 is not mapped, as in containers of users without subordinate IDs."""
     unshare = needs.user_namespaces()
     done = subprocess.run(
         [unshare, "--user", "--map-root-user", sys.executable, "-c", SPARE],

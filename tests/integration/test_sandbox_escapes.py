@@ -74,7 +74,7 @@ def _place(tmp_path: Path) -> Iterator[Place]:
 
 
 def check(outcomes: dict[str, str], *, root: bool) -> None:
-    """Check that every attempt fails, by the seccomp filter where it is responsible."""
+    """Check that every attempt fails, and that the seccomp filter prevents its part."""
     assert {name: how for name, how in outcomes.items() if how == "escaped"} == {}
     assert {name: outcomes[name] for name in FILTERED} == FILTERED
     assert {name: how for name, how in outcomes.items() if how not in STOPPED} == {}
@@ -146,7 +146,7 @@ def test_command_cannot_access_host_terminal(place):
 
 
 def test_sandbox_has_a_separate_session_and_core_limit():
-    """With a core limit of one byte, unlike 0, no core is written and no host program starts."""
+    """A limit of one byte prevents core files and, unlike 0, programs of the host."""
     body = """
 look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"
 print(escapes.run_inside(place, escapes.PYTHON, "-c", look).stdout)

@@ -70,7 +70,7 @@ def debian(store):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A cache with only the root folder, which the user's cache keeps."""
+    """A cache with only the root folder of the user's cache."""
     if os.geteuid() != 0:
         needs.user_namespaces()
     shared, store = Store.open(), Store.open(tmp_path_factory.mktemp("cache"))
@@ -86,7 +86,7 @@ def root(store):
 
 
 def sample(site, **changes):
-    """A matrix whose package `demo` comes from `site` and may be built from its sdist."""
+    """A matrix that allows building `demo` from an sdist on `site`."""
     sdist = Sdist(reason=REASON, env={"DEMO": "word"}, **changes)
     matrix = samples.matrix(
         pins={"demo": "1.0"},
@@ -175,7 +175,7 @@ TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"
 
 
 def audited(site, root, store):
-    """A lock and its inputs, in which trl imports a missing name from a built wheel."""
+    """A lock in which trl imports a missing name from a built wheel, and its inputs."""
     index = LocalIndex()
     files = {"setup.py": SETUP, "demo/__init__.py": b"class New: ...\n"}
     index.add("demo", "demo-1.0.tar.gz", sdist_bytes("demo", "1.0", files))

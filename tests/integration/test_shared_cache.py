@@ -94,7 +94,7 @@ def image(folder: Path) -> tuple[layout.ImageFiles, str, int]:
 
 
 def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> bool:
-    """Write the layout of the image; returns whether its layer is correct, False on an error."""
+    """Write the layout of the image; returns whether it succeeded with a correct layer."""
     image_files = layout.ImageFiles(
         config=files.config, manifest=files.manifest, layers={digest: source}
     )

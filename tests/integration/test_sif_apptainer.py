@@ -98,7 +98,7 @@ def test_apptainer_exec_uses_the_image_environment_without_packages_of_the_calle
 
 
 def test_python_variables_come_from_the_image_and_not_from_the_caller(sample, tmp_path):
-    """PYTHONPATH is that of the image, as in Docker; HOME is that of the caller."""
+    """As in Docker, PYTHONPATH comes from the image; HOME comes from the caller."""
     place = tmp_path / "layout"
     shutil.copytree(sample.path, place)
     settings = ("PYTHONPATH=/opt/mine", "HOME=/root/of/the/image", "UID=1000", "ODD-NAME=1")

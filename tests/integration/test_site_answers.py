@@ -55,7 +55,7 @@ SMI = """\
 def test_machine_form_lists_images_compatible_with_the_machine(
     site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
 ) -> None:
-    """The form shows the parsed text and the image that doctor prefers on that machine."""
+    """The form shows the parsed text and the image that `imgbuild doctor` recommends."""
     open_form(window, site, "machine.html", machine=text)
     read = window.texts("#machine-read")[0]
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):

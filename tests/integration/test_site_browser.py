@@ -1,6 +1,6 @@
 """Tests the content, forms, copy buttons and accessibility of the site in Debian's Chromium.
 
-The site is that of this repository; `test_site_answers.py` has the answers of its forms.
+The pages show this repository; `test_site_answers.py` tests the results of forms.
 """
 
 from __future__ import annotations

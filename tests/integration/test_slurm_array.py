@@ -27,7 +27,7 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture(scope="module", name="built")
 def _built(project: Project) -> Project:
-    """The project after an array with one failed task and a second run."""
+    """The project after two runs; one task failed in the first run."""
     layers = project.folder / "build" / "two"
     layers.parent.mkdir()
     layers.write_text("a file where the layout of `two` is to go")
@@ -81,7 +81,7 @@ def test_reports_of_all_tasks_are_combined(built: Project, tmp_path: Path) -> No
 
 
 def started(project: Project, *words: str) -> subprocess.Popen[str]:
-    """A command of which one task is running and another is pending."""
+    """Start a command, and wait until one task is running and another is pending."""
     before = len(array_folders(project, "build"))
     process = subprocess.Popen(
         project.command("build", "--all", "--on", "slurm", "--throttle", "1", *words),

@@ -1,6 +1,6 @@
 """Tests the environment of a job's image on a real Slurm.
 
-Variables of --env are passed, whatever their names; sbatch passes no others. The image is a folder
+The job receives the variables of --env and no others of the caller. The image is a folder
 with busybox, which Apptainer runs like a SIF.
 """
 

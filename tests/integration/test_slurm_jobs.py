@@ -102,7 +102,7 @@ def _user(project: Project, tmp_path: Path) -> dict[str, str]:
 
 
 def script(project: Project, folder: Path, *words: str) -> Path:
-    """The job script of `words`, as a file."""
+    """Write the job script for `words` to a file."""
     path = folder / "job.sh"
     project.run("slurm", TARGET, "--output", str(path), *words)
     return path

@@ -1,4 +1,4 @@
-"""Tests the functions of the GPU tiers on a machine that need not have a GPU."""
+"""Tests functions of the GPU tiers without a GPU."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) ->
 
 
 def at_once(rows: Sequence[Sequence[str]]) -> list[frozenset[str]]:
-    """The cases that held a place simultaneously, at each entry."""
+    """The cases that were running whenever a case started."""
     inside: set[str] = set()
     groups = []
     for name, word, *_ in rows:
@@ -187,7 +187,7 @@ def test_exclusive_cases_run_alone(tmp_path):
 
 
 def test_shared_cases_run_together_up_to_the_limit(tmp_path):
-    """Each case waits for all others, so they would not end with one place less."""
+    """Each case waits for all other cases, so they end only if all run together."""
     rows = take(tmp_path, "abc", 3, MEETING)
     assert max(map(len, at_once(rows))) == 3
 
@@ -207,7 +207,7 @@ print("is", seen, len(smoke_gpu._TURNS))
 
 
 def selected(folder: Path, share: int, word: str, **env: str) -> list[str]:
-    """The GPU and the number of places of each of four cases, one after another."""
+    """The GPU and the number of shared slots that each of four cases receives."""
     rows = []
     for _ in range(4):
         done = python(folder, SELECTING, word, SMOKE_SHARE=str(share), **env)

@@ -1,4 +1,4 @@
-"""Tests the command line without a home folder, with another encoding and an invalid setting."""
+"""Tests the command line without a home folder, with other encodings and invalid settings."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Image:
     ) -> None:
         """Run commands in one container and check the exit status and output of each.
 
-        `kept` keeps what an earlier user added.
+        `kept` keeps packages that were added before.
         """
         scratch = self.project.folder / "scratch"
         for folder in (scratch, *(() if kept else [self.project.folder / ".imgbuild-packages"])):
@@ -235,7 +235,7 @@ def test_python_without_user_site_packages_ignores_user_packages(image: Image) -
 
 
 def test_two_users_share_a_package_folder(image: Image) -> None:
-    """The second user changes what the first one added; in a sticky folder each has a home."""
+    """The second user changes packages of the first; a sticky folder has a home for each."""
     needs.user_namespaces()
     first = [
         ("pip install gadget", 0, "Installed in {base}."),

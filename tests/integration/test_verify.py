@@ -67,7 +67,7 @@ class Sample:
         )
 
     def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
-        """The outcome of each check that the consumer's imgbuild reports."""
+        """The outcome of each check reported to the consumer."""
         done = self.consumer.run(
             "verify", reference or self.reference, *options, "--json", status=status
         )
@@ -171,7 +171,7 @@ def _statement(answer: str) -> bytes:
 
 
 def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
-    """The digest of each document, and the check that fails if a byte of it is flipped."""
+    """The digest of each document, with the check that fails if the document is changed."""
     client, target_digests = RegistryClient(), sample.target_digests
     arm = target_digests.arch[Arch.ARM64]
 

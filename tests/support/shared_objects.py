@@ -87,7 +87,7 @@ class SharedObjects(PackageSet):
                 yield name.split(" ")[0], facts
 
     def loaded(self, package: str) -> Mapping[str, tuple[str, ...]]:
-        """Return nothing, because tests of names in strings use real wheels."""
+        """Return no names, because tests of names in strings use real wheels."""
         return {}
 
     def modules_of(self, package: str) -> Mapping[str, str]:

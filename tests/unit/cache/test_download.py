@@ -56,7 +56,7 @@ def want(*urls: str, data: bytes = DATA) -> FileRequest:
 
 
 def named(site: FileSite, name: str) -> FileRequest:
-    """A request for the file `name` of a site."""
+    """A request for file `name` of a site."""
     return FileRequest(locked(site.files[name], name), lambda: [site.url(name)])
 
 
@@ -411,7 +411,7 @@ def test_downloaded_file_is_correct_after_any_server_fault(
     ranges: bool,
     announce: bool,
 ) -> None:
-    """Tries any partial file, up to three dropped connections and any kind of server."""
+    """Tests any partial file, up to three dropped connections, and any kind of server."""
     data = (DATA * 2)[:size]
     store = Store.open(tmp_path_factory.mktemp("cache"))
     begin(store, data[:right] + begun, data)

@@ -1,4 +1,4 @@
-"""Tests the names, locks, facts and leftovers of the store."""
+"""Tests names, locks, facts and temporary files of the cache."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_kernel_cache_is_pruned(store: Store) -> None:
 
 
 def test_prune_keeps_entries_that_another_process_uses(store: Store) -> None:
-    """A second Store acts as another process: it locks its lease with a separate descriptor."""
+    """A second Store represents another process, because it has a separate lock."""
     name = keep_file(store, b"used elsewhere")
     store.release()
     other = Store.open(store.root)

@@ -62,7 +62,7 @@ def test_cache_info_shows_sizes(root: Path) -> None:
 
 
 def test_each_kind_of_cache_entry_has_a_name(root: Path) -> None:
-    """The text output has its own names of kinds, with a plural."""
+    """The text output has names for kinds of entries, in the plural."""
     for folder in ("unpacked/0/x", "roots/0/x"):
         (root / folder).mkdir(parents=True)
         (root / folder / "size").write_text("7")

@@ -27,7 +27,7 @@ OTHER = "sha256:" + "0" * 64
 
 
 def error(imgbuild: Command, arguments: Sequence[str], status: int, *result: str) -> dict[str, Any]:
-    """Run a command that must fail with all of `told` on stderr and in the output of --json."""
+    """Run a failing command; all of `told` must be on stderr and in the output of --json."""
     plain = imgbuild(*arguments)
     assert (plain.status, plain.stdout) == (status, ""), plain.stderr
     for text in ("error: ", "hint: ", *result):

@@ -1,4 +1,4 @@
-"""Tests builds with a damaged cache, with a damaged built image, and with another image there."""
+"""Tests builds with a damaged cache, a damaged image, and an output of another image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUILD = ("build", "--offline", "--jobs", "1")
 
 
 def test_damaged_cached_wheel_is_replaced(imgbuild: Command, sample: SampleProject) -> None:
-    """The damaged wheel is removed and must be fetched again, which fails offline."""
+    """The damaged wheel is removed; fetching it again fails in offline mode."""
     wheel = inprocess_project.damage_wheel(sample, "trl")
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 7, done.stderr

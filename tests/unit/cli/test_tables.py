@@ -50,7 +50,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
-    """The commands with exit status and words that must not be broken in the output."""
+    """Commands with their exit status and the words that must not be broken in the output."""
     digest, repository = place.sample.target_digests.digest, f"{place.registry.host}/{NAME}"
     yield 0, "smoke --import gpu.json", [TARGET, "gpu", "pass"]
     yield 0, "list", [TARGET, UNLOCKED]

@@ -14,7 +14,7 @@ from imgbuild.system.process import ProcessResult
 
 @pytest.fixture
 def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines that a failing buildx 0.29.1 prints, completed by the test."""
+    """The output lines of a failing buildx 0.29.1, to which tests add lines."""
     lines: list[str] = []
     answer = ProcessResult(0, "github.com/docker/buildx v0.29.1 abc", "")
 

@@ -346,7 +346,7 @@ def test_every_entry_of_the_debian_tables_has_a_reason(suite: str) -> None:
 
 
 def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -> list[LayerMember]:
-    """The members that a third package with `members` adds to the two."""
+    """The members that a third package with `members` adds."""
     deb = debs.write_deb(tmp_path / "third.deb", "third", members, **fields)  # type: ignore[arg-type]
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}

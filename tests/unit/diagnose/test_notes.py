@@ -1,4 +1,4 @@
-"""Logs of a few lines that quote an error, or that lack the traceback of one."""
+"""Tests short logs that quote an error or have no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests cures with the versions that packages require of others."""
+"""Tests cures that name versions required by other packages."""
 
 from __future__ import annotations
 

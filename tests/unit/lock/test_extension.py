@@ -1,4 +1,4 @@
-"""Tests that the lock of an extension keeps the published parts, and when it is stale."""
+"""Tests that the lock of an extension keeps published parts and detects changes."""
 
 from __future__ import annotations
 

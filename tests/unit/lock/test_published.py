@@ -336,7 +336,7 @@ def test_published_targets_keep_separate_bases(tmp_path: Path) -> None:
 def test_system_packages_use_mirrors_of_target_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base of the other target has the same name but is a registry image."""
+    """The base of another target has the same name but is a registry image."""
     monkeypatch.setattr(apt, "archive_mirrors", lambda base: base.mirrors)  # not this machine's own
     lock = extended.published_lock()
     image = f"quay.example/base:1@sha256:{'c' * 64}"

@@ -1,4 +1,4 @@
-"""Tests manifests and lists of registries that follow the specification, and of others."""
+"""Tests manifests and lists of registries, including invalid ones."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _needing(*wheels: Wheel) -> Lock:
 
 
 def test_dockerfile_uses_the_wheels_of_each_architecture():
-    """A build imports the torch that was locked for its machine, which is x86_64."""
+    """An sdist is built on x86_64, so the build imports the torch locked for x86_64."""
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
     lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))

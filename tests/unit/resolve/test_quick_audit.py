@@ -40,7 +40,7 @@ ASKING = {"vllm/__init__.py": "", "vllm/use.py": CALLS}
 
 
 def index() -> LocalIndex:
-    """An index of four releases of vllm, two of which make the calls, and two of transformers."""
+    """An index with four releases of vllm, two of which have the calls, and transformers."""
     local_index = LocalIndex()
     release_index.publish_releases(local_index, "transformers", {"1.0": {**OTHER, CONFIGS: BEFORE}})
     release_index.publish_releases(local_index, "transformers", {"2.0": {**OTHER, CONFIGS: AFTER}})

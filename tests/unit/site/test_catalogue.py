@@ -146,7 +146,7 @@ def test_test_record_of_an_equal_image_names_the_tested_digest(example_site: Sit
 
 
 def with_failed_run(example_site: SiteCatalogue, name: str) -> SiteCatalogue:
-    """The catalogue in which the last GPU run of `name` has failed."""
+    """The catalogue after a failed GPU run of target `name`."""
     first = FirstFailure(case="trl rloo", message="no loss <is> reported")
     chosen = target(example_site, name)
     image = next(each for each in chosen.page.images if any(run.gpu for run in each.runs))

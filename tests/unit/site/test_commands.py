@@ -71,7 +71,7 @@ def test_job_on_a_page_is_a_kubernetes_job(shown: SiteTarget) -> None:
 
 
 def test_job_on_a_page_matches_the_rendered_job(shown: SiteTarget, sources: SiteSources) -> None:
-    """The page and `imgbuild render --format k8s-job` have one source."""
+    """The page and `imgbuild render --format k8s-job` must show the same job."""
     words = commands.LAUNCH_COMMAND.replace(commands.GPUS, "8").split()
     options = RenderOptions(
         form="k8s-job",

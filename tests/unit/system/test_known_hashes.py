@@ -147,7 +147,7 @@ def test_file_changed_while_it_is_read_is_not_recorded(state, path, monkeypatch)
 
 
 def test_recently_changed_file_is_not_recorded(state, path, monkeypatch, reads):
-    """Two changes can have the same time if the clock is coarse."""
+    """Two changes can have the same time if the clock resolution is low."""
     monkeypatch.setattr(known_hashes, "TICK_NS", 3600 * 10**9)
     for _ in range(2):
         assert KnownHashes(state).matches(path, sha256(GOOD))

@@ -1,6 +1,6 @@
-"""Tests that every change of a signed image that is possible without its key is detected.
+"""Tests that changes of a signed image without its key are detected.
 
-Each change fails exactly the check that it concerns.
+Each change must fail exactly the corresponding check.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def _files(lock: Lock, target_digests: TargetDigests, sample: Sample) -> dict[st
 
 
 def test_older_lock_of_the_target_is_refused(sample):
-    """The lock is valid and was correct for an earlier image."""
+    """The lock is valid and matches an earlier image."""
     labels = {**sample.lock.settings.labels, "version": "older"}
     settings = msgspec.structs.replace(sample.lock.settings, labels=labels)
     older = msgspec.structs.replace(sample.lock, settings=settings)

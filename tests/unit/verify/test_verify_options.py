@@ -123,7 +123,7 @@ def test_statement_of_an_unverified_signature_replaces_a_missing_attachment(samp
 
 
 class Builds:
-    """Records the locks to build instead of building them, which other tests do."""
+    """A stub that records locks instead of building them; other tests build them."""
 
     def __init__(self) -> None:
         self.locks: list[str] = []

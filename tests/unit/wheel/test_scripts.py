@@ -1,4 +1,4 @@
-"""Tests parsing entry points and rewriting the first lines of scripts."""
+"""Tests parsing entry points and rewriting shebang lines of scripts."""
 
 from __future__ import annotations
 

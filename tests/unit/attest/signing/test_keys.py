@@ -79,7 +79,7 @@ def test_cosign_key_is_decrypted_with_password(monkeypatch):
 
 
 def _with(change):
-    """The cosign key file with its content modified by `change`."""
+    """A cosign key file whose content is modified by `change`."""
     lines = (DATA / "cosign.key").read_text().splitlines()
     inside = json.loads(base64.b64decode("".join(lines[1:-1])))
     change(inside)

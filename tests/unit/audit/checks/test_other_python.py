@@ -34,7 +34,7 @@ def check(package_set: PackageSet, *entries: str):
 
 
 def severities(tmp_path, source, *entries, **more):
-    """The severities of the findings if user/use.py is `source`, which no module imports."""
+    """The severities of the findings for `source` in the unused module user/use.py."""
     findings = check(audited.package_set(tmp_path, package(use=source), **more), *entries)
     return [finding.severity for finding in findings]
 

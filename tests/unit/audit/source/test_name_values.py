@@ -43,7 +43,7 @@ def guards(source: str, head: str = HEAD) -> tuple[Guard, ...]:
 
 
 def kinds(source: str, head: str = HEAD) -> set[str]:
-    """The kinds of guards that require vLLM or TRL in some version."""
+    """The kinds of guards that require a version of vLLM or TRL."""
     package_guards = [guard for guard in guards(source, head) if guard.subject != "other"]
     return {str(guard.kind) for guard in package_guards if guard.kind in KNOWN}
 
