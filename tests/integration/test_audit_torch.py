@@ -123,7 +123,7 @@ def test_symbol_with_the_new_string_abi_is_undefined_in_torch_with_the_old_abi(
     assert (evidence.other, evidence.other_version) == ("torch", "2.6.0")
 
 
-def test_symbol_of_older_torch_is_undefined(
+def test_symbol_of_an_older_torch_is_undefined(
     torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
 ) -> None:
     library = compiled(tmp_path, new_string=False, typevars=False)
@@ -134,7 +134,7 @@ def test_symbol_of_older_torch_is_undefined(
     assert finding.evidence.file == FILE
 
 
-def test_symbols_of_installed_torch_are_defined(
+def test_symbols_of_the_installed_torch_are_defined(
     torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
 ) -> None:
     library = compiled(tmp_path, new_string=False, typevars=True)

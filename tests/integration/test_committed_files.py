@@ -37,7 +37,7 @@ def by_path(files: CommittedFiles) -> dict[str, LayerMember]:
 
 
 @pytest.mark.parametrize("form", ["sha1", "sha256"])
-def test_committed_files_match_checkout(tmp_path: Path, form: str) -> None:
+def test_files_read_from_git_match_the_checkout(tmp_path: Path, form: str) -> None:
     repository = GitRepository(tmp_path / "repository", form=form)
     files = {"a.py": "a\n", "empty": "", "in/run": "#!/bin/sh\n", ".gitignore": "out\n"}
     (repository.folder / "in").mkdir()
@@ -98,14 +98,16 @@ def test_lfs_pointers_submodules_and_excluded_paths_are_listed(
     assert differences == ()
 
 
-def test_only_subfolder_of_repository_is_read(repository: GitRepository, tmp_path: Path) -> None:
+def test_only_the_requested_subfolder_of_a_repository_is_read(
+    repository: GitRepository, tmp_path: Path
+) -> None:
     repository.commit({"top.py": "", "part/a.py": "a\n"})
     content, differences, _ = read(repository.folder / "part", tmp_path)
     assert by_path(content).keys() == {"workspace", "a.py"}
     assert differences == ()
 
 
-def test_uncommitted_folder_is_refused(repository: GitRepository, tmp_path: Path) -> None:
+def test_folder_without_a_commit_is_refused(repository: GitRepository, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not in a readable git checkout"):
         committed_files.find_committed_folder(tmp_path)
     with pytest.raises(InputError, match="has no commit"):

@@ -175,7 +175,7 @@ def timed(fault_run: FaultRun, verb: str, out: Path) -> float:
     return time.monotonic() - started
 
 
-def test_workers_exit_if_parent_is_killed():
+def test_worker_processes_exit_if_their_parent_is_killed():
     command = [sys.executable, "-c", WORKERS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
@@ -339,7 +339,9 @@ def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
     return "healed" if "is damaged" in done.stderr else "harmless"
 
 
-def test_damaged_cache_does_not_change_image(fault_run, tmp_path, record_testsuite_property):
+def test_damaged_cache_does_not_change_the_built_image(
+    fault_run, tmp_path, record_testsuite_property
+):
     """Each type of entry gets each type of damage; the next run reports no problem."""
     chance, out = random.Random(SEED), tmp_path / "out"
     cases = [(kind, harm) for harm in HARMS for kind in KINDS]

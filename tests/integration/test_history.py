@@ -84,7 +84,7 @@ def test_pipe_in_the_git_configuration_does_not_block(
         revisions.locked_at(project, TARGET, "HEAD")
 
 
-def test_target_history_lists_each_digest_once(project: Project) -> None:
+def test_history_of_a_target_lists_each_digest_once(project: Project) -> None:
     git(project.root, "init", "--quiet")
     _, first = locked_as(project, "1.0")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing of it")

@@ -117,7 +117,7 @@ def sent(writes: Sequence[docker_registry.ReceivedRequest]) -> list[str]:
     ]
 
 
-def test_first_push_uploads_everything_and_later_pushes_only_changes(shop):
+def test_first_push_uploads_everything_and_later_pushes_upload_only_changes(shop):
     first, again, newer, other = shop.pushed
     assert {row["state"] for row in first["blobs"]} == {"sent"}
     assert {row["digest"] for row in newer["blobs"] if row["state"] == "sent"} == (
@@ -133,7 +133,7 @@ def test_first_push_uploads_everything_and_later_pushes_only_changes(shop):
     assert sorted(moved) == sorted(locked_digests)
 
 
-def test_second_push_uploads_nothing(shop):
+def test_second_push_of_an_unchanged_image_uploads_nothing(shop):
     before = len(shop.registry.received_requests())
     done = shop.json("push", "--all", shop.place)
     assert [item["sent"] for item in done] == [0, 0, 0]
@@ -279,7 +279,7 @@ def test_layer_sharing_computed_from_digests_matches_the_registry(shop):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_killed_push_leaves_no_tag_and_resumes(shop, how):
+def test_killed_push_leaves_no_tag_and_is_resumed_by_the_next_push(shop, how):
     base = shop.digests_of().arch[Arch.X86_64].layers[0].digest
     reached, go_on = threading.Event(), threading.Event()
 

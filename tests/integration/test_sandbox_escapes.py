@@ -173,7 +173,7 @@ print([path for path in ("/", "/usr", "/tmp", "/dev/shm")
 """
 
 
-def test_devices_and_setuid_programs_have_no_effect(place):
+def test_devices_and_setuid_programs_have_no_effect_in_the_sandbox(place):
     assert run_inside(place, PYTHON, "-c", FLAGS).stdout == "[]\n"
     body = f"print(escapes.run_inside(place, escapes.PYTHON, '-c', {FLAGS!r}).stdout)"
     assert run_as_ordinary_user(body) == "[]\n\n"
@@ -281,7 +281,7 @@ def test_sandbox_escapes_fail_with_limited_namespaces(tmp_path, kind):
     check(ways, root=True)
 
 
-def test_missing_namespaces_are_reported(tmp_path):
+def test_missing_support_for_namespaces_is_reported(tmp_path):
     needs.require_root()
     words = [*HINDRANCES["no-users"], "setpriv", "--bounding-set", "-all"]
     done = hindered(words, tmp_path)

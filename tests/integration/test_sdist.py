@@ -130,7 +130,7 @@ def forget(store, built_wheel):
     path.unlink()
 
 
-def test_build_is_isolated_from_environment(site, root, store, monkeypatch):
+def test_sdist_build_is_isolated_from_the_environment(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
     first = build(sample(site), root, store)
     path = store.file(first.wheel.sha256)
@@ -242,7 +242,7 @@ def refused(site, root, store, files, **changes):
     return caught.value
 
 
-def test_build_root_is_created_once_and_unchanged(site, root, store, monkeypatch):
+def test_root_folder_for_builds_is_created_once_and_not_changed(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP + b"# once\n"})
     before = {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")}
     monkeypatch.delattr(debian_root, "base_members")  # which unpacks the packages of another one
@@ -265,7 +265,7 @@ def test_sdist_that_compiles_code_is_refused(site, root, store):
     assert any("machine code" in reason for reason in error.reasons)
 
 
-def test_build_has_no_network(site, root, store):
+def test_sdist_build_has_no_network(site, root, store):
     call = f"import urllib.request\nurllib.request.urlopen('{site.url('simple/demo/')}')\n"
     error = refused(site, root, store, {"setup.py": call.encode()})
     assert error.message == "demo 1.0 cannot be built from its sdist"
@@ -291,7 +291,7 @@ def test_build_requirements_must_be_pinned(site, root, store):
     assert (error.hint or "").startswith("request torch==VERSION, or pin it in the target; ")
 
 
-def test_antlr_wheel_is_reproducible(root, store, tmp_path):
+def test_antlr_wheel_built_from_the_sdist_is_reproducible(root, store, tmp_path):
     matrix = load_matrix(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(
         matrix.targets["cu124-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}

@@ -161,7 +161,7 @@ def test_build_result_is_read_only_from_a_regular_file(build, leave, words):
 @pytest.mark.parametrize(
     "line", ["-r /etc/hostname", "x @ file:///etc/hostname", "x\n-r /etc/hostname", "./local"]
 )
-def test_requirements_cannot_refer_to_local_files(build, line):
+def test_build_requirements_cannot_refer_to_local_files(build, line):
     answer = msgspec.json.encode({"lacking": [line], "wheel": None}).decode()
     leave = f"    open(place, 'w').write({answer!r})\n    os._exit(0)\n"
     with pytest.raises(IntegrityError, match="result of its build cannot be read"):

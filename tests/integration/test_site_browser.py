@@ -85,7 +85,7 @@ class Links(html.parser.HTMLParser):
         self.values |= {value for key in ("value",) if (value := values.get(key))}
 
 
-def test_links_are_valid(site: Path) -> None:
+def test_links_of_the_site_are_valid(site: Path) -> None:
     pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
     broken = []
     for path, page in pages.items():
@@ -170,7 +170,7 @@ def test_filters_of_the_catalogue_hide_rows(
         ({"gpu": "GH200", "tested": "H100"}, "#none", "No image matches"),
     ],
 )
-def test_filters_without_a_result_show_the_reason(
+def test_catalogue_filters_without_a_result_show_the_reason(
     site: Path, window: Browser, fields: dict[str, str], place: str, words: str
 ) -> None:
     open_form(window, site, "index.html", **fields)
@@ -180,7 +180,7 @@ def test_filters_without_a_result_show_the_reason(
         assert window.texts(place) == []
 
 
-def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
+def test_cleared_catalogue_filter_shows_all_rows(site: Path, window: Browser) -> None:
     open_form(window, site, "index.html")
     every = window.texts("#current tbody th a")
     window.type("[name=packages]", "no-such-package")
@@ -192,7 +192,7 @@ def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
     assert window.run("return location.hash") == ""
 
 
-def test_images_can_be_sorted_by_download_size(site: Path, window: Browser) -> None:
+def test_catalogue_can_be_sorted_by_download_size(site: Path, window: Browser) -> None:
     open_form(window, site, "index.html")
     every = window.texts("#current tbody th a")
     open_form(window, site, "index.html", order="size", packages="trl")
@@ -208,7 +208,7 @@ def test_images_can_be_sorted_by_download_size(site: Path, window: Browser) -> N
     assert window.texts("#current tbody th a") == every
 
 
-def test_copy_buttons_copy_commands(site: Path, window: Browser) -> None:
+def test_copy_buttons_copy_the_shown_commands(site: Path, window: Browser) -> None:
     open_form(window, site, "targets/cu124-vllm.html")
     copied = window.run(
         """

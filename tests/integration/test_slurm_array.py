@@ -58,14 +58,14 @@ def test_second_run_submits_only_failed_array_tasks(built: Project) -> None:
         assert index["manifests"][0]["digest"] == digest
 
 
-def test_run_after_success_submits_no_tasks(built: Project) -> None:
+def test_array_run_submits_no_tasks_if_all_tasks_have_succeeded(built: Project) -> None:
     before = array_folders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
     assert "0 to submit, 0 already queued, 3 already completed" in done.stderr
     assert array_folders(built, "build") == before
 
 
-def test_reports_of_all_tasks_are_combined(built: Project, tmp_path: Path) -> None:
+def test_reports_of_all_array_tasks_are_combined(built: Project, tmp_path: Path) -> None:
     command = ("--tier", "static", "--through", "root", "--on", "slurm")
     junit = tmp_path / "report.xml"
     done = built.run("smoke", "--all", *command, "--junit", str(junit), "--json", status=1)
@@ -142,7 +142,7 @@ def test_array_task_that_slurm_ends_is_reported(built: Project) -> None:
     assert f"{first}_2" not in queued_jobs(built)
 
 
-def test_sbatch_error_is_reported_and_leaves_no_files(built: Project) -> None:
+def test_error_of_sbatch_is_reported_and_leaves_no_files(built: Project) -> None:
     before = array_folders(built, "build")
     done = built.run(
         "build", "--all", "--no-resume", "--on", "slurm", "--partition", "nowhere", status=1

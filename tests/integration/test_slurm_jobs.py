@@ -122,7 +122,7 @@ def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
     return ended
 
 
-def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Path) -> None:
+def test_slurm_job_runs_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(LOOK)
     # Like a model cache: a folder of links to files elsewhere.
     (tmp_path / "model").mkdir()
@@ -161,7 +161,7 @@ def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Pat
 
 
 @pytest.mark.long
-def test_ray_cluster_includes_two_nodes(
+def test_ray_cluster_of_a_job_includes_both_nodes(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "task.py").write_text(RAY)

@@ -140,7 +140,7 @@ def test_job_uses_no_port_that_is_already_in_use(tmp_path):
     assert log.read_text().split() == [str(first + 1), str(first + 2)]
 
 
-def test_interrupt_removes_job_from_queue(tmp_path, monkeypatch):
+def test_interrupt_removes_the_check_job_from_the_queue(tmp_path, monkeypatch):
     """The interrupt is sent between two queries, because a query may leave a pipe open."""
     with monkeypatch.context() as patch:
         patch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGINT))

@@ -209,7 +209,7 @@ def test_accepted_import_failure_is_skipped(sample):
 
 
 @pytest.mark.parametrize("versions", [None, ["1.0"]])
-def test_unused_entry_for_an_allowed_failure_is_a_failure(sample, versions):
+def test_allowed_failure_that_does_not_occur_is_a_failure(sample, versions):
     sample.add("gamma", {"gamma.py": b""})
     bounded = {"versions": versions} if versions else {}
     sample.allowed["imports"] = [{**ENTRY, **bounded, "error": "cannot import"}]
@@ -315,7 +315,7 @@ def test_cases_for_packages_that_are_not_in_the_lock_are_skipped(sample):
     assert cases["compiler"].message == "the lock has no gcc"
 
 
-def test_driver_library_in_image_is_refused(sample):
+def test_driver_library_in_the_image_is_a_failure(sample):
     library = sample.folder / "venv/lib/stubs/libcuda.so"
     library.parent.mkdir()
     library.write_bytes(b"")

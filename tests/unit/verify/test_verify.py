@@ -175,7 +175,7 @@ def test_rewritten_signature_matches_no_key(sample):
     assert "refers to the key" in sample.failed()["signature"]
 
 
-def test_rewritten_sbom_is_detected(sample):
+def test_verification_detects_a_rewritten_sbom(sample):
     (artifact,) = sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)
     data = artifact.files["sbom.cdx.json"].data
     other = data.replace(b'"torch"', b'"t0rch"')
@@ -393,6 +393,6 @@ def test_signature_of_another_image_is_refused(sample):
     assert f"about another image: {other.digest}" in failures["signature"]
 
 
-def test_statement_is_not_an_image_signature(sample):
+def test_signed_statement_is_not_accepted_as_an_image_signature(sample):
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     assert sample.failed()["signature"] == "the image is not signed"

@@ -300,7 +300,7 @@ def test_fallback_value_of_a_failed_version_lookup_is_ignored(failed):
         ("flag = False\nif x:\n    flag = v < Version('0.8')\n", OLD),
     ],
 )
-def test_flag_set_in_branches_becomes_guard(source, expected):
+def test_flag_set_in_both_branches_becomes_a_guard(source, expected):
     assert guards(source + "if flag:\n    import marked\n") == (expected,)
 
 
