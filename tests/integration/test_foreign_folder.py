@@ -190,7 +190,7 @@ def test_all_commands_are_tested_in_a_foreign_folder() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, _, _ in CASES])
-def test_command_uses_no_code_from_the_current_folder(outcomes: list[Outcome], number: int) -> None:
+def test_command_runs_no_code_from_the_current_folder(outcomes: list[Outcome], number: int) -> None:
     outcome = outcomes[number]
     assert outcome.triggered == {}, outcome.done.stderr
     assert outcome.done.returncode in CASES[number][2], outcome.done.stdout + outcome.done.stderr
@@ -198,7 +198,7 @@ def test_command_uses_no_code_from_the_current_folder(outcomes: list[Outcome], n
     assert "\nTraceback" not in f"\n{outcome.done.stderr}"
 
 
-def test_array_task_uses_no_code_from_the_current_folder(
+def test_array_task_runs_no_code_from_the_current_folder(
     prepared: Foreign, outcomes: list[Outcome], tmp_path: Path
 ) -> None:
     assert outcomes
@@ -211,7 +211,7 @@ def test_array_task_uses_no_code_from_the_current_folder(
     assert done.returncode == 0, done.stderr
 
 
-def test_python_m_option_imports_no_code_from_the_current_folder(
+def test_imgbuild_run_as_python_module_imports_no_code_from_the_current_folder(
     prepared: Foreign, tmp_path: Path
 ) -> None:
     planted, flags = Traps(tmp_path / "traps"), tmp_path / "flags"

@@ -156,7 +156,7 @@ def test_error_that_yields_no_constraint_is_a_conflict(tmp_path):
 
 
 @pytest.mark.parametrize("packages", [("trl",), ("trl", "absent"), ()])
-def test_quick_audit_does_not_read_fewer_than_two_packages(tmp_path, packages):
+def test_quick_audit_of_fewer_than_two_packages_reads_no_code(tmp_path, packages):
     assert looked(tmp_path, *packages) == QuickAudit()
 
 
