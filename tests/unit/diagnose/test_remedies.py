@@ -35,7 +35,7 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
         ("Users were counted. Settings are fine.", ""),
     ],
 )
-def test_advice_in_an_error_message_is_used(message: str, advice: str) -> None:
+def test_advice_in_message_is_used(message: str, advice: str) -> None:
     assert remedies.message_advice(message) == advice
 
 

@@ -230,7 +230,7 @@ def test_hard_links_outside_the_root_are_refused(layered, tmp_path, target):
         layered([("stolen", "hard", target.format(folder=tmp_path))])
 
 
-def test_loops_of_links_in_layers_are_refused(layered):
+def test_link_loops_are_refused(layered):
     with pytest.raises(IntegrityError, match="too many links"):
         layered([("a", "link", "b"), ("b", "link", "a"), ("a/x", "file", "x")])
 
