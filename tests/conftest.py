@@ -54,11 +54,11 @@ ROOM: pytest.StashKey[set[tuple[Path, tuple[float, ...]]]] = pytest.StashKey()
 
 
 class TouchedMachineError(AssertionError):
-    """A unit test started a process or used the network."""
+    """Raised if a unit test starts a process or uses the network."""
 
 
 class Guard:
-    """An audit hook that sees every process and socket. Python cannot remove audit hooks."""
+    """An audit hook for processes and sockets, which stays because Python cannot remove it."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -89,7 +89,7 @@ sys.addaudithook(GUARD)
 
 
 class PrintFailures:
-    """Prints a failure when it happens: a run that is killed prints no summary."""
+    """Prints each failure immediately, because a killed run prints no summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self.terminal = terminal
@@ -169,7 +169,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _failed_files(config: pytest.Config) -> set[str]:
-    """The files with failures of the last run; tests may depend on other tests of the file."""
+    """The files with failed tests in the last run, which are run again completely."""
     assert config.cache is not None
     files = {test.split("::")[0] for test in config.cache.get("cache/lastfailed", {})}
     if len(files) > REPEATED:
@@ -190,7 +190,7 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Exclude collected tests, which exist until the end, from garbage collection.
+    """Exclude the collected tests from garbage collection, because they exist until the end.
 
     With Python's own limit of 700 objects, it takes 6 % of the time of unit tests.
     """
@@ -221,7 +221,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn every skip into a failure if skipping is not allowed (IMGBUILD_NO_SKIP=1).
 
-    A skip for lack of disk space stays one with IMGBUILD_SMALL_DISK=1.
+    With IMGBUILD_SMALL_DISK=1, tests may still be skipped for lack of disk space.
     """
     report = yield
     allowed = needs.small_disk() and no_room(report)
@@ -252,7 +252,7 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> Generator[None]:
-    """Print in one line how many tests did not run, and how to run them."""
+    """Print the number of tests that did not run, and how to run them."""
     yield
     remedies = Counter(
         needs.remedy(_reason(report)) for report in terminalreporter.stats.get("skipped", [])

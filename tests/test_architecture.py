@@ -1,4 +1,4 @@
-"""Tests that the table of changes in ARCHITECTURE.md names files and classes that exist."""
+"""Tests that the files and classes named in ARCHITECTURE.md exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that stages use one context, and a reporter instead of the console."""
+"""Tests that code uses the shared context and reports messages through a reporter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_only_modules_of_cli_and_pipeline_and_the_process_module_print():
         if dotted.startswith("imgbuild.system.console")
     }
     others = {name for name in printing if not {name, name.partition(".")[0]} & set(PRINTERS)}
-    assert not others, "report through system.reporter"
+    assert not others, "print messages with system.reporter"
     assert "system.process" in printing, "remove the exception for system.process"
 
 
@@ -30,4 +30,4 @@ def test_functions_receive_cache_and_http_client_in_one_context():
         if isinstance(node, ast.FunctionDef)
         and {"store", "http"} <= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
     ]
-    assert len(both) <= BOTH, f"take a cache.context.Context: {both}"
+    assert len(both) <= BOTH, f"pass a cache.context.Context instead: {both}"

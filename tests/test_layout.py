@@ -25,19 +25,19 @@ from tests.support.source_code import (
 SEPARATE = re.compile(r"\(separate: [^()]+\)\.$")
 
 
-def test_root_has_only_known_files():
+def test_repository_root_has_only_known_files():
     loose = {
         name for name in package_modules() if name and "." not in name and not _is_folder(name)
     }
     assert loose == {*ROOT_MODULES, "__main__"}
 
 
-def test_every_folder_has_a_level():
+def test_every_folder_of_the_package_has_a_level():
     folders = {name.partition(".")[0] for name in package_modules() if name}
     assert folders == {name for level in LEVELS for name in level}
 
 
-def test_folders_import_from_lower_levels():
+def test_folders_import_only_from_lower_levels():
     wrong = [
         f"{name or 'imgbuild'} imports {other}, which is not on a lower level"
         for name in package_modules()
@@ -101,8 +101,8 @@ def test_restricted_calls_are_used_only_where_allowed(banned):
     assert not wrong, f"only {CALLERS[banned]} may call {banned}()"
 
 
-def test_no_class_inherits_from_a_class_of_its_folder():
-    """Protocols and msgspec values are excluded. A file can therefore be read alone."""
+def test_no_class_inherits_from_a_class_in_the_same_folder():
+    """This keeps files readable alone; protocols and msgspec values are excluded."""
     wrong = []
     for name, tree in package_modules().items():
         imported_trees = {
@@ -135,7 +135,7 @@ def test_class_names_are_unique():
     assert not {name for name, number in name_counts.items() if number > 1}
 
 
-def test_module_with_a_single_importer_in_its_folder_has_a_reason():
+def test_module_with_a_single_importer_in_its_folder_has_a_documented_reason():
     """The first line of its docstring ends with `(separate: reason).`"""
     importers: dict[str, set[str]] = {}
     for name in package_modules():

@@ -41,14 +41,14 @@ def trees(*patterns: str) -> dict[Path, ast.Module]:
 
 
 def functions(tree: ast.Module) -> Iterator[Definition]:
-    """All functions and methods, nested ones too."""
+    """All functions and methods, including nested ones."""
     for node in all_nodes(tree):
         if isinstance(node, Definition):
             yield node
 
 
 def names_in(function: Definition) -> Iterator[str]:
-    """The names of a function, its parameters and its variables, without those of nested ones."""
+    """The names of a function, its parameters and variables, excluding nested functions."""
     yield function.name
     arguments = function.args
     for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -84,7 +84,7 @@ def identifiers(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("folder", ["builder", "tests", "tools", "lab", "smoke_tests"])
-def test_few_functions_have_filler_names(folder: str) -> None:
+def test_few_functions_have_names_with_filler_words(folder: str) -> None:
     every, fillers = 0, []
     for path, tree in trees(f"{folder}/*.py").items():
         for function in functions(tree):
@@ -148,7 +148,7 @@ def _dotted(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
     return f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
 
 
-def test_every_kind_of_filler_name_is_detected() -> None:
+def test_filler_words_in_identifiers_are_detected() -> None:
     source = (
         "def f(found, *, kept_parts=()):\n"
         "    own = [one for one in found]\n"

@@ -157,7 +157,7 @@ def test_files_are_within_size_limit():
         *(path for path in tracked_files("lab", "tools", ".ci", "Makefile") if _is_code(path)),
     ]
     long = [f"{_name(path)}: {n}" for path in code if (n := _lines(path)) > FILE_LINES]
-    assert not long, f"over {FILE_LINES} lines: {long}"
+    assert not long, f"files with more than {FILE_LINES} lines: {long}"
 
 
 def test_functions_are_within_size_limit():
@@ -168,7 +168,7 @@ def test_functions_are_within_size_limit():
                 lines = (node.end_lineno or 0) - node.lineno + 1 - _docstring_lines(node)
                 if lines > FUNCTION_LINES:
                     long.append(f"{_name(path)}:{node.lineno} {node.name}: {lines}")
-    assert not long, f"over {FUNCTION_LINES} lines: {long}"
+    assert not long, f"functions with more than {FUNCTION_LINES} lines: {long}"
 
 
 def test_modules_have_docstrings():
@@ -190,7 +190,7 @@ def test_text_files_are_opened_with_an_encoding():
         and re.search(r"\.(read_text|write_text)$|^tarfile\.open$", ast.unparse(node.func))
         and not any(keyword.arg == "encoding" for keyword in node.keywords)
     ]
-    assert not wrong, "say encoding='utf-8'"
+    assert not wrong, "pass encoding='utf-8'"
 
 
 def test_no_package_registry_is_named():
@@ -204,7 +204,7 @@ def test_no_package_registry_is_named():
         if _name(path) in ("matrix.yaml", "tool/matrix.yaml"):
             hosts = {host for host in hosts if not host.startswith(SNAPSHOT)}
         named.extend(f"{_name(path)}: {host}" for host in hosts)
-    assert not named, "ask uv, pip or apt for the address at run time"
+    assert not named, "read the address from uv, pip or apt at run time"
 
 
 def test_every_error_class_has_its_exit_code():
@@ -283,14 +283,14 @@ def test_documents_name_existing_verbs():
     assert {place for place in named if place[1] not in verbs} == set()
 
 
-def test_schema_is_current(golden):
+def test_committed_json_schema_is_current(golden):
     from imgbuild.matrix.schema import matrix_schema_bytes
 
     golden(ROOT / "matrix.schema.json", matrix_schema_bytes().decode())
 
 
 def test_pytest_collects_every_test_file(pytestconfig):
-    """By default, pytest skips some folders, such as build and dist."""
+    """By default, pytest skips folders with names such as build and dist."""
     skipped = [
         f"{path}: pytest skips a folder named {folder}"
         for path in tracked_files("tests/**/test_*.py", "tests/test_*.py")

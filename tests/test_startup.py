@@ -53,7 +53,7 @@ def test_version_option_imports_no_command_line_modules(sample: SampleProject) -
     ],
     ids=" ".join,
 )
-def test_verb_imports_only_libraries_that_it_uses(
+def test_verb_imports_only_the_libraries_that_it_uses(
     sample: SampleProject, words: tuple[str, ...], libraries: tuple[str, ...]
 ) -> None:
     assert _imported(sample, *words) & {*libraries} == set()

@@ -65,7 +65,7 @@ def _hits(path: Path, text: str, first_line: int = 1) -> list[str]:
 def _prose(path: Path) -> Iterator[tuple[str, int]]:
     """The strings and comments of a Python file, each with its first line.
 
-    Comments, which only the slow tokenizer finds, are read if the file has a banned word at all.
+    Comments are read only if the file has a banned word, because tokenizing is slow.
     """
     for node in all_nodes(parse_file(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -19,7 +19,7 @@ TRL = b"from vllm import Gone\n\nclass GRPOTrainer: ...\n"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[FileSite]:
-    """An index that also has a trl and two vLLMs, and a registry with a base."""
+    """An index with a trl and two versions of vLLM, and a registry with a base."""
     index = sample_project.sample_index()
     index.wheel("trl", "9.0", files={"trl/__init__.py": TRL})
     source = {"PKG-INFO": b"Name: vllm\nVersion: 7.5\n", "vllm/__init__.py": b"class Old: ...\n"}
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Iterator[FileSite]:
 
 @pytest.fixture
 def project(site: FileSite, tmp_path: Path) -> Project:
-    """A locked project, and an empty cache."""
+    """A locked project with an empty cache."""
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "first")
     project.write(
         sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
@@ -131,7 +131,7 @@ def test_files_and_pins_on_the_command_line_are_audited_together(project: Projec
     assert "stdin:1: trl==8.0 contradicts trl==9.0 in bad.txt:1" in done.stderr
 
 
-def test_requirements_of_extra_are_audited(project: Project, site: FileSite) -> None:
+def test_extra_that_a_pinned_package_lacks_is_reported(project: Project, site: FileSite) -> None:
     machine = ("--python", "3.11", "--arch", "x86_64", "--select", "metadata")
     done = project.run("audit", "trl[vllm]==9.0", *machine)
     assert "trl 9.0 has no extra vllm" in done.stdout

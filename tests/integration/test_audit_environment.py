@@ -36,7 +36,7 @@ class Machine:
         return samples.write_wheel(self.wheels, package, version, files, requires)
 
     def environment(self, *pins: str) -> Path:
-        """A virtual environment with these packages, created by uv."""
+        """Create a virtual environment with packages, using uv."""
         root = self.folder / "env"
         python = ["--python", sys.executable]
         self._run([uv_program.uv_path(), "venv", "-q", "--offline", "--clear", *python, str(root)])
@@ -46,7 +46,7 @@ class Machine:
         return root
 
     def audit(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """The result of `imgbuild audit` with these arguments."""
+        """Run `imgbuild audit` with the given arguments."""
         done = prepared_program.run_prepared(["audit", *words], cwd=self.folder, env=self._env())
         assert done.returncode == status, done.stdout + done.stderr
         return done
@@ -150,7 +150,7 @@ def test_unreadable_package_fails_the_audit(machine: Machine) -> None:
     assert 'name="packages"' in (machine.folder / "report.xml").read_text()
 
 
-def test_interpreter_without_environment_is_audited() -> None:
+def test_packages_of_an_interpreter_without_an_environment_are_audited() -> None:
     environment = open_environment(os.path.realpath(sys.executable))
     assert environment.python == ".".join(map(str, sys.version_info[:3]))
     assert "pip" in {package.wheel.package for package in environment.packages}

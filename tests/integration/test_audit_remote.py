@@ -1,4 +1,4 @@
-"""Tests that the audit reads the Python code of large remote wheels with few bytes transferred."""
+"""Tests that the audit reads Python code of large remote wheels without complete downloads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def package_set_of(wheel: Wheel, url: str, http: Counting, store: Store) -> Pack
     )
 
 
-def test_modules_of_large_wheel_are_read_by_ranges(tmp_path: Path) -> None:
+def test_modules_of_a_large_wheel_are_read_by_ranges(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "big/__init__.py": "from big.a import one\n",
         "big/_c.abi3.so": BINARY,
@@ -86,7 +86,7 @@ def test_modules_of_large_wheel_are_read_by_ranges(tmp_path: Path) -> None:
 
 
 @pytest.mark.network
-def test_wheel_of_public_index_is_read(tmp_path: Path) -> None:
+def test_wheel_is_read_from_the_public_index(tmp_path: Path) -> None:
     http = HttpClient()
     page = http.text(f"{uv.default_index().rstrip('/')}/vllm/", accept=SIMPLE_TYPES)
     (file,) = (

@@ -1,4 +1,4 @@
-"""Tests that the audit finds undefined symbols of the other std::string ABI with the real torch.
+"""Tests that the audit finds symbols of a std::string ABI that the real torch does not define.
 
 torch 2.6.0 of the default index is compiled with the old ABI of std::string. A library that
 requires `torch::jit::parseSchemaOrName` with the new one cannot be imported. FlashInfer's
@@ -68,12 +68,12 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """The folder in which facts are cached, because reading torch takes long."""
+    """The folder of cached facts, because reading torch is slow."""
     return Store.open(tmp_path_factory.mktemp("facts"))
 
 
 def compiled(folder: Path, *, new_string: bool, typevars: bool) -> Path:
-    """A library compiled with the old or new std::string, as a torch version declares it."""
+    """Compile a library with the old or new ABI of std::string."""
     compiler = needs.require_tool("g++")
     source = folder / "kernels.cpp"
     parameter, argument = (", bool", ", true") if typevars else ("", "")
@@ -89,7 +89,7 @@ def compiled(folder: Path, *, new_string: bool, typevars: bool) -> Path:
 
 
 def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Finding]:
-    """The findings for a wheel with `library`, in a package set with the real torch."""
+    """Audit a wheel with `library` in a package set with the real torch."""
     files = {FILE: library.read_bytes(), "flashinfer/__init__.py": b""}
     path = samples.write_wheel(library.parent, "flashinfer-python", "0.2.5", files)
     wheel = samples.add_to_store(facts, path, "flashinfer-python", "0.2.5")
@@ -123,7 +123,7 @@ def test_symbol_with_the_new_string_abi_is_undefined_in_torch_with_the_old_abi(
     assert (evidence.other, evidence.other_version) == ("torch", "2.6.0")
 
 
-def test_symbol_of_older_torch_is_undefined(
+def test_symbol_of_an_older_torch_is_undefined(
     torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
 ) -> None:
     library = compiled(tmp_path, new_string=False, typevars=False)
@@ -134,7 +134,7 @@ def test_symbol_of_older_torch_is_undefined(
     assert finding.evidence.file == FILE
 
 
-def test_symbols_of_installed_torch_are_defined(
+def test_symbols_of_the_installed_torch_are_defined(
     torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
 ) -> None:
     library = compiled(tmp_path, new_string=False, typevars=True)

@@ -1,4 +1,4 @@
-"""Tests the audit on versions that it once judged incorrectly: only real failures are reported."""
+"""Tests that versions with earlier incorrect findings have only correct findings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def errors(cache: Path, *words: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("torchvision", ["0.22.0", "0.22.1"])
-def test_torchvision_datasets_module_is_not_datasets_package(cache: Path, torchvision: str) -> None:
+def test_datasets_module_of_torchvision_is_not_the_datasets_package(
+    cache: Path, torchvision: str
+) -> None:
     pins = (f"torchvision=={torchvision}", "torchdata==0.11.0", "datasets==4.0.0")
     assert errors(cache, *pins, "--python", "3.11", "--select", "imports") == []
 

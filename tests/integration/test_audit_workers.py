@@ -1,4 +1,4 @@
-"""Tests that several processes read the same facts, in the same order, as one process."""
+"""Tests that an audit with several processes gives the same facts in the same order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE = "def f{0}(a, b={0}):\n    return g(a, key=b)\n"
 
 
 def request(folder: Path, name: str, size: int) -> ReadRequest:
-    """A wheel of modules with about `size` bytes of source in total, one of them invalid."""
+    """A wheel with about `size` bytes of source in its modules, one of which is invalid."""
     text = "".join(LINE.format(number) for number in range(1000))
     files = {f"{name}/m{number}.py": text for number in range(size // len(text) + 1)}
     files |= {f"{name}/__init__.py": "from .m0 import *\n", f"{name}/broken.py": "def f(:\n"}
@@ -40,7 +40,9 @@ def _workers(monkeypatch: pytest.MonkeyPatch):
     workers.close()
 
 
-def test_worker_processes_produce_same_report(tmp_path: Path, workers: ReaderProcesses):
+def test_audit_with_worker_processes_produces_the_same_report(
+    tmp_path: Path, workers: ReaderProcesses
+):
     worth, running = reading.PARALLEL_MINIMUM, reading.RUNNING_BYTES
     large = [request(tmp_path, "large", worth), request(tmp_path, "other", worth // 8)]
     small = request(tmp_path, "small", running)

@@ -34,7 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture
 def with_step(project: Project) -> Iterator[Project]:
-    """The project, whose Dockerfile `add_step` changes and the fixture restores."""
+    """The project; its Dockerfile is restored after each test."""
     folder = project.folder / "images/templates"
     folder.mkdir()
     yield project
@@ -65,7 +65,7 @@ def test_docker_build_has_the_same_files_as_imgbuild_build(project):
     assert leftovers(project) == []
 
 
-def test_docker_built_image_is_usable(project):
+def test_image_built_by_docker_is_usable(project):
     answer = json.loads(project.run(*BUILD, "--json").stdout)[0]
     place = project.folder / "build/docker" / TARGET
     assert (answer["output"], answer["digest"]) == (str(place), images.verify_layout(place).digest)
@@ -121,7 +121,7 @@ def test_dockerfile_that_does_not_match_the_lock_is_not_built(project):
     path.write_text(text)
 
 
-def test_failed_step_is_an_error_and_leaves_no_files(with_step):
+def test_failed_docker_build_is_an_error_and_leaves_no_files(with_step):
     add_step(with_step, "echo the cause && exit 3")
     out = with_step.folder / "build/fails"
     done = with_step.run(*BUILD, "--output", str(out), status=1)
@@ -167,7 +167,7 @@ def test_concurrent_builds_of_target_are_serialized(with_step, tmp_path):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_cancels_build_and_leaves_no_files(with_step, sign):
+def test_interrupted_docker_build_is_cancelled_and_leaves_no_files(with_step, sign):
     mark = str(3600 + uuid.uuid4().int % 10**6)
     add_step(with_step, f"echo started && sleep {mark}")
     out = with_step.folder / "build/stopped"
@@ -239,7 +239,7 @@ def test_printed_dockerfile_commands_work(project):
         ["docker", "image", "rm", "--force", TARGET], check=True, capture_output=True, text=True
     )
     assert f"Untagged: {TARGET}:latest" in removed.stdout, (
-        "the commands in the header load it into Docker"
+        "the commands in the header must load the image into Docker"
     )
     archive = project.folder / f"build/{TARGET}.oci.tar"
     project.run(*BUILD)
@@ -250,4 +250,4 @@ def test_printed_dockerfile_commands_work(project):
     subprocess.run(
         ["docker", "buildx", "bake", TARGET], cwd=project.folder, check=True, capture_output=True
     )
-    assert digest_of(archive) == digest, "the bake file builds the same image"
+    assert digest_of(archive) == digest, "the bake file must build the same image"

@@ -22,7 +22,7 @@ int cuDeviceGetCount(int *count) { *count = %d; return 0; }
 
 
 def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Path:
-    """Compile a library with the two driver functions that are called, alone in `folder`."""
+    """Compile a library with two driver functions into `folder`."""
     folder.mkdir()
     source = folder / "driver.c"
     source.write_text(text or DRIVER % (init, count))
@@ -35,7 +35,7 @@ def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Pa
 
 
 def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dict[str, str]]:
-    """The findings of the script by check; the exit status must match the findings."""
+    """Run the script and return its findings by check; the exit status must match."""
     base = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "HOME": os.environ["HOME"]}
     done = subprocess.run(
         [*before, sys.executable, "-sE", str(SCRIPT), "--json", *words],
@@ -60,20 +60,20 @@ def test_missing_link_to_the_driver_library_is_reported_with_a_remedy(tmp_path: 
     assert "link with -lcuda" not in cured
 
 
-def test_fewer_gpus_than_requested_are_reported(tmp_path: Path) -> None:
+def test_doctor_script_reports_fewer_gpus_than_requested(tmp_path: Path) -> None:
     findings = look("--gpus", "4", LD_LIBRARY_PATH=str(driver(tmp_path / "driver")))
     assert findings["driver"]["severity"] == "error"
     assert "detects 2 GPUs, 4 were requested" in findings["driver"]["message"]
 
 
 @pytest.mark.parametrize(("name", "init"), [("stubs", 0), ("elsewhere", 34)])
-def test_stub_library_is_not_accepted_as_driver(tmp_path: Path, name: str, init: int) -> None:
+def test_stub_library_is_not_accepted_as_gpu_driver(tmp_path: Path, name: str, init: int) -> None:
     findings = look("--gpus", "1", LD_LIBRARY_PATH=str(driver(tmp_path / name, init=init)))
     assert findings["driver"]["severity"] == "error"
     assert "is a stub" in findings["driver"]["message"]
 
 
-def test_library_that_only_has_the_name_of_the_driver_is_not_accepted(tmp_path: Path) -> None:
+def test_library_that_only_has_the_name_of_the_gpu_driver_is_not_accepted(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", text="int other(void) { return 0; }")
     findings = look("--gpus", "1", LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "error"
@@ -91,7 +91,7 @@ def test_driver_that_detects_no_gpu_is_a_note_if_no_gpu_is_requested(tmp_path: P
     assert "CUDA error 100" in driver_finding["message"]
 
 
-def test_user_without_passwd_entry_is_reported(tmp_path: Path) -> None:
+def test_doctor_script_reports_a_user_without_a_passwd_entry(tmp_path: Path) -> None:
     needs.require_root()
     as_arbitrary_user = (
         needs.require_tool("setpriv", "util-linux"),
@@ -116,7 +116,7 @@ def reduce_(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_torch_import_error_is_reported(tmp_path: Path) -> None:
+def test_doctor_script_reports_an_import_error_of_torch(tmp_path: Path) -> None:
     absent = reduce_(tmp_path, "--gpus", "8")
     assert absent.returncode == 0
     assert "not tested: the interconnect, since the image has no torch" in absent.stdout

@@ -51,7 +51,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
         yield Sample(project, registry, base, folder / "scripts")
 
 
-def test_interrupted_script_resumes_without_repeating_steps(sample):
+def test_interrupted_ci_script_resumes_without_repeating_steps(sample):
     path = ci_script(sample, "--all", "--registry", sample.place("rl"))
     begun = sample.project.folder / f"build/ci/{OTHER}@{ARCH}/audit.json"
     with subprocess.Popen(
@@ -98,7 +98,7 @@ def test_interrupted_script_resumes_without_repeating_steps(sample):
     assert CAUSE in outcomes[BROKEN]["error"]
 
 
-def test_script_for_another_lock_publishes_nothing(sample):
+def test_ci_script_for_another_lock_publishes_nothing(sample):
     path = ci_script(sample, BROKEN, "--registry", sample.place("stale"))
     path.write_text(path.read_text().replace(sample.digest(BROKEN), f"sha256:{'0' * 64}"))
     writes = len(sample.registry.writes())
@@ -107,13 +107,13 @@ def test_script_for_another_lock_publishes_nothing(sample):
     assert len(sample.registry.writes()) == writes
 
 
-def test_script_without_results_folder_does_nothing(sample, tmp_path):
+def test_ci_script_without_a_results_folder_does_nothing(sample, tmp_path):
     (tmp_path / "file").touch()
     path = ci_script(sample, OTHER, "--no-push", "--results", str(tmp_path / "file/results"))
     assert "ci: " not in run_script(sample, path, status=2)
 
 
-def test_script_skips_jobs_for_another_machine_and_runs_them_on_that_machine(sample):
+def test_ci_script_runs_only_the_jobs_for_its_machine(sample):
     path = ci_script(sample, OTHER, "--registry", sample.place("machines"), "--all-published")
     text = path.read_text()
     begin = f"begin {OTHER}@{ARCH} {sample.digest(OTHER)}"
@@ -130,7 +130,7 @@ def test_script_skips_jobs_for_another_machine_and_runs_them_on_that_machine(sam
     assert sample.tags("machines")[OTHER] == sample.digest(OTHER)
 
 
-def test_rerun_repeats_only_failed_steps(sample):
+def test_second_run_of_a_ci_script_repeats_only_failed_steps(sample):
     command = ("ci", "jobs", "--all", "--skip-published", sample.place("rl"), "--json")
     chosen = json.loads(sample.project.run(*command).stdout)
     assert [target["target"] for target in chosen["targets"]] == [BROKEN]
@@ -165,7 +165,7 @@ def test_pull_request_builds_only_the_changed_target(changed):
     assert f"| {BROKEN} | ✅ unchanged |" in green.summary
 
 
-def test_nightly_run_publishes_and_reports_targets(changed, tmp_path):
+def test_nightly_ci_run_publishes_and_reports_targets(changed, tmp_path):
     place = changed.place("rl")
     job_run = changed.job("nightly", "jobs", REGISTRY=place)
     assert job_run.status == 0, job_run.said
@@ -193,7 +193,7 @@ def test_nightly_run_publishes_and_reports_targets(changed, tmp_path):
 
 
 def report(sample: Sample, folder: Path, place: str) -> None:
-    """Run the report's scripts with a stub of GitHub's program that records its arguments."""
+    """Run the report scripts with a stub of the GitHub CLI that records its arguments."""
     program = folder / "gh"
     program.write_text(
         '#!/bin/sh\necho "$@" >> "$0.log"\n[ "$2" != list ] || cat "$0.number" || true\n'
@@ -226,7 +226,7 @@ def report(sample: Sample, folder: Path, place: str) -> None:
 
 @pytest.fixture
 def scratch_sample(changed: Sample) -> Iterator[Sample]:
-    """The sample, in which changes to ci.yaml and the environment are undone after the test."""
+    """The sample, whose ci.yaml and environment are restored after the test."""
     path, env = changed.project.folder / "ci.yaml", dict(changed.project.env)
     text = path.read_text()
     yield changed
@@ -236,7 +236,7 @@ def scratch_sample(changed: Sample) -> Iterator[Sample]:
 
 
 def tell(sample: Sample, more: str = "", **other: str) -> None:
-    """Write ci.yaml with `more`, and replace parts of it by `other`."""
+    """Write ci.yaml with `more`, after replacing parts with `other`."""
     text = ci_repository.SETTINGS + more
     for old, new in other.items():
         text = re.sub(rf"{old}: (\d+|\[.*\])", f"{old}: {new}", text)
@@ -261,7 +261,7 @@ def results_of(sample: Sample, target: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_moved_tag_is_restored(scratch_sample):
+def test_tag_that_was_moved_is_restored(scratch_sample):
     place, before = scratch_sample.place("rl"), results_of(scratch_sample, OTHER)
     scratch_sample.project.run("registry", "tag", f"{place}@{scratch_sample.digest(TARGET)}", OTHER)
     assert scratch_sample.tags("rl")[OTHER] == scratch_sample.digest(TARGET)

@@ -12,7 +12,7 @@ from tests.support.traps import Traps
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
-def test_script_commands_import_nothing_from_current_folder(
+def test_ci_script_commands_import_nothing_from_the_current_folder(
     sample: SampleProject, tmp_path: Path
 ) -> None:
     planted = Traps(tmp_path / "flags")

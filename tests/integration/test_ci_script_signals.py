@@ -28,7 +28,7 @@ while :; do sleep 0.05; done
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
-def test_signal_to_script_stops_its_step(
+def test_signal_to_a_ci_script_stops_the_running_step(
     sample: SampleProject, number: signal.Signals, status: int
 ) -> None:
     step = sample.folder / "step"

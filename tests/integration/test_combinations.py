@@ -29,7 +29,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return audit_all(ALL, tmp_path_factory.mktemp("cache"))
 
 
-def test_every_kind_of_combination_has_enough_rows() -> None:
+def test_every_kind_of_test_combination_has_enough_rows() -> None:
     assert len(load_combinations("held")) >= 25
     kinds = {"elf", "cuda", "imports", "calls", "support", "metadata", "rules"}
     assert {record.check for record in ALL} >= kinds
@@ -40,13 +40,15 @@ def test_every_kind_of_combination_has_enough_rows() -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_combinations_are_split_into_halves_deterministically(half: str) -> None:
+def test_test_combinations_are_split_into_halves_deterministically(half: str) -> None:
     assert {half_of_record(record.id) for record in load_combinations(half)} == {half}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.id)
-def test_broken_combination_is_reported(record: Combination, outcomes: dict[str, Outcome]) -> None:
+def test_audit_reports_a_known_incompatible_combination(
+    record: Combination, outcomes: dict[str, Outcome]
+) -> None:
     findings = outcomes[record.id].found
     assert bool(findings) == (record.id not in UNSEEN)
     assert all(finding.where and finding.message and finding.remedy for finding in findings)
@@ -54,7 +56,7 @@ def test_broken_combination_is_reported(record: Combination, outcomes: dict[str,
 
 @pytest.mark.long
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.id)
-def test_valid_combination_has_no_findings(
+def test_audit_of_a_known_compatible_combination_has_no_findings(
     record: Combination, outcomes: dict[str, Outcome]
 ) -> None:
     assert outcomes[record.id].alarms == ()

@@ -24,7 +24,7 @@ def _repository(tmp_path: Path) -> GitRepository:
 
 
 def read(folder: Path, tmp_path: Path) -> tuple[CommittedFiles, tuple[str, ...], str]:
-    """The files of `folder`, the differences from them, and the digest of their layer."""
+    """The committed files of `folder`, the local changes, and the digest of their layer."""
     contents = tmp_path / f"contents-{len(list(tmp_path.iterdir()))}"
     committed = committed_files.find_committed_folder(folder)
     files = committed_files.read_committed_files(committed, "/workspace", contents)
@@ -37,7 +37,7 @@ def by_path(files: CommittedFiles) -> dict[str, LayerMember]:
 
 
 @pytest.mark.parametrize("form", ["sha1", "sha256"])
-def test_committed_files_match_checkout(tmp_path: Path, form: str) -> None:
+def test_files_read_from_git_match_the_checkout(tmp_path: Path, form: str) -> None:
     repository = GitRepository(tmp_path / "repository", form=form)
     files = {"a.py": "a\n", "empty": "", "in/run": "#!/bin/sh\n", ".gitignore": "out\n"}
     (repository.folder / "in").mkdir()
@@ -59,7 +59,7 @@ def test_committed_files_match_checkout(tmp_path: Path, form: str) -> None:
     assert read(repository.folder, tmp_path)[1] == ("a.py", "data", "empty", "in/run", "staged")
 
 
-def test_repository_filters_hooks_and_settings_are_ignored(
+def test_filters_hooks_and_settings_of_a_repository_are_ignored(
     repository: GitRepository, tmp_path: Path
 ) -> None:
     repository.commit({"a.py": "a\n", "b.txt": "x\n", ".gitattributes": "*.py filter=evil\n"})
@@ -98,14 +98,16 @@ def test_lfs_pointers_submodules_and_excluded_paths_are_listed(
     assert differences == ()
 
 
-def test_only_subfolder_of_repository_is_read(repository: GitRepository, tmp_path: Path) -> None:
+def test_only_the_requested_subfolder_of_a_repository_is_read(
+    repository: GitRepository, tmp_path: Path
+) -> None:
     repository.commit({"top.py": "", "part/a.py": "a\n"})
     content, differences, _ = read(repository.folder / "part", tmp_path)
     assert by_path(content).keys() == {"workspace", "a.py"}
     assert differences == ()
 
 
-def test_uncommitted_folder_is_refused(repository: GitRepository, tmp_path: Path) -> None:
+def test_folder_without_a_commit_is_refused(repository: GitRepository, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not in a readable git checkout"):
         committed_files.find_committed_folder(tmp_path)
     with pytest.raises(InputError, match="has no commit"):

@@ -1,4 +1,4 @@
-"""Tests that the tools for which container definitions are rendered can read and start them.
+"""Tests that Compose, Kubernetes and other tools read and start rendered containers.
 
 Compose is podman-compose, because Debian has no package of Docker's plugin. The others are long
 tests: a dev container in Docker by the CLI of the specification (npm), Kubernetes' own schemas
@@ -51,7 +51,7 @@ def _image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    """A project with the file `hello`, in a home folder that also has a model cache."""
+    """A project with the file `hello` in a home folder with a model cache."""
     folder = tmp_path / f"project-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
@@ -60,7 +60,7 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *words: str | Path, timeout: float = 240) -> str:
-    """The stdout of a command that must succeed in `folder`, whose parent is the home folder."""
+    """Run a command in `folder`, below the home folder, and return its stdout."""
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder.parent),
@@ -76,7 +76,7 @@ def run(folder: Path, *words: str | Path, timeout: float = 240) -> str:
 
 
 @pytest.mark.engine
-def test_compose_starts_image(image: str, folder: Path) -> None:
+def test_docker_compose_starts_the_image(image: str, folder: Path) -> None:
     script = 'echo "[$A]" "$HF_HOME"; pwd; cat hello; id -u'
     text = compose.compose_text(container(image, command=("sh", "-c", script), shared=64), "test")
     # Debian's engines only recommend the program for `init`.
@@ -95,7 +95,7 @@ def test_compose_starts_image(image: str, folder: Path) -> None:
 @pytest.mark.engine
 @pytest.mark.network
 @pytest.mark.parametrize("image", ["docker"], indirect=True)
-def test_cli_starts_dev_container(image: str, folder: Path) -> None:
+def test_dev_container_command_starts_the_image(image: str, folder: Path) -> None:
     npx = needs.require_tool("npx", "npm")
     document = json.loads(compose.devcontainer_text(container(image, shared=64)))
     # The sample is a shell without accounts, and Docker of Debian has no program for `init`.
@@ -136,7 +136,7 @@ def test_kubernetes_schemas_accept_jobs_and_pods(folder: Path) -> None:
 
 
 @pytest.mark.network
-def test_models_generated_from_jobset_schema_have_every_field(folder: Path) -> None:
+def test_models_generated_from_the_jobset_schema_have_every_field(folder: Path) -> None:
     """The models drop unknown fields and refuse wrong types."""
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("torchrun", "train.py"), "gpus": "8", "nodes": 2, "rdma": "rdma/ib"}
@@ -161,7 +161,7 @@ def test_models_generated_from_jobset_schema_have_every_field(folder: Path) -> N
 
 @pytest.mark.long
 @pytest.mark.network
-def test_skypilot_reads_task(folder: Path) -> None:
+def test_skypilot_reads_the_task_file(folder: Path) -> None:
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("echo", VALUE), "gpus": "8", "gpu": "H100", "nodes": 2}
     (folder / "task.yaml").write_text(skypilot.task_text(container(image, **options), "test"))

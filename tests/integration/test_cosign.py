@@ -1,4 +1,4 @@
-"""Tests that cosign verifies signatures of imgbuild, and imgbuild those of cosign."""
+"""Tests that cosign and imgbuild verify each other's signatures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pa
 
 
 def run(*command: str, cwd: Path | None = None, right: bool = True) -> str:
-    """Run a command that must succeed if `right` and fail otherwise; returns its output."""
+    """Run a command and return its output; it must succeed exactly if `right` is true."""
     env = {**os.environ, "COSIGN_PASSWORD": "pw"}
     done = subprocess.run(
         command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=120

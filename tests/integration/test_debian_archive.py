@@ -100,7 +100,9 @@ def test_modified_release_file_is_refused(
 
 
 @pytest.mark.network
-def test_text_outside_signature_is_ignored(mirror: FileSite, tmp_path: Path) -> None:
+def test_text_outside_the_signature_of_a_release_file_is_ignored(
+    mirror: FileSite, tmp_path: Path
+) -> None:
     forged = b"Codename: bookworm\nSHA256:\n " + b"0" * 64 + b" 1 main/binary-amd64/Packages.xz\n\n"
     mirror.files[RELEASE] = forged + mirror.files[RELEASE]
     try:
@@ -148,7 +150,7 @@ def test_release_file_of_another_suite_is_refused(mirror: FileSite, tmp_path: Pa
 
 
 @pytest.mark.network
-def test_missing_keyring_error_has_hint(
+def test_error_for_a_missing_keyring_has_a_hint(
     mirror: FileSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del mirror
@@ -222,7 +224,7 @@ def test_security_updates_are_installed_if_requested(tmp_path: Path) -> None:
 
 
 @pytest.mark.network
-def test_missing_mirror_file_error_has_hint(tmp_path: Path) -> None:
+def test_error_for_a_file_missing_on_the_mirror_has_a_hint(tmp_path: Path) -> None:
     context = Context(Store.open(tmp_path), HttpClient(attempts=1))
     with serve_site(FileSite()) as site:
         gone = samples.deb("openssl")
@@ -238,7 +240,7 @@ def mirrored_base(site: FileSite) -> DebianBase:
     return msgspec.structs.replace(base(), mirrors=(site.url("debian"),))
 
 
-def test_version_order_matches_dpkg() -> None:
+def test_order_of_debian_versions_matches_dpkg() -> None:
     dpkg = needs.require_tool("dpkg")
     random_ = random.Random(12)
     pieces = ["1", "0", "9", "10", "a", "~", "+", ".", "deb", "rc", "~~", "b1", "00"]

@@ -82,7 +82,7 @@ class Roots(NamedTuple):
 
 
 class Locked(NamedTuple):
-    """The locked packages of a base on one architecture, in the store."""
+    """The locked and cached packages of a base for one architecture."""
 
     debs: tuple[Deb, ...]
     paths: dict[str, Path]
@@ -129,7 +129,7 @@ def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
 
 
 def installed(base: DebianBase, debs: Sequence[Deb], folder: Path) -> dict[str, Facts]:
-    """A real root with the base's packages, all scripts run; apt resolves the dependencies."""
+    """A root in which apt installed the packages of the base and ran all scripts."""
     left_out = table.dpkg_configuration(table.load_table(base.suite)).decode().splitlines()
     options = [f"--dpkgopt={line}" for line in left_out if line.startswith("path-")]
     if base.suite == "bookworm":  # base-files has these links since Debian 13
@@ -200,7 +200,7 @@ def facts(folder: Path, user: str = "") -> dict[str, Facts]:
 
 
 def content(path: Path, inner: str, user: str) -> bytes:
-    """A file's content; dpkg's diversions, which are in hash order, are sorted."""
+    """The content of a file; the diversions of dpkg are sorted because their order is arbitrary."""
     data = path.read_bytes()
     if user and inner in {"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow"}:
         lines = data.splitlines(keepends=True)
@@ -286,14 +286,14 @@ def inside(folder: Path, *command: str, network: bool = False) -> str:
     return done.stdout
 
 
-def test_ldconfig_writes_the_same_loader_cache(ours: Path) -> None:
+def test_loader_cache_equals_the_output_of_ldconfig(ours: Path) -> None:
     inside(ours, "ldconfig", "-X", "-C", "/root/cache")
     cache = ours / "root/cache"
     assert cache.read_bytes() == (ours / "etc/ld.so.cache").read_bytes()
     cache.unlink()
 
 
-def test_libraries_of_all_programs_are_found(ours: Path) -> None:
+def test_libraries_of_all_programs_in_the_image_are_found(ours: Path) -> None:
     script = "for f in /usr/bin/* /usr/sbin/* /usr/lib/x86_64-linux-gnu/*.so*; do ldd $f; done 2>&1"
     lines = inside(ours, "sh", "-c", script).splitlines()
     assert sum("=>" in line for line in lines) > 300
@@ -332,7 +332,7 @@ python3 -c 'import ctypes; print(ctypes.CDLL("/tmp/libc_.so").f())'
 
 
 @whole
-def test_installed_programs_run(ours: Path) -> None:
+def test_programs_of_the_image_run(ours: Path) -> None:
     for command in (
         "git --version",
         "curl --version",
@@ -351,7 +351,7 @@ def test_installed_programs_run(ours: Path) -> None:
 
 
 @whole
-def test_python_runs_with_its_modules(base: DebianBase, ours: Path) -> None:
+def test_python_of_the_image_runs_with_its_modules(base: DebianBase, ours: Path) -> None:
     program = """
 import bz2, ctypes.util, curses, grp, hashlib, lzma, pwd, readline, socket, sqlite3, ssl
 import time, uuid, zlib, zoneinfo
@@ -369,7 +369,7 @@ print(len(context.get_ca_certs()))
     assert int(inside(ours, "python3", "-c", program)) > 100
 
 
-def test_openssl_finds_certificates_by_hash(ours: Path) -> None:
+def test_openssl_finds_certificates_of_the_image_by_hash(ours: Path) -> None:
     script = (
         "cd /usr/share/ca-certificates/mozilla && for c in *.crt; do openssl verify -no-CAfile "
     )
@@ -379,7 +379,7 @@ def test_openssl_finds_certificates_by_hash(ours: Path) -> None:
     assert {line.rsplit(": ", 1)[1] for line in lines} == {"OK"}
 
 
-def test_dpkg_and_apt_report_no_problems(base: DebianBase, ours: Path) -> None:
+def test_dpkg_and_apt_report_no_problems_in_the_image(base: DebianBase, ours: Path) -> None:
     assert inside(ours, "dpkg", "--audit") == ""
     inside(ours, "apt-get", "check")
     listed = inside(ours, "dpkg-query", "--show", "--showformat", "${Package} ${Version}\\n")
@@ -397,7 +397,9 @@ def test_dpkg_and_apt_report_no_problems(base: DebianBase, ours: Path) -> None:
 
 
 @whole
-def test_packages_can_be_added_with_apt(base: DebianBase, ours: Path, tmp_path: Path) -> None:
+def test_packages_can_be_added_to_the_image_with_apt(
+    base: DebianBase, ours: Path, tmp_path: Path
+) -> None:
     """Packages from this machine's mirror are added to a copy; their scripts and triggers run."""
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", str(ours), str(copy)], check=True)

@@ -1,4 +1,4 @@
-"""Tests `imgbuild why` when the requirements of locked wheels are neither recorded nor cached."""
+"""Tests `imgbuild why` with requirements that must be read from the index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TORCH = "https://example.org/whl/{cuda_tag}/torch{torch}"  # the matrix has torc
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
-    """The project's wheels on an index; the cache is empty."""
+    """An index with the wheels of the project; the cache is empty."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
@@ -37,7 +37,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
 
 
 @pytest.mark.usefixtures("index")
-def test_unavailable_metadata_is_refused_offline(
+def test_metadata_that_is_not_cached_is_refused_in_offline_mode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Command(monkeypatch, capsys)("why", "torch", TARGET, "--offline")

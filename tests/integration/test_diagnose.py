@@ -16,7 +16,7 @@ CRASH = "import ctypes, faulthandler; faulthandler.enable(); ctypes.string_at(0)
 
 
 def codes(folder: Path, *command: str) -> list[str]:
-    """The codes of the causes in the output of a command, stdout and stderr together."""
+    """The codes of the causes found in stdout and stderr of a command."""
     text = subprocess.run(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     ).stdout.decode()
@@ -36,7 +36,7 @@ def codes(folder: Path, *command: str) -> list[str]:
     ],
     ids=["missing-module", "missing-library", "killed", "crashed"],
 )
-def test_cause_in_real_output_is_diagnosed(
+def test_cause_is_found_in_the_real_output_of_a_failed_command(
     command: tuple[str, ...], code: str, tmp_path: Path
 ) -> None:
     assert codes(tmp_path, *command)[0] == code

@@ -1,4 +1,4 @@
-"""Tests packages required by URL, as a wheel or a git repository: locked, audited and rebuilt."""
+"""Tests packages required by URL, as wheels and git repositories."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Workplace:
         return Context(Store.open(cache or self.cache), HttpClient(attempts=2, offline=offline))
 
     def resolve_audited(self, *texts: str, file: str = "") -> AuditedResolution:
-        """Resolve and audit a row whose requirements.txt `file` has `texts`."""
+        """Resolve and audit a row whose requirements file has `texts`."""
         (self.folder / "requirements.txt").write_text(file)
         files = ("requirements.txt",) if file else ()
         row = Extension(summary="ours", like=TARGET, add=texts, requirements=files)
@@ -144,7 +144,7 @@ def byurl(work: Workplace, **fragment: str) -> str:
     return f"byurl @ {work.site.url('files/byurl-1.5-py3-none-any.whl')}{end}"
 
 
-def test_url_wheel_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
+def test_wheel_by_url_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
     commit = work.repository.commit(git_files("byurl>=1"), tag="v1.2")
     work.site.files.update(work.repository.dumb_files("fromgit.git"))
     url = work.site.url("fromgit.git")
@@ -230,13 +230,13 @@ def test_project_wheel_is_locked_by_path(work):
         ("byurl-1.5-py3-none-win_amd64.whl", "the wheel requires Windows amd64, Python py3"),
     ],
 )
-def test_incompatible_wheel_is_refused_with_its_tags(work, name, reason):
+def test_error_for_an_incompatible_wheel_shows_the_wheel_tags(work, name, reason):
     with pytest.raises(NoSolution, match="is incompatible with this target") as caught:
         work.resolve_audited(f"byurl @ {work.site.url(f'files/{name}')}")
     assert reason in " ".join(caught.value.reasons)
 
 
-def test_marker_excludes_url_requirement(work):
+def test_marker_can_exclude_a_requirement_by_url(work):
     other = f"byurl @ {work.site.url('files/byurl-1.5-py3-none-win_amd64.whl')}"
     settled = work.resolve_audited(f'{other} ; sys_platform == "win32"')
     assert "byurl" not in settled.resolutions[host_arch()].versions
@@ -316,7 +316,7 @@ def test_build_backends_derive_version_from_history(requires, backend, extra, wo
     assert built.sdist.file == f"fromgit-{built.version}.tar.gz"
 
 
-def test_url_in_metadata_must_be_declared_by_user(work):
+def test_url_in_package_metadata_must_be_declared_by_the_user(work):
     work.repository.commit(git_files("byurl @ https://files.example/byurl-1.0-py3-none-any.whl"))
     line = f"fromgit @ {work.repository.url}"
     with pytest.raises(NoSolution) as caught:
@@ -338,7 +338,7 @@ def test_repository_with_a_cuda_extension_is_refused_before_the_build(work):
     assert "use a wheel for this Python, torch and CUDA" in str(caught.value.hint)
 
 
-def test_failed_build_error_names_compiled_files(work):
+def test_error_for_a_failed_build_names_the_compiled_source_files(work):
     files = {**git_files(), "setup.py": "setup(ext_modules=[])", "own.py": "raise OSError('no c')"}
     work.repository.commit(files)
     with pytest.raises(NoSolution) as caught:
@@ -354,7 +354,7 @@ def test_repository_of_another_package_is_refused(work):
     assert caught.value.reasons[0].startswith("the build produced fromgit-3.0-py3")
 
 
-def test_submodule_needed_by_build_is_refused(work, tmp_path):
+def test_repository_whose_build_needs_a_submodule_is_refused(work, tmp_path):
     other = GitRepository(tmp_path / "other")
     other.commit(project_files())
     work.repository.git(

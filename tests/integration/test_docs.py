@@ -24,7 +24,7 @@ READERS = {"matrix.yaml": "imgbuild list", "ci.yaml": "imgbuild ci jobs --all"}
 
 
 def runs(path: Path) -> list[CodeBlock]:
-    """The blocks of a file that must be run."""
+    """The code blocks of a file that must be run."""
     return [block for block in read_blocks(path) if block.mark and block.mark.kind == "run"]
 
 

@@ -24,7 +24,7 @@ LINE = "def f{0}(a, b={0}):\n    return [g(a, key=b + n) for n in range({0}) if 
 
 @pytest.fixture(name="project")
 def _project(tmp_path: Path) -> Iterator[Project]:
-    """A project whose wheels are large enough for worker processes to be used."""
+    """A project with wheels so large that worker processes are used."""
     images.python_base(tmp_path)
     index = sample_project.sample_index()
     text = "".join(LINE.format(number) for number in range(4000)).encode()

@@ -73,7 +73,7 @@ def ran(container_engine: Engine, reference: str, *command: str) -> process.Proc
     )
 
 
-def test_loaded_image_is_identical_and_runs(container_engine, folder, tag):
+def test_image_loaded_into_an_engine_is_identical_and_runs(container_engine, folder, tag):
     read = layout.read_layout(images.write_tiny_image(folder))
     loaded = load_image(container_engine, read, Arch.X86_64, tag)
     stored = read.image(Arch.X86_64)
@@ -84,7 +84,7 @@ def test_loaded_image_is_identical_and_runs(container_engine, folder, tag):
     assert (completed.status, completed.stdout) == (7, "1000\n/opt\ntwo words\n"), completed
 
 
-def test_containerd_store_keeps_published_digest(folder, monkeypatch):
+def test_engine_with_the_containerd_store_keeps_the_published_digest(folder, monkeypatch):
     needs.require_docker()
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     container_engine = engine.require_engine("docker")
@@ -105,7 +105,7 @@ def test_second_load_of_the_image_sends_no_data(container_engine, folder, tag):
 
 @contextlib.contextmanager
 def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackImage]:
-    """A loopback address that the engine cannot reach, as on another machine."""
+    """A loopback address that the engine cannot reach, like an address of another machine."""
     del sent
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -140,7 +140,7 @@ def test_layers_that_the_engine_already_has_are_not_sent(
 
 
 class Told(SilentReporter):
-    """Records the steps and bars of a reporter."""
+    """A reporter that records steps and progress bars."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -155,7 +155,7 @@ class Told(SilentReporter):
         return super().progress(title, total, **options)
 
 
-def test_remote_engine_receives_archive(container_engine, folder, tag, monkeypatch):
+def test_remote_engine_receives_the_image_as_an_archive(container_engine, folder, tag, monkeypatch):
     monkeypatch.setattr(loopback, "serve_image", nowhere)
     read = layout.read_layout(
         images.write_tiny_image(folder, word=f"far{container_engine.version}")
@@ -167,7 +167,7 @@ def test_remote_engine_receives_archive(container_engine, folder, tag, monkeypat
     )
 
 
-def test_engine_error_is_reported(container_engine, folder, tag):
+def test_error_of_the_container_engine_is_reported(container_engine, folder, tag):
     read = layout.read_layout(
         images.write_tiny_image(folder, word=f"damaged{container_engine.version}")
     )
@@ -222,7 +222,7 @@ def test_container_settings_apply_to_command(container_engine, loaded):
 
 
 @current
-def test_files_are_copied_without_shared_folder(container_engine, loaded):
+def test_files_are_copied_into_a_container_without_a_shared_folder(container_engine, loaded):
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         info = tarfile.TarInfo("given/word")
@@ -276,7 +276,7 @@ def test_unreachable_engine_of_docker_host_is_not_replaced_by_another_engine(mon
     assert engine.require_engine("podman").kind == "podman"
 
 
-def test_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
+def test_loading_an_image_with_a_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
     """Docker refuses such an image, but podman would accept it."""
 
     def _exchange(_: object, config: dict[str, dict[str, list[str]]]) -> None:

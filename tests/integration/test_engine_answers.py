@@ -17,7 +17,7 @@ IMAGE = json.dumps([{"Id": "sha256:" + "1" * 64, "RootFS": {"Layers": [LAYER]}}]
 
 
 def listing(folder: Path, failures: int) -> Engine:
-    """An engine whose first `image ls` fails, as if an image were removed meanwhile."""
+    """A stub of an engine whose first `image ls` fails because an image was removed."""
     program = folder / "docker"
     program.write_text(
         f"""#!/bin/sh
@@ -36,6 +36,6 @@ def test_image_list_is_read_again_if_an_image_is_removed_meanwhile(tmp_path: Pat
     assert engine.diff_ids(listing(tmp_path, 1)) == {LAYER}
 
 
-def test_repeated_image_list_error_is_reported(tmp_path: Path) -> None:
+def test_repeated_error_of_the_image_list_is_reported(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed, match="content digest sha256:27: not found"):
         engine.diff_ids(listing(tmp_path, 2))

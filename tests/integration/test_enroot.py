@@ -79,7 +79,9 @@ def start(
 
 
 @pytest.mark.parametrize("way", [MOUNTED, CREATED], ids=["mounted", "created"])
-def test_arguments_run_through_entry_point_with_image_environment(way, image, tmp_path):
+def test_enroot_passes_arguments_to_the_entry_point_with_the_image_environment(
+    way, image, tmp_path
+):
     code = (
         "import os, sys, alpha\n"
         "print(sys.argv[1:], sys.prefix, os.getcwd(), alpha.VALUE, os.getuid())\n"
@@ -97,6 +99,6 @@ def test_arguments_run_through_entry_point_with_image_environment(way, image, tm
     assert done.returncode == 0
 
 
-def test_default_command_of_image_runs(image, tmp_path):
+def test_enroot_runs_the_default_command_of_the_image(image, tmp_path):
     done = start(MOUNTED, image, tmp_path, stdin='echo "in $PWD"; exit 7\n')
     assert (done.stdout, done.returncode) == ("in /workspace\n", 7), done.stderr

@@ -52,7 +52,7 @@ def moved(script: Path) -> list[str]:
     return done.stdout.split()
 
 
-def test_other_user_gets_folders_with_mode_700(script: Path) -> None:
+def test_folders_of_another_user_have_mode_700(script: Path) -> None:
     user_folder = script.parent / f"tmp/imgbuild-{OTHER_UID}"
     home, triton = moved(script)
     assert home == str(user_folder / "home")

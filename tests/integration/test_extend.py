@@ -45,14 +45,14 @@ OFFICIAL = ".imgbuild/published/small"
 
 @dataclass
 class PublishedSite:
-    """A project that publishes a target, and the index that all projects use."""
+    """A project that publishes a target, with the index of all projects."""
 
     site: FileSite
     published: Project
     image: Path
 
     def user(self, folder: Path, *words: str, image: str = "") -> Project:
-        """A user's repository, initialized with `words`."""
+        """Initialize a user's repository with the options `words`."""
         folder.mkdir(parents=True)
         (folder / "train.sh").write_text(SCRIPT)
         (folder / "train.sh").chmod(0o755)
@@ -142,13 +142,15 @@ def layers(project: Project, name: str) -> list[dict[str, Any]]:
 
 
 def paths(folder: Path, digest: str) -> dict[str, int]:
-    """The mode of each path in a layer of a layout."""
+    """The modes of the paths in a layer of a layout."""
     blob = layout.read_layout(folder).blob(digest)
     with open_inflated(layer_file(blob)) as stream:
         return {entry.path.rstrip("/"): entry.mode for entry in TarReader(stream, str(blob))}
 
 
-def test_published_layers_are_unchanged(published_site: PublishedSite, user: Project) -> None:
+def test_extension_keeps_the_published_layers_unchanged(
+    published_site: PublishedSite, user: Project
+) -> None:
     below = layers(published_site.published, TARGET)
     user_layers = layers(user, OWN)
     assert user_layers[: len(below)] == below
@@ -175,7 +177,7 @@ def test_published_layers_are_unchanged(published_site: PublishedSite, user: Pro
     )
 
 
-def test_only_added_layers_are_built_and_image_runs(
+def test_extension_builds_only_the_added_layers_and_runs(
     published_site: PublishedSite, user: Project, tmp_path: Path
 ) -> None:
     needs.user_namespaces()
@@ -214,7 +216,7 @@ def test_published_layers_are_built_from_the_lock_if_no_image_is_given(
     assert images.verify_layout(tmp_path / "image").digest == user.run("digest", OWN).stdout.strip()
 
 
-def test_layers_are_fetched_from_registry(
+def test_published_layers_are_fetched_from_the_registry(
     published_site: PublishedSite, user: Project, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
@@ -244,7 +246,7 @@ def test_system_packages_layer_contains_only_differences(
     }, "modes of folders and files of the base must not change"
 
 
-def test_changed_file_makes_lock_stale(user: Project, tmp_path: Path) -> None:
+def test_changed_file_of_an_extension_makes_its_lock_stale(user: Project, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
     other = Project(copy, user.index_url, cache=None)
@@ -258,7 +260,9 @@ def test_changed_file_makes_lock_stale(user: Project, tmp_path: Path) -> None:
     assert "train.sh: No such file" in other.run("build", OWN, status=5).stderr
 
 
-def test_changed_published_lock_makes_lock_stale(user: Project, tmp_path: Path) -> None:
+def test_changed_published_lock_makes_the_lock_of_an_extension_stale(
+    user: Project, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
     other = Project(copy, user.index_url, cache=None)
@@ -272,7 +276,7 @@ def test_changed_published_lock_makes_lock_stale(user: Project, tmp_path: Path) 
     assert other.run("lock", "--check", OWN).returncode == 0
 
 
-def test_package_requiring_other_torch_is_refused(
+def test_package_that_requires_a_different_torch_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "newer", "--add", "newer==3.0")
@@ -289,7 +293,7 @@ def test_package_requiring_other_torch_is_refused(
     assert not (project.folder / ".imgbuild/images" / OWN).exists()
 
 
-def test_range_without_compatible_version_is_refused(
+def test_version_range_without_a_compatible_version_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "range", "--add", "newer>=3")
@@ -341,7 +345,7 @@ def test_list_show_and_audit_commands_support_extensions(user: Project) -> None:
 def with_facts(
     published_site: PublishedSite, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """The environment of an imgbuild with facts about the published target."""
+    """Environment variables that provide facts about the published target."""
     folder = tmp_path_factory.mktemp("facts")
     package = Path(imgbuild.__file__).parent
     overlay = folder / "imgbuild"

@@ -97,7 +97,7 @@ def test_extended_image_runs(ours: Path) -> None:
     assert ran.stdout == "jq-1.6\neinx 2.6.0+cu124\n"
 
 
-def test_added_package_requiring_a_different_torch_is_refused(tmp_path: Path) -> None:
+def test_added_package_that_requires_a_different_torch_is_refused(tmp_path: Path) -> None:
     imgbuild(
         tmp_path, "init", OWN, "--extends", TARGET, "--lock", str(ROOT), "--add",
         "torch-tensorrt==2.7.0",

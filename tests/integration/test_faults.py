@@ -1,4 +1,4 @@
-"""Tests that a command succeeds after an earlier one was killed or its disk failed.
+"""Tests that a command succeeds after a killed command or a disk error.
 
 Each fault is tried a few times; `make bench-faults` kills a thousand commands.
 """
@@ -64,7 +64,7 @@ class FaultRun:
         }[verb]
 
     def right(self, verb: str, out: Path) -> None:
-        """Check that the result of a verb is the complete locked image, without leftovers."""
+        """Check that a verb wrote the complete locked image and left no temporary files."""
         if verb in ("build", "pull"):
             assert images.verify_layout(
                 out / ("image" if verb == "build" else "pulled")
@@ -175,7 +175,7 @@ def timed(fault_run: FaultRun, verb: str, out: Path) -> float:
     return time.monotonic() - started
 
 
-def test_workers_exit_if_parent_is_killed():
+def test_worker_processes_exit_if_their_parent_is_killed():
     command = [sys.executable, "-c", WORKERS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
@@ -185,7 +185,9 @@ def test_workers_exit_if_parent_is_killed():
     ended(process.pid)
 
 
-def test_killed_command_succeeds_on_rerun(fault_run, tmp_path, record_testsuite_property):
+def test_killed_command_succeeds_when_it_is_run_again(
+    fault_run, tmp_path, record_testsuite_property
+):
     if "sif" in VERBS:
         needs.require_tool("mksquashfs", "squashfs-tools")
     chance = random.Random(SEED)
@@ -232,7 +234,9 @@ ALL = [(verb, fault) for verb in ("lock", "build", "archive", "sif", "pull") for
 
 
 @pytest.mark.parametrize(("verb", "fault"), ALL if COUNT else FEW)
-def test_disk_error_is_reported_and_the_next_run_succeeds(fault_run, tmp_path, verb, fault):
+def test_command_reports_a_disk_error_and_succeeds_when_it_is_run_again(
+    fault_run, tmp_path, verb, fault
+):
     needs.require_root()
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -283,7 +287,7 @@ OUTCOMES = ("harmless", "healed", "refused")
 
 
 def entries(fault_run: FaultRun, kind: str, out: Path) -> list[Path]:
-    """The files to damage, after removing files that would hide the damage."""
+    """Return the files to damage, after removing files that would hide the damage."""
     cache = fault_run.project.cache or Path()
     if kind in ("file", "partial"):
         remove_tree(cache / "blobs")
@@ -316,7 +320,7 @@ def harmed(fault_run: FaultRun, kind: str, path: Path, data: bytes) -> None:
 
 
 def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
-    """The result of a command after the damage, which must be one of OUTCOMES."""
+    """Run a command after the damage; its result must be one of OUTCOMES."""
     verb = "pull" if kind == "pulled" else "build"
     done = subprocess.run(
         fault_run.project.command(*fault_run.words(verb, out)),
@@ -335,7 +339,9 @@ def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
     return "healed" if "is damaged" in done.stderr else "harmless"
 
 
-def test_damaged_cache_does_not_change_image(fault_run, tmp_path, record_testsuite_property):
+def test_damaged_cache_does_not_change_the_built_image(
+    fault_run, tmp_path, record_testsuite_property
+):
     """Each type of entry gets each type of damage; the next run reports no problem."""
     chance, out = random.Random(SEED), tmp_path / "out"
     cases = [(kind, harm) for harm in HARMS for kind in KINDS]

@@ -1,4 +1,4 @@
-"""Tests reading a page, part of a wheel and a whole wheel from the real index of this machine."""
+"""Tests reading pages and wheels from the configured package index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that no verb runs a file of the folder of another user, or is configured by it."""
+"""Tests that verbs run no programs and read no settings of an untrusted folder."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def verbs(command: Any = None, name: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a verb, and the traps that it triggered."""
+    """The result of a verb with the traps that were triggered."""
 
     done: subprocess.CompletedProcess[str]
     triggered: dict[str, str]
@@ -140,7 +140,7 @@ class Foreign:
         return Outcome(done, self.traps.triggered(place / "flags"))
 
     def environment(self, place: Path) -> dict[str, str]:
-        """The environment of a user whose PATH begins with the current folder, without a venv."""
+        """Environment variables of a user whose PATH begins with the current folder."""
         env = {**self.project.environment(), **NOWHERE, "TRAP_FLAGS": str(place / "flags")}
         env |= {"PATH": f":.:{env['PATH']}", "HOME": str(place), "XDG_CONFIG_HOME": str(place)}
         env["PIP_INDEX_URL"] = self.project.index_url
@@ -185,12 +185,12 @@ def _outcomes(prepared: Foreign) -> list[Outcome]:
         return list(threads.map(prepared.run, range(len(CASES))))
 
 
-def test_all_commands_are_tested() -> None:
+def test_all_commands_are_tested_in_a_foreign_folder() -> None:
     assert set(verbs()) == {name for name, _, _ in CASES}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, _, _ in CASES])
-def test_command_uses_nothing_from_current_folder(outcomes: list[Outcome], number: int) -> None:
+def test_command_runs_no_code_from_the_current_folder(outcomes: list[Outcome], number: int) -> None:
     outcome = outcomes[number]
     assert outcome.triggered == {}, outcome.done.stderr
     assert outcome.done.returncode in CASES[number][2], outcome.done.stdout + outcome.done.stderr
@@ -198,7 +198,7 @@ def test_command_uses_nothing_from_current_folder(outcomes: list[Outcome], numbe
     assert "\nTraceback" not in f"\n{outcome.done.stderr}"
 
 
-def test_array_task_uses_nothing_from_current_folder(
+def test_array_task_runs_no_code_from_the_current_folder(
     prepared: Foreign, outcomes: list[Outcome], tmp_path: Path
 ) -> None:
     assert outcomes
@@ -211,7 +211,7 @@ def test_array_task_uses_nothing_from_current_folder(
     assert done.returncode == 0, done.stderr
 
 
-def test_python_m_option_imports_nothing_from_current_folder(
+def test_imgbuild_run_as_python_module_imports_no_code_from_the_current_folder(
     prepared: Foreign, tmp_path: Path
 ) -> None:
     planted, flags = Traps(tmp_path / "traps"), tmp_path / "flags"
@@ -242,7 +242,7 @@ def _checkout(tmp_path: Path) -> tuple[Path, Traps]:
     ["grep", "text", "HEAD"], ["ls-tree", "HEAD"], ["rev-list", "HEAD"],
     ["remote", "get-url", "origin"],
 ], ids=lambda words: words[0])  # fmt: skip
-def test_reading_repository_runs_no_code_of_it(checkout, words) -> None:
+def test_reading_a_repository_runs_none_of_its_code(checkout, words) -> None:
     folder, planted = checkout
     assert repositories.run_git(folder, *words).status == 0
     assert planted.triggered() == {}

@@ -1,4 +1,4 @@
-"""Tests locking targets that need more than the default index, against local servers.
+"""Tests locking targets that require several indexes, with local servers.
 
 The servers have small real wheels, in pages like those of the PyTorch and FlashInfer indexes; a
 folder has a user-provided wheel.
@@ -103,7 +103,7 @@ COMMON = "summary: a small image\n    base: below\n    as_of: 2026-01-01"
 
 
 def public() -> LocalIndex:
-    """The default index: torch with CUDA for x86_64 only, and its dependencies."""
+    """The default index, which has torch with CUDA only for x86_64."""
     index = sample_project.sample_index()
     index.wheel("cuda-toolkit", "12.6.3", TOOLKIT_126)
     index.wheel("cuda-toolkit", "13.0.2", TOOLKIT_130)
@@ -121,7 +121,7 @@ def public() -> LocalIndex:
 
 
 def pytorch() -> LocalIndex:
-    """An index with builds for CUDA 12.6, and copies of other packages that must not be used."""
+    """An index with builds for CUDA 12.6 and copies of packages that must not be used."""
     index = LocalIndex()
     requires = ["nvidia-cublas-cu12==12.6.4.1", "helper", "triton==3.5.0"]
     for arch in ("x86_64", "aarch64"):
@@ -277,7 +277,7 @@ def test_kernel_cache_package_for_each_gpu_generation_is_locked(project: Project
     assert locked_wheels["flashinfer-jit-cache-sm90a"]["version"] == "0.7.2+cu130"
 
 
-def test_user_provided_wheel_is_locked(project: Project) -> None:
+def test_wheel_provided_by_the_user_is_locked(project: Project) -> None:
     done = project.run("lock", "own", status=8)
     assert "own needs a wheel of flash-attn in wheels/" in " ".join(done.stderr.split())
     (project.folder / "wheels").mkdir()
@@ -297,7 +297,7 @@ def test_user_provided_wheel_is_locked(project: Project) -> None:
     project.run("build", "own", status=9)
 
 
-def test_lock_all_skips_targets_with_unmet_requirements(project: Project) -> None:
+def test_lock_with_the_all_option_skips_targets_with_unmet_requirements(project: Project) -> None:
     done = project.run("lock", "--all")
     expected = {"near", "layers.json", "packages.json"}
     assert {path.split("/")[0] for path in project.files()} == expected
@@ -325,7 +325,7 @@ def test_index_that_refuses_requests_is_reported(project: Project, net: Net) -> 
     assert not (project.folder / "images" / "arm" / "lock.json").exists()
 
 
-def test_cpu_build_of_default_index_is_refused(project: Project) -> None:
+def test_cpu_build_of_torch_on_the_default_index_is_refused(project: Project) -> None:
     path = project.folder / "matrix.yaml"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("indexes: {torch: pytorch, triton: pytorch}", "indexes: {}"))

@@ -1,4 +1,4 @@
-"""Tests forked processes: computing in one, and auditing code in several."""
+"""Tests computations and audits in forked processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_forked_call_that_raises_an_exception_returns_no_result() -> None:
     assert ForkedCall(_fail).result() is None
 
 
-def test_forked_process_is_stopped() -> None:
+def test_forked_process_can_be_stopped() -> None:
     copy = ForkedCall(_wait)
     process = copy._process
     copy.stop()
@@ -63,7 +63,7 @@ def test_process_with_threads_is_not_forked() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_forked_code_audit_has_the_same_findings(
+def test_code_audit_in_a_forked_process_has_the_same_findings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     packages = audited.package_set(tmp_path, {"base==4.0": {"base.py": BASE}})

@@ -1,4 +1,4 @@
-"""Tests read-only and full file systems, which are really mounted for one command."""
+"""Tests commands on mounted read-only and full file systems."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def full(disk: Path) -> str:
     return f"mount -o remount,size=1m {disk}"
 
 
-def test_lock_in_read_only_folder_fails_early(project, tmp_path):
+def test_lock_in_a_read_only_folder_fails_early(project, tmp_path):
     disk = tmp_path / "disk"
     done = mounted(project, disk, read_only(disk), "lock", TARGET)
     assert done.returncode == 2
@@ -179,7 +179,7 @@ def test_partially_unpacked_layers_are_removed_on_full_disk(project, tmp_path):
     assert names - notice == left
 
 
-def test_full_disk_while_adding_unpacked_layer_is_reported(project, tmp_path):
+def test_full_disk_is_reported_while_an_unpacked_layer_is_added(project, tmp_path):
     disk = tmp_path / "disk"
     done = in_disk(
         disk, full(disk), [sys.executable, "-c", ADD], project.folder, project.environment()

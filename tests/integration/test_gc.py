@@ -1,4 +1,4 @@
-"""Tests the removal of old images from a real registry, which also has another project's image."""
+"""Tests the removal of old images from a real registry shared with another project."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def skopeo(verb: str, *arguments: str) -> str:
 
 
 def collect(registry: OwnRegistry) -> None:
-    """Run the registry's own garbage collection, during which nothing may be pushed."""
+    """Run the garbage collection of the registry; no push may run meanwhile."""
     command = [
         docker_registry.registry_program(),
         "garbage-collect",

@@ -1,4 +1,4 @@
-"""Tests how folders of git repositories become archives, and that hostile repositories are safe."""
+"""Tests archives of git repositories, including hostile repositories."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_git_archive_bytes_match_golden_digest(repository, context):
 
 
 @pytest.mark.parametrize("form", ["sha1", "sha256"])
-def test_branches_tags_and_hashes_resolve_to_commit(form, tmp_path, context):
+def test_branches_tags_and_hashes_are_resolved_to_a_commit(form, tmp_path, context):
     repository = GitRepository(tmp_path / "repository", form=form)
     first = repository.commit(project_files(), tag="v1.0")
     second = repository.commit({"new.py": ""})
@@ -195,7 +195,7 @@ def test_submodules_are_listed_but_not_fetched(repository, context, tmp_path):
     assert set(content_of(tree, context)) == {"a.py", ".gitmodules"}
 
 
-def test_too_many_files_are_refused(repository, context, monkeypatch):
+def test_repository_with_too_many_files_is_refused(repository, context, monkeypatch):
     monkeypatch.setattr(git_tree, "LARGEST", 1000)
     repository.commit({"big": b"x" * 1001})
     with pytest.raises(IntegrityError, match="1 files of 1001 bytes"):

@@ -41,7 +41,7 @@ def test_folder_outside_repository_is_reported(project: Project) -> None:
     assert caught.value.hint == "use a checkout with history"
 
 
-def test_locks_of_revisions_are_read(project: Project) -> None:
+def test_locks_are_read_from_git_revisions(project: Project) -> None:
     git(project.root, "init", "--quiet")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing yet")
     assert revisions.locked_at(project, TARGET, "HEAD") is None
@@ -62,7 +62,7 @@ def test_locks_of_revisions_are_read(project: Project) -> None:
 
 
 def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.TargetDigests]:
-    """Write and commit a lock with torch at `version`; its bytes, and its digests."""
+    """Commit a lock with `version` of torch; return the bytes and digests of the lock."""
     sample_lock = samples.lock(samples.wheel("torch", version))
     target_digests = image_digests.compute_digests(sample_lock, records(sample_lock))
     codec.write_document(lock_file.lock_path(project.images, TARGET), sample_lock)
@@ -84,7 +84,7 @@ def test_pipe_in_the_git_configuration_does_not_block(
         revisions.locked_at(project, TARGET, "HEAD")
 
 
-def test_target_history_lists_each_digest_once(project: Project) -> None:
+def test_history_of_a_target_lists_each_digest_once(project: Project) -> None:
     git(project.root, "init", "--quiet")
     _, first = locked_as(project, "1.0")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing of it")
@@ -139,7 +139,7 @@ def test_damaged_revision_is_skipped(project: Project) -> None:
     assert [each.lock is not None for each in changes] == [True, True]
 
 
-def test_history_requires_repository(project: Project) -> None:
+def test_history_requires_a_git_repository(project: Project) -> None:
     needs.require_tool("git")
     with pytest.raises(InputError, match="git cannot read the history"):
         revisions.target_history(project, TARGET)

@@ -53,7 +53,7 @@ def locked() -> Lock:
 
 
 def job(kind: ScriptKind, folder: Path, *, pyxis: bool, hostile: bool = True) -> JobScript:
-    """A job in which every value is a hostile or a harmless text."""
+    """A job with hostile or harmless text in every value."""
     texts = WORDS if hostile else ("plain",) * len(WORDS)
     places = (SPACELESS if pyxis else PLACES) if hostile else ["plain"] * len(PLACES)
     middle = FOLDER if hostile else "plain"
@@ -202,7 +202,7 @@ def test_ci_script_steps_receive_exact_arguments(
 
 
 def hostile(word: str, exchanged: dict[str, str]) -> str:
-    """The hostile argument that corresponds to one of the harmless script."""
+    """The argument of the hostile script that corresponds to one of the harmless script."""
     for start in ("", "--sbatch=", "registry.example/"):
         name, sign, rest = word.removeprefix(start).partition("@")
         if word.startswith(start) and name in exchanged:

@@ -1,4 +1,4 @@
-"""Tests that every renderer quotes arbitrary texts of a lock, even those that its types refuse.
+"""Tests that every renderer quotes arbitrary texts, even invalid values of a lock.
 
 Rendered scripts run with programs that record their arguments; no part of a text may be executed.
 Other formats are read by a parser of their language.
@@ -51,7 +51,7 @@ PRELUDE = "".join(
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Callable[[str], list[list[str]]]:
-    """Runs a script with recording programs and returns their arguments; fails if a text ran."""
+    """A function that runs a script with recording programs and returns their arguments."""
     programs, record, canary = tmp_path / "bin", tmp_path / "record", tmp_path / "canary"
     programs.mkdir()
     (programs / "touch").symlink_to("/usr/bin/touch")
@@ -74,7 +74,7 @@ def shell(tmp_path: Path) -> Callable[[str], list[list[str]]]:
 
 
 def typed(text: str) -> tuple[Lock, Matrix]:
-    """The sample with `text` as every value whose type allows it."""
+    """The sample lock with `text` in every value whose type allows it."""
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
     settings_ = msgspec.structs.replace(
@@ -211,7 +211,7 @@ def commands(lines: list[str]) -> str:
 
 
 def variables(text: str) -> str:
-    """The file of variables that a script writes, and that a user sources."""
+    """The file of environment variables that a script writes for a user to source."""
     return text.split("<<'END'\ncache=")[1].partition("\nEND\n")[0]
 
 
@@ -326,7 +326,7 @@ def test_arbitrary_lock_texts_are_quoted(text: str, shell) -> None:
 
 
 def fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all texts below a struct, with the keys of mappings."""
+    """The paths of all texts in a struct, including keys of mappings."""
     if isinstance(value, str):
         yield path
     elif isinstance(value, msgspec.Struct):
@@ -384,7 +384,7 @@ def test_invalid_lock_texts_are_quoted_or_refused(path, shell) -> None:
 
 
 def renderers(number: int) -> dict[str, Callable[[Lock, Matrix], str]]:
-    """All renderers; without long tests only a third of the job scripts, chosen by number."""
+    """The renderers to test: without long tests, only a third of the job scripts."""
     return {
         name: render
         for position, (name, render) in enumerate(RENDERERS.items())
@@ -447,6 +447,6 @@ def test_user_arguments_are_quoted_in_job(text: str, shell) -> None:
     assert shlex.split(call.rpartition(" &\nwait")[0]) == ["train", text]
 
 
-def test_sbatch_line_is_one_argument() -> None:
+def test_argument_in_a_sbatch_line_stays_one_argument() -> None:
     for text in ("--comment=a b", "--comment=a#b", "--constraint='x|y'", 'a"b', "a\\b", "--x=é"):
         assert shlex.split(quoting.sbatch_word(text), comments=True) == [text]

@@ -1,4 +1,4 @@
-"""Tests that third-party tools read the attachments of images, and rebuilds images from them.
+"""Tests reading attachments with other tools, and rebuilding images from attachments.
 
 A small project in a git repository is pushed to Debian's docker-registry, which has no referrers
 API: attachments are found by the tag defined in the specification for such registries.
@@ -163,7 +163,7 @@ def test_provenance_has_commit_and_no_secrets(shop, tmp_path):
     }
 
 
-def test_second_push_at_another_commit_writes_nothing(shop):
+def test_second_push_from_another_git_commit_writes_nothing(shop):
     (shop.project.folder / "README").write_text("words")
     git(shop.project.folder, "add", ".")
     git(shop.project.folder, "commit", "--quiet", "--message", "words")
@@ -228,7 +228,7 @@ def test_sboms_of_local_target_are_valid(tmp_path: Path):
 
 
 def test_every_locked_file_has_metadata():
-    """An SBOM would declare unread files as unknown."""
+    """An SBOM has no metadata for files that were not read."""
     project = find_project(ROOT / "matrix.yaml")
     recorded = packages.read_packages(project.images).packages
     unknown = set()
@@ -241,7 +241,7 @@ def test_every_locked_file_has_metadata():
     assert unknown == set()
 
 
-def test_sif_of_pushed_image_matches_target(shop, tmp_path):
+def test_sif_of_a_pushed_image_matches_the_target(shop, tmp_path):
     """The lock is read from the registry, regardless of other attachments."""
     needs.require_tool("mksquashfs", "squashfs-tools")
     place = f"{shop.registry.host}/for-sif"

@@ -1,4 +1,4 @@
-"""Tests imgbuild as a new user installs it: as a wheel with a catalogue, without a checkout.
+"""Tests imgbuild installed from a wheel with a catalogue, without a checkout.
 
 The wheel is built from this checkout's files with a small catalogue in place of the real one. The
 user's commands run in a Debian root folder without an engine and without a network: its loopback
@@ -108,7 +108,7 @@ class User:
         return self.machine.run(self.folder, "imgbuild", *words, status=status)
 
     def elsewhere(self, name: str) -> User:
-        """The same user, working in a new folder."""
+        """A copy of the user that works in a new folder."""
         folder = self.machine.home / name
         folder.mkdir()
         return User(self.machine, folder, self.digest)
@@ -124,7 +124,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileSite]:
 
 @pytest.fixture(scope="module")
 def debian(site: FileSite, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A layout of Debian's Python. Its packages are stored in the user's own cache."""
+    """A layout with Debian's Python, whose packages are in the cache of the current user."""
     folder = tmp_path_factory.mktemp("debian")
     project = Project(folder, site.url("simple"), cache=None)
     project.write(DEBIAN)
@@ -135,7 +135,7 @@ def debian(site: FileSite, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def published(site: FileSite, debian: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A locked project, which becomes the catalogue."""
+    """A locked project that is installed as the catalogue."""
     folder = tmp_path_factory.mktemp("published")
     project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
     image = sample_project.serve_image(site, debian, "base")
@@ -207,7 +207,7 @@ def user(
     return User(machine, machine.home, digest).elsewhere("work")
 
 
-def test_wheel_excludes_derived_data_files(wheel: Path) -> None:
+def test_imgbuild_wheel_excludes_derived_data_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = [
             name.removeprefix(CATALOGUE) for name in opened.namelist() if name.startswith(CATALOGUE)
@@ -221,7 +221,7 @@ def test_wheel_excludes_derived_data_files(wheel: Path) -> None:
     ]  # fmt: skip
 
 
-def test_wheel_has_templates(wheel: Path) -> None:
+def test_imgbuild_wheel_has_templates(wheel: Path) -> None:
     """Projects without templates use those of the wheel."""
     here, there = ROOT / "images/templates", "imgbuild/data/templates/"
     with zipfile.ZipFile(wheel) as opened:
@@ -229,7 +229,7 @@ def test_wheel_has_templates(wheel: Path) -> None:
     assert packed == {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()}
 
 
-def test_wheel_has_facts_of_published_files(wheel: Path) -> None:
+def test_imgbuild_wheel_has_facts_of_published_files(wheel: Path) -> None:
     committed = facts_path()
     with zipfile.ZipFile(wheel) as opened:
         assert opened.read("imgbuild/data/facts/published.zip") == committed.read_bytes()
@@ -293,7 +293,7 @@ def test_commands_do_not_modify_the_installed_catalogue(user: User) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_extending_project_is_initialized_locked_and_built(user: User) -> None:
+def test_project_that_extends_a_target_is_initialized_locked_and_built(user: User) -> None:
     user_project = user.elsewhere("own")
     user_project.run("init", "ours", "--extends", TARGET, "--add", "gadget")
     first, *_ = (user_project.folder / "matrix.yaml").read_text().splitlines()

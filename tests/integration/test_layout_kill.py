@@ -1,4 +1,4 @@
-"""Tests that a writer killed at any moment leaves one complete image, either the old or the new."""
+"""Tests that a killed writer leaves either the old or the new image complete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def source(folder: Path, word: str) -> Path:
     return folder / word
 
 
-def test_killed_writer_leaves_complete_image(tmp_path):
+def test_killed_layout_writer_leaves_a_complete_image(tmp_path):
     sources = [source(tmp_path, word) for word in ("one", "two")]
     digests = {layout.read_layout(path).digest for path in sources}
     out = tmp_path / "out"
@@ -61,7 +61,7 @@ def test_killed_writer_leaves_complete_image(tmp_path):
     assert seen <= digests
 
 
-def test_concurrent_writers_do_not_mix_images(tmp_path):
+def test_concurrent_layout_writers_do_not_mix_images(tmp_path):
     sources = [source(tmp_path, word) for word in ("one", "two")]
     out = tmp_path / "out"
     commands = [[sys.executable, "-c", WRITER, str(out), str(path)] for path in sources]
@@ -89,8 +89,8 @@ while True:
 """
 
 
-def test_killed_archive_writers_leave_complete_archive(tmp_path):
-    """Two writers of different images run concurrently; the next writer removes their leftovers."""
+def test_killed_archive_writer_leaves_a_complete_archive(tmp_path):
+    """Two writers run concurrently, and the next writer removes their temporary files."""
     sources = [source(tmp_path, word) for word in ("one", "two")]
     out = tmp_path / "out/image.tar"
     whole = []

@@ -1,4 +1,4 @@
-"""Tests the cycle of resolving, auditing and learning, on a local index and on the real one."""
+"""Tests resolving with constraints learned from audits, with local and real indexes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def stack():
 
 
 class Small:
-    """A small image whose packages are on a local index, with its learned constraints."""
+    """A small image with packages of a local index and learned constraints."""
 
     def __init__(self, stack, monkeypatch, folder, **changes):
         self.site = stack.enter_context(serve_site(FileSite(files=index().site_files())))

@@ -51,7 +51,7 @@ def project(site: FileSite, base: dict[str, object], tmp_path: Path) -> Project:
 
 
 def whole(site: FileSite, path: str) -> int:
-    """The number of complete requests for a file."""
+    """The number of requests for a complete file."""
     return sum(
         command == "GET" and name == f"/{path}" and "Range" not in headers
         for command, name, headers in site.requests
@@ -70,7 +70,7 @@ def test_lock_is_deterministic_across_machines(site, project, base, tmp_path):
     assert other.files() == first
 
 
-def test_check_passes_until_pin_changes(project, base, site):
+def test_lock_check_passes_until_a_pin_changes(project, base, site):
     digest = project.read(f"{TARGET}/digests.json")["digest"]
     before, request_count = project.files(), len(site.requests)
     assert project.run("lock", TARGET, "--check").stdout.strip() == f"{TARGET} {digest}"
@@ -93,7 +93,7 @@ def test_check_passes_until_pin_changes(project, base, site):
         ("requirements-x86_64.txt", "helper==0.5", "helper==0.6"),
     ],
 )
-def test_check_detects_edited_file(project, name, before, after):
+def test_lock_check_detects_an_edited_file(project, name, before, after):
     path = project.folder / "images" / TARGET / name
     text = path.read_text()
     assert before in text
@@ -108,7 +108,7 @@ def test_check_detects_edited_file(project, name, before, after):
     assert result in done.stderr.replace("\n", "")
 
 
-def test_check_detects_missing_file(project):
+def test_lock_check_detects_a_missing_file(project):
     for name in OWN:
         path = project.folder / "images" / TARGET / name
         data = path.read_bytes()
@@ -123,7 +123,7 @@ def git(project: Project, *arguments: str) -> None:
     subprocess.run(["git", *name, *arguments], cwd=project.folder, check=True, capture_output=True)
 
 
-def test_diff_reports_changes_and_sizes(project, base):
+def test_diff_reports_changes_and_sizes_of_two_locks(project, base):
     git(project, "init", "--quiet")
     git(project, "add", ".")
     git(project, "commit", "--quiet", "--message", "thewheel 1.0")
@@ -153,7 +153,7 @@ def test_diff_reports_changes_and_sizes(project, base):
     assert "no-such-branch is not a revision" in " ".join(done.stderr.split())
 
 
-def test_diff_lists_new_target(project):
+def test_diff_lists_a_new_target(project):
     git(project, "init", "--quiet")
     git(project, "commit", "--quiet", "--allow-empty", "--message", "nothing")
     (comparison,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
@@ -178,7 +178,7 @@ def test_lock_with_drop_option_removes_wheels_from_the_cache(site, base, tmp_pat
 
 
 class Gate:
-    """Holds back one file of a site once it is requested completely."""
+    """Delays one file of a site when the complete file is requested."""
 
     def __init__(self, site: FileSite, path: str) -> None:
         self.site, self.path = site, path
@@ -194,7 +194,7 @@ class Gate:
 def stop(
     project: Project, gate: Gate, store: Store, file_hash: str, number: int
 ) -> tuple[int, str]:
-    """Start a lock, and send a signal when it has `file_hash` and waits for the gate."""
+    """Start `lock`, and send a signal once `file_hash` is cached and the gate is reached."""
     process = subprocess.Popen(
         project.command("lock", TARGET),
         cwd=project.folder,

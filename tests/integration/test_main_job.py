@@ -1,4 +1,4 @@
-"""Tests the main use: building cu124-vllm from its committed lock and running it.
+"""Tests building cu124-vllm from its committed lock and running the image.
 
 One build serves all tests of this file. It uses this user's cache, so only the first run downloads.
 """
@@ -78,7 +78,7 @@ def loaded(built):
         subprocess.run([docker, "image", "rm", "--force", answer[0]["reference"]], check=False)
 
 
-def test_built_digest_matches_lock(built, target_digests):
+def test_digest_of_the_built_image_matches_the_lock(built, target_digests):
     image_layout = images.verify_layout(built)
     assert image_layout.digest == target_digests.digest
     assert imgbuild("digest", TARGET).stdout.strip() == target_digests.digest
@@ -159,7 +159,7 @@ def test_loaded_image_matches_layout(loaded, target_digests):
 
 
 @pytest.mark.engine
-def test_image_runs_with_random_user_and_read_only_root(loaded):
+def test_image_runs_with_a_random_user_and_a_read_only_root(loaded):
     """The main names of packages are imported; long tests import every package."""
     docker, image = loaded
     code = (
@@ -228,7 +228,7 @@ def test_compiler_smoke_test_fails_without_gcc(loaded, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_vllm_smoke_test_fails_with_too_new_transformers(loaded, tmp_path):
+def test_vllm_smoke_test_fails_if_transformers_is_too_new(loaded, tmp_path):
     """After `pip install -U transformers` every import succeeds, but vLLM fails to start."""
     with damaged.run_container(loaded[0], loaded[1]["reference"]) as container:
         site = "/opt/venv/lib/python3.11/site-packages"
@@ -264,7 +264,7 @@ def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
 @pytest.mark.long
 @pytest.mark.engine
 def test_pulled_image_has_pushed_digest(built, target_digests, registry):
-    """The layers have gigabytes; test_push.py tests small layers."""
+    """This test uses layers of several gigabytes; test_push.py uses small layers."""
     running, pushed = registry
     needs.require_disk_space(13)
     layers = target_digests.arch[Arch.X86_64].layers
@@ -293,7 +293,7 @@ def test_second_push_uploads_no_blob(registry):
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_push_after_trl_pin_change_uploads_few_other_bytes(tmp_path, registry):
+def test_push_after_a_changed_trl_pin_uploads_few_other_bytes(tmp_path, registry):
     """The target is locked with another trl; sizes are measured on the disk of the registry."""
     running, _ = registry
     shutil.copytree(ROOT / "images", tmp_path / "images")

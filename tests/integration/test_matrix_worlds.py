@@ -46,7 +46,7 @@ def inputs():
     return Inputs(MATRIX, Context(Store.open(), HttpClient()))
 
 
-def test_sample_of_targets_is_not_empty():
+def test_sample_of_tested_targets_is_not_empty():
     assert {"cu124-vllm", "cu130-vllm", "cu130-trl"} < set(REACHED)
     outside = {name for name, target in MATRIX.targets.items() if target.indexes}
     assert outside.isdisjoint(REACHED)

@@ -56,7 +56,7 @@ class Sample:
         return f"{self.registry.host}/team/inputs"
 
     def fresh(self, cache: Path, **env: str) -> Project:
-        """The same project with an empty cache."""
+        """A copy of the project with an empty cache."""
         return Project(self.project.folder, self.project.index_url, cache=cache, env=env)
 
 
@@ -96,7 +96,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
 
 
 def alone(sample: Sample, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run imgbuild in a network namespace with only a registry of the same files."""
+    """Run imgbuild in a network namespace whose only server is a copy of the registry."""
     unshare = needs.user_namespaces()
     needs.require_tool("ip", "iproute2")
     env = {
@@ -153,7 +153,7 @@ def test_second_push_writes_nothing(sample):
     assert sample.registry.writes(before) == []
 
 
-def test_build_uses_only_mirror(sample, tmp_path):
+def test_build_uses_only_the_mirror(sample, tmp_path):
     """With an empty cache and without upstream servers, the mirror yields the locked digest."""
     before = sample.project.files()
     project = sample.fresh(tmp_path / "cache")
@@ -189,7 +189,7 @@ def build_options(sample, output):
     return (*build, "--mirror", sample.place)
 
 
-def test_input_missing_in_mirror_is_fetched_or_reported(sample, tmp_path):
+def test_input_that_the_mirror_lacks_is_fetched_or_reported(sample, tmp_path):
     wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
     place = sample.registry.storage / "docker/registry/v2"
     link = place / f"repositories/team/inputs/_layers/sha256/{wheel['sha256']}/link"

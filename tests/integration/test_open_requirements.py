@@ -59,14 +59,14 @@ def test_audit_reports_incompatible_resolution(project: Project) -> None:
     assert "engine" in audited.stdout
 
 
-def test_missing_versions_are_refused_with_reason(project: Project) -> None:
+def test_missing_versions_are_refused_with_a_reason(project: Project) -> None:
     write(project, requirements_txt="thewheel>5\n")
     refused = project.run("audit", "-r", "requirements.txt", status=8)
     assert "no versions are compatible with Python" in refused.stderr
     assert "thewheel>5" in refused.stderr.replace(" ", "")
 
 
-def test_git_requirement_is_reported_as_not_read(project: Project) -> None:
+def test_git_repository_in_requirements_is_reported_as_not_read(project: Project) -> None:
     write(project, requirements_txt="thewheel\ngone @ git+https://example.org/gone@v1\n")
     audited = project.run("audit", "-r", "requirements.txt", status=4)
     assert "not read: gone @ git+https://example.org/gone@v1" in audited.stdout

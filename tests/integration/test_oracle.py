@@ -26,7 +26,7 @@ def _installed(folder, **files):
     return oracle_probe.SetProbe(folder, [site], folder / "bytecode")
 
 
-def test_importable_module_has_no_failure(tmp_path):
+def test_import_of_a_working_module_has_no_failure(tmp_path):
     probe = _installed(tmp_path, user=USER, library=LIBRARY)
     assert probe.run_query(modules=["user"], names=["library.Thing.part"])["failures"] == []
 
@@ -51,7 +51,7 @@ def test_crashed_process_is_an_import_failure(tmp_path):
     assert (failure["name"], failure["error"]) == ("dies", "exit status -6")
 
 
-def test_unloadable_library_is_a_failure(tmp_path):
+def test_library_that_cannot_be_loaded_is_a_failure(tmp_path):
     library = tmp_path / "broken.so"
     library.write_bytes(b"not ELF")
     (failure,) = _installed(tmp_path, fine=b"").run_query(libraries=[str(library)])["failures"]

@@ -25,7 +25,7 @@ ROWS = [
 def decide(
     script: str, env: dict[str, str], folder: Path
 ) -> tuple[list[str], list[str], list[str]]:
-    """The mounts, the passed variables, and the lines printed by the script."""
+    """The mounts, variables and messages of the job script."""
     text = (SCRIPTS / f"{script}.sh").read_text("utf-8")
     part = text[text.index("# Variables whose value") : text.index("# On every node, as long")]
     bash = shutil.which("bash")
@@ -41,7 +41,7 @@ def decide(
 
 @pytest.mark.parametrize("script", ["single", "ray-pyxis"])
 @pytest.mark.parametrize(("row", "name"), ROWS, ids=[name for _, name in ROWS])
-def test_job_script_passes_same_paths_as_run(
+def test_job_script_passes_the_same_paths_as_the_run_command(
     row: PathVariables, name: str, script: str, tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -65,7 +65,7 @@ def test_job_script_passes_same_paths_as_run(
 
 
 @pytest.mark.parametrize("value", ["/", "/opt", "/tmp", "/proc/absent", "/a,b"])
-def test_job_script_refuses_unmountable_paths(value: str, tmp_path: Path) -> None:
+def test_job_script_refuses_paths_that_cannot_be_mounted(value: str, tmp_path: Path) -> None:
     binds, mounted, lines = decide("single", {"HF_HUB_CACHE": value}, tmp_path)
     assert (binds, mounted) == ([], [])
     assert any(f"job: HF_HUB_CACHE={value} is not passed: " in line for line in lines)

@@ -46,7 +46,7 @@ def bundle(authority: trustme.CA, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Remove certificates, proxy and credentials from the environment, and empty the keyring."""
+    """Remove certificates, proxies and credentials of this machine."""
     for name in (*BUNDLES, *PROXIES, *(name.upper() for name in PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -175,7 +175,7 @@ def test_proxy_with_password_is_used(
 @pytest.mark.parametrize(
     ("login", "words"), [("", "proxy requires a user"), ("p:w0rong@", "proxy")]
 )
-def test_proxy_refusing_credentials_is_reported(
+def test_proxy_that_refuses_credentials_is_reported(
     login: str, words: str, bundle: Path, site: FileSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
@@ -321,7 +321,7 @@ def test_output_contains_no_secrets(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Every kind of failure is tested with -v and all logs of Python."""
+    """Every kind of failure is tested with --verbose and debug logs."""
     caplog.set_level("DEBUG")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     monkeypatch.setattr(console, "verbosity", 1)

@@ -32,7 +32,7 @@ X86 = 'platform_machine == "x86_64"'
 
 
 def sample():
-    """A small matrix similar to a real one; its newest files are newer than the cut-off date."""
+    """An index whose newest files are newer than the cut-off date."""
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
     index.wheel("torch", "2.6.0", [f"nvidia-cublas-cu12==12.4.5.8; {X86}", "numpy"])
@@ -81,7 +81,9 @@ def versions(resolved_wheels):
     return {wheel.package: wheel.version for wheel in resolved_wheels}
 
 
-def test_resolution_with_cut_off_and_cuda_release_is_deterministic(stack, default, tmp_path):
+def test_resolution_with_a_cutoff_date_and_a_cuda_release_is_deterministic(
+    stack, default, tmp_path
+):
     site = stack.enter_context(serve_site(FileSite(files=sample().site_files())))
     default(site.url("simple"))
     matrix = samples.matrix(
@@ -113,7 +115,7 @@ def private(stack, tmp_path):
     return site, path
 
 
-def test_private_index_with_tls_and_password_is_used(
+def test_package_is_read_from_a_private_index_with_tls_and_password(
     private, default, tmp_path, monkeypatch, capfd
 ):
     site, authority = private
@@ -158,7 +160,7 @@ def assigned(url, *, flat=False, **indexes):
     return msgspec.structs.replace(matrix, indexes={**matrix.indexes, "own": package_index})
 
 
-def test_flat_index_is_read(stack, default, tmp_path):
+def test_flat_index_page_is_read(stack, default, tmp_path):
     local_index = LocalIndex()
     local_index.wheel("trl", "0.18.2", ["torch"])
     links = "".join(
@@ -230,7 +232,7 @@ def test_torch_for_a_different_cuda_release_is_refused(stack, default, tmp_path)
     assert "12.6.4.1" in caught.value.reasons[0]
 
 
-def test_pip_index_is_used_without_uv_index(default, tmp_path, monkeypatch):
+def test_index_of_pip_is_used_if_uv_has_no_index(default, tmp_path, monkeypatch):
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "PIP_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

@@ -74,7 +74,7 @@ def private() -> Iterator[FileSite]:
 def use_default_index(
     monkeypatch: pytest.MonkeyPatch, folder: Path, packages: Mapping[str, str]
 ) -> None:
-    """Let `init` use the catalogue with a default index of `packages` and their versions."""
+    """Make `init` use the catalogue and an index with `packages`."""
     index = LocalIndex()
     for name, version in packages.items():
         index.wheel(name, version)

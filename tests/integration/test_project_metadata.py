@@ -99,7 +99,7 @@ def test_version_requirements_and_scripts_from_the_build_backend_are_locked(
 
 
 @pytest.mark.long  # test_direct_requirements.py has the versions of git repositories
-def test_git_tag_version_is_derived_from_history_or_variable(
+def test_version_from_git_tags_is_derived_from_history_or_a_variable(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     version = "os.environ['SETUPTOOLS_SCM_PRETEND_VERSION']"
@@ -119,7 +119,7 @@ def test_git_tag_version_is_derived_from_history_or_variable(
     assert packages(trainer)["version"] == "2.1"
 
 
-def test_failing_backend_is_reported_with_reason(
+def test_failing_build_backend_is_reported_with_a_reason(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     trainer = project(published_site, tmp_path, "sys.exit('no GPU here')")
@@ -130,7 +130,7 @@ def test_failing_backend_is_reported_with_reason(
     assert packages(trainer)["version"] == "0.0.0"
 
 
-def test_computed_package_name_is_read_from_backend(
+def test_computed_package_name_is_read_from_the_build_backend(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     needs.user_namespaces()

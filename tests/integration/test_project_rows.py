@@ -1,6 +1,6 @@
 """Tests rows with `extends` and `like` that are derived from the files of a project.
 
-The published target is that of test_extend.
+They extend the published target of test_extend.
 """
 
 from __future__ import annotations
@@ -213,7 +213,9 @@ def test_sdist_is_built_with_the_torch_of_the_image(
     assert ("torch", torch) in {(item["package"], item["version"]) for item in built["requires"]}
 
 
-def test_outdated_resolution_is_refused(published_site: PublishedSite, tmp_path: Path) -> None:
+def test_resolution_to_outdated_packages_is_refused(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
     text = "torch==2.6.0\ndrift<=0.6\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
@@ -269,7 +271,7 @@ def test_changed_requirement_makes_lock_stale_but_changed_comment_does_not(
     assert "the project now requires another" in messages
 
 
-def test_excluded_package_is_reported_with_requiring_packages(
+def test_excluded_package_is_reported_with_the_packages_that_require_it(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = (
@@ -311,7 +313,7 @@ def test_install_with_the_no_deps_option_ignores_version_conflicts(
     assert any("requires helper<0.5" in message and "--no-deps" in message for message in warnings)
 
 
-def test_relaxed_version_replaces_declared_version(
+def test_relaxed_version_replaces_the_declared_version(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = (
@@ -361,7 +363,7 @@ def test_invalid_row_keys_are_reported_together(
     assert "matrix.yaml:" in messages
 
 
-def test_committed_files_layer_has_same_digest_in_every_clone(
+def test_layer_of_committed_files_has_the_same_digest_in_every_clone(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     needs.user_namespaces()

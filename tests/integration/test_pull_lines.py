@@ -41,7 +41,7 @@ def fork(place: Place) -> Path:
 
 
 def step(folder: Path, place: str) -> subprocess.CompletedProcess[str]:
-    """Run the script of the workflow's step, as GitHub does, for the repository `place`."""
+    """Run the script of the workflow step as GitHub does, for the repository `place`."""
     jobs = yaml.safe_load((ROOT / ".github/workflows/update.yml").read_text())["jobs"]
     [script] = [each["run"] for each in jobs["update"]["steps"] if "pull_lines" in str(each)]
     assert "${{" not in script
@@ -73,14 +73,14 @@ def test_workflow_writes_pull_commands_for_its_registry(place: Place, fork: Path
     assert (fork / "build/update.md").read_text() == ""
 
 
-def test_empty_registry_leaves_readme_unchanged(place: Place, fork: Path) -> None:
+def test_readme_is_unchanged_if_the_registry_is_empty(place: Place, fork: Path) -> None:
     done = step(fork, f"{place.registry.host}/me/absent")
     assert done.returncode == 0
     assert "::notice::" in done.stdout
     assert (fork / "README.md").read_text() == README
 
 
-def test_readme_without_markers_is_unchanged(place: Place, fork: Path) -> None:
+def test_readme_without_markers_for_pull_commands_is_unchanged(place: Place, fork: Path) -> None:
     place.push()
     (fork / "README.md").write_text("# Mine\n")
     assert step(fork, str(place.repository)).returncode == 0
@@ -99,6 +99,6 @@ def test_pull_commands_are_a_valid_code_block_of_the_docs(place: Place, fork: Pa
     assert mark["said"] in doc_blocks.REASONS
 
 
-def test_readme_of_repository_has_markers() -> None:
+def test_readme_of_this_repository_has_markers_for_pull_commands() -> None:
     text = (ROOT / "README.md").read_text()
     assert text.count("<!-- pull -->") == text.count("<!-- /pull -->") == 1

@@ -1,4 +1,4 @@
-"""Tests pushing small real images to a real registry, and their use by engines.
+"""Tests pushing small images to a real registry and running them in engines.
 
 Three targets are based on Debian's Python for two architectures; the registry is Debian's own, one
 for this file, whose log and files show what was transferred. A registry that delays a push is a
@@ -78,7 +78,7 @@ def add_targets(matrix: Path) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """The project, whose Debian packages are in the user's cache: only the first run downloads."""
+    """The project; its Debian packages are downloaded only in the first run."""
     folder = tmp_path_factory.mktemp("push")
     with (
         serve_site(FileSite(files=sample_project.sample_index().site_files())) as site,
@@ -117,7 +117,7 @@ def sent(writes: Sequence[docker_registry.ReceivedRequest]) -> list[str]:
     ]
 
 
-def test_first_push_uploads_everything_and_later_pushes_only_changes(shop):
+def test_first_push_uploads_everything_and_later_pushes_upload_only_changes(shop):
     first, again, newer, other = shop.pushed
     assert {row["state"] for row in first["blobs"]} == {"sent"}
     assert {row["digest"] for row in newer["blobs"] if row["state"] == "sent"} == (
@@ -133,7 +133,7 @@ def test_first_push_uploads_everything_and_later_pushes_only_changes(shop):
     assert sorted(moved) == sorted(locked_digests)
 
 
-def test_second_push_uploads_nothing(shop):
+def test_second_push_of_an_unchanged_image_uploads_nothing(shop):
     before = len(shop.registry.received_requests())
     done = shop.json("push", "--all", shop.place)
     assert [item["sent"] for item in done] == [0, 0, 0]
@@ -279,7 +279,7 @@ def test_layer_sharing_computed_from_digests_matches_the_registry(shop):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_killed_push_leaves_no_tag_and_resumes(shop, how):
+def test_killed_push_leaves_no_tag_and_is_resumed_by_the_next_push(shop, how):
     base = shop.digests_of().arch[Arch.X86_64].layers[0].digest
     reached, go_on = threading.Event(), threading.Event()
 

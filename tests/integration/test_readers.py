@@ -57,7 +57,7 @@ def test_skopeo_inspects_layout(single_arch):
     assert (image_facts["Architecture"], image_facts["Created"]) == ("amd64", images.CREATED)
 
 
-def test_skopeo_finds_each_architecture(two):
+def test_skopeo_finds_each_architecture_of_a_layout(two):
     for arch in BOTH:
         image_facts = inspect("--override-arch", arch.oci, f"oci:{two}:tiny")
         assert image_facts["Architecture"] == arch.oci
@@ -77,7 +77,7 @@ def test_skopeo_reads_image_archives(single_arch, tmp_path, form):
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 
-def test_umoci_unpacks_the_same_tree(single_arch, tmp_path):
+def test_umoci_unpacks_the_same_files(single_arch, tmp_path):
     needs.require_root()
     umoci = needs.require_tool("umoci")
     process.run_command(
@@ -92,7 +92,7 @@ def test_umoci_unpacks_the_same_tree(single_arch, tmp_path):
     assert completed.stdout == b"hello\n"
 
 
-def test_registry_keeps_every_digest(two, repository, tmp_path):
+def test_registry_keeps_the_digests_of_pushed_images(two, repository, tmp_path):
     skopeo = needs.require_tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     process.run_command(
@@ -142,7 +142,7 @@ def test_podman_runs_oci_archive(single_arch, tmp_path):
         process.run_command([podman, "image", "rm", name], check=False)
 
 
-def test_base_is_read_back_from_registry(two, repository, tmp_path):
+def test_base_is_read_back_from_the_registry(two, repository, tmp_path):
     skopeo = needs.require_tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     process.run_command(
@@ -170,7 +170,7 @@ def test_base_is_read_back_from_registry(two, repository, tmp_path):
         assert store.file(layer.digest.removeprefix("sha256:")) is None
 
 
-def test_docker_format_base_is_converted(single_arch, repository):
+def test_base_in_docker_format_is_converted(single_arch, repository):
     skopeo = needs.require_tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     command = [skopeo, "copy", "--format", "v2s2", "--dest-tls-verify=false"]

@@ -1,4 +1,4 @@
-"""Tests that runs of smoke tests in real images are added to the test records."""
+"""Tests that smoke tests of real images are recorded."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def matrix() -> Matrix:
 
 @pytest.fixture(scope="module")
 def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
-    """Request a package set that must be refused with a short chain of reasons."""
+    """Request a package set that must be refused with few reasons."""
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
     def ask(*requirements: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> NoAnswer:
@@ -141,7 +141,7 @@ def test_vllm_0_33_on_cuda_12_4_is_refused(refuse: Refuse) -> None:
     assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64: CUDA 12.4")
 
 
-def test_unresolvable_target_is_explained(
+def test_target_that_cannot_be_resolved_is_explained(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     context = Context(Store.open(tmp_path_factory.mktemp("cache")), HttpClient())

@@ -74,7 +74,7 @@ def index() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory, index: str) -> Pushed:
-    """The pushed base, whose Debian packages only the first run downloads."""
+    """The pushed base; its Debian packages are downloaded only in the first run."""
     needs.require_registry()
     folder = tmp_path_factory.mktemp("debian")
     project = Project(folder, index, cache=None)
@@ -194,7 +194,7 @@ def test_docker_container_has_the_image_user_and_imports_the_wheel(sample):
     ]
 
 
-def test_registry_based_image_runs_in_root_folder(sample):
+def test_image_with_a_registry_base_runs_in_a_root_folder(sample):
     done = sample.project.run(
         "run", TARGET, "--through", "root", "--arch", "x86_64", "--layout", str(sample.output),
         "--", "python", "-c", LOOK,
@@ -257,7 +257,7 @@ def test_archives_contain_base_layers(sample, tmp_path, form):
 
 
 def test_uncompressed_and_duplicate_base_layers_are_kept(tmp_path):
-    """Old images repeat their empty layer; some registries keep plain tars."""
+    """Old images repeat an empty layer, and some registries keep uncompressed layers."""
     members = [
         *(
             images.text_member(f"etc/{name}", "root:x:0:0::/:/bin/sh\n")
@@ -315,7 +315,7 @@ def test_uncompressed_and_duplicate_base_layers_are_kept(tmp_path):
 
 
 class TestRefusals:
-    """Unusable bases cause an error with place and remedy, and no file is written."""
+    """Tests that unusable bases are an error with location and remedy and leave no files."""
 
     @pytest.fixture
     def project(self, tmp_path, index):
@@ -339,7 +339,7 @@ class TestRefusals:
         project.write(sample_project.registry_base(image), arches=("arm64",))
         self.refuse(project, 2, image, "has no arm64, only x86_64", "with this architecture")
 
-    def test_missing_base_digest_is_reported(self, project, pushed):
+    def test_base_digest_missing_in_the_registry_is_reported(self, project, pushed):
         image = f"{pushed.oci.partition('@')[0]}@sha256:{'0' * 64}"
         project.write(sample_project.registry_base(image))
         self.refuse(project, 7, "404", "0" * 64)

@@ -66,7 +66,7 @@ def dockers(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def crane(folder: Path) -> Iterator[str]:
-    """A registry of another implementation, go-containerregistry."""
+    """A registry of go-containerregistry."""
     folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -215,7 +215,7 @@ def test_upload_with_wrong_digest_is_refused(client, repository):
 
 
 @pytest.mark.parametrize("cuts", [[1_000_000], [2_000_000, 500_000], [100_000] * 3])
-def test_dropped_connection_is_resumed(repository, monkeypatch, cuts):
+def test_push_continues_after_a_dropped_connection(repository, monkeypatch, cuts):
     monkeypatch.setattr(uploads, "CHUNK", 2_000_000)
     blob = bytes_source(random.Random(str(cuts)).randbytes(5_000_000))
     with breaking_line.proxy_to(repository.host) as line:
@@ -287,7 +287,7 @@ def test_manifests_and_tags_are_deleted(client, repository):
     assert client.resolve(named(repository, "one")) is None
 
 
-def test_tag_is_deleted_or_refusal_is_reported(client, repository, request):
+def test_tag_is_deleted_or_the_refusal_of_the_registry_is_reported(client, repository, request):
     """crane deletes tags, but docker-registry 2.8 deletes only digests."""
     pushed = push(client, repository, "one")
     if "docker-registry" in request.node.name:

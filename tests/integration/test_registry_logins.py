@@ -74,7 +74,7 @@ def answer(user: str, secret: str) -> str:
 # -- programs
 
 
-def test_credential_helper_for_host_takes_precedence(tmp_path):
+def test_credential_helper_for_the_host_takes_precedence(tmp_path):
     configure(tmp_path, credsStore="all", credHelpers={"h:1": "one"})
     program(tmp_path, "all", answer("me", "of all"))
     program(tmp_path, "one", answer("me", "of one"))
@@ -115,7 +115,7 @@ def test_credential_helper_without_credentials_is_skipped(tmp_path, capsys, scri
 
 @contextmanager
 def secure(folder: Path, authority: trustme.CA, **settings: str) -> Iterator[Repository]:
-    """A docker-registry with TLS, whose authority is in a hosts.toml."""
+    """A docker-registry with TLS; a hosts.toml names its certificate authority."""
     issued = authority.issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(str(folder / "tls.key"))
     issued.cert_chain_pems[0].write_to_path(str(folder / "tls.crt"))

@@ -79,7 +79,7 @@ def run_script(
 
 @pytest.fixture
 def with_uv(tmp_path: Path) -> str:
-    """The PATH of a folder with uv and the required Python."""
+    """A PATH with uv and the required Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "uv").symlink_to(find_uv_bin())
@@ -88,7 +88,7 @@ def with_uv(tmp_path: Path) -> str:
 
 @pytest.fixture
 def with_pip() -> str:
-    """The PATH of a folder with a Python that can create environments, but without uv."""
+    """A PATH with a Python that can create environments, but without uv."""
     completed = subprocess.run([python(), "-c", "import ensurepip, venv"], check=False)
     if completed.returncode:
         needs.skip_or_fail(
@@ -148,7 +148,7 @@ def test_install_script_builds_packages_without_wheels(project, path, request, t
 
 
 @pytest.mark.parametrize("path", ["with_uv", pytest.param("with_pip", marks=pytest.mark.long)])
-def test_build_requirements_are_checked_by_hash(
+def test_install_script_checks_build_requirements_by_hash(
     project, site, path, request, monkeypatch, tmp_path
 ):
     """The index has a modified build backend with the same name, which must not run."""
@@ -205,7 +205,7 @@ def test_install_script_reports_unmet_preconditions(
 
 
 def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProcess[str]:
-    """Install a package as a step of the Dockerfile does, with the same variables."""
+    """Install a package like a step of the Dockerfile, with the same variables."""
     folder = project.folder / "images" / TARGET
     places = {"/run/wheels": wheels, "/run/installer": folder, "/opt/venv": venv}
     env = {"PATH": "/usr/bin:/bin", "HOME": str(venv)}
@@ -221,7 +221,7 @@ def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProc
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
-def test_install_step_installs_only_locked_packages(project, wheels, tmp_path):
+def test_install_step_of_the_dockerfile_installs_only_locked_packages(project, wheels, tmp_path):
     done = step(project, wheels, tmp_path / "good")
     assert done.returncode == 0, done.stderr
     left = {path.name for path in (tmp_path / "good").rglob("*")}
@@ -271,7 +271,7 @@ def test_shell_steps_create_the_files_of_the_image_layers(tmp_path):
 
 
 @pytest.mark.engine
-def test_docker_builds_online_variant_from_its_folder(project, tmp_path):
+def test_docker_builds_the_online_dockerfile_from_its_folder(project, tmp_path):
     """The base comes from a registry by digest, the wheels from the index; no step has network."""
     docker, registry, skopeo = (
         needs.require_buildx(),
@@ -353,7 +353,7 @@ def test_apptainer_builds_definition_file(project, tmp_path):
     assert f"dev.imgbuild.target: {TARGET}" in printed(apptainer, "inspect", "--labels", image)
 
 
-def test_lock_renders_files_and_check_reports_stale_ones(project, tmp_path):
+def test_lock_renders_files_and_lock_check_reports_stale_files(project, tmp_path):
     project.run("render", TARGET, "--check")
     dockerfile = project.folder / "images" / TARGET / "Dockerfile"
     text = dockerfile.read_text()

@@ -60,7 +60,7 @@ def matrix() -> Matrix:
 
 
 @pytest.mark.long
-def test_cu124_resolves_deterministically_to_tested_package_set(store, tmp_path):
+def test_cu124_resolves_deterministically_to_the_tested_package_set(store, tmp_path):
     wheels = ask(matrix(), "cu124-vllm", Arch.X86_64, store)
     versions = {wheel.package: wheel.version for wheel in wheels}
     assert {package: versions.get(package) for package in PROVEN} == PROVEN
@@ -87,7 +87,7 @@ def test_cu124_on_arm64_is_refused_without_learned_constraints(store):
     assert "tensordict 0.6.2: no Linux aarch64 wheel" in text
 
 
-def test_pin_after_cut_off_is_refused_with_date(store):
+def test_pin_newer_than_the_cutoff_date_is_refused_with_a_date(store):
     target = matrix().targets["cu124-vllm"]
     later = msgspec.structs.replace(target, pins={**target.pins, "trl": "0.19.0"})
     changed = msgspec.structs.replace(matrix(), targets={"later": later})
@@ -100,7 +100,7 @@ def test_pin_after_cut_off_is_refused_with_date(store):
 
 @pytest.fixture(scope="module")
 def debian(store):
-    """The root folder of the base of the targets, created when a build requires it."""
+    """A function that creates the root folder of the base when a build requires it."""
     if os.geteuid() != 0:
         needs.user_namespaces()
     repository_matrix = matrix()

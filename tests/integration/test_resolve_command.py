@@ -21,7 +21,7 @@ CLIENT = b"from engine.net import start\n\n\nclass GRPOTrainer:\n    pass\n"
 
 
 def index() -> LocalIndex:
-    """A small CUDA package set whose newer client imports a name that only a newer engine has.
+    """An index in which a newer client imports a name that only a newer engine has.
 
     On arm64 this torch is a CPU build, like the real one at that time.
     """
@@ -94,7 +94,9 @@ def test_resolve_prints_package_set_reasons_and_row(project: Project) -> None:
     assert "cu124-thewheel1.0" in project.run("list").stdout
 
 
-def test_repeated_request_is_served_from_cache(site: FileSite, project: Project) -> None:
+def test_repeated_resolve_request_is_served_from_the_cache(
+    site: FileSite, project: Project
+) -> None:
     arguments = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64", "--json")
     first = project.run("resolve", *arguments)
     before = len(site.requests)
@@ -106,7 +108,7 @@ def test_repeated_request_is_served_from_cache(site: FileSite, project: Project)
     assert len(site.requests) > before
 
 
-def test_locked_target_is_listed_first(site: FileSite, project: Project) -> None:
+def test_resolve_lists_a_locked_target_first(site: FileSite, project: Project) -> None:
     project.run("lock", "small")
     before = len(site.requests)
     arguments = ("thewheel==1.0", "helper", "--arch", "x86_64")
@@ -121,7 +123,7 @@ def test_locked_target_is_listed_first(site: FileSite, project: Project) -> None
     project.run("resolve", "thewheel==9.0", "--arch", "x86_64", "--cuda", "12.4", status=8)
 
 
-def test_audit_errors_change_unpinned_versions(project: Project) -> None:
+def test_resolve_changes_unpinned_versions_after_audit_errors(project: Project) -> None:
     arguments = ("engine==1.0", "trl", "--arch", "x86_64", "--cuda", "12.4", "--json")
     answer = json.loads(project.run("resolve", *arguments).stdout)
     assert answer["target"]["pins"] == {"engine": "1.0", "torch": "2.6.0", "trl": "0.18.0"}
@@ -159,7 +161,7 @@ def test_requirements_of_an_extra_are_in_the_package_set_and_the_printed_row(
     }
 
 
-def test_conflict_with_extra_names_extra(project: Project) -> None:
+def test_explanation_of_a_conflict_names_the_extra(project: Project) -> None:
     words = ("resolve", "tool[engine]==3.0", "engine==1.0", "--arch", "x86_64")
     done = project.run(*words, status=8)
     text = done.stdout + done.stderr
@@ -227,7 +229,7 @@ def arch_dependent_index() -> LocalIndex:
     return local_index
 
 
-def test_learned_constraint_applies_to_earlier_architecture(
+def test_learned_constraint_also_applies_to_an_architecture_resolved_before(
     site: FileSite, project: Project
 ) -> None:
     site.files |= arch_dependent_index().site_files()

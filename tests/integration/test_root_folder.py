@@ -1,4 +1,4 @@
-"""Tests that layers are unpacked once, and that changes of commands are stored separately."""
+"""Tests that layers are unpacked once, and that commands do not change them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_changes_made_by_a_command_are_discarded(tiny: Layout, store: Store) -> 
         assert shell(root, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
 
 
-def test_mounts_do_not_change_cached_root(tiny: Layout, store: Store) -> None:
+def test_mounts_do_not_change_the_cached_root_folder(tiny: Layout, store: Store) -> None:
     with root_folder(tiny, ARCH, store):
         before = contents(store)
     binds = [
@@ -160,7 +160,7 @@ def test_layers_and_roots_are_unpacked_once(tiny: Layout, store: Store) -> None:
     assert root_entry.size < sum(entry.size for entry in layers)  # its files belong to other users
 
 
-def test_cached_root_depends_on_layers(tiny: Layout, store: Store) -> None:
+def test_cached_root_folder_depends_on_the_image_layers(tiny: Layout, store: Store) -> None:
     other = layout.read_layout(images.write_tiny_image(tiny.path.parent, word="other"))
     for image, text in ((tiny, "hello\n"), (other, "other\n"), (tiny, "hello\n")):
         with root_folder(image, ARCH, store) as root:
@@ -168,7 +168,9 @@ def test_cached_root_depends_on_layers(tiny: Layout, store: Store) -> None:
     assert len(roots(store)) == 2
 
 
-def test_concurrent_runs_share_root_but_not_changes(tiny: Layout, store: Store) -> None:
+def test_concurrent_runs_share_a_root_folder_but_not_their_changes(
+    tiny: Layout, store: Store
+) -> None:
     with root_folder(tiny, ARCH, store) as first, root_folder(tiny, ARCH, store) as second:
         assert shell(first, CHANGES) == "other\nhello\nnew\n"
         assert shell(second, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
@@ -272,7 +274,7 @@ for _ in range(2):
 """
 
 
-def test_changes_are_in_memory_on_disk_without_overlay_support(
+def test_changes_stay_in_memory_if_the_disk_does_not_support_overlays(
     tiny: Layout, tmp_path: Path
 ) -> None:
     """This is the case in a container, whose disk is an overlay."""
@@ -307,7 +309,7 @@ def test_image_is_unpacked_without_overlay_support(
     assert not list((store.root / "scratch").glob("*/*"))
 
 
-def test_overlay_is_used_as_ordinary_user() -> None:
+def test_ordinary_user_can_use_an_overlay() -> None:
     with ordinary.nobody_home() as folder:
         images.write_tiny_image(folder)
         done = subprocess.run(
@@ -329,7 +331,7 @@ def test_overlay_is_used_as_ordinary_user() -> None:
     assert done.stdout.split() == ["other", "hello", "new"] * 2
 
 
-def test_wrong_diff_id_of_unpacked_layer_is_refused(tmp_path: Path, store: Store) -> None:
+def test_unpacked_layer_with_a_wrong_diff_id_is_refused(tmp_path: Path, store: Store) -> None:
     needs.user_namespaces()
     true = layout.read_layout(rewritten_image.write_changed_layout(tmp_path / "true"))
 

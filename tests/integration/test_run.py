@@ -1,4 +1,4 @@
-"""Tests real processes that read from stdin and print output at the same time."""
+"""Tests processes that read stdin and write output at the same time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_program_that_closes_stdin_fails_with_its_own_message():
 
 
 def test_interrupt_before_the_first_chunk_stops_program(monkeypatch):
-    """A thread is already reading the output, so closing it would wait for the waiting program."""
+    """A thread already reads the output, so closing the pipe would wait for the program."""
     start = threading.Thread.start
     started: list[threading.Thread] = []
 

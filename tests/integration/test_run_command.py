@@ -48,7 +48,7 @@ def project(folder: Path) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_image_is_left() -> Iterator[None]:
-    """Remove the image from the engines: the first `run` of each loads it for all tests."""
+    """Remove the image that the tests loaded into the engines."""
     yield
     for name in ("docker", "podman"):
         if (present := engine.find_engine(name)) is not None:
@@ -99,7 +99,7 @@ def run(
     )
 
 
-def test_exit_status_and_output_come_from_the_command(folder: Path) -> None:
+def test_run_returns_exit_status_and_output_of_the_command(folder: Path) -> None:
     needs.user_namespaces()
     done = run(folder, words("root", "-q"))
     assert (done.returncode, done.stdout, done.stderr) == (7, "said\nhello\n", "told\n")
@@ -119,7 +119,7 @@ def test_failed_command_ends_with_its_likely_cause(folder: Path, through: str) -
     assert "libmpi.so.40" in cause
 
 
-def test_no_cause_is_printed_for_successful_or_unexplained_command(folder: Path) -> None:
+def test_run_prints_no_cause_for_a_successful_or_unexplained_command(folder: Path) -> None:
     needs.user_namespaces()
     passed = run(folder, words("root", script=f"echo '{LIBRARY}' >&2"))
     unclear = run(folder, words("root", script="echo 'it did not work' >&2; exit 3"))
@@ -142,7 +142,7 @@ def test_run_result_is_printed_as_json(folder: Path, through: str) -> None:
     }
 
 
-def test_run_leaves_no_files_in_cache(folder: Path) -> None:
+def test_run_leaves_no_files_in_the_cache(folder: Path) -> None:
     needs.user_namespaces()
     script = "mkdir /tmp/closed; touch /tmp/closed/x; chmod 0 /tmp/closed"
     run(folder, words("root", "-q", script=script))
@@ -150,7 +150,7 @@ def test_run_leaves_no_files_in_cache(folder: Path) -> None:
     assert left == []
 
 
-def test_container_has_requested_settings(folder: Path, through: str, tmp_path: Path) -> None:
+def test_container_has_the_requested_settings(folder: Path, through: str, tmp_path: Path) -> None:
     data, cache = tmp_path / "data", tmp_path / "hf"
     for place in (data, cache):
         place.mkdir()
@@ -224,7 +224,7 @@ def test_command_of_another_user_without_network_receives_the_token(
     assert "eth0" not in done.stdout
 
 
-def test_outputs_belong_to_ordinary_user() -> None:
+def test_files_written_by_run_belong_to_the_ordinary_user() -> None:
     needs.user_namespaces()
     with ordinary.nobody_home() as folder:
         project(folder)
@@ -276,7 +276,7 @@ def test_dry_run_with_root_folder_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
-def test_dry_run_has_no_effect(folder: Path, through: str) -> None:
+def test_dry_run_of_the_run_command_has_no_effect(folder: Path, through: str) -> None:
     forget(through)
     paths = sorted(path for path in folder.rglob("*") if "cache" not in path.parts)
     done = run(folder, words(through, "--dry-run", "-e", "A=b c"), HF_TOKEN="secret")
@@ -290,7 +290,7 @@ def test_dry_run_has_no_effect(folder: Path, through: str) -> None:
 
 
 @pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
-def test_printed_command_has_the_same_result(folder: Path, through: str) -> None:
+def test_command_printed_by_dry_run_has_the_same_result(folder: Path, through: str) -> None:
     forget(through)
     first = run(folder, words(through, script="true"))  # the image is loaded, or the SIF made
     assert through == "apptainer" or f"loading {TARGET} into {through}, " in first.stderr

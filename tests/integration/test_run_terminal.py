@@ -38,7 +38,7 @@ def running(
         yield session
 
 
-def test_command_has_sandbox_terminal_with_type_and_size(folder: Path) -> None:
+def test_command_has_a_sandbox_terminal_with_type_and_size(folder: Path) -> None:
     script = "busybox tty; echo $TERM; busybox stty size; : </dev/tty && echo opened; exit 5"
     with running(folder, script) as session:
         assert session.status() == 5
@@ -94,7 +94,7 @@ def test_ctrl_z_stops_program_and_fg_resumes_it(folder: Path) -> None:
         assert session.status() == 3
 
 
-def test_terminal_is_raw_during_run_and_restored(folder: Path) -> None:
+def test_terminal_is_in_raw_mode_during_a_run_and_is_restored(folder: Path) -> None:
     ends = ("exit 0", "kill -9 $$", "no-such-program", "read line")
     for script in ends:
         with running(folder, f"echo ready; {script}") as session:
@@ -108,13 +108,13 @@ def test_terminal_is_raw_during_run_and_restored(folder: Path) -> None:
             assert session.modes() == before, script
 
 
-def test_exit_status_is_that_of_the_command(folder: Path) -> None:
+def test_run_in_a_terminal_returns_the_exit_status_of_the_command(folder: Path) -> None:
     for script, status in {"exit 7": 7, "kill -9 $$": 137, "no-such-program": 127}.items():
         with running(folder, script) as session:
             assert session.status() == status
 
 
-def test_missing_program_is_reported_on_terminal(folder: Path) -> None:
+def test_missing_program_is_reported_on_the_terminal(folder: Path) -> None:
     env = {**os.environ, "IMGBUILD_CACHE": str(folder / "cache"), "HF_HOME": str(folder)}
     command = [sys.executable, "-m", "imgbuild", "run", TARGET, "--arch", "x86_64"]
     with typing_session(
@@ -124,7 +124,7 @@ def test_missing_program_is_reported_on_terminal(folder: Path) -> None:
     assert session.text == "imgbuild: cannot start absent: No such file or directory\r\n"
 
 
-def test_large_input_and_output_are_complete(folder: Path) -> None:
+def test_large_terminal_input_and_output_are_complete(folder: Path) -> None:
     script = "busybox stty raw -echo; echo ready; busybox head -c 300000 | busybox wc -c"
     with running(folder, script) as session:
         session.expect("ready")
@@ -137,7 +137,9 @@ def test_large_input_and_output_are_complete(folder: Path) -> None:
     assert session.text.split() == [str(number) for number in range(1, 50001)]
 
 
-def test_stderr_to_file_is_separate_from_terminal(folder: Path, tmp_path: Path) -> None:
+def test_stderr_redirected_to_a_file_is_separate_from_the_terminal(
+    folder: Path, tmp_path: Path
+) -> None:
     with (
         (tmp_path / "errors").open("wb") as errors,
         running(folder, "echo out; echo err >&2", stderr=errors.fileno()) as session,
@@ -147,7 +149,7 @@ def test_stderr_to_file_is_separate_from_terminal(folder: Path, tmp_path: Path) 
     assert (tmp_path / "errors").read_bytes() == b"err\n"
 
 
-def test_bytes_are_unchanged_without_terminal(folder: Path) -> None:
+def test_bytes_are_passed_unchanged_without_a_terminal(folder: Path) -> None:
     data = bytes(range(256)) * 100 + b"\r\n\x03\x1a\x04"
     done = subprocess.run(
         [sys.executable, *words("root", "-q", script="busybox tty >&2; busybox cat")],
@@ -160,7 +162,7 @@ def test_bytes_are_unchanged_without_terminal(folder: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, data, b"not a tty\n")
 
 
-def test_ordinary_user_has_terminal() -> None:
+def test_command_of_an_ordinary_user_has_a_terminal() -> None:
     script = "tty; stty size; echo ready; read line; echo got $line; exec sleep 1000"
     body = (
         "streams = escapes.sandbox.StreamMode.TERMINAL\n"

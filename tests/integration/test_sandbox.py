@@ -60,13 +60,13 @@ def test_command_sees_only_the_files_of_the_image(shell, root):
     ]
 
 
-def test_exit_status_and_output_come_from_the_command(shell):
+def test_sandbox_returns_exit_status_and_output_of_the_command(shell):
     completed = shell("cat; echo out; echo bad >&2; exit 7")
     assert (completed.status, completed.stdout, completed.stderr) == (7, "out\n", "bad\n")
     assert shell("kill -9 $$").status == 128 + signal.SIGKILL
 
 
-def test_read_only_root_allows_files_only_in_tmp(shell):
+def test_read_only_root_allows_new_files_only_in_tmp(shell):
     script = "for place in / /etc /tmp /dev/shm; do (echo >$place/new) && echo $place; done"
     completed = shell(script, readonly=True)
     assert completed.stdout.split() == ["/tmp", "/dev/shm"], completed
@@ -105,7 +105,7 @@ def test_sandbox_with_network_uses_host_network(shell):
     assert Path("/etc/resolv.conf").read_text() in completed.stdout
 
 
-def test_scratch_folders_are_temporary(shell, root):
+def test_scratch_folders_of_the_sandbox_are_temporary(shell, root):
     for _ in range(2):
         completed = shell(
             "ls /tmp /dev/shm; touch /tmp/imgbuild-x /dev/shm/imgbuild-x; stat -c %a /tmp /dev/shm"
@@ -128,7 +128,7 @@ def test_bind_mounts_are_read_only_by_default(shell, tmp_path):
     assert (tmp_path / "new").read_text() == "done\n"
 
 
-def test_single_file_is_bind_mounted(shell, tmp_path):
+def test_single_file_can_be_bind_mounted(shell, tmp_path):
     (tmp_path / "file").write_text("one file")
     for target in ("/opt/file", "/tmp/file"):
         completed = shell(
@@ -180,7 +180,7 @@ def test_mount_points_do_not_follow_links_in_mounts(image, tmp_path):
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_link_instead_of_file_is_replaced(image, tmp_path):
+def test_link_in_place_of_a_mounted_file_is_replaced(image, tmp_path):
     (image / "outside").mkdir()
     (image / "outside/hosts").symlink_to(tmp_path / "victim")
     done = sandbox.run_in_sandbox(sandbox.SandboxRoot(path=image), ["cat", "/etc/hosts"])
@@ -196,7 +196,7 @@ def test_mount_point_below_file_is_an_error(image, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["/bin", "/bin/..", "/bin/"])
-def test_file_is_not_mounted_on_folder(image, tmp_path, target):
+def test_file_cannot_be_mounted_on_a_folder(image, tmp_path, target):
     file = tmp_path / "file"
     file.write_text("text")
     with pytest.raises(InputError, match=f"mount point {target}: Is a directory"):
@@ -211,7 +211,7 @@ def test_command_cannot_change_kernel_settings_of_the_host(shell):
     assert "Read-only" in completed.stderr
 
 
-def test_standard_devices_work(shell):
+def test_standard_devices_work_in_the_sandbox(shell):
     completed = shell("echo gone >/dev/null; stat -c %F /dev/null /dev/urandom")
     assert completed.stdout.splitlines() == ["character special file"] * 2
 
@@ -226,7 +226,7 @@ def test_bind_mounted_device_is_usable(shell):
     assert "No such file" in shell("stat /dev/nvidia-test").stderr
 
 
-def test_missing_working_folder_is_reported(shell):
+def test_missing_working_folder_in_the_sandbox_is_reported(shell):
     completed = shell("true", cwd="/absent")
     assert completed.status != 0
     assert "absent" in completed.stderr
@@ -237,7 +237,7 @@ def mounts(root: Path) -> list[str]:
     return [line for line in lines if str(root) in line]
 
 
-def test_nothing_remains_mounted_or_running_after_kill(root):
+def test_killed_sandbox_leaves_no_mounts_or_processes(root):
     mark = "3.14159265"
     script = (
         "from pathlib import Path; from imgbuild.container.sandbox import SandboxRoot,"

@@ -1,4 +1,4 @@
-"""Tests the limits of sandboxed commands on processes and memory, and the host ID of their user."""
+"""Tests the limits on processes and memory of sandboxed commands, and their user ID."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ os.kill(-1, 9)
 """
 
 
-def test_processes_and_memory_are_limited(place):
+def test_processes_and_memory_of_a_sandbox_are_limited(place):
     confined = UntrustedUser(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
     completed = run_inside(place, PYTHON, "-c", BOMB, user=confined)
     word, count = completed.stdout.split()
@@ -66,7 +66,7 @@ except ToolMissing as error:
 
 
 def test_namespace_with_a_single_user_id_runs_no_command_as_root():
-    """The ID 65534 is not mapped, as in a container of a user without further IDs."""
+    """The ID 65534 is not mapped, as in containers of users without subordinate IDs."""
     unshare = needs.user_namespaces()
     done = subprocess.run(
         [unshare, "--user", "--map-root-user", sys.executable, "-c", SPARE],
@@ -114,7 +114,7 @@ def test_control_groups_limit_memory_of_all_processes_together(place):
     assert not abandoned.exists()
 
 
-def test_control_groups_limit_swap():
+def test_control_groups_limit_swap_of_a_sandbox():
     limits = {"memory": 200 << 20, "processes": 50}
     places = [base for base, _ in control_groups.group_places(limits)]
     if not all(os.access(base, os.W_OK) for base in places):

@@ -74,7 +74,7 @@ def _place(tmp_path: Path) -> Iterator[Place]:
 
 
 def check(outcomes: dict[str, str], *, root: bool) -> None:
-    """Check that every attempt fails, by the seccomp filter where it is responsible."""
+    """Check that every attempt fails, and that the seccomp filter prevents its part."""
     assert {name: how for name, how in outcomes.items() if how == "escaped"} == {}
     assert {name: outcomes[name] for name in FILTERED} == FILTERED
     assert {name: how for name, how in outcomes.items() if how not in STOPPED} == {}
@@ -102,7 +102,7 @@ def test_sandbox_escapes_fail_as_ordinary_user(user):
     check(json.loads(run_as_ordinary_user(body)), root=False)
 
 
-def test_open_host_folder_is_not_accessible(place, monkeypatch):
+def test_open_folder_of_the_host_is_not_accessible_in_the_sandbox(place, monkeypatch):
     """In CVE-2024-21626, the runtime left a folder of the host open in the process."""
     folder, start = os.open("/", os.O_RDONLY), process.run_command
     monkeypatch.setattr(
@@ -145,8 +145,8 @@ def test_command_cannot_access_host_terminal(place):
     assert run_inside(place, PYTHON, "-c", look).stdout == "True\n"
 
 
-def test_sessions_and_core_limits_are_separate():
-    """With a core limit of one byte, unlike 0, no core is written and no host program starts."""
+def test_sandbox_has_a_separate_session_and_core_limit():
+    """A limit of one byte prevents core files and, unlike 0, programs of the host."""
     body = """
 look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"
 print(escapes.run_inside(place, escapes.PYTHON, "-c", look).stdout)
@@ -173,7 +173,7 @@ print([path for path in ("/", "/usr", "/tmp", "/dev/shm")
 """
 
 
-def test_devices_and_setuid_programs_have_no_effect(place):
+def test_devices_and_setuid_programs_have_no_effect_in_the_sandbox(place):
     assert run_inside(place, PYTHON, "-c", FLAGS).stdout == "[]\n"
     body = f"print(escapes.run_inside(place, escapes.PYTHON, '-c', {FLAGS!r}).stdout)"
     assert run_as_ordinary_user(body) == "[]\n\n"
@@ -281,7 +281,7 @@ def test_sandbox_escapes_fail_with_limited_namespaces(tmp_path, kind):
     check(ways, root=True)
 
 
-def test_missing_namespaces_are_reported(tmp_path):
+def test_missing_support_for_namespaces_is_reported(tmp_path):
     needs.require_root()
     words = [*HINDRANCES["no-users"], "setpriv", "--bounding-set", "-all"]
     done = hindered(words, tmp_path)

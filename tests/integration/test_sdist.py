@@ -70,7 +70,7 @@ def debian(store):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A cache with only the root folder, which the user's cache keeps."""
+    """A cache with only the root folder of the user's cache."""
     if os.geteuid() != 0:
         needs.user_namespaces()
     shared, store = Store.open(), Store.open(tmp_path_factory.mktemp("cache"))
@@ -86,7 +86,7 @@ def root(store):
 
 
 def sample(site, **changes):
-    """A matrix whose package `demo` comes from `site` and may be built from its sdist."""
+    """A matrix that allows building `demo` from an sdist on `site`."""
     sdist = Sdist(reason=REASON, env={"DEMO": "word"}, **changes)
     matrix = samples.matrix(
         pins={"demo": "1.0"},
@@ -130,7 +130,7 @@ def forget(store, built_wheel):
     path.unlink()
 
 
-def test_build_is_isolated_from_environment(site, root, store, monkeypatch):
+def test_sdist_build_is_isolated_from_the_environment(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
     first = build(sample(site), root, store)
     path = store.file(first.wheel.sha256)
@@ -155,7 +155,7 @@ def test_build_is_isolated_from_environment(site, root, store, monkeypatch):
 
 
 @pytest.mark.long
-def test_missing_built_wheel_is_rebuilt_from_lock(site, root, store, monkeypatch):
+def test_missing_built_wheel_is_rebuilt_from_the_lock(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
     matrix = sample(site)
     built_wheel = build(matrix, root, store)
@@ -175,7 +175,7 @@ TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"
 
 
 def audited(site, root, store):
-    """A lock and its inputs, in which trl imports a missing name from a built wheel."""
+    """A lock in which trl imports a missing name from a built wheel, and its inputs."""
     index = LocalIndex()
     files = {"setup.py": SETUP, "demo/__init__.py": b"class New: ...\n"}
     index.add("demo", "demo-1.0.tar.gz", sdist_bytes("demo", "1.0", files))
@@ -204,7 +204,7 @@ def drop(store, built_wheel):
 
 
 @pytest.mark.parametrize("checks", [("imports",), pytest.param(CHECKS, marks=pytest.mark.long)])
-def test_code_of_uncached_built_wheel_is_audited(site, root, store, checks):
+def test_code_of_a_built_wheel_that_is_not_cached_is_audited(site, root, store, checks):
     lock, matrix, built = audited(site, root, store)
     drop(store, built)
     site.requests.clear()
@@ -242,7 +242,7 @@ def refused(site, root, store, files, **changes):
     return caught.value
 
 
-def test_build_root_is_created_once_and_unchanged(site, root, store, monkeypatch):
+def test_root_folder_for_builds_is_created_once_and_not_changed(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP + b"# once\n"})
     before = {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")}
     monkeypatch.delattr(debian_root, "base_members")  # which unpacks the packages of another one
@@ -251,7 +251,7 @@ def test_build_root_is_created_once_and_unchanged(site, root, store, monkeypatch
     assert {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")} == before
 
 
-def test_compiling_sdist_is_refused(site, root, store):
+def test_sdist_that_compiles_code_is_refused(site, root, store):
     files = {
         "setup.py": b"from setuptools import Extension, setup\n"
         b"setup(name='demo', version='1.0', ext_modules=[Extension('fast', ['fast.c'])])\n",
@@ -265,7 +265,7 @@ def test_compiling_sdist_is_refused(site, root, store):
     assert any("machine code" in reason for reason in error.reasons)
 
 
-def test_build_has_no_network(site, root, store):
+def test_sdist_build_has_no_network(site, root, store):
     call = f"import urllib.request\nurllib.request.urlopen('{site.url('simple/demo/')}')\n"
     error = refused(site, root, store, {"setup.py": call.encode()})
     assert error.message == "demo 1.0 cannot be built from its sdist"
@@ -291,7 +291,7 @@ def test_build_requirements_must_be_pinned(site, root, store):
     assert (error.hint or "").startswith("request torch==VERSION, or pin it in the target; ")
 
 
-def test_antlr_wheel_is_reproducible(root, store, tmp_path):
+def test_antlr_wheel_built_from_the_sdist_is_reproducible(root, store, tmp_path):
     matrix = load_matrix(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(
         matrix.targets["cu124-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}

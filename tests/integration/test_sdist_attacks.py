@@ -93,7 +93,7 @@ WRITTEN = (f".{NAME}.tmp", NAME, "result.json", "answer/result.json", f"wheel/{N
 
 
 @pytest.mark.parametrize("path", WRITTEN)
-def test_leftover_link_does_not_redirect_writes(build, victim, path):
+def test_link_left_by_a_build_does_not_redirect_writes(build, victim, path):
     before = victim.read_bytes()
     plant = (
         "    with contextlib.suppress(OSError):\n"
@@ -130,7 +130,7 @@ def test_leftover_link_does_not_redirect_writes(build, victim, path):
         ("    open(made, 'wb').write(b'PK')\n    return NAME\n", "cannot be read"),
     ],
 )
-def test_only_regular_file_is_accepted_as_wheel(build, body, words):
+def test_only_a_regular_file_is_accepted_as_a_built_wheel(build, body, words):
     with pytest.raises(IntegrityError, match=words):
         build(body)
 
@@ -161,7 +161,7 @@ def test_build_result_is_read_only_from_a_regular_file(build, leave, words):
 @pytest.mark.parametrize(
     "line", ["-r /etc/hostname", "x @ file:///etc/hostname", "x\n-r /etc/hostname", "./local"]
 )
-def test_requirements_cannot_refer_to_local_files(build, line):
+def test_build_requirements_cannot_refer_to_local_files(build, line):
     answer = msgspec.json.encode({"lacking": [line], "wheel": None}).decode()
     leave = f"    open(place, 'w').write({answer!r})\n    os._exit(0)\n"
     with pytest.raises(IntegrityError, match="result of its build cannot be read"):

@@ -94,7 +94,7 @@ def image(folder: Path) -> tuple[layout.ImageFiles, str, int]:
 
 
 def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> bool:
-    """Write the layout of the image; returns whether its layer is correct, False on an error."""
+    """Write the layout of the image; returns whether it succeeded with a correct layer."""
     image_files = layout.ImageFiles(
         config=files.config, manifest=files.manifest, layers={digest: source}
     )
@@ -103,7 +103,9 @@ def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> boo
     except (ImgbuildError, OSError):
         return False
     blob = layout.blob_path(out, digest)
-    assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, "the layer is wrong"
+    assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, (
+        "the layout has a changed layer"
+    )
     assert blob.stat().st_uid == 0
     return True
 
@@ -144,10 +146,10 @@ def test_source_layer_that_is_replaced_during_the_copy_is_not_used(folder):
     with attacker(swapping(source, size)):
         for number in range(ROUNDS):
             right += build(files, digest, source, folder / f"out{number % 3}")
-    assert right, "no build was correct"
+    assert right, "every build failed"
 
 
-def test_later_writes_to_cached_layer_do_not_change_image(folder):
+def test_later_writes_to_a_cached_layer_do_not_change_the_image(folder):
     files, digest, size = image(folder)
     store = Store.open(folder / "cache")
     path = store.add_blob(files.layers[digest], digest)

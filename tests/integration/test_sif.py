@@ -141,7 +141,7 @@ def _odd(tmp_path_factory):
 
 
 @pytest.mark.parametrize("compressor", ["zstd", "gzip"])
-def test_sif_has_files_of_image(odd, tmp_path, compressor):
+def test_sif_has_the_files_of_the_image(odd, tmp_path, compressor):
     out = tmp_path / "odd.sif"
     convert.convert_image(odd, ARCH, out, convert.ConvertOptions(compressor=compressor))
     beside = check_tree(odd, out, squashed.squashfs_offset(out))
@@ -150,7 +150,7 @@ def test_sif_has_files_of_image(odd, tmp_path, compressor):
     assert [path.name for path in tmp_path.iterdir()] == ["odd.sif"]
 
 
-def test_squashfs_has_files_of_image(odd, tmp_path):
+def test_squashfs_has_the_files_of_the_image(odd, tmp_path):
     out = tmp_path / "odd.sqsh"
     convert.convert_image(odd, ARCH, out, convert.ConvertOptions(format="squashfs"), lock=b"{}\n")
     assert check_tree(odd, out, 0) == {
@@ -178,7 +178,7 @@ def test_sif_keeps_extended_attributes(tmp_path):
         pytest.fail(f"{tmp_path} does not support extended attributes, or they were lost: {error}")
 
 
-def test_unsupported_attributes_are_reported_once(tmp_path):
+def test_unsupported_file_attributes_in_a_sif_are_reported_once(tmp_path):
     rows = []
     for number in range(2000):
         header = info(f"srv/{number}")
@@ -199,7 +199,7 @@ def test_unsupported_attributes_are_reported_once(tmp_path):
     )
 
 
-def test_sif_bytes_depend_only_on_image(odd, tmp_path):
+def test_bytes_of_a_sif_depend_only_on_the_image(odd, tmp_path):
     """The bytes do not depend on name, folder, umask, time zone or number of processes."""
     conversion = convert.convert_image(
         odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions(processors=2)
@@ -233,7 +233,7 @@ def test_sif_bytes_depend_only_on_image(odd, tmp_path):
     assert (other / "x.sif").read_bytes() == conversion.output.read_bytes()
 
 
-def test_damaged_layer_leaves_no_output(odd, tmp_path):
+def test_sif_conversion_of_a_damaged_layer_leaves_no_output(odd, tmp_path):
     shutil.copytree(odd.path, tmp_path / "layout")
     layer = layout.read_layout(tmp_path / "layout").image(ARCH).layers[1]
     blob = tmp_path / "layout/blobs/sha256" / layer.digest[7:]
@@ -247,7 +247,7 @@ def test_damaged_layer_leaves_no_output(odd, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["layout", "x.sif"]
 
 
-def test_leftovers_of_killed_run_are_removed(odd, tmp_path):
+def test_sif_conversion_removes_files_of_a_killed_conversion(odd, tmp_path):
     free, locked_file = (tmp_path / f".odd.sif.{name}.tmp" for name in (16 * "d", 16 * "b"))
     free.write_bytes(b"half a file")
     with locked_file.open("wb") as file:
@@ -256,7 +256,7 @@ def test_leftovers_of_killed_run_are_removed(odd, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [locked_file.name, "odd.sif"]
 
 
-def test_interrupted_conversion_leaves_no_output(odd, tmp_path):
+def test_interrupted_sif_conversion_leaves_no_output(odd, tmp_path):
     real = needs.require_tool("mksquashfs", "squashfs-tools")
     slow = tmp_path / "bin/mksquashfs"
     slow.parent.mkdir()

@@ -98,7 +98,7 @@ def test_apptainer_exec_uses_the_image_environment_without_packages_of_the_calle
 
 
 def test_python_variables_come_from_the_image_and_not_from_the_caller(sample, tmp_path):
-    """PYTHONPATH is that of the image, as in Docker; HOME is that of the caller."""
+    """As in Docker, PYTHONPATH comes from the image; HOME comes from the caller."""
     place = tmp_path / "layout"
     shutil.copytree(sample.path, place)
     settings = ("PYTHONPATH=/opt/mine", "HOME=/root/of/the/image", "UID=1000", "ODD-NAME=1")
@@ -153,7 +153,7 @@ def test_unprivileged_user_runs_sif_with_own_home(sif):
     assert as_nobody("exec", "--fakeroot", sif, "id", "-u").stdout == "0\n"
 
 
-def test_contained_sif_has_home_and_cache(sif):
+def test_sif_run_with_containment_has_home_and_cache(sif):
     code = """
 import os, pathlib
 for place in (pathlib.Path(os.environ["PYTHONPYCACHEPREFIX"]), pathlib.Path.home()):
@@ -166,7 +166,7 @@ print("both can be written")
         assert completed.stdout == "both can be written\n", words
 
 
-def test_sif_without_network_is_isolated(sif):
+def test_sif_run_without_network_is_isolated(sif):
     host, _, port = needs.require_registry().partition(":")
     code = f"import socket; print(socket.socket().connect_ex(({host!r}, {port})))"
     assert apptainer("exec", sif, "python", "-c", code).stdout == "0\n"
@@ -200,7 +200,7 @@ def test_older_apptainer_versions_find_the_action_scripts(sif, tmp_path):
         assert "PYTHONPATH=" in done.stdout.splitlines()
 
 
-def test_apptainer_builds_equal_sif_from_pushed_image(sample, sif, tmp_path):
+def test_apptainer_builds_an_equal_sif_from_the_pushed_image(sample, sif, tmp_path):
     """Apptainer's SIF of docker://… has the same files except for times and its own scripts."""
     registry, skopeo = needs.require_registry(), needs.require_tool("skopeo")
     place = f"{registry}/sif-small:{os.getpid()}"

@@ -58,7 +58,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_history_of_checkout_is_shown(project: Path, tmp_path: Path) -> None:
+def test_site_shows_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
     done = site(project, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["targets"] == 1
@@ -82,7 +82,7 @@ def test_history_of_checkout_is_shown(project: Path, tmp_path: Path) -> None:
     assert json.loads((output / "history.json").read_text())["targets"] == {}
 
 
-def test_history_is_omitted_without_git(
+def test_site_omits_the_history_without_git(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -90,7 +90,7 @@ def test_history_is_omitted_without_git(
     assert "No history is available" in (project / "build/site/changes.html").read_text()
 
 
-def test_changed_versions_are_listed(project: Path) -> None:
+def test_site_lists_changed_versions_of_an_image(project: Path) -> None:
     git(project, "reset", "-q", "--hard", "HEAD~2")
     images = project / "images" / TARGET
     for name in ("lock.json", "digests.json"):
@@ -104,7 +104,7 @@ def test_changed_versions_are_listed(project: Path) -> None:
     assert "<li>trl 0.19.0 → 0.20.0<" in page
 
 
-def test_changed_debian_packages_and_settings_are_listed(project: Path) -> None:
+def test_site_lists_changed_debian_packages_and_settings(project: Path) -> None:
     images = project / "images" / TARGET
     lock = json.loads((ROOT / "images" / TARGET / "lock.json").read_text())
     [package] = [each for each in lock["arch"]["x86_64"]["debs"] if each["package"] == "tzdata"]
@@ -197,7 +197,9 @@ def test_published_site_is_within_its_budget(tmp_path: Path) -> None:
         (("--output", "matrix.yaml"), "not a folder"),
     ],
 )
-def test_invalid_arguments_are_refused(project: Path, words: tuple[str, ...], message: str) -> None:
+def test_site_command_refuses_invalid_arguments(
+    project: Path, words: tuple[str, ...], message: str
+) -> None:
     done = site(project, *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

@@ -55,7 +55,7 @@ SMI = """\
 def test_machine_form_lists_images_compatible_with_the_machine(
     site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
 ) -> None:
-    """The form shows the parsed text and the image that doctor prefers on that machine."""
+    """The form shows the parsed text and the image that `imgbuild doctor` recommends."""
     open_form(window, site, "machine.html", machine=text)
     read = window.texts("#machine-read")[0]
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):
@@ -82,7 +82,7 @@ def test_machine_form_lists_images_compatible_with_the_machine(
     assert len(window.texts('.group:has([data-state="fits"])')) == len(groups)
 
 
-def test_architecture_of_machine_is_selected(site: Path, window: Browser) -> None:
+def test_machine_form_selects_the_architecture_of_the_machine(site: Path, window: Browser) -> None:
     content = browser_data(site)
     x86_64 = {image["target"] for image in content["images"] if image["arch"] == "x86_64"}
     names = {content["targets"][number]["name"] for number in x86_64}
@@ -101,7 +101,9 @@ def test_architecture_of_machine_is_selected(site: Path, window: Browser) -> Non
 @pytest.mark.parametrize(
     "text", ["vllm==0.8.5.post1 torch==2.7.0", "'vllm==0.8.5.post1' 'torch==2.7.0'"]
 )
-def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, text: str) -> None:
+def test_versions_form_accepts_versions_separated_by_spaces(
+    site: Path, window: Browser, text: str
+) -> None:
     open_form(window, site, "together.html", versions=text)
     assert "vllm 0.8.5.post1 requires torch==2.6.0" in window.texts("#answer li")
     assert window.texts("#answer pre") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
@@ -153,7 +155,7 @@ def test_url_of_the_machine_form_contains_only_gpu_and_driver(site: Path, window
         ("GTX 580", "GTX 580 (unknown), no driver given"),
     ],
 )
-def test_text_without_a_known_gpu_is_reported(
+def test_machine_form_reports_text_without_a_known_gpu(
     site: Path, window: Browser, text: str, words: str
 ) -> None:
     open_form(window, site, "machine.html", machine=text)
@@ -162,14 +164,18 @@ def test_text_without_a_known_gpu_is_reported(
 
 
 @pytest.mark.parametrize("text", ["NVIDIA X999, 580.95.05", "Driver Version: 580.95.05"])
-def test_unknown_gpu_is_not_reported_as_compatible(site: Path, window: Browser, text: str) -> None:
+def test_machine_form_does_not_report_an_unknown_gpu_as_compatible(
+    site: Path, window: Browser, text: str
+) -> None:
     open_form(window, site, "machine.html", machine=text)
     assert window.texts('[data-state="fits"]') == []
     assert window.texts('[data-state="unknown"]') != []
     assert window.texts(".verdict") == ["Whether an image runs on it is not known."]
 
 
-def test_driver_and_gpu_results_match_doctor_command(site: Path, window: Browser) -> None:
+def test_machine_form_has_the_same_results_as_the_doctor_command(
+    site: Path, window: Browser
+) -> None:
     """All combinations of image, driver, GPU and architecture are compared with doctor's code."""
     content = browser_data(site)
     drivers = (
@@ -213,7 +219,7 @@ def test_driver_and_gpu_results_match_doctor_command(site: Path, window: Browser
 
 
 @pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
-def test_unsupported_gpu_is_not_reported_as_compatible(
+def test_machine_form_does_not_report_an_unsupported_gpu_as_compatible(
     site: Path, window: Browser, name: str
 ) -> None:
     open_form(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
@@ -221,7 +227,9 @@ def test_unsupported_gpu_is_not_reported_as_compatible(
     assert window.texts('[data-state="fits"]') == []
 
 
-def test_gpu_names_are_parsed_as_by_the_doctor_command(site: Path, window: Browser) -> None:
+def test_machine_form_parses_gpu_names_as_the_doctor_command_does(
+    site: Path, window: Browser
+) -> None:
     names = [
         name.replace("#", "9") for model in gpu_models.load_gpu_models() for name in model.names
     ]
@@ -265,7 +273,7 @@ BOUNDS = (
 )  # fmt: skip
 
 
-def test_versions_are_compared_as_in_packaging(site: Path, window: Browser) -> None:
+def test_version_comparison_on_the_site_matches_packaging(site: Path, window: Browser) -> None:
     specifiers = [f"{operator}{bound}" for operator in ("==", "!=", "<", "<=", ">", ">=", "===")
                   for bound in BOUNDS]  # fmt: skip
     specifiers += [f"~={bound}" for bound in BOUNDS if "." in bound.partition("!")[2] or (
@@ -323,7 +331,9 @@ def test_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browser)
     assert "No line is a requirement" in window.texts("#answer")[0]
 
 
-def test_image_that_meets_all_requirements_shows_commands(site: Path, window: Browser) -> None:
+def test_requirements_form_shows_commands_for_an_image_that_meets_all(
+    site: Path, window: Browser
+) -> None:
     open_form(window, site, "requirements.html", requirements="verl\nvllm>=0.11")
     digest = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())["digest"]
     use, project = window.texts(".answer .code pre")[:2]
@@ -391,7 +401,7 @@ def test_conflicting_requirements_are_explained(
 
 
 @pytest.mark.parametrize(("text", "first"), [("vllm>=0.11", "0.11.0"), ("vllm<0.20", "0.19.1")])
-def test_reasons_of_the_nearest_version_are_first(
+def test_reasons_for_a_conflict_begin_with_the_nearest_version(
     site: Path, window: Browser, text: str, first: str
 ) -> None:
     open_form(window, site, "together.html", versions=f"{text}, torch 2.15.0")
@@ -399,14 +409,16 @@ def test_reasons_of_the_nearest_version_are_first(
 
 
 @pytest.mark.parametrize("text", ["vllm 0.8.5, torch 2.9", "vllm 0.8.5, foo 1", "foo 1"])
-def test_no_command_is_shown_for_impossible_or_unknown_requirements(
+def test_site_shows_no_command_for_impossible_or_unknown_requirements(
     site: Path, window: Browser, text: str
 ) -> None:
     open_form(window, site, "together.html", versions=text)
     assert "imgbuild resolve" not in window.texts("#answer")[0]
 
 
-def test_filter_without_a_match_links_to_the_reasons(site: Path, window: Browser) -> None:
+def test_filter_without_a_match_links_to_the_reasons_for_the_conflict(
+    site: Path, window: Browser
+) -> None:
     open_form(window, site, "index.html", packages="flash-attn, vllm>=0.8")
     (link,) = window.run(
         "return [...document.querySelectorAll('#why a')].map(a => [a.href, a.offsetWidth > 0])"
@@ -468,7 +480,7 @@ def test_image_comparison_matches_the_locks(site: Path, window: Browser) -> None
     assert "left=cu130-verl0.9" in window.run("return location.hash")
 
 
-def test_commands_of_image_use_selected_values(site: Path, window: Browser) -> None:
+def test_commands_on_an_image_page_use_the_selected_values(site: Path, window: Browser) -> None:
     open_form(window, site, "kubernetes.html")
     window.type("#choices input", "registry.example/a@sha256:0")
     window.type("#choices select", "4")
@@ -483,7 +495,7 @@ def test_commands_of_image_use_selected_values(site: Path, window: Browser) -> N
     assert "--nodes 1 --gpus 4" in window.texts('[data-copy="Slurm, one node"]')[0]
 
 
-def test_changes_can_be_limited_to_one_image(site: Path, window: Browser) -> None:
+def test_changes_page_can_be_limited_to_one_image(site: Path, window: Browser) -> None:
     open_form(window, site, "changes.html", image="cu130-verl0.9")
     names = {*window.texts("[data-image] > a")}
     assert names == {"cu130-verl0.9"}

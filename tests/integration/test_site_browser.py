@@ -1,6 +1,6 @@
 """Tests the content, forms, copy buttons and accessibility of the site in Debian's Chromium.
 
-The site is that of this repository; `test_site_answers.py` has the answers of its forms.
+The pages show this repository; `test_site_answers.py` tests the results of forms.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_pages_fit_each_screen_width_without_errors(site: Path, window: Browser,
 
 
 @pytest.mark.parametrize("page", [*SAMPLE[1:], "targets/cu124-vllm.html"])
-def test_axe_reports_no_problems(site: Path, window: Browser, page: str) -> None:
+def test_axe_reports_no_accessibility_problems(site: Path, window: Browser, page: str) -> None:
     source = axe()
     for width, dark in ((360, False), (1600, True)) if page in SAMPLE[:3] else ((1600, True),):
         window.view(width, dark=dark)
@@ -59,7 +59,7 @@ def test_axe_reports_no_problems(site: Path, window: Browser, page: str) -> None
         assert violations == []
 
 
-def test_axe_reports_injected_problem(site: Path, window: Browser) -> None:
+def test_axe_reports_an_injected_accessibility_problem(site: Path, window: Browser) -> None:
     """This test ensures that the previous test can fail."""
     open_form(window, site, "index.html")
     window.run("document.querySelector('form label').replaceWith(document.createElement('select'))")
@@ -85,7 +85,7 @@ class Links(html.parser.HTMLParser):
         self.values |= {value for key in ("value",) if (value := values.get(key))}
 
 
-def test_links_are_valid(site: Path) -> None:
+def test_links_of_the_site_are_valid(site: Path) -> None:
     pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
     broken = []
     for path, page in pages.items():
@@ -150,7 +150,7 @@ def test_pages_work_without_javascript(site: Path, window: Browser) -> None:
         ({"driver": "580.65.06"}, "cu130-vllm", "nothing"),
     ],
 )
-def test_filters_hide_rows(
+def test_filters_of_the_catalogue_hide_rows(
     site: Path, window: Browser, fields: dict[str, str], has: str, lacks: str
 ) -> None:
     open_form(window, site, "index.html", **fields)
@@ -170,7 +170,7 @@ def test_filters_hide_rows(
         ({"gpu": "GH200", "tested": "H100"}, "#none", "No image matches"),
     ],
 )
-def test_filters_without_a_result_show_the_reason(
+def test_catalogue_filters_without_a_result_show_the_reason(
     site: Path, window: Browser, fields: dict[str, str], place: str, words: str
 ) -> None:
     open_form(window, site, "index.html", **fields)
@@ -180,7 +180,7 @@ def test_filters_without_a_result_show_the_reason(
         assert window.texts(place) == []
 
 
-def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
+def test_cleared_catalogue_filter_shows_all_rows(site: Path, window: Browser) -> None:
     open_form(window, site, "index.html")
     every = window.texts("#current tbody th a")
     window.type("[name=packages]", "no-such-package")
@@ -192,7 +192,7 @@ def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
     assert window.run("return location.hash") == ""
 
 
-def test_images_can_be_sorted_by_download_size(site: Path, window: Browser) -> None:
+def test_catalogue_can_be_sorted_by_download_size(site: Path, window: Browser) -> None:
     open_form(window, site, "index.html")
     every = window.texts("#current tbody th a")
     open_form(window, site, "index.html", order="size", packages="trl")
@@ -208,7 +208,7 @@ def test_images_can_be_sorted_by_download_size(site: Path, window: Browser) -> N
     assert window.texts("#current tbody th a") == every
 
 
-def test_copy_buttons_copy_commands(site: Path, window: Browser) -> None:
+def test_copy_buttons_copy_the_shown_commands(site: Path, window: Browser) -> None:
     open_form(window, site, "targets/cu124-vllm.html")
     copied = window.run(
         """
@@ -231,7 +231,7 @@ def test_copy_buttons_copy_commands(site: Path, window: Browser) -> None:
 # -- untrusted texts
 
 
-def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
+def test_hostile_texts_on_pages_are_escaped_in_the_browser(window: Browser, tmp_path: Path) -> None:
     """Summaries, reasons and commit messages have HTML, quotes and scripts."""
     evil = "<script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'`{{ 7*7 }}</title>"
     project = tmp_path / "project"

@@ -27,7 +27,7 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture(scope="module", name="built")
 def _built(project: Project) -> Project:
-    """The project after an array with one failed task and a second run."""
+    """The project after two runs; one task failed in the first run."""
     layers = project.folder / "build" / "two"
     layers.parent.mkdir()
     layers.write_text("a file where the layout of `two` is to go")
@@ -44,7 +44,7 @@ def _built(project: Project) -> Project:
     return project
 
 
-def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
+def test_second_run_submits_only_failed_array_tasks(built: Project) -> None:
     first, second = array_folders(built, "build")[:2]
     order_documents = [json.loads((each / "order.json").read_text()) for each in (first, second)]
     assert [[task["target"] for task in order["tasks"]] for order in order_documents] == [
@@ -58,14 +58,14 @@ def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
         assert index["manifests"][0]["digest"] == digest
 
 
-def test_run_after_success_submits_no_tasks(built: Project) -> None:
+def test_array_run_submits_no_tasks_if_all_tasks_have_succeeded(built: Project) -> None:
     before = array_folders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
     assert "0 to submit, 0 already queued, 3 already completed" in done.stderr
     assert array_folders(built, "build") == before
 
 
-def test_reports_of_all_tasks_are_combined(built: Project, tmp_path: Path) -> None:
+def test_reports_of_all_array_tasks_are_combined(built: Project, tmp_path: Path) -> None:
     command = ("--tier", "static", "--through", "root", "--on", "slurm")
     junit = tmp_path / "report.xml"
     done = built.run("smoke", "--all", *command, "--junit", str(junit), "--json", status=1)
@@ -81,7 +81,7 @@ def test_reports_of_all_tasks_are_combined(built: Project, tmp_path: Path) -> No
 
 
 def started(project: Project, *words: str) -> subprocess.Popen[str]:
-    """A command of which one task is running and another is pending."""
+    """Start a command, and wait until one task is running and another is pending."""
     before = len(array_folders(project, "build"))
     process = subprocess.Popen(
         project.command("build", "--all", "--on", "slurm", "--throttle", "1", *words),
@@ -98,7 +98,7 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_interrupt_cancels_tasks_and_next_run_resumes(built: Project) -> None:
+def test_interrupt_cancels_array_tasks_and_the_next_run_resumes(built: Project) -> None:
     process = started(built, "--no-resume")
     os.killpg(process.pid, signal.SIGINT)
     _, messages = process.communicate(timeout=slurm_project.PATIENCE)
@@ -132,7 +132,7 @@ def test_next_run_follows_the_tasks_of_a_killed_imgbuild(built: Project) -> None
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
-def test_task_ended_by_slurm_is_reported(built: Project) -> None:
+def test_array_task_that_slurm_ends_is_reported(built: Project) -> None:
     process = started(built, "--no-resume", "--leave")
     [first] = {name.partition("_")[0] for name in queued_jobs(built)}
     slurm_project.slurm(built, "scancel", first)
@@ -142,7 +142,7 @@ def test_task_ended_by_slurm_is_reported(built: Project) -> None:
     assert f"{first}_2" not in queued_jobs(built)
 
 
-def test_sbatch_error_is_reported_and_leaves_no_files(built: Project) -> None:
+def test_error_of_sbatch_is_reported_and_leaves_no_files(built: Project) -> None:
     before = array_folders(built, "build")
     done = built.run(
         "build", "--all", "--no-resume", "--on", "slurm", "--partition", "nowhere", status=1

@@ -1,6 +1,6 @@
 """Tests the environment of a job's image on a real Slurm.
 
-Variables of --env are passed, whatever their names; sbatch passes no others. The image is a folder
+The job receives the variables of --env and no others of the caller. The image is a folder
 with busybox, which Apptainer runs like a SIF.
 """
 
@@ -54,7 +54,7 @@ def job(image: Path, folder: Path, *command: str, **more: object) -> Path:
     return path
 
 
-def test_path_variables_are_mounted_in_job(image, tmp_path):
+def test_paths_in_variables_are_mounted_in_the_job(image, tmp_path):
     """The job script is written before any of the variables is set."""
     needs.require_apptainer()
     place = Path(tempfile.mkdtemp(dir="/srv"))

@@ -102,7 +102,7 @@ def _user(project: Project, tmp_path: Path) -> dict[str, str]:
 
 
 def script(project: Project, folder: Path, *words: str) -> Path:
-    """The job script of `words`, as a file."""
+    """Write the job script for `words` to a file."""
     path = folder / "job.sh"
     project.run("slurm", TARGET, "--output", str(path), *words)
     return path
@@ -122,7 +122,7 @@ def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
     return ended
 
 
-def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Path) -> None:
+def test_slurm_job_runs_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(LOOK)
     # Like a model cache: a folder of links to files elsewhere.
     (tmp_path / "model").mkdir()
@@ -161,7 +161,7 @@ def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Pat
 
 
 @pytest.mark.long
-def test_ray_cluster_includes_two_nodes(
+def test_ray_cluster_of_a_job_includes_both_nodes(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "task.py").write_text(RAY)
@@ -184,7 +184,7 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 """
 
 
-def test_verl_joins_ray_cluster_of_nodes(
+def test_verl_joins_the_ray_cluster_of_all_nodes(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     """The trainer is a stub, and Ray is configured with GPUs."""
@@ -252,7 +252,7 @@ def test_failed_staging_is_reported_and_its_files_are_removed(
     assert "a node has no place for the job's files" in log
 
 
-def test_failed_node_preparation_ends_job(
+def test_job_ends_if_the_preparation_of_a_node_fails(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "check.sh"

@@ -44,7 +44,7 @@ def pending_jobs(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def once_held(folder: Path, then: Callable[[str], object]) -> Iterator[None]:
-    """Call `then` with the number of the job of `folder` once the job exists."""
+    """Call `then` with the number of the job once a job of `folder` exists."""
     over = threading.Event()
 
     def _look() -> None:
@@ -140,8 +140,8 @@ def test_job_uses_no_port_that_is_already_in_use(tmp_path):
     assert log.read_text().split() == [str(first + 1), str(first + 2)]
 
 
-def test_interrupt_removes_job_from_queue(tmp_path, monkeypatch):
-    """The interrupt arrives between two queries, because during one a pipe may stay open."""
+def test_interrupt_removes_the_check_job_from_the_queue(tmp_path, monkeypatch):
+    """The interrupt is sent between two queries, because a query may leave a pipe open."""
     with monkeypatch.context() as patch:
         patch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted, match="were cancelled"):

@@ -80,7 +80,7 @@ def _sample(tmp_path: Path) -> Sample:
 
 
 @pytest.mark.parametrize("case", ["versions", "requirements", "files", "imports"])
-def test_valid_package_set_passes(sample, case):
+def test_smoke_tests_of_a_valid_package_set_pass(sample, case):
     cases = sample.run(case)
     assert {item.outcome for item in cases.values()} == {"passed"}, cases
 
@@ -161,7 +161,7 @@ def leaving(sample):
         ("files", dangling, "alpha/link: a broken link"),
     ],
 )
-def test_broken_package_set_fails_with_reason(sample, case, break_it, words):
+def test_smoke_tests_of_a_broken_package_set_fail_with_a_reason(sample, case, break_it, words):
     break_it(sample)
     case_result = sample.run(case)[case]
     assert case_result.outcome == "failed"
@@ -209,7 +209,7 @@ def test_accepted_import_failure_is_skipped(sample):
 
 
 @pytest.mark.parametrize("versions", [None, ["1.0"]])
-def test_unused_entry_for_an_allowed_failure_is_a_failure(sample, versions):
+def test_allowed_failure_that_does_not_occur_is_a_failure(sample, versions):
     sample.add("gamma", {"gamma.py": b""})
     bounded = {"versions": versions} if versions else {}
     sample.allowed["imports"] = [{**ENTRY, **bounded, "error": "cannot import"}]
@@ -315,7 +315,7 @@ def test_cases_for_packages_that_are_not_in_the_lock_are_skipped(sample):
     assert cases["compiler"].message == "the lock has no gcc"
 
 
-def test_driver_library_in_image_is_refused(sample):
+def test_driver_library_in_the_image_is_a_failure(sample):
     library = sample.folder / "venv/lib/stubs/libcuda.so"
     library.parent.mkdir()
     library.write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Tests the functions of the GPU tiers on a machine that need not have a GPU."""
+"""Tests functions of the GPU tiers without a GPU."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def run(folder: Path, tier: str, *words: str, packages: dict[str, str] | None = 
 
 
 @pytest.mark.parametrize("tier", ["gpu", "multi-gpu"])
-def test_missing_gpu_is_a_failure(tier, tmp_path):
+def test_gpu_tier_fails_if_the_gpu_is_missing(tier, tmp_path):
     report = run(tmp_path, tier, f"--report={tmp_path}/report.json", packages={"torch": "2.6.0"})
     first, *rest = report["cases"]
     assert (first["name"][:6], first["outcome"]) == ("device", "failed")
@@ -118,7 +118,7 @@ def test_missing_gpu_is_a_failure(tier, tmp_path):
     assert written | {"seconds": report["seconds"]} == report  # it was written a moment before
 
 
-def test_missing_gpu_is_a_failure_under_pytest(tmp_path):
+def test_gpu_tier_run_by_pytest_fails_if_the_gpu_is_missing(tmp_path):
     run(tmp_path, "gpu")  # which writes the expected content of the image
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(SCRIPTS), "--tier=gpu"]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
@@ -163,7 +163,7 @@ def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) ->
 
 
 def at_once(rows: Sequence[Sequence[str]]) -> list[frozenset[str]]:
-    """The cases that held a place simultaneously, at each entry."""
+    """The cases that were running whenever a case started."""
     inside: set[str] = set()
     groups = []
     for name, word, *_ in rows:
@@ -187,7 +187,7 @@ def test_exclusive_cases_run_alone(tmp_path):
 
 
 def test_shared_cases_run_together_up_to_the_limit(tmp_path):
-    """Each case waits for all others, so they would not end with one place less."""
+    """Each case waits for all other cases, so they end only if all run together."""
     rows = take(tmp_path, "abc", 3, MEETING)
     assert max(map(len, at_once(rows))) == 3
 
@@ -207,7 +207,7 @@ print("is", seen, len(smoke_gpu._TURNS))
 
 
 def selected(folder: Path, share: int, word: str, **env: str) -> list[str]:
-    """The GPU and the number of places of each of four cases, one after another."""
+    """The GPU and the number of shared slots that each of four cases receives."""
     rows = []
     for _ in range(4):
         done = python(folder, SELECTING, word, SMOKE_SHARE=str(share), **env)
@@ -230,7 +230,7 @@ def test_case_started_without_the_runner_uses_the_first_gpu(tmp_path):
     assert selected(tmp_path, 1, "", CUDA_VISIBLE_DEVICES="4,7") == ["4 0"] * 4
 
 
-def test_full_gpu_does_not_delay_cases_on_another_gpu(tmp_path):
+def test_gpu_in_use_does_not_delay_cases_on_another_gpu(tmp_path):
     """The first case keeps its GPU until the second case, on another GPU, has ended."""
     script = """\
 import subprocess
@@ -265,7 +265,7 @@ def test_server_that_exits_is_reported_with_its_reason(tmp_path):
     assert "ended with status 1: RuntimeError: no room for the model (" in done.stderr
 
 
-def test_command_output_is_forwarded_immediately(tmp_path):
+def test_output_of_a_case_command_is_forwarded_immediately(tmp_path):
     child = "import sys; print('one'); print('two', file=sys.stderr); sys.exit(int(sys.argv[1]))"
     asks = """\
 import sys

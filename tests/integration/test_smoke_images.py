@@ -194,7 +194,7 @@ def test_smoke_tests_run_as_arbitrary_user_on_read_only_root(kind, built, wheels
 
 
 @pytest.mark.apptainer
-def test_sif_is_read_only_with_unknown_user(built, wheels, tmp_path):
+def test_smoke_tests_run_in_a_read_only_sif_as_an_unknown_user(built, wheels, tmp_path):
     needs.require_apptainer()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)

@@ -1,4 +1,4 @@
-"""Tests the static case "nvcc" with NVIDIA's real wheels of the same and of another CUDA."""
+"""Tests the static case "nvcc" with NVIDIA wheels of equal and different CUDA releases."""
 
 from __future__ import annotations
 

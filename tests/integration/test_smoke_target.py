@@ -69,7 +69,7 @@ def test_image_without_vllm_passes_smoke_tests(built):
 
 
 def test_nvcc_case_fails_with_a_different_cuda_release(built, tmp_path):
-    """The environment is in the state after `pip install -U nvidia-cuda-nvcc`.
+    """The environment equals the result of `pip install -U nvidia-cuda-nvcc`.
 
     DeepSpeed calls this nvcc, and in other images FlashInfer does: the case is the same.
     """

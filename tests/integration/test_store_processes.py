@@ -176,7 +176,9 @@ def test_concurrent_processes_share_one_cache(tmp_path: Path, site: FileSite) ->
     assert prune.verify_entries(store, lambda _: None) == []
 
 
-def test_waiting_processes_download_file_once(tmp_path: Path, site: FileSite) -> None:
+def test_processes_that_wait_for_a_download_fetch_the_file_once(
+    tmp_path: Path, site: FileSite
+) -> None:
     site.pause = 0.005
     processes = [start(command(tmp_path / "cache", site, ["big"])) for _ in range(3)]
     for process in processes:
@@ -185,7 +187,9 @@ def test_waiting_processes_download_file_once(tmp_path: Path, site: FileSite) ->
     assert len(site.received_requests("big")) == 1
 
 
-def test_waiting_process_continues_download_of_killed_one(tmp_path: Path, site: FileSite) -> None:
+def test_waiting_process_continues_the_download_of_a_killed_process(
+    tmp_path: Path, site: FileSite
+) -> None:
     root, data = tmp_path / "cache", site.files["big"]
     site.pause = 0.005
     first = start(command(root, site, ["big"]))
@@ -221,7 +225,7 @@ def test_entries_used_by_live_process_are_not_pruned(tmp_path: Path, site: FileS
     assert prune.list_entries(Store.open(root)) == []
 
 
-def test_kill_while_adding_layers_leaves_valid_cache(tmp_path: Path) -> None:
+def test_process_killed_while_adding_layers_leaves_a_valid_cache(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     for rounds in range(6):
         process = start([sys.executable, "-c", ADD_BLOBS, str(root)])

@@ -1,4 +1,4 @@
-"""Tests the command line without a home folder, with another encoding and an invalid setting."""
+"""Tests the command line without a home folder, with other encodings and invalid settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def imgbuild(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("verb", [("cache", "info"), ("build", "cu124-vllm")])
-def test_missing_home_error_names_the_variable(verb, monkeypatch, capsys):
+def test_error_for_a_user_without_a_home_folder_names_the_variable(verb, monkeypatch, capsys):
     for name in ("HOME", "IMGBUILD_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: NOBODY)
@@ -37,7 +37,7 @@ def test_missing_home_error_names_the_variable(verb, monkeypatch, capsys):
     assert Command(monkeypatch, capsys)("cache", "info").stdout.startswith("/tmp/elsewhere\n")
 
 
-def test_unencodable_characters_are_escaped(tmp_path):
+def test_characters_that_the_terminal_cannot_encode_are_escaped(tmp_path):
     env = {"HOME": str(tmp_path), "PYTHONIOENCODING": "latin-1"}
     done = imgbuild("ci", "jobs", "--all", **env)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)

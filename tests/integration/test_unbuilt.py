@@ -1,4 +1,4 @@
-"""Tests package sets without a solution, for which no wheel of an sdist should be built."""
+"""Tests that no sdist is built for package sets without a solution."""
 
 from __future__ import annotations
 

@@ -194,7 +194,9 @@ def test_project_update_with_conflicts_lists_all_of_them_and_writes_nothing(
     assert content(project) == before
 
 
-def test_newer_lock_of_same_target_is_copied(locked: Project, tmp_path: Path) -> None:
+def test_project_update_copies_a_newer_lock_of_the_same_target(
+    locked: Project, tmp_path: Path
+) -> None:
     project = copy(locked, tmp_path / "project")
     published = project.folder / ".imgbuild/published/small/lock.json"
     published.write_bytes(published.read_bytes() + b"\n")
@@ -204,7 +206,7 @@ def test_newer_lock_of_same_target_is_copied(locked: Project, tmp_path: Path) ->
 
 
 @pytest.mark.long  # locks a complete target again
-def test_row_with_like_is_updated(publisher: Publisher, tmp_path: Path) -> None:
+def test_project_update_updates_a_row_with_like(publisher: Publisher, tmp_path: Path) -> None:
     project = publisher.user(tmp_path / "project", "torch==2.6.0\nthewheel\n")
     matrix = project.folder / "matrix.yaml"
     text = matrix.read_text().replace("extends: small", "like: small")
@@ -233,7 +235,7 @@ def test_next_run_completes_a_killed_update(locked: Project, tmp_path: Path) -> 
     project.run("lock", "--check")
 
 
-def test_outdated_lists_packages_base_and_vulnerabilities(
+def test_outdated_command_lists_packages_base_and_vulnerabilities(
     publisher: Publisher, locked: Project
 ) -> None:
     target = Project(publisher.folder, locked.index_url, locked.cache)
@@ -250,7 +252,7 @@ def test_outdated_lists_packages_base_and_vulnerabilities(
     assert rows["gadget"]["reasons"] == ["2.0 requires thewheel>=2, not 1.0"]
 
 
-def test_outdated_with_solve_option_resolves_each_newer_version(
+def test_outdated_command_with_solve_option_resolves_each_newer_version(
     publisher: Publisher, locked: Project
 ) -> None:
     target = Project(publisher.folder, locked.index_url, locked.cache)

@@ -112,7 +112,7 @@ class Image:
     ) -> None:
         """Run commands in one container and check the exit status and output of each.
 
-        `kept` keeps what an earlier user added.
+        `kept` keeps packages that were added before.
         """
         scratch = self.project.folder / "scratch"
         for folder in (scratch, *(() if kept else [self.project.folder / ".imgbuild-packages"])):
@@ -223,7 +223,7 @@ def test_error_names_the_unwritable_package_folder(image: Image) -> None:
     image.steps("root", 12345, steps, writable=False)
 
 
-def test_python_without_user_site_ignores_user_packages(image: Image) -> None:
+def test_python_without_user_site_packages_ignores_user_packages(image: Image) -> None:
     """Slurm jobs have this setting, so they use only packages of the image."""
     needs.user_namespaces()
     steps = (
@@ -235,7 +235,7 @@ def test_python_without_user_site_ignores_user_packages(image: Image) -> None:
 
 
 def test_two_users_share_a_package_folder(image: Image) -> None:
-    """The second user changes what the first one added; in a sticky folder each has a home."""
+    """The second user changes packages of the first; a sticky folder has a home for each."""
     needs.user_namespaces()
     first = [
         ("pip install gadget", 0, "Installed in {base}."),
@@ -256,7 +256,7 @@ def test_two_users_share_a_package_folder(image: Image) -> None:
     image.steps("root", 12345, first, writable=True, kept=True, mode=0o1777)
 
 
-def test_added_packages_keep_their_versions(image: Image) -> None:
+def test_packages_that_a_user_adds_keep_the_versions_of_the_image(image: Image) -> None:
     """An extension also has packages that constraints.txt does not list."""
     needs.user_namespaces()
     added = image.project.folder / "added/third-1.0.dist-info"

@@ -229,7 +229,7 @@ def test_committed_files_are_not_written_through_links(tmp_path, repository):
         _git(repository, "update-ref", "refs/heads/hostile", commit)
         address = fetch.parse_revision_address(f"file://{repository}@hostile")
         fetched = fetch.clone_repository(address, tmp_path / f"clones{number}/clone")
-        assert not list(outside.iterdir()), "neither a file nor a link"
+        assert not list(outside.iterdir()), "the clone wrote outside of its folder"
         assert not (fetched.folder.parent / "file").exists()
         assert (fetched.folder / "readme").exists()
 
@@ -275,7 +275,9 @@ FACTS = {
 }
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="no public projects here: set IMGBUILD_PROJECTS")
+@pytest.mark.skipif(
+    not PUBLIC.is_dir(), reason="no folder of public projects: set IMGBUILD_PROJECTS"
+)
 @pytest.mark.parametrize("name", FACTS)
 def test_requirements_of_public_projects_are_read(name):
     packages, cuda, python = FACTS[name]

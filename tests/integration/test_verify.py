@@ -67,7 +67,7 @@ class Sample:
         )
 
     def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
-        """The outcome of each check that the consumer's imgbuild reports."""
+        """The outcome of each check reported to the consumer."""
         done = self.consumer.run(
             "verify", reference or self.reference, *options, "--json", status=status
         )
@@ -171,7 +171,7 @@ def _statement(answer: str) -> bytes:
 
 
 def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
-    """The digest of each document, and the check that fails if a byte of it is flipped."""
+    """The digest of each document, with the check that fails if the document is changed."""
     client, target_digests = RegistryClient(), sample.target_digests
     arm = target_digests.arch[Arch.ARM64]
 
@@ -204,7 +204,7 @@ def _signature(client: RegistryClient, sample: Sample, digest: str) -> str:
     raise AssertionError("the image is not signed")
 
 
-def test_flipped_byte_on_disk_of_registry_is_refused(sample):
+def test_verify_refuses_a_flipped_byte_on_the_disk_of_the_registry(sample):
     for what, (digest, check) in _stored(sample).items():
         path = sample.file(digest)
         whole = path.read_bytes()
@@ -279,7 +279,7 @@ def _claimed(honest: bundle.LockBundle, target_digests: TargetDigests) -> bytes:
     return provenance.create_statement(honest.lock, target_digests, tuple(Arch), circumstances)
 
 
-def test_keyless_verification_reports_cosign_failure(sample):
+def test_keyless_verification_reports_a_cosign_failure(sample):
     """Keyless signing requires a CI identity and servers of sigstore; a workflow tests it."""
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     alone = Project(

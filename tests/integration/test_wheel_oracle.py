@@ -68,7 +68,9 @@ def test_installed_wheel_matches_pip(tmp_path: Path) -> None:
     assert oracle.compare_with_uv([wheel], tmp_path) == []
 
 
-def test_oracle_detects_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_with_pip_detects_differences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the list of accepted differences, the comparison reports each of them."""
     wheel = write_wheel(tmp_path, MADE)
     for pattern in list(oracle.ACCEPTED):

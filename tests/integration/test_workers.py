@@ -35,13 +35,17 @@ def test_number_of_worker_processes_is_limited(pool: WorkerPool) -> None:
     assert os.getpid() not in processes
 
 
-def test_progress_is_complete_when_a_call_ends(pool: WorkerPool, amounts: list[int]) -> None:
+def test_progress_of_a_worker_call_is_complete_when_the_call_ends(
+    pool: WorkerPool, amounts: list[int]
+) -> None:
     for _ in range(3):
         pool.submit_call(workers.report_progress, 7).result()
     assert sum(amounts) == 21
 
 
-def test_worker_error_is_raised_and_process_continues(pool: WorkerPool, tmp_path: Path) -> None:
+def test_error_of_a_worker_call_is_raised_and_the_process_continues(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="missing") as caught:
         pool.submit_call(read_document, tmp_path / "missing", dict, what="file").result()
     assert caught.value.hint is not None or caught.value.message

@@ -1,4 +1,4 @@
-"""Provides real advisories in OSV's format, a server that returns them, and a project to check."""
+"""Provides real advisories in OSV format, a server for them, and a project to check."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def write_project(folder: Path, accepted: str = "", vllm: str = "0.8.5.post1") -
 
 
 def write_digests(folder: Path) -> str:
-    """Write the digests of the lock of `write_project`, with that of its manifest."""
+    """Write the digests of the project lock, including the manifest digest."""
     lock = lock_file.read_lock(folder / "images", TARGET)
     target_digests = image_digests.compute_digests(
         lock, extended.invented_records([create_plan(lock, Arch.X86_64)])

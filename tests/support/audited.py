@@ -88,5 +88,5 @@ def with_changes(value: Value, **changes: object) -> Value:
 
 
 def finding_subjects(findings: Iterable[Finding]) -> list[str]:
-    """The missing or rejected item of each finding."""
+    """The missing or rejected name, option or package of each finding."""
     return [finding.evidence.subject if finding.evidence else "" for finding in findings]

@@ -14,7 +14,7 @@ PIECE = 64 * 1024
 
 @dataclass
 class BreakingProxy:
-    """A proxy that cuts a connection after the number of bytes in the first of `cuts`."""
+    """A proxy that cuts each connection after the next number of bytes in `cuts`."""
 
     server: tuple[str, int]
     cuts: list[int] = field(default_factory=list)

@@ -164,7 +164,7 @@ def path_with_programs(folder: Path) -> str:
 
 @dataclass
 class Sample:
-    """The project, the registry, and where scripts write."""
+    """The project, the registry, and the output folder of scripts."""
 
     project: Project
     registry: OwnRegistry
@@ -188,7 +188,7 @@ class Sample:
         return done
 
     def digest(self, target: str) -> str:
-        """The digest that digests.json has."""
+        """The digest in digests.json."""
         text: str = self.project.read(f"{target}/digests.json")["digest"]
         return text
 

@@ -95,7 +95,7 @@ class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         )
 
     def is_said_by(self, finding: Finding) -> bool:
-        """Whether `finding` names the fault of this record, and its place."""
+        """Whether `finding` reports the problem of this record and its location."""
         evidence, fault = finding.evidence, self.breaks
         if evidence is None or SEVERITY[finding.severity] < SEVERITY[self.level]:
             return False

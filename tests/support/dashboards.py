@@ -1,4 +1,4 @@
-"""Finds the locked targets with Ray, and whether they have the packages of its dashboard."""
+"""Finds locked targets with Ray that lack packages of the Ray dashboard."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ HIDDEN = "…"
 
 @dataclass(frozen=True)
 class BlockMark:
-    """The comment of a block, which has a path, a reason, or an environment and a file."""
+    """The comment of a block: a path, a reason, or an environment and a file."""
 
     kind: str
     said: str
@@ -72,7 +72,7 @@ class CodeBlock:
 
 @dataclass(frozen=True)
 class Command:
-    """A command as it is typed, with the output lines that the docs show."""
+    """A command as typed, with the output shown in the docs."""
 
     line: int
     words: str

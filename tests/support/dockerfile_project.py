@@ -86,7 +86,7 @@ def locked_project(
 ) -> Iterator[Project]:
     """Create a project with a locked target in `folder`; Debian files are in the user's cache.
 
-    With `sdist` one of its packages has no wheel. Its index is `site`, if given.
+    With `sdist`, one package has no wheel. `site` is used as the index if given.
     """
     index = sample_project.sample_index()
     if sdist:

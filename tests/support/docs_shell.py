@@ -139,7 +139,7 @@ def _package(name: str, number: str, classes: tuple[str, ...]) -> dict[str, byte
 
 @dataclass
 class DocsShell:
-    """A bash that keeps its folder and variables between commands."""
+    """A bash process that keeps the current folder and variables between commands."""
 
     folder: Path
     env: Mapping[str, str]

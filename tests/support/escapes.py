@@ -1,4 +1,4 @@
-"""Tries to leave the sandbox; runs inside it, by the image's own Python.
+"""Attempts sandbox escapes; runs in the sandbox with the Python of the image.
 
 Arguments: the path of a file of the host that is not in the image, and a port of the host. Each
 function is one escape. The output is JSON: name → "escaped" or the name of the error that prevented

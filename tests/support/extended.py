@@ -58,7 +58,7 @@ DROP = DroppedFiles(
 
 
 def published_lock(*wheels: Wheel) -> Lock:
-    """The lock of the sample target with `wheels`; one dropped file depends on wandb."""
+    """The lock of the sample target with `wheels`; a file is dropped because of wandb."""
     sample_lock = samples.lock(samples.wheel("numpy", "2.2.6", 5000), *wheels)
     return msgspec.structs.replace(sample_lock, drop=(DROP,))
 

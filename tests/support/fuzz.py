@@ -32,7 +32,7 @@ HOOK.__enter__()
 def fuzz_reader(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
     """Call `read` with mutations of `seed` for `seconds`; returns their number.
 
-    AssertionError with libFuzzer's report if one is neither accepted nor refused with an error.
+    Raises AssertionError if a mutation is neither accepted nor refused with an error.
     """
     name = re.sub(r"\W+", "-", os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0])
     FUZZ_FOLDER.mkdir(parents=True, exist_ok=True)

@@ -124,7 +124,7 @@ def several_edits(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
 def attack_reader(seed: bytes, read: Callable[[bytes], object], *, document: bool = False) -> int:
     """Call `read` with changes of `seed`, a JSON `document` or any bytes; returns how many passed.
 
-    AssertionError if one is neither accepted nor refused with an error.
+    Raises AssertionError if a change is neither accepted nor refused with an error.
     """
     accepted = 0
     read(seed)  # unchanged input is accepted
@@ -159,7 +159,7 @@ def attack_reader(seed: bytes, read: Callable[[bytes], object], *, document: boo
 
 @contextlib.contextmanager
 def limit_time() -> Iterator[None]:
-    """Raise Hung after `SECONDS` of CPU time."""
+    """Raise HungReader after `SECONDS` of CPU time."""
 
     def _ended(*_: object) -> None:
         raise HungReader

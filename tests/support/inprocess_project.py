@@ -60,7 +60,7 @@ SECOND = f"""
 
 @dataclass(frozen=True)
 class Answer:
-    """The status and output of one command."""
+    """The exit status and output of a command."""
 
     status: int
     stdout: str
@@ -89,7 +89,7 @@ class SampleProject:
 
 
 def enter_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Create a folder for a project below `folder`, next to a cache, and change to it."""
+    """Create and enter a folder for a project below `folder`, next to a cache folder."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(folder / "cache"))
     project = folder / "project"
     project.mkdir()
@@ -149,7 +149,7 @@ def _base(store: Store) -> LayerRecord:
 
 
 def read_json(answer: Answer) -> Any:
-    """The JSON that a command wrote; it must have succeeded."""
+    """The JSON output of a command, which must have succeeded."""
     assert answer.status == 0, answer.stderr
     return json.loads(answer.stdout)
 

@@ -1,4 +1,4 @@
-"""Creates the temporary folders of unit tests in memory: a disk takes 2 ms to remove each.
+"""Creates temporary folders of unit tests in memory, because removal is slow on disk.
 
 They are in `/dev/shm`, where that is large enough. As with pytest's own, those of failed tests
 remain until the next run.
@@ -50,7 +50,7 @@ def _remove_abandoned() -> None:
 
 @contextlib.contextmanager
 def other_file_system(path: Path) -> Iterator[Path]:
-    """A new folder in another file system than `path`, either in memory or on disk."""
+    """Create a folder on a different file system than `path`, in memory or on disk."""
     for place in (MEMORY, Path(tempfile.gettempdir())):
         if place.is_dir() and place.stat().st_dev != path.stat().st_dev:
             with tempfile.TemporaryDirectory(prefix="imgbuild-test-", dir=place) as folder:

@@ -70,7 +70,7 @@ class Session:
 
 
 def referrer_entry(data: bytes, kind: str, digest: str, subject: str) -> dict[str, object] | None:
-    """The entry of a manifest that refers to `subject`; None if it does not."""
+    """The entry for a manifest that refers to `subject`, else None."""
     document = json.loads(data)
     if document.get("subject", {}).get("digest") != subject:
         return None

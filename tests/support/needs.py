@@ -1,4 +1,4 @@
-"""Checks what tests require of the machine: each function returns it, or skips with a remedy.
+"""Checks requirements of tests: each function returns a program or skips the test.
 
 With IMGBUILD_NO_SKIP=1 (as in .ci/run) a missing program or service is a failure. So is too little
 disk space, unless IMGBUILD_SMALL_DISK=1 is set.
@@ -67,7 +67,7 @@ def remedy(reason: str) -> str:
 
 
 def require_tool(name: str, package: str | None = None) -> str:
-    """The path of program `name`, which Debian's `package` (the same name by default) has."""
+    """The path of program `name`, from the Debian `package` (by default of the same name)."""
     path = shutil.which(name) or shutil.which(name, path=SBIN)
     if path is None:
         skip_or_fail(f"{name} is not installed", f"apt-get install {package or name}, or {INSTALL}")
@@ -75,7 +75,7 @@ def require_tool(name: str, package: str | None = None) -> str:
 
 
 def require_root() -> None:
-    """The test must run as root."""
+    """Skip the test unless it runs as root."""
     if os.geteuid() != 0:
         skip_or_fail("this test requires root", "run it with sudo")
 
@@ -110,7 +110,7 @@ def require_buildx() -> str:
 
 
 def require_docker20() -> dict[str, str]:
-    """The environment with which `docker` uses the Docker 20.10 of tools/engines."""
+    """Environment variables for `docker` to use the Docker 20.10 of tools/engines."""
     path = require_tool("docker", "docker.io docker-cli")
     host = _engine("IMGBUILD_DOCKER20_HOST")
     extra = {"DOCKER_HOST": host}
@@ -148,7 +148,7 @@ def require_registry() -> str:
 
 
 def require_slurm() -> dict[str, str]:
-    """The environment with which commands of Slurm use the Slurm of tools/engines."""
+    """Environment variables for Slurm commands to use the Slurm of tools/engines."""
     path = require_tool("sinfo", "slurm-wlm munge")
     extra = {"SLURM_CONF": _engine("IMGBUILD_SLURM_CONF")}
     if not extra["SLURM_CONF"] or not _answers(path, "--noheader", extra=extra):
@@ -162,7 +162,7 @@ def require_emulator(arch: str) -> str:
 
 
 def require_network() -> None:
-    """The package index configured for uv must respond."""
+    """Skip the test unless the package index configured for uv responds."""
     if not _index_answers():
         skip_or_fail(
             "the package index does not respond",
@@ -171,7 +171,7 @@ def require_network() -> None:
 
 
 def require_disk_space(gigabytes: float = 10) -> None:
-    """The given number of gigabytes must be free in the folder for temporary files."""
+    """Skip the test unless the folder for temporary files has enough gigabytes free."""
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
     free = shutil.disk_usage(folder).free / 1e9
     if free < gigabytes:
@@ -206,7 +206,7 @@ def _index_answers() -> bool:
 
 
 def _engine(name: str) -> str:
-    """A value that tools/engines wrote: from the environment, else from its file."""
+    """A value from the environment or from the file of tools/engines."""
     if name in os.environ:
         return os.environ[name]
     lines = ENGINES.read_text().splitlines() if ENGINES.exists() else []

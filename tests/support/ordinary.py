@@ -24,7 +24,7 @@ SYSTEM = Path("/usr/bin") / VERSION
 
 
 def as_nobody() -> list[str]:
-    """The first words of a command line whose rest runs as nobody."""
+    """The command prefix that runs a command as nobody."""
     needs.require_root()
     return [needs.require_tool("setpriv", "util-linux"), *AS_NOBODY]
 

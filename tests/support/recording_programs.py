@@ -102,7 +102,7 @@ class Programs:
     def run(
         self, script: str, env: Mapping[str, str] | None = None, *, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run `script` with bash. It fails if a text in it created the canary."""
+        """Run `script` with bash; fails if a text of the script created the canary."""
         for call in self.record.iterdir():
             call.unlink()
         variables = {

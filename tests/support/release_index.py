@@ -36,7 +36,7 @@ def publish_releases(
 def release_catalogue(
     folder: Path, index: LocalIndex, *, pins: Mapping[str, str] | None = None
 ) -> Iterator[tuple[ReleaseCatalogue, FileSite]]:
-    """The library of `index`, with a cut-off before all its releases; the index's server."""
+    """The library for `index` with a cut-off date before all releases, and its server."""
     site = FileSite(files=index.site_files())
     with serve_site(site):
         http = HttpClient(attempts=1)

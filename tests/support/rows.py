@@ -1,4 +1,4 @@
-"""Runs one test over all rows of a table, and lists all rows that fail.
+"""Runs a test for all rows of a table and lists all failing rows.
 
 Each case of `pytest.mark.parametrize` is a test, which takes about 4 ms of processor time where
 several processes share the tests: five of them collect it, and three reports of it are sent. A row

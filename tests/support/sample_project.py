@@ -1,4 +1,4 @@
-"""Creates a complete project of small real parts: a matrix, a local index, and the command line.
+"""Creates a complete small project with a matrix, a local index and the command line.
 
 Each verb runs in a separate process, as for a user.
 """

@@ -1,4 +1,4 @@
-"""Creates small values that many tests need: a matrix, wheels on disk, and a lock of them."""
+"""Creates a small matrix, wheels and locks for many tests."""
 
 from __future__ import annotations
 

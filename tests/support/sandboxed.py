@@ -23,7 +23,7 @@ PYTHON = str(ordinary.SYSTEM)  # in the root, too
 
 
 class Place(NamedTuple):
-    """A root folder with a Python, a file outside of it, and the port of a service of the host."""
+    """A root folder with Python, a file outside of the root, and a service port of the host."""
 
     root: Path
     secret: Path
@@ -60,7 +60,7 @@ def run_inside(place: Place, *command: str, **options: object) -> ProcessResult:
 
 
 def try_escapes(place: Place, **options: object) -> dict[str, str]:
-    """The error that prevented each escape, except those that need no prevention."""
+    """Try each escape, and return the error that prevented it."""
     words = (str(ordinary.SYSTEM), "/opt/escapes.py", str(place.secret), str(place.port))
     done = run_inside(place, *words, **options)
     assert done.status == 0, done

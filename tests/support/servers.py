@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class FileSite:
-    """The files and faults of a server. `requests` has method, path and headers of each request."""
+    """The files and faults of a server; `requests` lists method, path and headers."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True

@@ -90,7 +90,7 @@ class SharedObjects(PackageSet):
         return ((name, facts) for name, facts in self.elf_facts() if facts.ptxas_architectures)
 
     def loaded(self, package: str) -> Mapping[str, tuple[str, ...]]:
-        """Return nothing, because tests of names in strings use real wheels."""
+        """Return no names, because tests of names in strings use real wheels."""
         return {}
 
     def modules_of(self, package: str) -> Mapping[str, str]:

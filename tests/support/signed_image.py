@@ -107,7 +107,7 @@ class Sample:
         }
 
     def verify(self, **options: Any) -> CheckResults:
-        """The checks that did not pass, except those that need an option."""
+        """The checks that did not pass, except checks that require an option."""
         return {
             name: (how, text)
             for name, (how, text) in self.checks(**options).items()
@@ -160,7 +160,7 @@ class Sample:
 
 
 def project_lock(sample: Sample) -> ExpectedLock:
-    """The lock of the project that pushed."""
+    """The lock of the project that pushed the image."""
     return expected_lock.lock_of_project(sample.place.work().project, BOTH)
 
 

@@ -1,4 +1,4 @@
-"""Reads the guards under which source lines import `marked`."""
+"""Reads the guards of imports of `marked` in source code."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def pyenv_archive(folder: Path) -> bytes:
 
 
 def _files(folder: Path, below: str) -> Iterable[tuple[str, Entry]]:
-    """The files and links of a folder that a layer may have, by path; outside links are files."""
+    """The files and links of a folder by path; links out of the folder become files."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         if {"__pycache__", "test", "tests", "site-packages", "idlelib"} & set(parts):

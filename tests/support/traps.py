@@ -1,4 +1,4 @@
-"""Plants programs, modules and settings in a folder that write a flag when they are used."""
+"""Creates programs, modules and settings that write a flag when they are used."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Traps:
             os.utime(folder / name, (1_600_000_000, 1_600_000_000))
 
     def _sign(self, folder: Path) -> None:
-        """Replace the last commit with one that seems signed, for which `git log` may start gpg."""
+        """Replace the last commit with a signed one, for which `git log` may start gpg."""
         head, _, text = git(folder, "cat-file", "commit", "HEAD").partition("\n\n")
         mark = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----"
         commit = git(folder, "hash-object", "-t", "commit", "-w", "--stdin",

@@ -54,7 +54,7 @@ class TypingSession:
         """Wait for the end of the command; returns its exit status."""
         end = time.monotonic() + LIMIT
         while self.process.poll() is None:
-            assert time.monotonic() < end, f"the command does not end: {self.text!r}"
+            assert time.monotonic() < end, f"the command did not end: {self.text!r}"
             self._read(0.1)
         while self._read(0.1):
             continue

@@ -1,4 +1,4 @@
-"""Tests that inputs of attackers are refused at little cost with an error that names them."""
+"""Tests that hostile inputs are refused with little memory and an error with their name."""
 
 from __future__ import annotations
 

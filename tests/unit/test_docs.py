@@ -52,7 +52,7 @@ def documented() -> list[CodeBlock]:
 
 @functools.cache
 def marked() -> list[CodeBlock]:
-    """The blocks that need a mark."""
+    """The code blocks that require a mark."""
     return [block for block in documented() if block.language != PICTURE]
 
 
@@ -190,7 +190,7 @@ def test_code_blocks_that_run_have_no_placeholders() -> None:
 
 
 def test_documented_total_sizes_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new lock changes the sums, too: lab/sharing.py prints the lines."""
+    """Each new lock changes the sums; lab/sharing.py prints the current lines."""
     monkeypatch.syspath_prepend(str(ROOT / "lab"))
     sharing = importlib.import_module("sharing")
     text = (ROOT / "docs/benchmarks.md").read_text("utf-8").splitlines()

@@ -254,7 +254,7 @@ def _image_path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("part", ["index.json", "manifest", "config", "oci-layout"])
-def test_hostile_layout_documents_are_refused(image_path, part):
+def test_hostile_documents_of_a_layout_are_refused(image_path, part):
     """Documents above the changed one name it by its new digest, as an attacker would."""
     index = json.loads((image_path / "index.json").read_bytes())
     top = index["manifests"][0]

@@ -1,4 +1,4 @@
-"""Tests changed responses of registries and advisories; `make bench-hostile` tries many more."""
+"""Tests changed responses of registries and advisory servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PARTS = ("tags", "referrers", "artifact", "bundle", "collection", "manifest")
 
 
 class Served:
-    """A registry with an image, which has an attachment and is signed; read in this process."""
+    """A registry in this process with a signed image and an attachment."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry

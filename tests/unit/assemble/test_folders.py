@@ -39,7 +39,7 @@ BASE = (
 
 
 class Sample:
-    """An extension of a published target on a registry image, whose layers are cached."""
+    """An extension of a target on a registry image, whose layers are in the cache."""
 
     def __init__(self, folder: Path) -> None:
         self.matrix: ExtendedMatrix = extended.read_extended(
@@ -88,7 +88,7 @@ def sample(tmp_path: Path) -> Sample:
 
 
 def recipe(lock: Lock) -> AddedFilesRecipe:
-    """The recipe of the layer that has the user's files."""
+    """The recipe of the layer with the user's files."""
     files_recipe = create_plan(lock, Arch.X86_64).layers[-1].recipe
     assert isinstance(files_recipe, AddedFilesRecipe)
     return files_recipe

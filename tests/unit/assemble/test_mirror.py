@@ -258,7 +258,7 @@ def test_files_fetched_before_the_mirror_fails_are_kept(registry):
 
 
 def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
-    """A file of a lock, which the mirror has if `there` is true."""
+    """A file of a lock; the mirror contains the file if `there` is true."""
     data = f"bytes of {name}".encode()
     item = given(registry, name, data) if there else mirror_input(name, data)
     return LockedFile(file=name, size=item.size, sha256=item.sha256)

@@ -35,7 +35,7 @@ LAYER = RegistryLayer(
 
 
 def lock_of_everything() -> Lock:
-    """A lock with wheels (one twice, one built), debs, a base layer and a file of an extension."""
+    """A lock with an input of every kind, including a repeated and a built wheel."""
     sample_lock = samples.lock()
     resolution = msgspec.structs.replace(
         sample_lock.arch[X86], built=(BUILT,), base_layers=(LAYER,),

@@ -155,7 +155,7 @@ def test_each_builder_adds_its_own_provenance(place: Place, monkeypatch: pytest.
 
 
 def elsewhere(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Use a folder outside of any project, and a cache with only the inputs."""
+    """Change to a folder outside of projects, with a cache that has only the inputs."""
     store = place.forget(monkeypatch, *place.sample.wheels)
     # The base layer of this sample has no real packages, so it counts as an input.
     old = tmp_path / "cache/blobs/sha256"

@@ -46,7 +46,7 @@ def sample_statement(
 
 
 def valid(data: bytes) -> dict[str, Any]:
-    """Validate with the published message types, which reject unknown fields.
+    """Validate a statement with the published message types, which reject unknown fields.
 
     Returns the predicate.
     """

@@ -91,7 +91,7 @@ def test_unused_waiver_is_reported(package_set, unused_waiver):
     assert "unused waiver" in warning.message
 
 
-def test_waiver_of_skipped_check_is_not_reported(package_set):
+def test_unused_waiver_of_a_skipped_check_is_not_reported(package_set):
     report = audit(package_set, AuditTerms(waivers=(waiver("*", check="elf"),)))
     assert all(finding.severity is Severity.ERROR for finding in report.findings)
 

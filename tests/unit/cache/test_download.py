@@ -56,7 +56,7 @@ def want(*urls: str, data: bytes = DATA) -> FileRequest:
 
 
 def named(site: FileSite, name: str) -> FileRequest:
-    """A request for the file `name` of a site."""
+    """A request for file `name` of a site."""
     return FileRequest(locked(site.files[name], name), lambda: [site.url(name)])
 
 
@@ -164,7 +164,7 @@ def test_partial_file_that_is_too_long_is_discarded(
     assert starts(site) == ["all"]
 
 
-def test_dropped_connection_resumes_at_last_byte(
+def test_download_resumes_at_the_last_byte_after_a_dropped_connection(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     site.cuts = [100_000, 100_000, 0]
@@ -172,7 +172,7 @@ def test_dropped_connection_resumes_at_last_byte(
     assert starts(site) == ["all", "bytes=100000-", "bytes=200000-", "bytes=200000-"]
 
 
-def test_dropped_connection_without_content_length_is_retried(
+def test_download_without_content_length_is_retried_after_a_dropped_connection(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     site.announce = False
@@ -182,7 +182,7 @@ def test_dropped_connection_without_content_length_is_retried(
     assert starts(site) == ["all", "bytes=100000-"]
 
 
-def test_repeatedly_dropped_connection_fails_and_keeps_partial_file(
+def test_download_with_repeated_drops_fails_and_keeps_the_partial_file(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     site.cuts = [10] * 50
@@ -195,7 +195,7 @@ def test_repeatedly_dropped_connection_fails_and_keeps_partial_file(
     assert starts(site)[-1] == "bytes=40-"
 
 
-def test_file_that_changes_on_server_is_refused(
+def test_file_that_changes_on_the_server_during_download_is_refused(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     begin(store, DATA[:1000])
@@ -214,7 +214,7 @@ def test_file_that_changes_on_server_is_refused(
 @pytest.mark.parametrize("announce", [True, False])
 @pytest.mark.parametrize("other", [DATA + b"!", DATA[:1500]])
 @pytest.mark.parametrize("begun", [0, 1000, 2000])
-def test_file_of_a_different_size_is_refused(
+def test_downloaded_file_of_a_different_size_is_refused(
     store: Store, http: HttpClient, site: FileSite, announce: bool, other: bytes, begun: int
 ) -> None:
     """Status 416 is also handled: the partial file is longer than the file on the server."""
@@ -226,7 +226,7 @@ def test_file_of_a_different_size_is_refused(
     assert store.file(sha256(DATA)) is None
 
 
-def test_short_file_without_content_length_is_refused(
+def test_short_download_without_content_length_is_refused(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     """Without length and ranges, a short file looks like a dropped connection."""
@@ -304,7 +304,7 @@ def test_damaged_cached_file_is_downloaded_again(
     assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
 
 
-def test_wrong_size_in_lock_error_names_file(
+def test_error_for_a_wrong_size_in_the_lock_names_the_file(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     fetch(store, http, want(site.url("x.whl")))
@@ -313,7 +313,7 @@ def test_wrong_size_in_lock_error_names_file(
         fetch_all([FileRequest(wrong, list)], Context(store, http), title="test")
 
 
-def test_insufficient_disk_space_fails_before_download(store: Store, http: HttpClient) -> None:
+def test_download_fails_early_if_disk_space_is_insufficient(store: Store, http: HttpClient) -> None:
     vast = LockedFile(file="vast", size=1 << 60, sha256="0" * 64)
     with pytest.raises(WorkFailed, match="GB free") as caught:
         fetch_all([FileRequest(vast, list)], Context(store, http), title="test")
@@ -411,7 +411,7 @@ def test_downloaded_file_is_correct_after_any_server_fault(
     ranges: bool,
     announce: bool,
 ) -> None:
-    """Tries any partial file, up to three dropped connections and any kind of server."""
+    """Tests any partial file, up to three dropped connections, and any kind of server."""
     data = (DATA * 2)[:size]
     store = Store.open(tmp_path_factory.mktemp("cache"))
     begin(store, data[:right] + begun, data)

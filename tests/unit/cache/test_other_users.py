@@ -25,7 +25,7 @@ from tests.unit.cache.test_damage import DATA, DIGEST, Warnings, added, cached_p
 
 OTHER = 65534
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
 
 
 @pytest.fixture(name="warnings")

@@ -1,4 +1,4 @@
-"""Tests the names, locks, facts and leftovers of the store."""
+"""Tests names, locks, facts and temporary files of the cache."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_exclusive_locks_with_different_names_do_not_block_each_other(store: Sto
         pass
 
 
-def test_cache_format_is_checked(store: Store) -> None:
+def test_format_of_the_cache_is_checked(store: Store) -> None:
     (store.root / "FORMAT").write_bytes(b"0\n")
     with pytest.raises(InputError, match="another version") as caught:
         Store.open(store.root)
@@ -203,7 +203,7 @@ def test_cache_root_that_is_a_file_or_below_a_file_is_refused_with_a_hint(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_full_disk_error_has_hint(number: int) -> None:
+def test_error_for_a_full_disk_has_a_hint(number: int) -> None:
     with (
         pytest.raises(WorkFailed, match="no space left for /cache") as caught,
         files.plain_errors(Path("/cache")),
@@ -287,7 +287,7 @@ def test_kernel_cache_is_pruned(store: Store) -> None:
 
 
 def test_prune_keeps_entries_that_another_process_uses(store: Store) -> None:
-    """A second Store acts as another process: it locks its lease with a separate descriptor."""
+    """A second Store represents another process, because it has a separate lock."""
     name = keep_file(store, b"used elsewhere")
     store.release()
     other = Store.open(store.root)

@@ -175,7 +175,7 @@ def test_later_run_creates_the_missing_sif_of_a_published_target(sample):
 
 
 def test_target_without_a_gpu_machine_has_jobs_for_pull_requests():
-    """Therefore `ci report --strict` passes: all targets of this repository have such jobs."""
+    """All targets of this repository have such jobs, so `ci report --strict` passes."""
     root = Path(__file__).parents[3]
     project = Project(matrix=root / "matrix.yaml")
     selected = select_targets(load_matrix(project.matrix), [], everything=True, arches=[])

@@ -97,7 +97,7 @@ def test_key_of_a_ci_step_depends_on_tiers_and_image(sample):
     assert len({_key("[static]"), _key("[static, cpu]"), _key("[static]", "sha256:0")}) == 3
 
 
-def test_second_build_verifies_each_layer(sample):
+def test_ci_script_verifies_each_layer_by_a_second_build(sample):
     text = job_script(sample, make_jobs(sample, again=True))
     builds = [words[2:] for words in calls(text) if words[:2] == ["step", "build"]]
     assert builds == [["build", TARGET], ["build", TARGET, "--verify"]]

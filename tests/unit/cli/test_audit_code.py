@@ -274,7 +274,7 @@ def test_list_command_shows_which_targets_run_the_code(imgbuild: Command, tmp_pa
 def test_result_for_code_that_imports_an_unread_module_is_unknown(
     imgbuild: Command, tmp_path: Path
 ) -> None:
-    """The index of the wheel is cached, but not the module that the code imports."""
+    """The member list of the wheel is cached, but not the imported module."""
     (tmp_path / "other.py").write_text("import trl\n")
     (tmp_path / "grpo.py").write_text("from trl.grpo import GRPOConfig\nGRPOConfig(wrong=1)\n")
     words = ("list", "--runs", "grpo.py", "--arch", "x86_64")

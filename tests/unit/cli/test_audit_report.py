@@ -55,7 +55,7 @@ def test_notes_of_an_audit_report_are_shown_on_request() -> None:
     assert "note: trl 1.0 imports vllm:Corner" in "\n".join(audit_lines([REPORT], notes=True))
 
 
-def test_each_of_several_audit_reports_has_a_heading() -> None:
+def test_each_audit_report_in_a_list_has_a_heading() -> None:
     output_lines = list(audit_lines([REPORT, REPORT], notes=False))
     assert (
         output_lines[0]

@@ -62,7 +62,7 @@ def test_cache_info_shows_sizes(root: Path) -> None:
 
 
 def test_each_kind_of_cache_entry_has_a_name(root: Path) -> None:
-    """The text output has its own names of kinds, with a plural."""
+    """The text output has names for kinds of entries, in the plural."""
     for folder in ("unpacked/0/x", "roots/0/x"):
         (root / folder).mkdir(parents=True)
         (root / folder / "size").write_text("7")
@@ -76,7 +76,7 @@ def test_each_kind_of_cache_entry_has_a_name(root: Path) -> None:
     assert not any("unpackeds" in name for name in names)
 
 
-def test_every_target_is_listed(root: Path) -> None:
+def test_cache_list_command_shows_every_target(root: Path) -> None:
     (wheel,) = [entry for entry in answered("list") if entry["kind"] == "file"]
     assert wheel["sha256"] == sha256(WHEEL)
     assert wheel["label"] == "trl-0.18.2-py3-none-any.whl"

@@ -27,7 +27,7 @@ OTHER = "sha256:" + "0" * 64
 
 
 def error(imgbuild: Command, arguments: Sequence[str], status: int, *result: str) -> dict[str, Any]:
-    """Run a command that must fail with all of `told` on stderr and in the output of --json."""
+    """Run a failing command; all of `told` must be on stderr and in the output of --json."""
     plain = imgbuild(*arguments)
     assert (plain.status, plain.stdout) == (status, ""), plain.stderr
     for text in ("error: ", "hint: ", *result):
@@ -65,7 +65,7 @@ def test_digest_prints_only_the_locked_digest(imgbuild: Command, sample: SampleP
     assert answer == expected
 
 
-def test_layers_are_a_table_on_stdout(imgbuild: Command, sample: SampleProject) -> None:
+def test_show_prints_layers_as_a_table_on_stdout(imgbuild: Command, sample: SampleProject) -> None:
     done = imgbuild("show", "--layers", TARGET)
     assert done.status == 0
     head, *rows = (line.split() for line in done.stdout.splitlines())
@@ -135,7 +135,9 @@ def test_invalid_matrix_is_reported_with_all_locations(
 
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["list", "show", "digest", "build", "lock", "load", "smoke"])
-def test_unknown_target_error_suggests_the_nearest(imgbuild: Command, verb: str) -> None:
+def test_error_for_an_unknown_target_suggests_the_nearest_target(
+    imgbuild: Command, verb: str
+) -> None:
     result = error(
         imgbuild, [verb, "cu124"], 3, "no target matches cu124", f"did you mean {TARGET}"
     )
@@ -201,7 +203,9 @@ def test_digest_command_refuses_digests_of_another_lock(
     error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock {TARGET}")
 
 
-def test_missing_inputs_are_reported_offline(imgbuild: Command, sample: SampleProject) -> None:
+def test_build_reports_missing_inputs_in_offline_mode(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     store = Store.open()
     store.drop_file(sample.wheels["trl"].sha256)
     store.drop_file(sample.wheels["vllm"].sha256)
@@ -221,7 +225,7 @@ def test_build_refuses_a_layer_that_differs_from_its_record(
     assert not (sample.folder / "build").exists()
 
 
-def test_an_interrupt_is_reported(
+def test_interrupt_of_a_command_is_reported(
     imgbuild: Command, sample: SampleProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -236,7 +240,7 @@ def test_an_interrupt_is_reported(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_full_disk_error_names_path(
+def test_error_for_a_full_disk_names_the_path(
     imgbuild: Command, sample: SampleProject, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -307,13 +311,15 @@ def test_invalid_command_line_is_refused(
 
 
 @pytest.mark.usefixtures("sample")
-def test_missing_engine_is_reported(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_reports_a_missing_container_engine(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
     error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "cannot connect to podman")
 
 
-def test_unwritable_folder_is_reported(imgbuild: Command, tmp_path: Path) -> None:
+def test_show_refuses_an_output_path_below_a_file(imgbuild: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     place = tmp_path / "file" / "sbom.json"
     command = ["show", TARGET, "--sbom", "spdx", "--output", str(place)]
@@ -342,7 +348,7 @@ def test_colour_output_follows_environment_variables(
 
 
 @pytest.mark.usefixtures("sample")
-def test_closed_pipe_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_output_pipe_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `imgbuild list | head -1`, no error is reported and the exit status is 0."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -380,7 +386,7 @@ def test_help_options_of_a_verb_do_not_depend_on_the_parent_command(verb: str) -
 
 
 @pytest.mark.usefixtures("sample")
-def test_check_and_diff_cannot_be_combined(imgbuild: Command) -> None:
+def test_check_and_diff_options_of_lock_cannot_be_combined(imgbuild: Command) -> None:
     error(imgbuild, ["lock", "--check", "--diff", "main", TARGET], 2, "--check and --diff")
     for words in (["--diff", "--all"], ["--diff", ""], ["--diff", "-t", TARGET]):
         error(
@@ -415,9 +421,7 @@ def test_digest_command_imports_few_modules(
 
 
 @pytest.mark.usefixtures("sample")
-def test_target_names_are_completed_by_the_shell(
-    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shell_completes_target_names(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_IMGBUILD_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "imgbuild show cu")
     monkeypatch.setenv("COMP_CWORD", "2")

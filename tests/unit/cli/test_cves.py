@@ -204,7 +204,7 @@ def test_vulnerabilities_without_fix_can_be_ignored(imgbuild: Command, folder: P
 
 
 @pytest.mark.usefixtures("site")
-def test_an_openvex_document_is_written(imgbuild: Command, folder: Path) -> None:
+def test_cves_command_writes_an_openvex_document(imgbuild: Command, folder: Path) -> None:
     _accept(folder, "2999-12-31")
     path = folder / "matrix.yaml"
     original, two = "names, expires: 2999-12-31}", "names, expires: 2999-12-31, justification: "

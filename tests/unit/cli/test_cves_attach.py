@@ -87,7 +87,7 @@ def attached(registry: Registry) -> list[dict[str, Any]]:
     return [json.loads(attachment.files[attach.FILE].data) for attachment in attachments]
 
 
-def test_document_is_attached_again_only_if_it_changed(registry, cves):
+def test_openvex_document_is_attached_again_only_if_it_changed(registry, cves):
     done = cves()
     assert done.status == AuditFailed.exit_code, done.stderr
     (document,) = attached(registry)
@@ -108,7 +108,7 @@ def test_document_is_attached_again_only_if_it_changed(registry, cves):
     assert registry.tags[NAME, TARGET] == digest
 
 
-def test_signed_documents_are_verified_and_unsigned_documents_are_ignored(
+def test_signed_openvex_documents_are_verified_and_unsigned_ones_are_ignored(
     registry, cves, key, monkeypatch, capsys
 ):
     assert cves("--sign-key", str(key), "--author", "team").status == AuditFailed.exit_code

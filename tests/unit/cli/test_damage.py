@@ -1,4 +1,4 @@
-"""Tests builds with a damaged cache, with a damaged built image, and with another image there."""
+"""Tests builds with a damaged cache, a damaged image, and an output of another image."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tests.support.inprocess_project import TARGET, Command, SampleProject
 BUILD = ("build", "--offline", "--jobs", "1")
 
 
-def test_damaged_cached_wheel_is_replaced(imgbuild: Command, sample: SampleProject) -> None:
-    """The damaged wheel is removed and must be fetched again, which fails offline."""
+def test_build_removes_a_damaged_cached_wheel_and_fetches_the_wheel_again(
+    imgbuild: Command, sample: SampleProject
+) -> None:
+    """The damaged wheel is removed; fetching it again fails in offline mode."""
     wheel = inprocess_project.damage_wheel(sample, "trl")
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 7, done.stderr
@@ -35,7 +37,9 @@ def flip(path: Path) -> None:
     path.chmod(0o444)
 
 
-def test_damaged_cached_layer_is_rebuilt(imgbuild: Command, sample: SampleProject) -> None:
+def test_build_creates_a_damaged_cached_layer_again(
+    imgbuild: Command, sample: SampleProject
+) -> None:
     assert imgbuild(*BUILD, TARGET).status == 0
     built = images.verify_layout(sample.folder / "build" / TARGET)
     shutil.rmtree(sample.folder / "build")
@@ -51,7 +55,7 @@ def test_damaged_cached_layer_is_rebuilt(imgbuild: Command, sample: SampleProjec
     assert "warning" not in imgbuild(*BUILD, TARGET).stderr
 
 
-def test_a_damaged_layer_of_the_built_image_is_replaced(
+def test_build_replaces_a_damaged_layer_of_the_built_image(
     imgbuild: Command, sample: SampleProject
 ) -> None:
     """The layer is either a copy or a link to the file in the cache."""

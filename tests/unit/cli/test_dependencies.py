@@ -101,7 +101,7 @@ def test_why_command_shows_learned_constraints_with_evidence(
 
 
 @pytest.mark.usefixtures("project")
-def test_tree_and_inverted_tree_are_printed(imgbuild: Command) -> None:
+def test_tree_command_prints_dependency_tree_and_inverted_tree(imgbuild: Command) -> None:
     done = imgbuild("tree", TARGET, "vllm")
     assert done.stdout.splitlines() == [
         "vllm 0.8.5.post1",
@@ -133,7 +133,9 @@ def test_impossible_dependency_requests_are_refused(imgbuild: Command) -> None:
         assert "published as source" in imgbuild("why", *words).stderr
 
 
-def test_summary_of_all_targets_fits_80_columns(imgbuild: Command, project: Path) -> None:
+def test_dependency_summary_of_all_targets_fits_80_columns(
+    imgbuild: Command, project: Path
+) -> None:
     matrix = load_matrix(project / "matrix.yaml")
     names = [TARGET, inprocess_project.UNLOCKED]
     store = Store.open()

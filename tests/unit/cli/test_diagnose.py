@@ -85,7 +85,7 @@ def test_explain_command_suggests_the_nearest_code(command: Command) -> None:
     assert "no finding has the code" in answer.stderr
 
 
-def test_log_is_read_from_a_pipe(command: Command, tmp_path: Path) -> None:
+def test_diagnose_reads_a_log_from_a_pipe(command: Command, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=(LOG,))

@@ -1,4 +1,4 @@
-"""Commands that the documentation named before the removals of November 2026 work, or are listed.
+"""Tests that commands documented before November 2026 work or have a listed replacement.
 
 `tests/data/documented-commands.txt` lists each verb and option in README and docs at 4330a1d9.
 """

@@ -66,7 +66,7 @@ def test_matrix_with_control_characters_is_refused(
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_lock_error_escapes_control_characters(
+def test_error_about_a_lock_escapes_control_characters(
     words: tuple[str, ...], imgbuild: Command, sample: SampleProject
 ) -> None:
     path = Path("images", TARGET, "lock.json")

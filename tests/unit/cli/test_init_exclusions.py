@@ -1,4 +1,4 @@
-"""`imgbuild init` of projects with packages to exclude, and the CUDA release of their torch."""
+"""Tests `imgbuild init` with excluded packages, and the CUDA release of torch."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_table_of_init_fits_80_columns(imgbuild: Command, index: LocalIndex) -> 
     assert max(map(len, _project_report.candidate_table([widest]))) <= 80
 
 
-def test_all_impossible_requirements_are_listed(imgbuild: Command, index: LocalIndex) -> None:
+def test_init_lists_all_impossible_requirements(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("peft", "0.15.0")
     index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
     index.add("nat", "nat-1.0.tar.gz", sdist_bytes("nat", "1.0", {"setup.py": b"ext_modules"}))
@@ -187,7 +187,9 @@ def test_all_impossible_requirements_are_listed(imgbuild: Command, index: LocalI
     assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
 
 
-def test_contradicting_pins_are_named(imgbuild: Command, index: LocalIndex) -> None:
+def test_init_names_the_contradicting_pins_in_its_error(
+    imgbuild: Command, index: LocalIndex
+) -> None:
     requires = ["transformers<4.50", 'peft>=0.15; extra == "lora"', "numpy"]
     index.wheel("trainer", "1.0", requires)
     index.wheel("transformers", "4.51.3")
@@ -224,7 +226,9 @@ def test_init_reports_that_a_required_version_is_a_nightly_build(
     assert "it is a nightly build; require the wheel by URL" in unwrap_text(done.stderr)
 
 
-def test_pure_python_sdist_is_built(imgbuild: Command, index: LocalIndex) -> None:
+def test_init_accepts_a_pure_python_package_without_a_wheel(
+    imgbuild: Command, index: LocalIndex
+) -> None:
     index.add("scorer", "scorer-1.0.tar.gz", sdist_bytes("scorer", "1.0", {"scorer.py": b""}))
     require(f"{MET}scorer\n")
     done = imgbuild("init")
@@ -277,7 +281,7 @@ def test_target_compatible_with_an_older_addition_is_extended(
     assert row()["extends"] == TARGET
 
 
-def test_pin_is_changed_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
+def test_init_changes_a_pin_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
     require(MET.replace("4.51.3", "4.51.9"))
     refused = imgbuild("init")
     assert refused.status == 8
@@ -388,7 +392,9 @@ def test_result_of_init_is_printed_as_json(imgbuild: Command) -> None:
     assert document["read"]["files"] == ["requirements.txt"]
 
 
-def test_incompatible_python_is_reported_immediately(imgbuild: Command, index: LocalIndex) -> None:
+def test_init_reports_an_incompatible_python_immediately(
+    imgbuild: Command, index: LocalIndex
+) -> None:
     index.wheel("gadget", "0.15.0")
     require(
         '[project]\nname = "x"\nversion = "1"\nrequires-python = "==3.12.*"\n'
@@ -456,7 +462,7 @@ def test_requirements_file_extended_by_a_dockerfile_is_reported(imgbuild: Comman
         (["install_verl.sh", "scripts/setup.sh"], "one of several scripts"),
     ],
 )
-def test_project_with_alternative_files_is_refused(
+def test_init_refuses_a_project_with_alternative_files(
     imgbuild: Command, files: list[str], reason: str
 ) -> None:
     for file in files:
@@ -569,7 +575,7 @@ def test_outputs_are_written_to_the_imgbuild_folder(imgbuild: Command) -> None:
     assert "imgbuild lock project" in done.stderr
 
 
-def test_commands_for_one_target_list_the_targets_of_the_project(imgbuild: Command) -> None:
+def test_commands_for_one_target_list_targets_if_none_is_given(imgbuild: Command) -> None:
     require(MET)
     assert imgbuild("init").status == 0
     text = Path("matrix.yaml").read_text()

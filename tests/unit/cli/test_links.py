@@ -210,7 +210,7 @@ def test_rendering_does_not_change_other_folders(project, tmp_path):
 
 
 def test_rendering_removes_only_rendered_files(project):
-    """Only files that the present Dockerfile copies are removed; the check reports others."""
+    """Only files copied by the current Dockerfile are removed; the check reports others."""
     matrix = render_sample.matrix()
     document = create_dockerfile(LOCK, render_sample.invented_digests(LOCK), matrix)
     expected = committed.rendered_files(project, matrix, LOCK, document)

@@ -54,7 +54,7 @@ def test_matrix_is_listed_as_markdown() -> None:
     assert done.stdout.startswith("| target | CUDA |")
 
 
-def test_order_by_size_begins_with_the_smallest_image() -> None:
+def test_list_ordered_by_size_begins_with_the_smallest_image() -> None:
     matrix = ("--matrix", str(ROOT / "matrix.yaml"))
     done = CliRunner().invoke(app, ["list", "--with", "ray", "--order", "size", *matrix])
     head, *rows = done.stdout.splitlines()

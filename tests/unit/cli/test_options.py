@@ -106,7 +106,7 @@ def _first(text: str) -> str:
 
 
 def test_options_are_defined_consistently() -> None:
-    """Options are defined with `option` and `OptionDefinition`: each name has one meaning."""
+    """Each name of an option has one meaning, defined by `option` or `OptionDefinition`."""
     named = [
         path.name
         for path in (ROOT / "builder/imgbuild/cli").glob("*.py")

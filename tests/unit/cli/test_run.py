@@ -58,17 +58,19 @@ def test_container_request_has_default_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workdir", ["", "/"])
-def test_image_root_is_not_hidden_by_mounts(workdir: str) -> None:
+def test_root_folder_of_the_image_is_not_hidden_by_mounts(workdir: str) -> None:
     request = container_request(CommandConfig(workdir=workdir))
     assert (request.workdir, request.mounts[0].target) == ("/workspace", "/workspace")
 
 
-def test_root_of_the_file_system_is_not_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_does_not_mount_the_root_of_the_host_file_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir("/")
     assert container_request().mounts == ()
 
 
-def test_home_folder_is_mounted() -> None:
+def test_run_mounts_the_home_folder() -> None:
     assert container_request(CommandConfig(entrypoint=("/other",))).home == "/tmp"
     assert container_request(user="0").home is None
     assert container_request(user="1000").home is None
@@ -77,7 +79,7 @@ def test_home_folder_is_mounted() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "reported"), [(None, True), ("0", False), ("all", False)])
-def test_a_printed_command_without_gpus_is_reported(
+def test_run_reports_that_a_printed_command_has_no_gpus(
     gpus: str | None, reported: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunOptions(gpus=gpus).container_request(IMAGE, ("true",), interactive=True, dry_run=True)
@@ -97,7 +99,7 @@ def test_gpus_of_the_machine_are_used_by_default(
     assert container_request(gpus="1").env == {}
 
 
-def test_hugging_face_cache_is_mounted(
+def test_run_mounts_the_hugging_face_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usual = tmp_path / "home/.cache/huggingface"
@@ -114,7 +116,7 @@ def test_hugging_face_cache_is_mounted(
     assert container_request().mounts[1].source == tmp_path
 
 
-def test_a_missing_hugging_face_cache_is_reported_once_a_day(
+def test_run_reports_a_missing_hugging_face_cache_once_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def reported() -> bool:
@@ -136,7 +138,7 @@ def test_a_missing_hugging_face_cache_is_reported_once_a_day(
     assert [reported(), reported()] == [True, True]
 
 
-def test_variables_are_passed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_passes_variables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_TOKEN", "WANDB_API_KEY", "WANDB_DIR", "OTHER"):
         monkeypatch.setenv(name, "secret")
     assert container_request().env == {"HF_TOKEN": None, "WANDB_API_KEY": None}
@@ -144,7 +146,7 @@ def test_variables_are_passed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given == {"HF_TOKEN": "mine", "WANDB_API_KEY": None, "OTHER": None, "EMPTY": ""}
 
 
-def test_path_variables_are_mounted_or_reported(
+def test_run_mounts_or_reports_paths_in_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "hub").mkdir()
@@ -167,7 +169,7 @@ def test_path_variables_are_mounted_or_reported(
     assert container_request(volume=[f"{tmp_path}/other:{hub}"]).mounts[1:] == (volume,)
 
 
-def test_variables_are_read_from_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_reads_variables_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     path = tmp_path / "env"
     path.write_text("# comment\n\nA='b' \n  B=c=d\nHF_TOKEN\nNOT_SET_HERE\n")
@@ -182,7 +184,7 @@ def test_variables_are_read_from_file(tmp_path: Path, monkeypatch: pytest.Monkey
         container_request(env_file=[path])
 
 
-def test_volumes_are_parsed(tmp_path: Path) -> None:
+def test_volume_options_are_parsed(tmp_path: Path) -> None:
     (tmp_path / "here/data").mkdir()
     (tmp_path / "home").mkdir()
     mounts = container_request(volume=["data:/data:ro", f"{tmp_path}:/x/", "~/..:/y:rw"]).mounts[1:]
@@ -197,13 +199,13 @@ def test_volumes_are_parsed(tmp_path: Path) -> None:
 
 
 @each_row("text", ["data", "data:here", ":/x", "/:/x:wo", "absent:/x"])
-def test_invalid_volumes_are_refused(text: str) -> None:
+def test_invalid_volume_options_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--volume"):
         container_request(volume=[text])
 
 
 @each_row("port", ["80", "8080:80", "127.0.0.1:8080:80/udp", "[::1]:80:80", "1-3:1-3"])
-def test_ports_are_parsed(port: str) -> None:
+def test_port_options_are_parsed(port: str) -> None:
     assert container_request(publish=[port]).ports == (port,)
 
 

@@ -169,7 +169,9 @@ def test_guide_of_image_without_user_packages_has_no_pip(imgbuild: Command) -> N
 
 
 @pytest.mark.parametrize("part", [(), ("--guide",)])
-def test_gpus_supported_through_ptx_are_listed(imgbuild: Command, part: tuple[str, ...]) -> None:
+def test_page_of_an_image_lists_gpus_supported_through_ptx(
+    imgbuild: Command, part: tuple[str, ...]
+) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
     text = " ".join(imgbuild("show", "cu130-vllm", *part, *matrix_options).stdout.split())
     lock = lock_file.read_lock(ROOT / "images", "cu130-vllm")
@@ -181,7 +183,7 @@ def test_gpus_supported_through_ptx_are_listed(imgbuild: Command, part: tuple[st
     assert "compute capability 7.5, 8.0, 8.6, 8.9, 9.0, 10.0" in text
 
 
-def test_equal_test_notes_are_shown_once() -> None:
+def test_page_of_an_image_shows_equal_test_notes_once() -> None:
     lines = [
         "(pid=1759) WARNING:2026-11-25 12:38:33,554:No accelerator. Falling back to 'nvidia'.",
         "WARNING:2026-11-25 12:38:11,079:No accelerator. Falling back to 'nvidia'.",
@@ -253,7 +255,7 @@ USUAL = ["name", "CUDA", "torch", "engine", "trl", "with", "tested"]
         (200, ["Python", "driver", "also", "arch", "pull"], True, True),
     ],
 )
-def test_the_list_uses_the_width_of_the_terminal(
+def test_list_uses_the_width_of_the_terminal(
     imgbuild: Command,
     monkeypatch: pytest.MonkeyPatch,
     width: int,
@@ -283,7 +285,7 @@ def test_the_list_uses_the_width_of_the_terminal(
     assert any(row.endswith(" H200") for row in rows) == (not month)
 
 
-def test_columns_become_paragraphs_on_a_narrow_terminal(
+def test_list_shows_paragraphs_on_a_narrow_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("list", "--wide", "--matrix", str(ROOT / "matrix.yaml"))
@@ -337,7 +339,7 @@ def test_list_shows_whole_versions_without_a_terminal(imgbuild: Command) -> None
     assert any("0.8.5.post1" in line for line in table)
 
 
-def test_recommended_targets_are_first_and_marked(imgbuild: Command) -> None:
+def test_list_marks_recommended_targets_and_shows_them_first(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     rows = json.loads(imgbuild("list", "--json", *matrix_options).stdout)
     marked = [bool(row["recommended"]) for row in rows]
@@ -352,7 +354,7 @@ def test_recommended_targets_are_first_and_marked(imgbuild: Command) -> None:
     assert [line.split()[1] == "*" for line in table[1:]] == marked
 
 
-def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
+def test_list_combines_its_filters(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--json")
 
     @functools.cache
@@ -388,7 +390,7 @@ def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
     assert _names("--gpu", "GH200") == _names("--gpu", "GH200", "--arch", "arm64")
 
 
-def test_empty_result_names_filters_and_nearest_target(imgbuild: Command) -> None:
+def test_list_without_a_result_names_filters_and_the_nearest_target(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     done = imgbuild("list", "--with", "verl", "--cuda", "12.6", *matrix_options)
     assert done.status == NothingSelected.exit_code
@@ -419,7 +421,7 @@ def test_at_most_three_targets_are_suggested_for_a_misspelled_name(imgbuild: Com
 
 
 @pytest.mark.usefixtures("sample")
-def test_two_targets_are_shown_side_by_side(imgbuild: Command) -> None:
+def test_show_compares_two_targets_side_by_side(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, UNLOCKED)
     head, *rows = done.stdout.splitlines()
     assert head.split() == [TARGET, UNLOCKED]

@@ -56,7 +56,7 @@ def test_lock_lists_cuda_source_packages_together_with_all_other_causes(imgbuild
     assert "requirements.txt:6: nosuch: the index has no such package" in message
 
 
-def test_add_command_gives_the_same_advice(imgbuild: Command) -> None:
+def test_add_command_gives_the_same_advice_about_cuda_source_packages(imgbuild: Command) -> None:
     before = Path("matrix.yaml").read_text()
     refused = imgbuild("add", "flash-attn", "nosuch")
     assert refused.status == 8

@@ -50,7 +50,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
-    """The commands with exit status and words that must not be broken in the output."""
+    """Commands with their exit status and the words that must not be broken in the output."""
     digest, repository = place.sample.target_digests.digest, f"{place.registry.host}/{NAME}"
     yield 0, "smoke --import gpu.json", [TARGET, "gpu", "pass"]
     yield 0, "list", [TARGET, UNLOCKED]
@@ -126,7 +126,7 @@ def test_table_of_test_cases_fits_the_terminal(
     assert table.count(name) == 3
 
 
-def test_failed_case_ends_with_cause_from_its_log(
+def test_failed_case_is_shown_with_the_cause_from_its_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = "RuntimeError: Failed to find C compiler. Please specify via CC environment variable\n"

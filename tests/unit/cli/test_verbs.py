@@ -78,7 +78,7 @@ def test_help_of_a_verb_shows_options_and_an_example(
         assert VERBS[verb].make_context(verb, given[1 + len(verb.split()) :]), example
 
 
-def test_the_verbs_of_the_readme_exist() -> None:
+def test_verbs_in_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text.partition("## Verbs")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
@@ -90,7 +90,7 @@ def test_the_verbs_of_the_readme_exist() -> None:
 
 
 @pytest.mark.parametrize(("verb", "replacement"), REMOVED.items())
-def test_a_removed_verb_names_its_replacement(
+def test_error_for_a_removed_verb_names_the_replacement(
     verb: str, replacement: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Command(monkeypatch, capsys)(*verb.split(), "cu124-vllm")

@@ -27,7 +27,7 @@ MARK = "sha256:"
 
 @pytest.fixture(name="place")
 def _place(signed: Sample) -> Place:
-    """The pushed image with all attachments, before it was signed."""
+    """The pushed image with all attachments, without a signature."""
     signed.restore(signed.unsigned)
     return signed.place
 
@@ -232,7 +232,7 @@ def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
 
 
 def test_a_tag_that_was_moved_to_another_target_is_reported(place, imgbuild, pair):
-    """The image is signed and complete, so only its name reveals that it is another image."""
+    """The image is signed and complete, so only the tag is wrong."""
     imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     tags = place.registry.tags
     for tag, outcome in (

@@ -43,7 +43,7 @@ def command(kind: EngineKind, request: ContainerRequest, **options: bool) -> tup
     return arguments.engine_command(kind, request, kind, "x", **options).command
 
 
-def test_docker_arguments_match_request() -> None:
+def test_docker_arguments_match_the_container_request() -> None:
     invocation = arguments.engine_command("docker", FULL, "docker", "rl:latest", init=True)
     assert invocation.command == (
         *("docker", "run", "--rm", "--init", "--user=1234:5678", "--interactive", "--tty"),
@@ -58,7 +58,7 @@ def test_docker_arguments_match_request() -> None:
     assert "'--env=A=b c'" in invocation.text()
 
 
-def test_podman_arguments_match_request() -> None:
+def test_podman_arguments_match_the_container_request() -> None:
     invocation = arguments.engine_command("podman", FULL, "podman", "rl:latest", rootless=True)
     assert invocation.command == (
         *("podman", "run", "--rm", "--userns=keep-id", "--interactive", "--tty"),
@@ -70,7 +70,7 @@ def test_podman_arguments_match_request() -> None:
     )
 
 
-def test_apptainer_arguments_match_request() -> None:
+def test_apptainer_arguments_match_the_container_request() -> None:
     invocation = arguments.apptainer_command(FULL, "apptainer", Path("/images/rl.sif"))
     assert invocation.command == (
         *("apptainer", "--quiet", "run", "--cleanenv", "--no-eval", "--pwd=/workspace"),
@@ -87,7 +87,7 @@ def test_apptainer_arguments_match_request() -> None:
     )
 
 
-def test_outputs_belong_to_caller() -> None:
+def test_files_written_by_the_container_belong_to_the_caller() -> None:
     def users(*words: str) -> list[str]:
         return [word for word in words if word.startswith("--user")]
 
@@ -100,7 +100,7 @@ def test_outputs_belong_to_caller() -> None:
         assert users(*command(kind, named, rootless=True)) == ["--user=7:8"]
 
 
-def test_apptainer_changes_user_only_for_root() -> None:
+def test_apptainer_changes_the_user_only_if_the_caller_is_root() -> None:
     with pytest.raises(InputError, match="--user 7: Apptainer runs commands as the current user"):
         arguments.apptainer_command(changed(PLAIN, user="7"), "apptainer", Path("x.sif"))
     root = changed(PLAIN, user="7:8", caller=(0, 0))
@@ -153,7 +153,7 @@ def test_selinux_labels_are_disabled_for_mounts() -> None:
     assert "--security-opt=label=disable" not in command("docker", unmounted)
 
 
-def test_ignored_options_are_reported() -> None:
+def test_container_options_that_an_engine_ignores_are_reported() -> None:
     request = changed(FULL, shm_size="1g")
     assert arguments.ignored_options(request, "docker") == []
     for through in ("apptainer", "root"):
@@ -162,7 +162,9 @@ def test_ignored_options_are_reported() -> None:
         assert arguments.ignored_options(PLAIN, through) == []
 
 
-def test_values_of_container_request_are_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_and_user_of_a_container_request_are_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert FULL.all_variables() == {"FROM_FILE": "x", "HF_TOKEN": "secret", "A": "b c"}
     monkeypatch.delenv("HF_TOKEN")
     assert FULL.all_variables() == {"FROM_FILE": "x", "A": "b c"}

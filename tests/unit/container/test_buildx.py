@@ -14,7 +14,7 @@ from imgbuild.system.process import ProcessResult
 
 @pytest.fixture
 def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines that a failing buildx 0.29.1 prints, completed by the test."""
+    """The output lines of a failing buildx 0.29.1, to which tests add lines."""
     lines: list[str] = []
     answer = ProcessResult(0, "github.com/docker/buildx v0.29.1 abc", "")
 
@@ -50,7 +50,7 @@ def test_buildx_failures_have_error_class_and_remedy(output, line, kind, hint):
     assert hint in str(caught.value.hint)
 
 
-def test_error_includes_end_of_output(output):
+def test_error_of_docker_buildx_includes_the_end_of_its_output(output):
     output += [f"line {number}" for number in range(50)]
     with pytest.raises(WorkFailed) as caught:
         buildx.bake_target(Path("/"), "bake.json", "small", {})
@@ -59,7 +59,7 @@ def test_error_includes_end_of_output(output):
     assert lines == [f"line {number}" for number in range(10, 50)]
 
 
-def test_old_buildx_is_refused(output, monkeypatch):
+def test_old_docker_buildx_is_refused(output, monkeypatch):
     monkeypatch.setattr(
         process, "run_command", lambda *_, **__: ProcessResult(0, "buildx v0.9.1 abc", "")
     )
@@ -68,7 +68,7 @@ def test_old_buildx_is_refused(output, monkeypatch):
         buildx.find_buildx()
 
 
-def test_missing_buildx_error_names_package(monkeypatch):
+def test_error_for_missing_docker_buildx_names_the_package(monkeypatch):
     monkeypatch.setattr("imgbuild.container.buildx.programs.find_on_path", lambda _: None)
     with pytest.raises(ToolMissing) as caught:
         buildx.find_buildx()

@@ -35,7 +35,7 @@ def _folder(tmp_path, monkeypatch):
     return folder
 
 
-def test_gpus_are_counted_by_their_devices(tmp_path, monkeypatch):
+def test_gpus_are_counted_by_device_files(tmp_path, monkeypatch):
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
         (tmp_path / name).touch()
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
@@ -47,7 +47,7 @@ def test_gpus_are_counted_by_their_devices(tmp_path, monkeypatch):
     ("value", "count"),
     [("3", 1), ("0,1", 2), ("", 0), ("-1", 0), ("NoDevFiles", 0), ("GPU-1a2b", 1)],
 )
-def test_cuda_visible_devices_limits_gpus(value, count, tmp_path, monkeypatch):
+def test_cuda_visible_devices_variable_limits_the_gpus(value, count, tmp_path, monkeypatch):
     """A node has device files for all GPUs, but Slurm lists only those of the job."""
     for number in range(8):
         (tmp_path / f"nvidia{number}").touch()
@@ -71,11 +71,11 @@ def test_cuda_visible_devices_limits_gpus(value, count, tmp_path, monkeypatch):
         (1, "here", ("cpu", "gpu")),
     ],
 )
-def test_tiers_depend_on_number_of_gpus(gpus, through, tiers):
+def test_smoke_tiers_depend_on_the_number_of_gpus(gpus, through, tiers):
     assert runner.fitting_tiers(gpus, through) == tiers
 
 
-def test_only_driver_files_are_linked(folder, tmp_path):
+def test_only_files_of_the_gpu_driver_are_linked(folder, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     shown = driver.driver_files(scratch)
@@ -92,7 +92,7 @@ def test_only_driver_files_are_linked(folder, tmp_path):
     ]
 
 
-def test_missing_driver_is_an_error(folder, tmp_path):
+def test_missing_gpu_driver_is_an_error(folder, tmp_path):
     (folder / "libcuda.so.1").unlink()
     with pytest.raises(WorkFailed, match=r"libcuda\.so\.1 not found"):
         driver.driver_files(tmp_path)

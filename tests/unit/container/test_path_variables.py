@@ -37,12 +37,12 @@ def place(folder: Path, row: PathVariables) -> tuple[Path, Path]:
     return value, folder if row.holds == "new file" else value
 
 
-def test_each_path_variable_is_in_one_row_of_the_table() -> None:
+def test_each_path_variable_is_in_one_row_of_the_variables_table() -> None:
     assert len(NAMES) == len(set(NAMES)) > 60
 
 
 @each_row(("row", "name"), MOUNTED, ids=[name for _, name in MOUNTED])
-def test_path_of_variable_is_mounted_at_same_path(
+def test_path_in_a_variable_is_mounted_at_the_same_path(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
     value, mounted = place(tmp_path, row)
@@ -55,7 +55,9 @@ def test_path_of_variable_is_mounted_at_same_path(
 
 
 @each_row("name", [name for _, name in MOUNTED])
-def test_each_engine_passes_mount_and_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_engine_passes_mount_and_variable_of_a_path(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(path_variables, "_path_exists", lambda _: True)
     variables = passed_paths({name: "/x/value"})
     (mount,) = variables.mounts
@@ -71,7 +73,7 @@ def test_each_engine_passes_mount_and_variable(name: str, monkeypatch: pytest.Mo
 
 
 @each_row(("row", "name"), LEFT_OUT, ids=[name for _, name in LEFT_OUT])
-def test_omitted_variable_is_reported_with_remedy(
+def test_omitted_path_variable_is_reported_with_a_remedy(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
     variables = passed_paths({name: str(tmp_path)})
@@ -81,7 +83,7 @@ def test_omitted_variable_is_reported_with_remedy(
     assert message.endswith(f" -v {tmp_path}:{tmp_path} -e {name}={tmp_path}")
 
 
-def test_omitted_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
+def test_omitted_path_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
     variables = passed_paths(
         {"TRITON_CACHE_DIR": "/a", "VLLM_CACHE_ROOT": "/b", "TMPDIR": "/c", "HF_X": "/d"}
     )
@@ -91,7 +93,7 @@ def test_omitted_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
     ]
 
 
-def test_missing_path_is_reported_and_not_passed(tmp_path: Path) -> None:
+def test_missing_path_in_a_variable_is_reported_and_not_passed(tmp_path: Path) -> None:
     folder, file = tmp_path / "hub", tmp_path / "ca.pem"
     variables = passed_paths({"HF_HUB_CACHE": str(folder), "SSL_CERT_FILE": str(file)})
     assert (variables.env, variables.mounts) == ({}, ())
@@ -103,7 +105,9 @@ def test_missing_path_is_reported_and_not_passed(tmp_path: Path) -> None:
 
 
 @each_row("path", ["/", "/opt", "/usr", "/tmp", "/var", "/mine"])
-def test_mount_hiding_image_folder_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mount_that_hides_a_folder_of_the_image_is_refused(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(path_variables, "_path_exists", lambda _: True)
     folders = path_variables.image_folders(["X=/mine/cache", "PATH=/opt/venv/bin:/bin", "N=1"])
     variables = passed_paths({"WANDB_DIR": path}, folders=folders)
@@ -130,7 +134,7 @@ def test_path_in_another_mount_is_not_mounted_again(tmp_path: Path) -> None:
     assert passed_paths(env, mounts=[below]).mounts == ()
 
 
-def test_path_below_other_path_is_not_mounted_twice(tmp_path: Path) -> None:
+def test_path_below_another_path_is_not_mounted_twice(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     variables = passed_paths(
         {"HF_HUB_CACHE": str(tmp_path), "HF_DATASETS_CACHE": f"{tmp_path}/data"}
@@ -139,7 +143,9 @@ def test_path_below_other_path_is_not_mounted_twice(tmp_path: Path) -> None:
     assert variables.env["HF_DATASETS_CACHE"] == f"{tmp_path}/data"
 
 
-def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_in_variables_are_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("home/hub", "runs"):
         (tmp_path / name).mkdir(parents=True)
@@ -182,7 +188,7 @@ def test_hugging_face_cache_variables_are_omitted_together(tmp_path: Path) -> No
     ]
 
 
-def test_path_outside_mounts_is_a_warning(tmp_path: Path) -> None:
+def test_path_in_a_variable_outside_all_mounts_is_a_warning(tmp_path: Path) -> None:
     env = {"HF_HUB_CACHE": "/x/hub", "TRITON_CACHE_DIR": "/opt/venv/y", "OUT": "/z"}
     (warning,) = unmounted_paths(env, ["/workspace"])
     assert warning == (
@@ -198,7 +204,7 @@ def test_path_outside_mounts_is_a_warning(tmp_path: Path) -> None:
     assert unmounted_paths({"WANDB_DIR": f"{tmp_path}/absent"}, []) == []
 
 
-def test_read_only_command_gets_only_settings_files(tmp_path: Path) -> None:
+def test_read_only_command_receives_only_settings_files(tmp_path: Path) -> None:
     (tmp_path / "topo.xml").touch()
     env = {
         "NCCL_TOPO_FILE": f"{tmp_path}/topo.xml", "NCCL_DEBUG_FILE": f"{tmp_path}/log",

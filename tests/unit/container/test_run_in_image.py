@@ -31,7 +31,9 @@ def _built_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Samp
     return sample, find_built_layout(session, TARGET, None)
 
 
-def test_configuration_matches_lock(built_sample: tuple[SampleProject, Layout]) -> None:
+def test_configuration_of_a_command_matches_the_lock(
+    built_sample: tuple[SampleProject, Layout],
+) -> None:
     sample, layout = built_sample
     settings = sample.lock.settings
     config = run_in_image.command_config(layout, ARCH)
@@ -40,7 +42,9 @@ def test_configuration_matches_lock(built_sample: tuple[SampleProject, Layout]) 
     assert config.workdir == settings.workdir
 
 
-def test_invalid_configuration_is_an_error(built_sample: tuple[SampleProject, Layout]) -> None:
+def test_invalid_image_configuration_is_an_error(
+    built_sample: tuple[SampleProject, Layout],
+) -> None:
     _, layout = built_sample
     image = layout.image(ARCH)
     configuration = msgspec.structs.replace(image.configuration, config={"Env": "PATH=/bin"})

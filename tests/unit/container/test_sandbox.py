@@ -21,7 +21,7 @@ def _root(tmp_path: Path) -> Path:
     return root
 
 
-def test_bind_of_missing_path_is_an_error(root, tmp_path):
+def test_bind_mount_of_a_missing_path_is_an_error(root, tmp_path):
     with pytest.raises(InputError, match=r"cannot mount .*absent"):
         sandbox.run_in_sandbox(
             sandbox.SandboxRoot(path=root),
@@ -30,12 +30,12 @@ def test_bind_of_missing_path_is_an_error(root, tmp_path):
         )
 
 
-def test_missing_root_is_an_error(tmp_path):
+def test_missing_sandbox_root_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"cannot use .*absent"):
         sandbox.run_in_sandbox(sandbox.SandboxRoot(path=tmp_path / "absent"), ["true"])
 
 
-def test_missing_command_is_an_error(root):
+def test_missing_sandbox_command_is_an_error(root):
     with pytest.raises(InputError, match="no command"):
         sandbox.run_in_sandbox(sandbox.SandboxRoot(path=root), [])
 
@@ -48,7 +48,9 @@ def test_missing_command_is_an_error(root):
         ("user.max_user_namespaces", "0", "10000"),
     ],
 )
-def test_setting_that_forbids_namespaces_is_named(tmp_path, name, forbidding, allowing):
+def test_error_names_the_kernel_setting_that_forbids_namespaces(
+    tmp_path, name, forbidding, allowing
+):
     path = tmp_path / name.replace(".", "/")
     path.parent.mkdir()
     path.write_text(f"{forbidding}\n")
@@ -63,7 +65,7 @@ MODULES = ("enclosure", "enclosure_root", "kernel_calls", "control_groups")
 
 
 @each_row("name", MODULES)
-def test_sandbox_process_imports_only_standard_library(name):
+def test_sandbox_process_imports_only_the_standard_library(name):
     text = Path(sandbox.__file__).with_name(f"{name}.py").read_text()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -51,12 +51,12 @@ def special(kind: bytes, target: str = "") -> tarfile.TarInfo:
     return info
 
 
-def test_exact_version_comes_from_headers(tmp_path):
+def test_exact_python_version_is_read_from_the_headers(tmp_path):
     assert described(tmp_path, sample_entries()) == "3.12.11"
     assert described(tmp_path, sample_entries(patch="3.12.0rc2")) == "3.12.0rc2"
 
 
-def test_layer_excludes_tests_bytecode_pip_and_tk(tmp_path):
+def test_standalone_python_layer_excludes_tests_bytecode_pip_and_tk(tmp_path):
     assert sorted(layer(tmp_path, sample_entries())) == [
         "bin/python",
         "bin/python3",
@@ -72,7 +72,7 @@ def test_layer_excludes_tests_bytecode_pip_and_tk(tmp_path):
     ]
 
 
-def test_modes_owners_and_times_are_constant(tmp_path):
+def test_standalone_python_layer_has_constant_modes_owners_and_times(tmp_path):
     entries = sample_entries()
     program = special(tarfile.REGTYPE)
     program.mode, program.uid, program.mtime = 0o6777, 1000, 1_700_000_000
@@ -82,7 +82,7 @@ def test_modes_owners_and_times_are_constant(tmp_path):
     assert layer(tmp_path, entries)["lib/python3.12/os.py"].mode == 0o644
 
 
-def test_text_files_contain_the_image_folder(tmp_path):
+def test_text_files_of_a_standalone_python_contain_the_image_folder(tmp_path):
     members = layer(tmp_path, sample_entries())
     assert text(members["lib/pkgconfig/python3.pc"]).startswith("prefix=/opt/python\n")
     assert text(members["bin/python3.12-config"]).endswith("prefix=/opt/python\n")
@@ -99,7 +99,7 @@ def test_text_files_contain_the_image_folder(tmp_path):
     }
 
 
-def test_layer_is_independent_of_order_and_owners(tmp_path):
+def test_standalone_python_layer_is_independent_of_order_and_owners(tmp_path):
     entries = sample_entries()
     (other := tmp_path / "other").mkdir()
     records = [
@@ -109,7 +109,7 @@ def test_layer_is_independent_of_order_and_owners(tmp_path):
     assert records[0] == records[1]
 
 
-def test_programs_are_read_for_audit(tmp_path):
+def test_programs_of_a_standalone_python_are_read_for_the_audit(tmp_path):
     stdlib = "lib/python3.12/lib-dynload/_ssl.cpython-312-x86_64-linux-gnu.so"
     test_module = "lib/python3.12/test/_test.so"
     files = {f"python/{name}": b"\x7fELF" for name in (stdlib, test_module)}
@@ -134,7 +134,7 @@ def test_programs_are_read_for_audit(tmp_path):
         f"python/lib/python3.12/{SYSCONFIG}",
     ],
 )
-def test_archive_with_a_different_layout_is_refused(tmp_path, name):
+def test_python_archive_with_a_different_layout_is_refused(tmp_path, name):
     entries = sample_entries()
     del entries[name]
     with pytest.raises(IntegrityError, match=f"^{re.escape(LABEL)} has no ") as caught:
@@ -142,7 +142,7 @@ def test_archive_with_a_different_layout_is_refused(tmp_path, name):
     assert "install_only" in str(caught.value.hint)
 
 
-def test_archive_without_licence_is_refused(tmp_path):
+def test_python_archive_without_a_licence_is_refused(tmp_path):
     entries = sample_entries()
     del entries["python/lib/python3.12/LICENSE.txt"]
     with pytest.raises(IntegrityError, match="has no license"):
@@ -151,7 +151,7 @@ def test_archive_without_licence_is_refused(tmp_path):
     assert described(tmp_path, entries) == "3.12.11"
 
 
-def test_other_release_or_architecture_is_refused(tmp_path):
+def test_python_archive_of_another_release_or_architecture_is_refused(tmp_path):
     with pytest.raises(IntegrityError, match=r"has Python 3\.11\.9, not 3\.12"):
         described(tmp_path, sample_entries(patch="3.11.9"))
     with pytest.raises(IntegrityError, match="is not a program for arm64"):
@@ -161,7 +161,7 @@ def test_other_release_or_architecture_is_refused(tmp_path):
         described(tmp_path, entries)
 
 
-def test_error_for_archive_of_another_release_names_its_release(tmp_path):
+def test_error_for_a_python_archive_of_another_release_names_the_release(tmp_path):
     with pytest.raises(IntegrityError, match=r"has Python 3\.10, not 3\.12$") as caught:
         described(tmp_path, sample_entries("3.10", "3.10.13"))
     assert "correct `version` or `archives` of the base" in str(caught.value.hint)
@@ -183,7 +183,7 @@ def test_interpreter_without_its_libpython_is_refused(tmp_path, needed):
     ("flags", "kind"), [("t", "free-threaded"), ("d", "debug"), ("td", "free-threaded debug")]
 )
 @each_row("linked", [False, True])
-def test_build_with_a_different_abi_is_refused(
+def test_python_build_with_a_different_abi_is_refused(
     tmp_path: Path, flags: str, kind: str, linked: bool
 ) -> None:
     folder = f"python/include/python3.12{flags}"
@@ -200,7 +200,7 @@ def test_build_with_a_different_abi_is_refused(
     assert caught.value.message == f"{LABEL} {build}, which cannot load the wheels for cp312"
 
 
-def test_build_for_musl_is_refused(tmp_path: Path) -> None:
+def test_python_build_for_musl_is_refused(tmp_path: Path) -> None:
     folder = "python/lib/python3.12"
     dynamic = {
         **sample_entries(),
@@ -253,7 +253,7 @@ def test_interpreter_with_damaged_headers_is_refused(tmp_path):
         (f"python/{'x' * 1100}", b"", "has a path of"),
     ],
 )
-def test_unsafe_members_are_refused(tmp_path, name, entry, what):
+def test_unsafe_members_of_a_python_archive_are_refused(tmp_path, name, entry, what):
     entries = {**sample_entries(), name: entry}
     with pytest.raises(IntegrityError, match=what) as caught:
         described(tmp_path, entries)
@@ -262,20 +262,20 @@ def test_unsafe_members_are_refused(tmp_path, name, entry, what):
         layer(tmp_path, entries)
 
 
-def test_member_below_link_is_refused(tmp_path):
+def test_python_archive_with_a_member_below_a_link_is_refused(tmp_path):
     entries = {**sample_entries(), "python/share": "lib", "python/share/x": b"text"}
     with pytest.raises(IntegrityError, match="'share/x' below 'share', which is not a folder"):
         layer(tmp_path, entries)
 
 
-def test_member_below_an_added_link_is_refused(tmp_path):
+def test_python_archive_with_a_member_below_an_added_link_is_refused(tmp_path):
     """The reader adds `bin/python` as a link to the interpreter."""
     entries = {**sample_entries(), "python/bin/python/x": b"text"}
     with pytest.raises(IntegrityError, match="'bin/python/x' below 'bin/python', which is not a"):
         layer(tmp_path, entries)
 
 
-def test_oversized_program_is_refused_unread(tmp_path, monkeypatch):
+def test_oversized_program_in_a_python_archive_is_refused_unread(tmp_path, monkeypatch):
     monkeypatch.setattr(python_archive, "PROGRAM_LIMIT", 1000)
     path = written(tmp_path, {**sample_entries(), "python/lib/libbig.so": bytes(1001)})
     programs = python_archive.archive_programs(path, LABEL, "3.12")
@@ -284,13 +284,13 @@ def test_oversized_program_is_refused_unread(tmp_path, monkeypatch):
         big()
 
 
-def test_oversized_archive_is_refused(tmp_path, monkeypatch):
+def test_oversized_python_archive_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(python_archive, "UNPACKED_LIMIT", 100)
     with pytest.raises(IntegrityError, match="which exceeds the limits"):
         described(tmp_path, sample_entries())
 
 
-def test_data_after_archive_is_limited(tmp_path, monkeypatch):
+def test_data_after_the_end_of_a_python_archive_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(python_archive, "UNPACKED_LIMIT", 1 << 20)
     monkeypatch.setattr(python_archive, "ENTRY_LIMIT", 100)
     path = written(tmp_path, sample_entries())
@@ -300,7 +300,7 @@ def test_data_after_archive_is_limited(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("cut", [10, 100, 300])
-def test_damaged_archive_is_refused(tmp_path, cut):
+def test_damaged_python_archive_is_refused(tmp_path, cut):
     path = written(tmp_path, sample_entries())
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(IntegrityError, match=re.escape(LABEL)):
@@ -315,7 +315,9 @@ def test_damaged_archive_is_refused(tmp_path, cut):
         (b"\x28\xb5\x2f\xfd" + bytes(100), "is compressed with zstd"),
     ],
 )
-def test_file_that_is_not_gzip_is_refused(tmp_path: Path, content: bytes, what: str) -> None:
+def test_python_archive_that_is_not_gzip_is_refused(
+    tmp_path: Path, content: bytes, what: str
+) -> None:
     path = tmp_path / "archive"
     path.write_bytes(content)
     with pytest.raises(IntegrityError, match=f"^{re.escape(LABEL)} {what}") as caught:
@@ -323,7 +325,7 @@ def test_file_that_is_not_gzip_is_refused(tmp_path: Path, content: bytes, what: 
     assert "install_only" in str(caught.value.hint)
 
 
-def test_missing_interpreter_links_are_added(tmp_path):
+def test_missing_links_to_the_interpreter_are_added(tmp_path):
     entries = sample_entries()
     del entries["python/bin/python3"]
     members = layer(tmp_path, entries)

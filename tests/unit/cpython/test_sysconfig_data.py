@@ -15,7 +15,7 @@ def adapted(source: str) -> dict[str, object]:
     return namespace["build_time_vars"]
 
 
-def test_relocatable_form_uses_folder_expressions():
+def test_relocatable_sysconfig_data_uses_folder_expressions():
     source = (
         "from pathlib import Path\n"
         "installed_base = str(Path(__file__).resolve().parent.parent.parent)\n"
@@ -36,7 +36,7 @@ def test_relocatable_form_uses_folder_expressions():
     }
 
 
-def test_folder_is_replaced_only_at_start_of_path():
+def test_sysconfig_folder_is_replaced_only_at_the_start_of_a_path():
     source = (
         "build_time_vars = {'prefix': '/install', 'A': '/install', 'B': '/installed /x/install',\n"
         " 'C': \"'--prefix=/install' -Wl,-rpath,/install/lib\", 'INSTALL': '/usr/bin/install -c'}"
@@ -64,7 +64,7 @@ def test_folder_is_replaced_only_at_start_of_path():
         ("CONFIG_ARGS", "'CC=clang' -flto=thin", "'CC=clang' -flto=thin"),
     ],
 )
-def test_compilers_and_flags_are_replaced(name, value, now):
+def test_compilers_and_flags_in_sysconfig_data_are_replaced(name, value, now):
     source = f"build_time_vars = {{'prefix': '/install', {name!r}: {value!r}}}"
     assert adapted(source)[name] == now
 
@@ -82,6 +82,6 @@ def test_compilers_and_flags_are_replaced(name, value, now):
         ("build_time_vars = {'A': f'{installed_base:>5}'}", "an expression other"),
     ],
 )
-def test_other_modules_are_refused(source, what):
+def test_modules_without_sysconfig_data_are_refused(source, what):
     with pytest.raises(ValueError, match=what):
         sysconfig_data.read_sysconfig(source.encode())

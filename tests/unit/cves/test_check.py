@@ -11,7 +11,7 @@ LAST = datetime.date(2027, 6, 30)
 ONE = AcceptedCve(id="CVE-1", reason="nobody can reach it", expires=LAST)
 
 
-def test_acceptance_includes_its_expiry_date() -> None:
+def test_accepted_vulnerability_applies_until_the_end_of_its_expiry_date() -> None:
     assert accepting_entry([ONE], ["GHSA-1", "CVE-1"], LAST) is ONE
     assert accepting_entry([ONE], ["CVE-1"], LAST + datetime.timedelta(days=1)) is None
     assert accepting_entry([ONE], ["CVE-2"], LAST) is None

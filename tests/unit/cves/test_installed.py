@@ -36,7 +36,7 @@ def _named(sources: tuple[InstalledSource, ...]) -> list[tuple[str, str, str]]:
     return [source.key for source in sources]
 
 
-def test_debs_map_to_source_packages_and_versions() -> None:
+def test_debian_packages_map_to_source_packages_and_versions() -> None:
     gcc = samples.deb("g++", "4:12.2.0-3")
     records = {
         gcc.sha256: Package(file=gcc.file, source="gcc-defaults", source_version="1.203"),
@@ -56,19 +56,19 @@ def test_debs_map_to_source_packages_and_versions() -> None:
     assert sources[2].purls == ("pkg:pypi/torch@2.6.0%2Bcu124",)
 
 
-def test_lowest_fix_is_above_installed_version() -> None:
+def test_lowest_fixed_version_is_above_the_installed_version() -> None:
     vllm = pypi("vllm", "2.0")
     assert vllm.lowest_fix(["1.0", "3.10", "3.9", "2.0", ""]) == "3.9"
     assert vllm.lowest_fix(["2.0", "of a commit"]) == ""
     assert debian("openssl", "1:1.0-1").lowest_fix(["3.0", "1:1.0-1+deb12u1"]) == "1:1.0-1+deb12u1"
 
 
-def test_deb_without_record_uses_archive_folder_as_source() -> None:
+def test_source_of_a_debian_package_is_derived_from_the_archive_folder() -> None:
     sources = installed_sources(_lock(LIBSSL), ARCH, {})
     assert _named(sources)[0] == ("Debian:12", "openssl", "3.0.14-1~deb12u1")
 
 
-def test_wheels_built_from_sdists_are_included() -> None:
+def test_vulnerabilities_of_wheels_built_from_sdists_are_included() -> None:
     wheel = samples.wheel("antlr4", "4.9.3")
     built = BuiltWheel(
         package="antlr4", version="4.9.3", index="pypi", sdist=wheel, env={},
@@ -77,7 +77,7 @@ def test_wheels_built_from_sdists_are_included() -> None:
     assert ("PyPI", "antlr4", "4.9.3") in _named(installed_sources(_lock(built=(built,)), ARCH, {}))
 
 
-def test_suite_without_release_number_is_refused() -> None:
+def test_debian_suite_without_a_release_number_is_refused() -> None:
     lock = _lock(LIBSSL)
     other = msgspec.structs.replace(
         lock, base=msgspec.structs.replace(lock.base, suite="sid", name="mine")
@@ -87,7 +87,7 @@ def test_suite_without_release_number_is_refused() -> None:
     assert "bookworm" in (error.value.hint or "")
 
 
-def test_registry_base_is_reported_as_unknown() -> None:
+def test_packages_of_a_registry_base_are_reported_as_unknown() -> None:
     lock = _lock(base_manifest=f"sha256:{'0' * 64}")
     base = msgspec.structs.replace(lock.base, kind="registry", suite="", image="host/a@sha256:0")
     other = msgspec.structs.replace(lock, base=base)
@@ -98,7 +98,7 @@ def test_registry_base_is_reported_as_unknown() -> None:
     assert unknown_parts(_lock(LIBSSL), ARCH) == ()
 
 
-def test_committed_locks_have_source_package_for_every_deb() -> None:
+def test_committed_locks_have_the_source_package_of_every_debian_package() -> None:
     recorded = packages.recorded_packages([IMAGES])
     debs = [
         deb

@@ -83,7 +83,7 @@ def test_advisories_are_found_for_each_version(asking: Asking) -> None:
     assert rated["DEBIAN-CVE-2024-6119"] == ("high", "3.0.14-1~deb12u2")
 
 
-def test_missing_debian_severity_is_taken_from_cve(asking: Asking) -> None:
+def test_missing_severity_of_a_debian_advisory_is_read_from_the_cve(asking: Asking) -> None:
     del asking.site.records[OPENSSL]["severity"]
     of_openssl = PACKAGES[3:]
     assert [advisory.severity for advisory in asking().find_advisories(of_openssl).advisories] == [
@@ -106,7 +106,7 @@ def test_missing_debian_severity_is_taken_from_cve(asking: Asking) -> None:
     assert len(asking.site.asked) == request_count
 
 
-def test_many_packages_are_split_into_several_requests(
+def test_query_for_many_packages_is_split_into_several_requests(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imgbuild.cves.osv_server.BATCH", 3)
@@ -114,13 +114,13 @@ def test_many_packages_are_split_into_several_requests(
     assert asking.site.asked.count("/v1/querybatch") == 2
 
 
-def test_response_pages_are_followed(asking: Asking) -> None:
+def test_all_pages_of_an_osv_response_are_read(asking: Asking) -> None:
     asking.site.page = 1
     assert advisory_names(asking().find_advisories(PACKAGES).advisories) == FOUND
     assert asking.site.asked.count("/v1/querybatch") == 2
 
 
-def test_responses_are_cached_for_a_day_and_longer_offline(asking: Asking) -> None:
+def test_osv_responses_are_cached_for_a_day_and_longer_in_offline_mode(asking: Asking) -> None:
     first = asking().find_advisories(PACKAGES)
     request_count = len(asking.site.asked)
     assert asking(NOW + 23 * HOUR).find_advisories(PACKAGES) == first
@@ -140,14 +140,14 @@ def test_modified_advisory_is_fetched_again(asking: Asking) -> None:
     assert advisory_names(asking(NOW + DAY).find_advisories(PACKAGES).advisories) == left
 
 
-def test_offline_without_cached_response_suggests_scanner_reports(asking: Asking) -> None:
+def test_offline_query_without_a_cached_response_suggests_scanner_reports(asking: Asking) -> None:
     asking().find_advisories(PACKAGES[:1])
     with pytest.raises(ImgbuildError, match="--offline is set") as error:
         asking(offline=True).find_advisories(PACKAGES)
     assert "--report" in (error.value.hint or "")
 
 
-def test_invalid_cached_response_is_requested_again(asking: Asking) -> None:
+def test_invalid_cached_osv_response_is_requested_again(asking: Asking) -> None:
     asking().find_advisories(PACKAGES)
     store = Store.open(asking.folder)
     for key in (package.key for package in PACKAGES):
@@ -202,7 +202,7 @@ def test_invalid_osv_responses_are_refused(
     assert advisory_names(asking().find_advisories(PACKAGES).advisories) == FOUND
 
 
-def test_endless_pages_are_refused(asking: Asking) -> None:
+def test_endless_pages_of_an_osv_response_are_refused(asking: Asking) -> None:
     package = pypi("torch", "2.5.1")
     asking.site.raw["/v1/querybatch"] = b'{"results": [{"next_page_token": "more"}]}'
     with pytest.raises(ImgbuildError, match="more than 100 pages"):
@@ -220,7 +220,9 @@ def test_invalid_osv_url_is_refused(tmp_path: Path, address: str) -> None:
     assert "secret" not in error.value.message
 
 
-def test_cpython_is_queried_by_repository_and_tag(site: OsvSite, tmp_path: Path) -> None:
+def test_vulnerabilities_of_cpython_are_queried_by_repository_and_tag(
+    site: OsvSite, tmp_path: Path
+) -> None:
     repository = "https://github.com/python/cpython"
     ranges = [{"type": "GIT", "repo": f"{repository}.git", "events": [{"introduced": "0"}]}]
     site.about["GIT", repository, "v3.12.1"] = ["PSF-2024-3"]

@@ -23,7 +23,7 @@ def _urgency(*words: str) -> list[dict[str, Any]]:
     return [{"package": package, "ecosystem_specific": {"urgency": word}} for word in words]
 
 
-def test_stated_severity_precedes_score() -> None:
+def test_stated_severity_takes_precedence_over_the_score() -> None:
     assert _rating(TORCH, "torch") == ("critical", 9.3)
     vector = [{"type": "CVSS_V3", "score": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H"}]
     assert _rating(TORCH, "torch", severity=vector) == ("critical", 7.5)
@@ -40,22 +40,22 @@ def test_stated_severity_precedes_score() -> None:
         (("unimportant", "high"), "high"),
     ],
 )
-def test_debian_unimportant_is_low(words: tuple[str, ...], rated: str) -> None:
+def test_debian_urgency_unimportant_is_low_severity(words: tuple[str, ...], rated: str) -> None:
     assert _rating(OPENSSL, "openssl", affected=_urgency(*words)) == (rated, 7.5)
 
 
-def test_debian_urgency_is_used_without_score() -> None:
+def test_debian_urgency_is_used_if_no_score_exists() -> None:
     assert _rating(OPENSSL, "openssl", severity=None, affected=_urgency("low**"))[0] == "low"
     assert _rating(OPENSSL, "openssl", severity=None)[0] == "unknown"
 
 
-def test_malicious_package_is_critical() -> None:
+def test_advisory_about_a_malicious_package_is_critical() -> None:
     bare = {"database_specific": None, "severity": None}
     assert _rating(TORCH, "torch", **bare) == ("unknown", None)
     assert _rating(TORCH, "torch", id="MAL-2025-1", **bare) == ("critical", None)
 
 
-def test_highest_of_several_scores_applies() -> None:
+def test_highest_of_several_severity_scores_applies() -> None:
     vectors = [
         {"type": "CVSS_V3", "score": f"CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:{each}/I:N/A:N"}
         for each in "LHN"
@@ -78,7 +78,7 @@ def test_advisory_for_several_vulnerabilities_is_split() -> None:
     ]
 
 
-def test_advisory_text_is_one_line() -> None:
+def test_text_of_an_advisory_is_one_line() -> None:
     advisory = msgspec.convert(read_advisory(OPENSSL), OsvRecord)
     assert advisory.text.endswith("an invalid memory address.")
     assert msgspec.convert({"id": "A-1"}, OsvRecord).text == ""
@@ -86,6 +86,6 @@ def test_advisory_text_is_one_line() -> None:
     assert list(advisory.affected_entries("PyPI", "openssl")) == []
 
 
-def test_oversized_record_is_refused() -> None:
+def test_oversized_advisory_record_is_refused() -> None:
     with pytest.raises(ImgbuildError, match=f"all.zip: A has more than {LIMIT} bytes"):
         decode_record(b"{" + b" " * LIMIT, "all.zip: A")

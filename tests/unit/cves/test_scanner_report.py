@@ -21,7 +21,9 @@ def _report(folder: Path, data: bytes) -> Path:
 
 
 @pytest.mark.parametrize("scanner", REPORTS)
-def test_report_entries_match_packages_of_lock(tmp_path: Path, scanner: str) -> None:
+def test_entries_of_a_scanner_report_match_packages_of_the_lock(
+    tmp_path: Path, scanner: str
+) -> None:
     path = _report(tmp_path, REPORTS[scanner])
     answer = scanner_report.find_advisories(path, PACKAGES)
     assert answer.of == f"{path} ({scanner})"
@@ -47,7 +49,7 @@ def test_withdrawn_advisory_is_omitted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scanner", REPORTS)
-def test_empty_report_has_no_advisories(tmp_path: Path, scanner: str) -> None:
+def test_empty_scanner_report_has_no_advisories(tmp_path: Path, scanner: str) -> None:
     empty = {
         "osv-scanner": b'{"results": []}',
         "grype": b'{"matches": []}',
@@ -66,7 +68,7 @@ def test_empty_report_has_no_advisories(tmp_path: Path, scanner: str) -> None:
         (b'{"matches": [{"artifact": {}}]}', "is not a valid scanner report"),
     ],
 )
-def test_other_files_are_refused_with_scanner_commands(
+def test_file_that_is_no_scanner_report_is_refused_with_scanner_commands(
     tmp_path: Path, data: bytes, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:

@@ -24,7 +24,7 @@ from tests.support.rows import each_row
         ("AV:P/AC:H/PR:H/UI:R/S:U/C:N/I:N/A:N", 0.0),
     ],
 )
-def test_base_scores_match_specification(vector: str, score: float) -> None:
+def test_cvss_base_scores_match_the_specification(vector: str, score: float) -> None:
     assert severity.base_score(f"CVSS:3.1/{vector}") == score
 
 
@@ -59,11 +59,11 @@ def test_base_scores_of_cvss_2_and_4_are_computed(vector: str, score: float) -> 
         "CVSS:3.1/AV:N/AC:L/PR:L/UI:N/S:Z/C:N/I:N/A:H",
     ],
 )
-def test_other_formats_have_no_score(vector: str) -> None:
+def test_severity_vectors_in_other_formats_have_no_score(vector: str) -> None:
     assert severity.base_score(vector) is None
 
 
-def test_scores_map_to_severity_terms() -> None:
+def test_cvss_scores_map_to_severity_terms() -> None:
     ratings = [severity.score_rating(score) for score in (0.0, 3.9, 4.0, 6.9, 7.0, 8.9, 9.0)]
     assert ratings == ["low", "low", "medium", "medium", "high", "high", "critical"]
     words = ("MODERATE", "medium**", "unimportant", "not yet assigned", None)

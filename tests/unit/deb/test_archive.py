@@ -57,7 +57,7 @@ def test_debian_package_is_read(tmp_path: Path, packing: str) -> None:
     assert (by_path["usr/hard"].kind, by_path["usr/hard"].target) == (MemberKind.HARD, "usr/a")
 
 
-def test_skipped_members_are_listed_but_not_spooled(tmp_path: Path) -> None:
+def test_skipped_debian_package_members_are_listed_but_not_stored(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     debs.write_deb(path, "demo", MEMBERS)
     package = read_deb(path, tmp_path / "spool", lambda path, kind: path != "usr/a" and bool(kind))
@@ -86,7 +86,7 @@ def test_skipped_members_are_listed_but_not_spooled(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_unsafe_members_are_refused(
+def test_unsafe_members_of_a_debian_package_are_refused(
     tmp_path: Path, member: tuple[tarfile.TarInfo, bytes], message: str
 ) -> None:
     path = tmp_path / "demo.deb"
@@ -97,14 +97,14 @@ def test_unsafe_members_are_refused(
     assert caught.value.hint
 
 
-def test_zstd_compression_is_refused_with_hint(tmp_path: Path) -> None:
+def test_debian_package_with_zstd_compression_is_refused_with_a_hint(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     debs.write_deb(path, "demo", packing=".zst")
     with pytest.raises(IntegrityError, match=r"data\.tar\.zst has a compression"):
         read_deb(path, tmp_path / "spool", everything)
 
 
-def test_truncation_is_detected(tmp_path: Path) -> None:
+def test_truncated_debian_package_is_refused(tmp_path: Path) -> None:
     whole = tmp_path / "whole.deb"
     debs.write_deb(whole, "demo", MEMBERS)
     data = whole.read_bytes()
@@ -115,7 +115,7 @@ def test_truncation_is_detected(tmp_path: Path) -> None:
             read_deb(path, tmp_path / "spool", everything)
 
 
-def test_flipped_byte_in_data_is_detected(tmp_path: Path) -> None:
+def test_flipped_byte_in_a_debian_package_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     debs.write_deb(path, "demo", MEMBERS)
     data = bytearray(path.read_bytes())
@@ -125,7 +125,7 @@ def test_flipped_byte_in_data_is_detected(tmp_path: Path) -> None:
         read_deb(path, tmp_path / "spool", everything)
 
 
-def test_non_utf8_name_is_refused(tmp_path: Path) -> None:
+def test_file_name_in_a_debian_package_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     header = bytearray(debs.tar_bytes([debs.file("./usr/caf_")]))
     header[header.index(b"_")] = 0xE9
@@ -141,7 +141,7 @@ def test_non_utf8_name_is_refused(tmp_path: Path) -> None:
         read_deb(path, tmp_path / "spool", everything)
 
 
-def test_non_deb_file_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_debian_package_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     path.write_bytes(b"<html>404</html>")
     with pytest.raises(IntegrityError, match="no ar header"):

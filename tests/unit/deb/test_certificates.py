@@ -27,7 +27,7 @@ tL4ndQavEi51mI38AjEAi/V3bNTIZargCyzuFJ0nN6T5U6VR5CmD1/iQMVtCnwr1
 FOLDER = "usr/share/ca-certificates/mozilla"
 
 
-def test_subject_hash_matches_openssl() -> None:
+def test_certificate_subject_hash_matches_openssl() -> None:
     assert (
         subject_hash(certificate_der(ROOT_X2.encode(), "x")) == "0b9bc432"
     )  # openssl x509 -subject_hash
@@ -64,7 +64,7 @@ def test_certificate_bundle_links_and_list_are_created() -> None:
     assert tree.read(f"{certs}/0b9bc432.0") == ROOT_X2.strip().encode()
 
 
-def test_authorities_with_same_name_are_numbered() -> None:
+def test_certificate_authorities_with_the_same_name_are_numbered() -> None:
     tree = DebTree()
     for file in ("B.crt", "A.crt"):
         put(tree, file, ROOT_X2.encode())
@@ -73,14 +73,14 @@ def test_authorities_with_same_name_are_numbered() -> None:
     assert [item.target for item in targets if item] == ["A.pem", "B.pem"]
 
 
-def test_subject_hash_ignores_case_and_spaces() -> None:
+def test_certificate_subject_hash_ignores_case_and_spaces() -> None:
     first = subject_hash(certificate_der(authority("Some   Authority "), "x"))
     other = subject_hash(certificate_der(authority("some authority"), "x"))
     assert first == other
     assert first != subject_hash(certificate_der(authority("someauthority"), "x"))
 
 
-def test_error_names_file_without_certificate() -> None:
+def test_error_names_the_file_without_a_certificate() -> None:
     tree = DebTree()
     put(tree, "broken.crt", b"nothing")
     with pytest.raises(IntegrityError, match=r"broken\.crt does not contain a certificate"):

@@ -22,7 +22,7 @@ def closed(*packages: dict[str, str], requested: tuple[str, ...]) -> list[str]:
     ]
 
 
-def test_closure_follows_depends_but_not_recommends() -> None:
+def test_dependency_closure_includes_depends_but_not_recommends() -> None:
     names = closed(
         package("app", Depends="lib (>= 1.0)", Recommends="extra"),
         package("lib", Pre_Depends="base"),
@@ -40,7 +40,7 @@ def test_essential_packages_are_always_included() -> None:
     ]
 
 
-def test_first_alternative_is_chosen() -> None:
+def test_first_alternative_of_a_dependency_is_chosen() -> None:
     packages = (package("app", Depends="one | two"), package("one"), package("two"))
     assert closed(*packages, requested=("app",)) == ["app", "one"]
 
@@ -50,7 +50,7 @@ def test_included_alternative_satisfies_the_dependency() -> None:
     assert closed(*packages, requested=("app", "two")) == ["app", "two"]
 
 
-def test_missing_alternative_is_skipped() -> None:
+def test_missing_alternative_of_a_dependency_is_skipped() -> None:
     packages = (
         package("app", Depends="gone | two (>= 2) | three"),
         package("two"),
@@ -59,7 +59,7 @@ def test_missing_alternative_is_skipped() -> None:
     assert closed(*packages, requested=("app",)) == ["app", "three"]
 
 
-def test_providers_are_ordered_by_priority_then_name() -> None:
+def test_providers_of_a_package_are_ordered_by_priority_and_name() -> None:
     app = package("app", Depends="awk")
     gawk = package("gawk", Provides="awk")
     mawk = package("mawk", Provides="awk", Priority="required")
@@ -68,7 +68,7 @@ def test_providers_are_ordered_by_priority_then_name() -> None:
     assert closed(app, gawk, busybox, requested=("app",)) == ["app", "busybox"]
 
 
-def test_versioned_dependency_requires_versioned_provides() -> None:
+def test_versioned_dependency_requires_a_versioned_provider() -> None:
     app = package("app", Depends="api (>= 3)")
     plain, old = package("plain", Provides="api"), package("old", Provides="api (= 2)")
     new = package("new", Provides="api (= 3.1)")
@@ -77,17 +77,17 @@ def test_versioned_dependency_requires_versioned_provides() -> None:
         closed(app, plain, old, requested=("app",))
 
 
-def test_closure_of_a_dependency_cycle_terminates() -> None:
+def test_dependency_closure_of_a_cycle_terminates() -> None:
     packages = (package("a", Depends="b"), package("b", Depends="a"))
     assert closed(*packages, requested=("a",)) == ["a", "b"]
 
 
-def test_newest_of_several_versions_is_used() -> None:
+def test_newest_of_several_debian_versions_is_used() -> None:
     archive = DebianArchive([package("a", "1.10"), package("a", "1.9")])
     assert archive.packages["a"]["Version"] == "1.10"
 
 
-def test_closure_is_independent_of_index_order() -> None:
+def test_dependency_closure_is_independent_of_the_index_order() -> None:
     packages = [
         package("app", Depends="awk, one | two"),
         *(package(f"awk{number}", Provides="awk") for number in range(9)),
@@ -100,7 +100,7 @@ def test_closure_is_independent_of_index_order() -> None:
         assert closed(*shuffled, requested=("app",)) == expected
 
 
-def test_all_unknown_names_are_reported_with_suggestions() -> None:
+def test_all_unknown_debian_packages_are_reported_with_suggestions() -> None:
     with pytest.raises(InputError) as caught:
         closed(package("libnuma1"), package("git"), requested=("libnuma", "gti", "git"))
     assert [(p.value, p.nearest) for p in caught.value.problems] == [
@@ -110,7 +110,7 @@ def test_all_unknown_names_are_reported_with_suggestions() -> None:
     assert "matrix.yaml" in str(caught.value.problems[0])
 
 
-def test_unsatisfiable_dependency_error_shows_requesting_chain() -> None:
+def test_error_for_an_unsatisfiable_dependency_shows_the_chain_of_packages() -> None:
     with pytest.raises(NoSolution) as caught:
         closed(
             package("app", Depends="middle"),
@@ -126,7 +126,7 @@ def test_unsatisfiable_dependency_error_shows_requesting_chain() -> None:
 
 
 @pytest.mark.parametrize("field", ["Conflicts", "Breaks"])
-def test_conflicting_packages_are_reported(field: str) -> None:
+def test_conflicting_debian_packages_are_reported(field: str) -> None:
     excluding, two = package("one", **{field: "two (<< 2)"}), package("two", "1.5")
     with pytest.raises(NoSolution) as caught:
         closed(excluding, two, requested=("one", "two"))
@@ -134,12 +134,12 @@ def test_conflicting_packages_are_reported(field: str) -> None:
     assert closed(excluding, package("two", "2.0"), requested=("one", "two")) == ["one", "two"]
 
 
-def test_package_can_conflict_with_name_it_provides() -> None:
+def test_package_can_conflict_with_a_name_that_it_provides() -> None:
     server = package("server", Provides="mail", Conflicts="mail")
     assert closed(server, requested=("server",)) == ["server"]
 
 
-def test_only_missing_packages_are_added_to_base() -> None:
+def test_only_packages_that_the_base_lacks_are_added() -> None:
     packages = (
         package("app", Depends="lib, base (>= 1.0)"),
         package("lib"),
@@ -152,7 +152,7 @@ def test_only_missing_packages_are_added_to_base() -> None:
     assert [paragraph["Package"] for paragraph in closure] == ["app", "base", "lib"]
 
 
-def test_base_package_is_not_upgraded() -> None:
+def test_package_of_the_base_is_not_upgraded() -> None:
     packages = (package("app", Depends="base (>= 2.0)"), package("base", "1.0"))
     with pytest.raises(NoSolution, match=r"satisfies base \(>= 2.0\)") as caught:
         resolve_dependencies(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])

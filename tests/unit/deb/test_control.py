@@ -25,7 +25,7 @@ def test_invalid_control_line_is_refused() -> None:
         parse_fields("Package: demo\nnonsense\n")
 
 
-def test_relation_clauses_are_parsed() -> None:
+def test_debian_package_relations_are_parsed() -> None:
     read = parse_clauses("libc6 (>= 2.36), debconf (>= 0.5) | debconf-2.0,\n python3:any (<<3.12)")
     assert read == (
         (DebRelation("libc6", ">=", "2.36"),),
@@ -37,6 +37,6 @@ def test_relation_clauses_are_parsed() -> None:
 
 
 @each_row("text", ["libc6 (2.36)", "LibC", "a (>= 1", "a || b"])
-def test_invalid_relation_is_refused(text: str) -> None:
+def test_invalid_debian_package_relation_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid package relation"):
         parse_clauses(text)

@@ -132,7 +132,7 @@ def root_members(packages: Packages, tmp_path: Path) -> dict[str, LayerMember]:
     return {member.path: member for member in members}
 
 
-def test_simple_effects_of_maintainer_scripts_are_applied(
+def test_reviewed_effects_of_maintainer_scripts_are_applied(
     root_members: dict[str, LayerMember],
 ) -> None:
     mail = root_members["var/mail"]
@@ -147,7 +147,7 @@ def test_simple_effects_of_maintainer_scripts_are_applied(
 
 
 @pytest.mark.parametrize("hardened", [True, False])
-def test_setuid_bits_are_cleared_by_table_or_base(
+def test_setuid_bits_are_cleared_if_the_table_or_the_base_requires_it(
     packages: Packages, tmp_path: Path, *, hardened: bool
 ) -> None:
     if not hardened:
@@ -160,7 +160,9 @@ def test_setuid_bits_are_cleared_by_table_or_base(
     assert (modes["usr/bin/agent"], modes["usr/bin/other"]) == ((0o755, 101), (0o755, 0))
 
 
-def test_excluded_copy_source_is_still_copied(root_members: dict[str, LayerMember]) -> None:
+def test_file_that_is_excluded_from_the_image_can_still_be_copied(
+    root_members: dict[str, LayerMember],
+) -> None:
     assert text(root_members["etc/list"]) == "deb here\n"
     assert "usr/share/doc/base/examples/list" not in root_members
 
@@ -177,7 +179,9 @@ def test_exclude_and_include_patterns_are_applied(root_members: dict[str, LayerM
     assert excludes == ["path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright"]
 
 
-def test_alternative_with_highest_priority_wins(root_members: dict[str, LayerMember]) -> None:
+def test_alternative_with_the_highest_priority_is_installed(
+    root_members: dict[str, LayerMember],
+) -> None:
     assert root_members["usr/bin/pager"].target == "/etc/alternatives/pager"
     assert root_members["etc/alternatives/pager"].target == "/usr/bin/less"
     assert "etc/alternatives/pager.1" not in root_members  # neither the manual page exists
@@ -188,7 +192,7 @@ def test_alternative_with_highest_priority_wins(root_members: dict[str, LayerMem
     )
 
 
-def test_accounts_are_created(root_members: dict[str, LayerMember]) -> None:
+def test_accounts_of_maintainer_scripts_are_created(root_members: dict[str, LayerMember]) -> None:
     assert text(root_members["etc/passwd"]) == (
         "root:x:0:0:the root:/root:/bin/bash\nimgbuild:x:1000:1000::/home/imgbuild:/bin/bash\n"
     )
@@ -216,7 +220,7 @@ def test_accounts_are_created(root_members: dict[str, LayerMember]) -> None:
         ({"name": "shadow"}, r"group shadow \(42\)"),
     ],
 )
-def test_existing_user_name_is_refused(
+def test_image_user_with_an_existing_name_is_refused(
     packages: Packages, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     user = msgspec.structs.replace(USER, **change)
@@ -224,7 +228,7 @@ def test_existing_user_name_is_refused(
         debian_root.base_members(packages.recipe(user), packages.paths, tmp_path / "spool")
 
 
-def test_dpkg_database_is_written(root_members: dict[str, LayerMember]) -> None:
+def test_package_database_of_dpkg_is_written(root_members: dict[str, LayerMember]) -> None:
     digest = hashlib.md5(b"configuration").hexdigest()
     assert text(root_members["var/lib/dpkg/status"]) == (
         "Package: base\nStatus: install ok installed\nArchitecture: amd64\nMulti-Arch: same\n"
@@ -241,7 +245,9 @@ def test_dpkg_database_is_written(root_members: dict[str, LayerMember]) -> None:
     assert text(root_members["var/lib/dpkg/diversions"]) == "/bin/sh\n/bin/sh.distrib\nbase\n"
 
 
-def test_error_for_unknown_script_contains_script_hash(packages: Packages, tmp_path: Path) -> None:
+def test_error_for_an_unknown_maintainer_script_contains_the_script_hash(
+    packages: Packages, tmp_path: Path
+) -> None:
     script = "#!/bin/sh\nrm -rf /\n"
     path = tmp_path / "new.deb"
     deb = debs.write_deb(path, "new", control={"preinst": script}, version="2:3")
@@ -252,7 +258,9 @@ def test_error_for_unknown_script_contains_script_hash(packages: Packages, tmp_p
     assert "data/debian/tiny.yaml" in (caught.value.hint or "")
 
 
-def test_changed_script_of_known_package_is_refused(packages: Packages, tmp_path: Path) -> None:
+def test_changed_maintainer_script_of_a_known_package_is_refused(
+    packages: Packages, tmp_path: Path
+) -> None:
     del packages
     path = tmp_path / "base2.deb"
     deb = debs.write_deb(path, "base", BASE, control={"postinst": POSTINST + "# changed\n"})
@@ -268,7 +276,7 @@ def test_changed_script_of_known_package_is_refused(packages: Packages, tmp_path
         ("interest-noawait /usr/share/fonts", "new 1.0-1: triggers "),
     ],
 )
-def test_unknown_trigger_is_refused(
+def test_unknown_dpkg_trigger_is_refused(
     packages: Packages, tmp_path: Path, triggers: str, message: str
 ) -> None:
     path = tmp_path / "new.deb"
@@ -278,7 +286,7 @@ def test_unknown_trigger_is_refused(
         debian_root.base_members(more.recipe(), more.paths, tmp_path / "spool")
 
 
-def test_suite_without_table_is_refused(packages: Packages, tmp_path: Path) -> None:
+def test_debian_suite_without_a_table_is_refused(packages: Packages, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no table of script effects for Debian trixie") as caught:
         debian_root.base_members(
             packages.recipe(suite="trixie"), packages.paths, tmp_path / "spool"
@@ -286,7 +294,9 @@ def test_suite_without_table_is_refused(packages: Packages, tmp_path: Path) -> N
     assert caught.value.hint == "suites with a table: tiny"
 
 
-def test_package_that_differs_from_lock_is_refused(packages: Packages, tmp_path: Path) -> None:
+def test_debian_package_that_differs_from_the_lock_is_refused(
+    packages: Packages, tmp_path: Path
+) -> None:
     wrong = msgspec.structs.replace(packages.debs[1], version="9")
     recipe = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(wrong,), user=USER)
     with pytest.raises(IntegrityError, match=r"contains other 1\.0-1, but the lock has other 9"):
@@ -305,7 +315,7 @@ def test_base_layer_is_independent_of_order_and_folder(packages: Packages, tmp_p
     assert len(digests) == 1
 
 
-def test_bookworm_table_matches_format_number() -> None:
+def test_bookworm_table_matches_the_recorded_format_number() -> None:
     reviewed = table.load_table("bookworm")
     # Entries for packages outside the targets' bases, for users to add, do not affect any base.
     locks = [json.loads(path.read_bytes()) for path in (REPOSITORY / "images").glob("*/lock.json")]
@@ -325,7 +335,7 @@ def test_bookworm_table_matches_format_number() -> None:
 
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
-def test_every_table_entry_has_a_reason(suite: str) -> None:
+def test_every_entry_of_the_debian_tables_has_a_reason(suite: str) -> None:
     reviewed = table.load_table(suite)
     for name, entry in reviewed.packages.items():
         assert len(entry.why) >= 20, name
@@ -336,14 +346,14 @@ def test_every_table_entry_has_a_reason(suite: str) -> None:
 
 
 def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -> list[LayerMember]:
-    """The members that a third package with `members` adds to the two."""
+    """The members that a third package with `members` adds."""
     deb = debs.write_deb(tmp_path / "third.deb", "third", members, **fields)  # type: ignore[arg-type]
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
     return debian_root.added_members(recipe, paths, tmp_path / "spool-of-both")
 
 
-def test_added_packages_layer_contains_only_differences(
+def test_layer_of_added_packages_contains_only_differences(
     packages: Packages, root_members: dict[str, LayerMember], tmp_path: Path
 ) -> None:
     members = added(
@@ -372,7 +382,9 @@ def test_added_packages_layer_contains_only_differences(
     assert all(added_members[path].kind is MemberKind.FOLDER for path in added_members.keys() - new)
 
 
-def test_added_packages_layer_is_independent_of_order(packages: Packages, tmp_path: Path) -> None:
+def test_layer_of_added_packages_is_independent_of_the_order(
+    packages: Packages, tmp_path: Path
+) -> None:
     file = debs.file("./usr/bin/third", b"third", 0o755)
     first = added(packages, tmp_path, file)
     mixed = Packages(tuple(reversed(packages.debs)), packages.paths)
@@ -381,7 +393,9 @@ def test_added_packages_layer_is_independent_of_order(packages: Packages, tmp_pa
     assert digests[0] == digests[1]
 
 
-def test_added_script_without_reviewed_hash_is_refused(packages: Packages, tmp_path: Path) -> None:
+def test_added_package_with_an_unreviewed_maintainer_script_is_refused(
+    packages: Packages, tmp_path: Path
+) -> None:
     deb = debs.write_deb(tmp_path / "third.deb", "third", control={"postinst": POSTINST})
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}

@@ -39,7 +39,7 @@ def test_debian_version_comparison_is_antisymmetric(left: str, right: str) -> No
 
 
 @given(VERSIONS)
-def test_tilde_sorts_before_end_of_version(version: str) -> None:
+def test_tilde_sorts_before_the_end_of_a_debian_version(version: str) -> None:
     assert compare_versions(version + "~", version) == -1
 
 
@@ -53,12 +53,12 @@ def test_tilde_sorts_before_end_of_version(version: str) -> None:
         ("1.0", ">>", "1.0~", True),
     ],
 )
-def test_version_relations_are_evaluated(
+def test_debian_version_relations_are_evaluated(
     version: str, relation: str, bound: str, *, expected: bool
 ) -> None:
     assert satisfies_relation(version, relation, bound) is expected
 
 
-def test_unknown_version_relation_is_refused() -> None:
+def test_unknown_debian_version_relation_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown version relation '<'"):
         satisfies_relation("1", "<", "2")

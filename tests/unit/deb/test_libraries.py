@@ -75,30 +75,30 @@ def names(tree: DebTree) -> list[tuple[str, str]]:
         ("libB.so", "liba.so"),
     ],
 )
-def test_library_names_are_in_glibc_order(low: str, high: str) -> None:
+def test_loader_cache_has_library_names_in_glibc_order(low: str, high: str) -> None:
     assert compare_names(low, high) < 0 < compare_names(high, low)
     assert compare_names(low, low) == 0
 
 
 @given(st.text("ab.0129", max_size=8), st.text("ab.0129", max_size=8))
-def test_library_name_comparison_is_antisymmetric(left: str, right: str) -> None:
+def test_comparison_of_library_names_is_antisymmetric(left: str, right: str) -> None:
     forward, other = compare_names(left, right), compare_names(right, left)
     assert (forward > 0) == (other < 0)
     assert (forward == 0) == (other == 0)
 
 
-def test_soname_is_read() -> None:
+def test_soname_of_a_library_is_read() -> None:
     assert read_soname(library("libdemo.so.1")) == "libdemo.so.1"
     assert read_soname(library("")) == ""
     assert read_soname(b"/* GNU ld script */ GROUP ( libc.so.6 )") is None
     assert read_soname(library("libdemo.so.1")[:80]) is None
 
 
-def test_configured_folders_come_first_without_aliases() -> None:
+def test_library_folders_begin_with_the_configured_folders() -> None:
     assert library_folders(root(), Arch.X86_64) == ["usr/local/lib", "lib/x86_64-linux-gnu", "lib"]
 
 
-def test_ld_cache_has_library_names() -> None:
+def test_loader_cache_has_library_names() -> None:
     tree = root()
     place = "usr/lib/x86_64-linux-gnu"
     put(tree, f"{place}/libone.so.1.2", library("libone.so.1"))
@@ -117,7 +117,7 @@ def test_ld_cache_has_library_names() -> None:
     ]
 
 
-def test_missing_soname_link_is_created() -> None:
+def test_missing_link_for_a_soname_is_created() -> None:
     tree = root()
     put(tree, "usr/lib/libone.so.1.2", library("libone.so.1"))
     put(tree, "usr/lib/libone.so.1.10", library("libone.so.1"))
@@ -126,12 +126,12 @@ def test_missing_soname_link_is_created() -> None:
     assert decoded(data) == [(0x0303, "libone.so.1", "/lib/libone.so.1")]
 
 
-def test_ld_cache_has_arm64_flags() -> None:
+def test_loader_cache_has_flags_for_arm64() -> None:
     data = encode_cache([("liba.so.1", "/lib/liba.so.1")], Arch.ARM64, VERSION)
     assert decoded(data) == [(0x0A03, "liba.so.1", "/lib/liba.so.1")]
 
 
-def test_string_table_shares_suffixes() -> None:
+def test_string_table_of_the_loader_cache_shares_suffixes() -> None:
     data = encode_cache([("liba.so.1", "/lib/liba.so.1")], Arch.X86_64, VERSION)
     assert data.count(b"liba.so.1") == 1
     line = b"ldconfig (Debian GLIBC 2.36-9+deb12u14) stable release version 2.36"

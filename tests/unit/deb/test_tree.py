@@ -27,11 +27,11 @@ def hard(path: str, target: str) -> LayerMember:
         ("etc/lib/x", "etc/lib/x"),
     ],
 )
-def test_paths_are_merged_below_usr(path: str, expected: str) -> None:
+def test_paths_of_debian_packages_are_merged_below_usr(path: str, expected: str) -> None:
     assert merge_usr(path) == expected
 
 
-def test_merged_usr_has_links_for_used_folders() -> None:
+def test_merged_usr_has_links_for_the_used_folders() -> None:
     tree = DebTree()
     tree.add(file("bin/sh"), "dash")
     tree.add(file("lib64/ld.so"), "libc6")
@@ -41,7 +41,7 @@ def test_merged_usr_has_links_for_used_folders() -> None:
     assert members["usr/bin/sh"].content == b"x"
 
 
-def test_package_can_ship_merged_usr_links() -> None:
+def test_package_can_contain_the_links_of_merged_usr() -> None:
     """base-files of Debian 13 ships such links; a link with another target is refused."""
     tree = DebTree()
     tree.add(LayerMember(path="bin", kind=MemberKind.LINK, target="usr/bin"), "base-files")
@@ -52,7 +52,7 @@ def test_package_can_ship_merged_usr_links() -> None:
         tree.add(LayerMember(path="bin", kind=MemberKind.LINK, target="opt/bin"), "other")
 
 
-def test_members_are_in_byte_order() -> None:
+def test_members_of_the_debian_root_are_in_byte_order() -> None:
     tree = DebTree()
     for path in ("b", "a/z", "a", "a-b", "ä", "B"):
         tree.add(file(path), "demo")
@@ -60,7 +60,7 @@ def test_members_are_in_byte_order() -> None:
     assert paths == sorted(paths, key=str.encode)
 
 
-def test_packages_can_share_folders_but_not_files() -> None:
+def test_debian_packages_can_share_folders_but_not_files() -> None:
     tree = DebTree()
     tree.add(LayerMember(path="bin", kind=MemberKind.FOLDER, mode=0o755), "one")
     tree.add(LayerMember(path="usr/bin", kind=MemberKind.FOLDER, mode=0o755), "two")
@@ -92,7 +92,7 @@ def test_broken_hard_link_is_refused() -> None:
         tree.members()
 
 
-def test_links_are_followed_inside_root() -> None:
+def test_links_are_followed_inside_the_debian_root() -> None:
     tree = DebTree()
     tree.add(file("usr/lib/x/data", b"found"), "demo")
     tree.add_link("etc/absolute", "/lib/x")
@@ -108,7 +108,7 @@ def test_links_are_followed_inside_root() -> None:
         tree.read("etc/loop")
 
 
-def test_below_method_lists_only_one_folder() -> None:
+def test_members_below_a_folder_are_listed_without_subfolders() -> None:
     tree = DebTree()
     for path in ("lib/b", "lib/a", "lib/c/d", "libx"):
         tree.add(file(path), "demo")

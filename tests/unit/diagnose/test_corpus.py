@@ -1,4 +1,4 @@
-"""Tests that the cause is first in collected logs of real failures, if they are available."""
+"""Tests that the correct cause is first for collected logs of real failures."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def test_a_healthy_log_has_no_finding(path: Path) -> None:
 
 @each_row("path", HEALTHY, ids=lambda path: path.stem)
 def test_failure_at_the_end_of_a_log_is_found(path: Path) -> None:
-    """This shows that healthy logs are read to their end."""
+    """This test ensures that healthy logs are read to their end."""
     failure = next(rule for rule in rules.load_rules() if rule.code == "IMG504").example
     text = path.read_bytes() + failure.encode()
     assert diagnose_log(io.BytesIO(text), path.name).findings[0].code == "IMG504"

@@ -1,4 +1,4 @@
-"""Tests that logs of any encoding and size are read with bounded work and memory."""
+"""Tests that logs of any encoding and size are read with bounded time and memory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FAILURE = b"RuntimeError: CUDA error: no kernel image is available for execution
 
 
 class Repeated(io.BytesIO):
-    """A stream of one block, `times` times; `tail` ends it."""
+    """A stream that repeats a block `times` times and ends with `tail`."""
 
     def __init__(self, block: bytes, times: int, tail: bytes = b"") -> None:
         super().__init__()
         self._pieces: Iterator[bytes] = iter([*([block] * times), tail])
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next block, whatever `size` is."""
+        """Return the next block, regardless of `size`."""
         return next(self._pieces, b"")
 
 

@@ -260,7 +260,7 @@ def test_library_of_an_older_torch_is_reported() -> None:
     assert "built for torch 1.10 to 1.13" in traced(f"ImportError: {library}").cause
 
 
-def test_package_that_lacks_a_name_of_its_own_is_explained() -> None:
+def test_import_of_a_missing_name_within_a_package_is_explained() -> None:
     file = "/opt/venv/lib/python3.11/site-packages/acme/engine/core.py"
     finding = traced("ImportError: cannot import name 'Pump' from 'acme.parts'", file)
     assert finding.code == "IMG902"
@@ -268,7 +268,7 @@ def test_package_that_lacks_a_name_of_its_own_is_explained() -> None:
     assert "pip install --force-reinstall --no-deps acme" in finding.cure
 
 
-def test_class_that_lacks_an_attribute_of_its_own_is_explained() -> None:
+def test_use_of_a_missing_attribute_within_a_class_is_explained() -> None:
     finding = traced(
         "AttributeError: 'AcmePump' object has no attribute 'slots'", code="if self.slots:"
     )
@@ -329,7 +329,7 @@ def test_cuda_error_number_is_explained(text: str, name: str) -> None:
     assert (finding.code, name in finding.cause) == ("IMG907", True)
 
 
-def test_package_that_lacks_a_function_of_its_own_is_explained() -> None:
+def test_call_of_a_missing_function_within_a_package_is_explained() -> None:
     library = "/opt/venv/lib/python3.11/site-packages/acme/_C.so"
     finding = traced(f"ImportError: {library}: undefined symbol: _Z9acme_pumpRKN2at6TensorE")
     assert (

@@ -1,4 +1,4 @@
-"""Tests how the versions in which a name exists explain errors of Python."""
+"""Tests that Python errors are explained by the versions in which a name exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of a few lines that quote an error, or that lack the traceback of one."""
+"""Tests short logs that quote an error or have no traceback."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_cause_of_a_missing_argument_names_the_package_of_the_method() -> None:
     assert "of the installed transformers requires 'pump_ids'" in finding.cause
 
 
-def test_cause_names_the_package_that_lacks_a_file_of_its_own() -> None:
+def test_cause_names_the_package_whose_own_file_is_missing() -> None:
     folder = "/opt/venv/lib/python3.12/site-packages/verl"
     finding = first_finding(
         "Traceback (most recent call last):\n"

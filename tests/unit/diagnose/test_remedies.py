@@ -35,7 +35,7 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
         ("Users were counted. Settings are fine.", ""),
     ],
 )
-def test_advice_in_an_error_message_is_used(message: str, advice: str) -> None:
+def test_advice_in_message_is_used(message: str, advice: str) -> None:
     assert remedies.message_advice(message) == advice
 
 
@@ -61,7 +61,7 @@ def test_known_kinds_of_messages_have_specific_cures(message: str, words: str) -
     assert words in finding.cure
 
 
-def test_advice_in_a_message_precedes_the_general_cure() -> None:
+def test_advice_is_quoted_before_the_cure_of_its_kind() -> None:
     finding = first("ValueError: slot 9 exceeds the fan's 8. Try a larger fan.")
     assert finding.cure.startswith('follow the message: "Try a larger fan"; else lower the value')
 

@@ -1,4 +1,4 @@
-"""Tests cures with the versions that packages require of others."""
+"""Tests cures that name versions required by other packages."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_environment_variables_in_cures_are_read_by_vllm() -> None:
     assert names <= set(known), names - set(known)
 
 
-def test_cure_for_outdated_generated_unsloth_code_is_a_new_generation() -> None:
+def test_cure_for_outdated_unsloth_code_is_to_generate_the_code_again() -> None:
     finding = first(f"""\
 Traceback (most recent call last):
   File "/workspace/unsloth_compiled_cache/UnslothSlotTrainer.py", line 14, in _prepare

@@ -29,7 +29,7 @@ def first_code(text: str) -> str | None:
 
 
 @each_row("rule", RULES, ids=code_ids)
-def test_first_finding_for_the_example_of_a_rule_is_the_rule(rule: FailureRule) -> None:
+def test_rule_is_the_first_finding_for_its_example(rule: FailureRule) -> None:
     assert first_code(rule.example) == rule.code
 
 
@@ -84,14 +84,14 @@ def test_a_hostile_line_is_searched_in_few_steps(rule: FailureRule) -> None:
             pattern.search(text[:4000])
 
 
-def test_explanations_cover_every_diagnosis_code() -> None:
+def test_every_diagnosis_code_has_an_explanation() -> None:
     every = codes.all_explanations()
     assert {rule.code for rule in RULES} <= every.keys()
     assert set(rules.derived_kinds()) <= every.keys()
     assert not [each.code for each in every.values() if "{" in each.text.replace("{'use_", "")]
 
 
-def test_every_explanation_has_cause_and_cure_or_is_empty() -> None:
+def test_explanation_of_a_code_has_both_cause_and_cure_or_neither() -> None:
     text = next(rule for rule in RULES if rule.code == "IMG504").example
     assert first_finding_sentence(text).startswith("IMG504: an installed package")
     assert "; cure: " in first_finding_sentence(text)

@@ -1,4 +1,4 @@
-"""Servers that send too much, too slowly or invalid data: commands fail with an error naming them.
+"""Tests that commands report servers that send too much, too slowly or invalid data.
 
 `make bench-hostile` also runs these tests.
 """

@@ -101,7 +101,7 @@ def test_sdists_are_recognized_by_name():
 
 @pytest.mark.skipif(
     sys.implementation.name != "cpython" or platform.libc_ver()[0] != "glibc",
-    reason="the oracle is packaging's own list for a CPython on glibc",
+    reason="packaging lists the tags of CPython on glibc only",
 )
 def test_wheel_tags_match_python_on_this_machine():
     python = ".".join(map(str, sys.version_info[:2]))

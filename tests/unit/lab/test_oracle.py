@@ -1,4 +1,4 @@
-"""Tests which failures of a forced set lab/oracle.py counts."""
+"""Tests which failures of a forced package set lab/oracle.py counts."""
 
 from pathlib import Path
 

@@ -217,7 +217,7 @@ def test_unknown_signature_excludes_only_one_version(tmp_path, subject, versions
 
 
 def rounds(release_catalogue, *others, learned=()):
-    """The constraints after a round for each version of lib that is incompatible with app 1.7."""
+    """The constraints learned in one round for each version of lib incompatible with app 1.7."""
     for other in others:
         clash = finding(ConflictRelation.SYMBOL, "_Z1fv", version="1.7", other_version=other)
         learned = constraints.merge_constraints(

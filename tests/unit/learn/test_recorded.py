@@ -1,4 +1,4 @@
-"""Tests reading recorded reasons: refused updates, and sentences of the matrix about packages."""
+"""Tests reading reasons from refused updates and from notes in the matrix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def matrix() -> Matrix:
 
 
 def noted(matrix: Matrix, text: str) -> Matrix:
-    """A matrix of one target, whose notes are `text`: verl 0.9.1, trl 1.12.0, vllm 0.26.0."""
+    """A matrix with a target of verl 0.9.1, trl 1.12.0 and vllm 0.26.0 with notes `text`."""
     target = msgspec.structs.replace(matrix.targets[NAME], tested=text, guide=())
     return msgspec.structs.replace(matrix, targets={NAME: target})
 
@@ -72,7 +72,7 @@ def test_sentence_of_a_note_is_kept_with_the_sentence_it_refers_to(matrix: Matri
 
 
 def test_recorded_notes_explain_the_conflict_of_verl_with_newer_trl(matrix: Matrix) -> None:
-    """Earlier, the site had no reason against verl 0.9.1 with trl 1.16.0."""
+    """An earlier version of the site showed no reason against these versions."""
     requests = {"verl": SpecifierSet("==0.9.1"), "trl": SpecifierSet("==1.16.0")}
     found = recorded.notes_on_requests(recorded.target_notes(matrix), requests)
     assert [note.target for note in found] == [NAME]

@@ -1,4 +1,4 @@
-"""Tests finding attributes of a class with __getattr__ that were removed after their use."""
+"""Tests findings about removed attributes of classes with __getattr__."""
 
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.learn.removed_attributes import check_removed_attributes, defines_name, union_parts

@@ -228,7 +228,7 @@ def test_hostile_lock_cannot_inject_keys_into_the_matrix(field: str, tmp_path: P
 
 
 def test_values_of_a_hostile_lock_are_quoted_or_refused_in_documents(tmp_path: Path) -> None:
-    """This second safeguard is tested as if the types were not checked."""
+    """This second safeguard is tested without the check of types."""
     extended.publish_target(tmp_path / "small", extended.published_lock())
     below = init.copy_published_target(
         str(tmp_path / "small"), "small", tmp_path / "copy", HttpClient(offline=True)

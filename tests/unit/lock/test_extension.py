@@ -1,4 +1,4 @@
-"""Tests that the lock of an extension keeps the published parts, and when it is stale."""
+"""Tests that the lock of an extension keeps published parts and detects changes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ def test_extending_row_overrides_the_published_command(path: Path) -> None:
 def test_published_layers_of_an_extension_are_first_and_unchanged(path: Path) -> None:
     below = create_plan(extended.published_lock(), Arch.X86_64).layers
     layers = create_plan(extension_lock(path), Arch.X86_64).layers
-    assert layers[: len(below)] == below, "a drop next to an added package must change no layer"
+    assert layers[: len(below)] == below, (
+        "files dropped for an added package must not change layers"
+    )
     added = layers[len(below) :]
     assert [layer.name for layer in added] == ["added-debs", "added-wandb", "added-group-1",
                                                "added-files"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tests that a lock contains the matrix values, survives a round trip, and when it is stale."""
+"""Tests the content of a lock, reading it back, and detecting a stale lock."""
 
 from __future__ import annotations
 

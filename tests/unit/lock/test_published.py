@@ -69,7 +69,7 @@ def test_rows_keep_tools_and_user_packages_of_published_target(tmp_path: Path) -
         assert base.tools == ("htop",)
 
 
-def test_row_with_like_can_name_other_gpus(tmp_path: Path) -> None:
+def test_row_with_like_can_list_other_gpus(tmp_path: Path) -> None:
     like = extended.MATRIX + "  alike:\n    like: small\n    summary: as it\n"
     path = extended.create_repository(tmp_path, like + '    gpu: ["9.0"]\n')
     assert extended.read_extended(path).targets["alike"].gpu == ("9.0",)
@@ -336,7 +336,7 @@ def test_published_targets_keep_separate_bases(tmp_path: Path) -> None:
 def test_system_packages_use_mirrors_of_target_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base of the other target has the same name but is a registry image."""
+    """The base of another target has the same name but is a registry image."""
     monkeypatch.setattr(apt, "archive_mirrors", lambda base: base.mirrors)  # not this machine's own
     lock = extended.published_lock()
     image = f"quay.example/base:1@sha256:{'c' * 64}"

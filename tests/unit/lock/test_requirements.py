@@ -1,4 +1,4 @@
-"""Tests that requirements files are pinned and hashed and have no URLs."""
+"""Tests that requirements files have pins and hashes but no URLs."""
 
 from __future__ import annotations
 

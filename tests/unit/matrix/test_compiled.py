@@ -1,4 +1,4 @@
-"""Tests that the catalogue's matrix as JSON equals the YAML file and is used only for it."""
+"""Tests that the compiled matrix of the catalogue equals its YAML file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETUP = import_script(ROOT / "setup.py")
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> Path:
-    """A copy of the matrix with its JSON, as in a wheel."""
+    """A copy of the matrix with its compiled form, as in a wheel."""
     path = tmp_path / "matrix.yaml"
     shutil.copy(ROOT / "matrix.yaml", path)
     path.with_suffix(".json").write_bytes(SETUP.compiled(path.read_bytes()))

@@ -57,7 +57,7 @@ def test_constraints_about_unused_code_are_merged_only_for_the_same_name():
     assert constraints.parse_constraints(text, "constraints.yaml") == merged
 
 
-def test_prereleases_are_ordered_as_in_packaging():
+def test_prereleases_in_constraints_are_ordered_as_in_packaging():
     five = entry("==0.8.5.post1", "transformers<5", "vllm")
     assert five.is_violated({"vllm": "0.8.5.post1", "transformers": "5.0.0rc1"})
     assert not five.is_violated({"vllm": "0.8.5.post1", "transformers": "4.57.6"})
@@ -129,7 +129,7 @@ def test_constraints_with_different_bounds_or_packages_are_not_merged():
     assert len(entries) == 4
 
 
-def test_constraints_file_has_one_line_per_entry_after_round_trip(tmp_path):
+def test_rewritten_constraints_file_has_one_line_per_constraint(tmp_path):
     full = entry(
         check="imports",
         file="trl/generation/vllm_client.py",

@@ -41,7 +41,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def as_json(text: str) -> Any:
-    """A YAML file as an editor with a YAML 1.2 parser reads it, in which dates are text."""
+    """The content of a YAML file read by a YAML 1.2 parser, in which dates are text."""
     return json.loads(
         json.dumps(yaml.load(text, yaml.CSafeLoader), default=datetime.date.isoformat)
     )

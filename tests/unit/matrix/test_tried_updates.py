@@ -1,4 +1,4 @@
-"""Tests how `updates.json` stores refusals, and from which row each row was created."""
+"""Tests storing refused updates and the origin of rows in `updates.json`."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def placed(folder: Path, content: bytes, *, deflate: bool, level: int = 6) -> Fi
 def member(
     path: str, content: bytes | FileSlice, size: int | None = None, **more: object
 ) -> LayerMember:
-    """A file with `content`; `size` if the content is a slice."""
+    """A file with `content`, or with a slice of a file of `size` bytes."""
     true = len(content) if isinstance(content, bytes) else size
     return LayerMember(path=path, content=content, size=true or 0, **more)  # type: ignore[arg-type]
 
@@ -259,7 +259,7 @@ def test_truncated_or_missing_layer_input_is_refused(tmp_path: Path) -> None:
 
 
 def test_layer_file_over_8_gib_has_a_pax_size_record(tmp_path: Path) -> None:
-    """The layer is trusted and not inflated, so the test does not need 9 GB."""
+    """The layer is not inflated, so the test does not need 9 GB."""
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM)
     part = FileSlice(path=path, offset=0, length=len(GOLDEN_STREAM), deflated=True, crc=1)

@@ -221,7 +221,7 @@ def test_second_write_of_a_layout_repairs_a_damaged_layer(tmp_path):
 
 
 def others(name: str | None, second: str | None = None) -> list[dict[str, object]]:
-    """Entries that another program added to `index.json`, whose images need not be readable."""
+    """Entries of unreadable images that another program added to `index.json`."""
     named = [name] if second is None else [name, second]
     return [
         {

@@ -106,7 +106,7 @@ def test_written_layers_unpack_unchanged(tmp_path, root):
             assert (file_status.st_uid, file_status.st_gid) == (member.uid, member.gid)
 
 
-@pytest.mark.skipif(not ROOT, reason="only root can give files away")
+@pytest.mark.skipif(not ROOT, reason="only root can give files to other users")
 def test_file_owners_are_kept_if_root_unpacks(tmp_path, root):
     member = LayerMember(path="mine", uid=1234, gid=70_000_000, size=1, content=b"x", mode=0o4750)
     _, blob = images.make_layer(tmp_path, [member])
@@ -230,7 +230,7 @@ def test_hard_links_outside_the_root_are_refused(layered, tmp_path, target):
         layered([("stolen", "hard", target.format(folder=tmp_path))])
 
 
-def test_loops_of_links_in_layers_are_refused(layered):
+def test_link_loops_are_refused(layered):
     with pytest.raises(IntegrityError, match="too many links"):
         layered([("a", "link", "b"), ("b", "link", "a"), ("a/x", "file", "x")])
 
@@ -260,7 +260,7 @@ def test_uncompressed_tar_layer_is_unpacked(tmp_path, root):
     assert (root / "a").read_text() == "x"
 
 
-def test_zstd_compression_is_refused_with_hint(tmp_path, root):
+def test_layer_with_zstd_compression_is_refused_with_a_hint(tmp_path, root):
     (tmp_path / "blob").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
     with pytest.raises(InputError, match="zstd"):
         unpack_layer_files([tmp_path / "blob"], root)

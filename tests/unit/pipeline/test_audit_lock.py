@@ -77,7 +77,7 @@ class AuditedLock:
         self.store = Store.open(folder / "audit")
 
     def download(self) -> None:
-        """Download the lock's own wheels into the store."""
+        """Download the wheels of the lock into the cache."""
         for wheel in self.resolution.wheels:
             with self.store.scratch() as folder:
                 path = folder / wheel.file
@@ -152,7 +152,7 @@ def test_offline_audit_uses_cached_facts_or_is_refused(tmp_path: Path) -> None:
 
 
 def audited_folder(folder: Path) -> tuple[Matrix, Lock, Resolution]:
-    """A lock whose wheels are in a local folder; one imports a name that the other lacks."""
+    """A lock of two wheels in a local folder; one imports a name that the other lacks."""
     wheels = folder / "wheels"
     trainer = "from vllm import Gone\n\nclass GRPOTrainer: ...\n"
     locked_wheels = []

@@ -30,7 +30,7 @@ USER = b"from torch import Gone\n"
 
 
 class Asked:
-    """A local index, and audits of pins on it."""
+    """A local index, with a function that audits pins of its packages."""
 
     def __init__(self, folder: Path, site: FileSite) -> None:
         self.site = site

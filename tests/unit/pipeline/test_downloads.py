@@ -1,4 +1,4 @@
-"""Tests which layers `lock` reads, given the records of the project and the cache."""
+"""Tests which layers `lock` reads if records exist in the project or the cache."""
 
 import msgspec
 

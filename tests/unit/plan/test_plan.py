@@ -125,7 +125,7 @@ def test_id_of_a_wheel_layer_depends_only_on_hashes_prefix_and_python():
 
 
 def test_layer_ids_match_golden_values():
-    """A changed value means a new layer format, whose number in plan.py must be raised."""
+    """If a value changes, the number of the layer format in plan.py must be raised."""
     recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
     assert layer_id(recipe) == (
         "sha256:ee1237f126d1d388f9a2d37f8902f3cb9551784781bc4b4383d9336493e718de"

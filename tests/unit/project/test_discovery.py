@@ -271,7 +271,7 @@ def test_repository_installed_only_by_a_dockerfile_is_reported_in_a_note(tmp_pat
     )
 
 
-def test_missing_submodule_error_has_the_git_command(tmp_path):
+def test_error_for_a_missing_submodule_has_the_git_command(tmp_path):
     files = {
         "requirements.txt": "torch\n-r external/shop/requirements.txt\n",
         ".gitmodules": '[submodule "shop"]\n\tpath = external/shop\n',

@@ -27,7 +27,7 @@ CLIENT = RegistryClient(first_wait=0.001, attempts=3)
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A registry that has both targets, and an empty cache."""
+    """A registry with both targets, and an empty cache."""
     for prepared in registry_project.place(tmp_path, monkeypatch):
         prepared.push()
         push.push_target(prepared.work(), prepared.both())

@@ -296,7 +296,7 @@ def done_tags(done: push.PushedTarget) -> tuple[str, ...]:
 
 
 def refused(place: Place, kind: type[ImgbuildError], *words: str) -> None:
-    """Check that a push fails without a tag, and that the next push succeeds without the fault."""
+    """Check that a push fails without setting a tag, and that the next push succeeds."""
     with pytest.raises(kind) as caught:
         place.push()
     assert [word for word in words if word not in caught.value.message] == []

@@ -1,4 +1,4 @@
-"""Tests manifests and lists of registries that follow the specification, and of others."""
+"""Tests manifests and lists of registries, including invalid ones."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_circular_pages_of_a_tag_list_are_refused(client, registry):
         list(client.tags(registry.repository("me/x")))
 
 
-def test_endless_pages_of_registry_are_refused(client, registry, monkeypatch):
+def test_endless_pages_of_a_tag_list_are_refused(client, registry, monkeypatch):
     monkeypatch.setattr(pages, "PAGES", 5)
     push(client, registry)
     page_numbers = iter(range(1000))

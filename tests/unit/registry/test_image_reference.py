@@ -53,7 +53,7 @@ def test_invalid_image_references_are_refused(text):
         parse_reference(text)
 
 
-def test_missing_path_error_names_it():
+def test_error_for_a_missing_path_names_the_path():
     with pytest.raises(InputError, match=r"^\./absent/image: no such file or folder$"):
         parse_reference("./absent/image")
 

@@ -1,4 +1,4 @@
-"""Tests that invalid responses of registries cause errors of imgbuild, not exceptions."""
+"""Tests that invalid registry responses cause only errors of imgbuild."""
 
 from __future__ import annotations
 

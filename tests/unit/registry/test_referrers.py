@@ -32,7 +32,7 @@ def _plain() -> Iterator[Registry]:
 
 
 def put(client: RegistryClient, registry: Registry, **more: object) -> str:
-    """A manifest without layers, by its digest alone."""
+    """Upload a manifest without layers, and return its digest."""
     repository = registry.repository(NAME)
     client.upload_blob(repository, EMPTY)
     config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": EMPTY.size}
@@ -44,7 +44,7 @@ def put(client: RegistryClient, registry: Registry, **more: object) -> str:
 def refer(
     client: RegistryClient, registry: Registry, subject: str, kind: str, **more: object
 ) -> str:
-    """A manifest of type `kind` that refers to `subject`."""
+    """Upload a manifest of type `kind` that refers to `subject`."""
     size = len(registry.manifests.get((NAME, subject), (b"", ""))[0])
     named_ = {"mediaType": documents.MANIFEST, "digest": subject, "size": size}
     return put(client, registry, subject=named_, artifactType=kind, **more)

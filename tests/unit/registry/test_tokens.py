@@ -1,4 +1,4 @@
-"""Tests how tokens of registries are requested, to whom they are sent, and when they expire."""
+"""Tests requesting, sending and renewing registry tokens."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_token_errors_contain_no_token(registry, tmp_path):
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
 def test_registry_logs_contain_no_secrets(registry, tmp_path, capfd, caplog, locations):
-    """Logs of imgbuild and libraries are checked for any fault at the highest verbosity."""
+    """Debug logs of imgbuild and of libraries are checked for any fault."""
     caplog.set_level(logging.DEBUG)
     console.configure(verbosity=2, json=False)
     log_in(tmp_path, registry.host)

@@ -299,7 +299,7 @@ def test_truncated_blob_is_an_error(client, registry, there):
 
 @pytest.mark.parametrize("where", ["in the body", "between tries"])
 def test_upload_that_is_stopped_is_cancelled_in_the_registry(client, registry, where):
-    """After another thread has failed, the next progress call stops this upload."""
+    """If another thread fails, the next progress call stops the upload."""
 
     def _advance(amount: int) -> None:
         if amount == 0 or where == "in the body":

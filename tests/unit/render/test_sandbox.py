@@ -20,7 +20,7 @@ from tests.support.rows import each_row
 
 
 def rendered(folder: Path, text: str, name: str = "files.j2") -> str:
-    """The Dockerfile of the sample if the project's template `name` has `text`."""
+    """Render the Dockerfile of the sample with `text` in the project template `name`."""
     (folder / "templates").mkdir(exist_ok=True)
     (folder / "templates" / name).write_text(text, encoding="utf-8")
     matrix = render_sample.matrix()

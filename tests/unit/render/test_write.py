@@ -105,7 +105,7 @@ def test_dropped_files_are_removed_from_the_record_file():
     assert not any(row.search("../../../bin/fastapi-cli,,") for row in rows)
 
 
-def test_dockerfile_requires_uv_in_the_lock():
+def test_dockerfile_for_a_lock_without_uv_is_an_error_that_names_the_target():
     matrix = render_sample.matrix()
     lock = render_sample.without_package(render_sample.lock(matrix), "uv")
     with pytest.raises(InputError, match="small: the Dockerfile requires uv"):
@@ -141,7 +141,7 @@ def _needing(*wheels: Wheel) -> Lock:
 
 
 def test_dockerfile_uses_the_wheels_of_each_architecture():
-    """A build imports the torch that was locked for its machine, which is x86_64."""
+    """An sdist is built on x86_64, so the build imports the torch locked for x86_64."""
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
     lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))
@@ -226,7 +226,7 @@ def test_header_of_a_dockerfile_outside_the_lock_folder_names_the_lock():
     head = _head(msgspec.structs.replace(rendering, kept=False))
     assert "beside it" not in head
     assert "images/small" not in head
-    assert "--builder docker" not in head, "which builds the committed Dockerfile"
+    assert "--builder docker" not in head, "it builds the committed Dockerfile"
     assert "imgbuild render small --arch arm64 --output FOLDER" in head
     assert "imgbuild build small --arch arm64 --only base " in head
     assert "imgbuild build small --arch arm64 --only wheels " in head

@@ -42,7 +42,7 @@ from tests.support.source_code import ROOT
 MARKERS = WheelTags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 
 
-def test_requirements_are_separated_by_commas_outside_brackets():
+def test_commas_outside_brackets_separate_requested_packages():
     requests, cuda = resolve_request.parse_requests(
         ["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {}
     )

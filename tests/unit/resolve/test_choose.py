@@ -50,7 +50,7 @@ def python(spec: str) -> Declarations:
     return Declarations(python=(DeclaredPython(spec=spec, place=PLACE),))
 
 
-def test_satisfied_added_and_changed_packages_are_distinguished() -> None:
+def test_satisfied_and_added_and_changed_requirements_are_distinguished() -> None:
     (item,) = ranked([facts("a")], "torch ==2.6.0", "wandb >=0.19", "transformers ==4.52.3")
     assert (item.met, item.added, item.form) == (("torch",), ("wandb",), "like")
     (change,) = item.changed

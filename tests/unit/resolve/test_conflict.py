@@ -79,7 +79,7 @@ def site() -> Iterator[FileSite]:
 
 @pytest.fixture
 def ask(site, tmp_path):
-    """A function that returns the facts for requests given as (package, specifier) pairs."""
+    """A function that returns the facts about requested (package, specifier) pairs."""
     http, store = HttpClient(attempts=1), Store.open(tmp_path / "cache")
 
     def make(*requests, arch=Arch.X86_64, learned=()):

@@ -1,4 +1,4 @@
-"""Tests the cut-off date that follows from the pins of a request."""
+"""Tests the cut-off date derived from the pins of a request."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_compiled_code_of_an_sdist_is_detected(
     (file,) = pages(index).files("a")
     context = Context.open(root=tmp_path / "cache")
     assert sdist_code.read_sdist_content(file, context).code == code
-    assert sdist_code.read_sdist_content(file, context).code == code, "from the cache"
+    assert sdist_code.read_sdist_content(file, context).code == code, "the cached result differs"
 
 
 def test_requirement_in_a_message_is_shown_as_written() -> None:

@@ -40,7 +40,7 @@ ASKING = {"vllm/__init__.py": "", "vllm/use.py": CALLS}
 
 
 def index() -> LocalIndex:
-    """An index of four releases of vllm, two of which make the calls, and two of transformers."""
+    """An index with four releases of vllm, two of which have the calls, and transformers."""
     local_index = LocalIndex()
     release_index.publish_releases(local_index, "transformers", {"1.0": {**OTHER, CONFIGS: BEFORE}})
     release_index.publish_releases(local_index, "transformers", {"2.0": {**OTHER, CONFIGS: AFTER}})
@@ -156,7 +156,7 @@ def test_error_that_yields_no_constraint_is_a_conflict(tmp_path):
 
 
 @pytest.mark.parametrize("packages", [("trl",), ("trl", "absent"), ()])
-def test_quick_audit_does_not_read_fewer_than_two_packages(tmp_path, packages):
+def test_quick_audit_of_fewer_than_two_packages_reads_no_code(tmp_path, packages):
     assert looked(tmp_path, *packages) == QuickAudit()
 
 

@@ -1,4 +1,4 @@
-"""Tests the compatible files, remedies and dependents named for packages such as flash-attn."""
+"""Tests the advice for packages without a compatible wheel, such as flash-attn."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_images_without_locks_are_compared_by_the_packages_in_labels():
         assert [(each.package, each.before, each.after) for each in changes] == sides
 
 
-def test_wheels_come_before_debian_packages_and_x86_64_first():
+def test_diff_lists_x86_64_first_and_wheels_before_debian_packages():
     both = (Arch.ARM64, Arch.X86_64)
     content = [
         image_diff.SideContent(

@@ -203,7 +203,7 @@ def test_variable_in_target_row_takes_precedence() -> None:
     )
 
 
-def test_user_package_folder_is_specific_to_the_architecture() -> None:
+def test_folder_for_user_packages_is_specific_to_the_architecture() -> None:
     matrix = samples.matrix(user_packages=True, arch=tuple(Arch))
     matrix.image.env["PYTHONNOUSERSITE"] = Variable(value="1", reason=samples.REASON)
     lock = samples.lock(RAY, of=matrix)

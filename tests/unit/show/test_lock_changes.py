@@ -1,4 +1,4 @@
-"""Tests the differences between two committed locks, also of older formats."""
+"""Tests the differences between two committed locks, including older formats."""
 
 from __future__ import annotations
 

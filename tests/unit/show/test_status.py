@@ -1,4 +1,4 @@
-"""Tests the state of targets, and which targets a verb for several targets processes."""
+"""Tests the states of targets, and the selection of targets by options."""
 
 from __future__ import annotations
 

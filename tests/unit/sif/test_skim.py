@@ -1,4 +1,4 @@
-"""Tests that listing a layer without its contents equals reading it completely."""
+"""Tests that listing a layer without its contents gives the result of a complete read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stored(data: bytes, *, level: int = 0) -> bytes:
 
 @pytest.fixture(name="members")
 def _members(tmp_path: Path) -> list[LayerMember]:
-    """A sequence of large and small contents that are spliced, packed and stored."""
+    """Members with large and small contents that are copied, packed and stored."""
     return [
         LayerMember(path="d", kind=MemberKind.FOLDER, mode=0o755),
         member("d/large", placed(tmp_path, text(LARGE), deflate=True), LARGE),

@@ -66,7 +66,7 @@ def test_image_page_marks_a_package_of_one_architecture(example_site: SiteCatalo
     assert set(only.values()) <= {*Arch}
 
 
-def test_differences_from_similar_targets_are_correct(example_site: SiteCatalogue) -> None:
+def test_page_shows_correct_differences_from_similar_targets(example_site: SiteCatalogue) -> None:
     shown = target(example_site, "cu124-vllm0.8.5")
     near = shown.neighbours
     assert near.names[0] == "cu124-trl0.17"
@@ -146,7 +146,7 @@ def test_test_record_of_an_equal_image_names_the_tested_digest(example_site: Sit
 
 
 def with_failed_run(example_site: SiteCatalogue, name: str) -> SiteCatalogue:
-    """The catalogue in which the last GPU run of `name` has failed."""
+    """The catalogue after a failed GPU run of target `name`."""
     first = FirstFailure(case="trl rloo", message="no loss <is> reported")
     chosen = target(example_site, name)
     image = next(each for each in chosen.page.images if any(run.gpu for run in each.runs))

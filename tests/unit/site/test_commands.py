@@ -56,7 +56,7 @@ def test_commands_on_a_page_are_valid_shell_words(shown: SiteTarget) -> None:
         assert all(len(shlex.split(line)) > 2 for line in lines if line != "sbatch job.sh")
 
 
-def test_job_on_the_page_is_a_kubernetes_job(shown: SiteTarget) -> None:
+def test_job_on_a_page_is_a_kubernetes_job(shown: SiteTarget) -> None:
     assert shown.lock is not None
     job = yaml.safe_load(commands.job_text(shown.lock).replace(commands.GPUS, "8"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -70,8 +70,8 @@ def test_job_on_the_page_is_a_kubernetes_job(shown: SiteTarget) -> None:
     assert container["args"][2:4] == ["--nproc-per-node", "8"]
 
 
-def test_job_on_the_page_matches_render(shown: SiteTarget, sources: SiteSources) -> None:
-    """The page and `imgbuild render --format k8s-job` have one source."""
+def test_job_on_a_page_matches_the_rendered_job(shown: SiteTarget, sources: SiteSources) -> None:
+    """The page and `imgbuild render --format k8s-job` must show the same job."""
     words = commands.LAUNCH_COMMAND.replace(commands.GPUS, "8").split()
     options = RenderOptions(
         form="k8s-job",

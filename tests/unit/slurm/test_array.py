@@ -271,7 +271,7 @@ def test_invalid_task_options_are_refused(command: Command, words, option):
     assert f"--on slurm and {option} cannot be combined" in answer.stderr
 
 
-def test_missing_slurm_error_has_hint(command: Command, monkeypatch):
+def test_error_for_missing_slurm_has_a_hint(command: Command, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     answer = command("build", TARGET, "--on", "slurm", "--json")
     assert answer.status == 6

@@ -1,4 +1,4 @@
-"""Tests the expectation, reports, JUnit output and functions of the smoke tests."""
+"""Tests the expected content, reports and functions of the smoke tests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_allowed_failure_matches_only_its_name_and_error(monkeypatch):
 
 
 def test_allowed_failure_can_require_a_cause_in_the_log(monkeypatch):
-    """Some packages end with the same message for different causes."""
+    """Some packages print the same message for different causes."""
     module = smoke_module("smoke_import", monkeypatch)
     entry = {"name": "sgl_kernel*", "error": "common_ops", "log": "libcuda.so.1", "reason": "x"}
     last = "No module named 'common_ops'"

@@ -294,7 +294,7 @@ def test_hanging_check_does_not_stop_other_checks(doctor, monkeypatch):
 
 
 def test_checks_run_concurrently(doctor, monkeypatch):
-    """Each check ends when all others have begun; sequentially, the first would time out."""
+    """Each check ends only after all checks have started."""
     met = doctor.threading.Barrier(3)
 
     def meeting(*_: object) -> object:

@@ -1,4 +1,4 @@
-"""Sdists that learned constraints exclude from a target."""
+"""Tests that sdists which contradict pins or learned constraints are excluded."""
 
 from __future__ import annotations
 

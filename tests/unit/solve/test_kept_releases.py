@@ -1,4 +1,4 @@
-"""Tests reporting frameworks in a later release than that of the target given by `like`."""
+"""Tests reporting frameworks with a later release than in the target of `like`."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_build_environment_does_not_depend_on_the_machine():
 
 
 def leaving(steps: str = "abcdefghijklmnop") -> bytes:
-    """A tar with links to ../../../host, behind a path longer than PATH_MAX.
+    """A tar with links to ../../../host below a path longer than PATH_MAX.
 
     Python's `data_filter` accepted it before the fix of CVE-2025-4517.
     """

@@ -46,7 +46,7 @@ def test_texts_without_control_characters_are_unchanged(text: str, shown: str) -
     assert escape_control(text) == shown
 
 
-def test_json_uses_its_own_escapes() -> None:
+def test_control_characters_in_json_are_escaped_by_json() -> None:
     document = json.dumps({"a": hidden()}, ensure_ascii=False)
     written = ascii_controls(document)
     assert written.isascii()

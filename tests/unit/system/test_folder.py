@@ -122,7 +122,7 @@ def test_hard_link_into_a_folder_keeps_the_content(tmp_path):
 
 
 def test_files_are_still_written_to_a_moved_folder(tmp_path):
-    """The open folder is used, so a link that replaces it later has no effect."""
+    """The open folder is used, so a link that replaces the folder has no effect."""
     folder, elsewhere = top(tmp_path), outside_folder(tmp_path)
     before = folder_state(elsewhere)
     with OpenFolder.open(folder) as opened, opened.folder("a/b") as below:
@@ -224,7 +224,7 @@ def test_file_that_others_can_write_to_is_copied(source, change):
 
 @pytest.mark.parametrize("owner", [0, 65534])
 def test_file_replaced_after_the_check_has_no_effect(source, monkeypatch, owner):
-    """Another file replaces the checked one before the link or copy is made."""
+    """The checked file is replaced before the link or copy is made."""
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
     os.chown(source, owner, owner)

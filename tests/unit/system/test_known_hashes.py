@@ -113,7 +113,7 @@ def back_in_time(path: Path) -> None:
     back_in_time,
     swapped,
 ])  # fmt: skip
-def test_changed_file_is_rehashed(state, path, change):
+def test_changed_file_is_hashed_again(state, path, change):
     settle(path)
     hashes = KnownHashes(state)
     hashes.record_hash(path, sha256(GOOD))
@@ -131,7 +131,7 @@ def test_change_right_after_recording_a_hash_is_detected(state, path):
         assert not KnownHashes(state).matches(path, sha256(GOOD)), number
 
 
-def test_file_changed_while_it_is_read_is_not_recorded(state, path, monkeypatch):
+def test_hash_of_a_file_changed_while_it_is_read_is_not_recorded(state, path, monkeypatch):
     settle(path)
     real = hashlib.file_digest
 
@@ -146,8 +146,8 @@ def test_file_changed_while_it_is_read_is_not_recorded(state, path, monkeypatch)
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
 
-def test_recently_changed_file_is_not_recorded(state, path, monkeypatch, reads):
-    """Two changes can have the same time if the clock is coarse."""
+def test_hash_of_a_recently_changed_file_is_not_recorded(state, path, monkeypatch, reads):
+    """Two changes can have the same time if the clock resolution is low."""
     monkeypatch.setattr(known_hashes, "TICK_NS", 3600 * 10**9)
     for _ in range(2):
         assert KnownHashes(state).matches(path, sha256(GOOD))
@@ -233,7 +233,7 @@ def test_hash_of_a_file_that_others_can_write_to_is_unknown_after_a_link_change(
     assert not hashes.matches(path, sha256(GOOD))
 
 
-def test_file_replaced_while_it_is_read_is_not_recorded(state, path):
+def test_hash_of_a_file_replaced_while_it_is_read_is_not_recorded(state, path):
     seen = path.stat()
     swapped(path)
     hashes = KnownHashes(state)
@@ -259,7 +259,7 @@ def test_file_without_a_hash_record_has_none_after_link_or_touch(state, path, tm
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
-def test_file_writable_by_others_is_not_recorded(state, path, mode, reads):
+def test_hash_of_a_file_writable_by_others_is_not_recorded(state, path, mode, reads):
     path.chmod(mode)
     settle(path)
     for _ in range(2):
@@ -267,7 +267,7 @@ def test_file_writable_by_others_is_not_recorded(state, path, mode, reads):
         assert reads() == 1
 
 
-def test_file_of_another_user_is_not_recorded(state, path, reads):
+def test_hash_of_a_file_of_another_user_is_not_recorded(state, path, reads):
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
     os.chown(path, 4242, 4242)

@@ -29,7 +29,7 @@ def _streams(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
             os.close(descriptor)
 
 
-def test_stderr_is_copied_and_its_end_is_kept(
+def test_stderr_is_copied_and_the_end_of_stderr_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_tail, "TAIL_BYTES", 10)

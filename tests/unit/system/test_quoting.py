@@ -93,7 +93,7 @@ def test_script_arguments_can_contain_newlines() -> None:
         ("a", "1; python_version>'3'", ""), ("a", "1", "https://x.example/${HOME}"),
     ],
 )  # fmt: skip
-def test_requirement_is_one_package_with_version(package, version, url) -> None:
+def test_quoted_requirement_is_one_package_with_a_version(package, version, url) -> None:
     with pytest.raises(InputError):
         quoting.requirement_line(package, version, ["0" * 64], url=url)
     line = quoting.requirement_line("a", "1!2.0+cu124", ["0" * 64])

@@ -1,4 +1,4 @@
-"""Tests that deep and read-only folders are removed completely, without the targets of links."""
+"""Tests that deeply nested and read-only folders are removed without following links."""
 
 from __future__ import annotations
 

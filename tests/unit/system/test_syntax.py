@@ -1,4 +1,4 @@
-"""Tests that source and requirements are parsed in one thread at a time."""
+"""Tests that only one thread at a time parses source code and requirements."""
 
 import ast
 import gc

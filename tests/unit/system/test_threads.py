@@ -1,4 +1,4 @@
-"""Tests the order of results, the first failure and an interrupt of threads."""
+"""Tests the order of results, failures and interrupts of threads."""
 
 from __future__ import annotations
 

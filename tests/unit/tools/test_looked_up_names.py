@@ -75,7 +75,7 @@ def names(folder: Path) -> PublishedFacts:
 
 
 def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFacts) -> list[str]:
-    """The errors of the audit, which equal those of an audit that follows all entry points."""
+    """The errors of the audit, after a comparison with an audit of all entry points."""
     published = [name.partition("==")[0] for name in PUBLISHED]
     found = []
     for path in (

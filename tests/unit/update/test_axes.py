@@ -71,7 +71,7 @@ def test_release_that_fixes_an_advisory_is_not_delayed(indexes):
     assert asked == [("trl", "1.9.2", "1.17.0")]
 
 
-def test_the_cut_off_is_after_the_last_file_of_the_release(indexes):
+def test_cutoff_date_is_after_the_last_file_of_the_release(indexes):
     target = samples.matrix().targets["small"]
     (newest, *_) = axes.package_axis(indexes, "trl", "1.9.2", ANY_AGE, nothing_fixed).releases
     assert axes.row_cut_off(target, newest, WEEK) == datetime.date(2026, 11, 28)

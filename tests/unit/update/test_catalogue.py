@@ -41,7 +41,7 @@ def scratch(sample, tmp_path):
 
 @pytest.fixture
 def tried(sample, scratch):
-    """A copy of the locked row under another name, locked in the scratch folder."""
+    """A renamed copy of the locked row, locked in the scratch folder."""
     matrix = load_matrix(sample.matrix)
     target = matrix.targets[TARGET]
     row = MatrixRow(

@@ -118,7 +118,9 @@ def test_prereleases_are_not_listed_as_newer_versions(site: FileSite, tmp_path: 
     assert not rows["engine"].is_outdated
 
 
-def test_torch_of_a_different_cuda_release_is_named(site: FileSite, tmp_path: Path) -> None:
+def test_newer_torch_for_a_different_cuda_release_is_reported(
+    site: FileSite, tmp_path: Path
+) -> None:
     wanted = {"torch": PINNED["torch"]}
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.4")
     assert rows[("torch")].reasons == (

@@ -49,7 +49,7 @@ def test_newer_targets_have_every_framework_in_the_same_or_a_newer_version(
     assert [each.target for each in arm64] == ["cu130-vllm0.33.0"]
 
 
-def test_best_target_is_named_for_each_driver(project: Project, locks: dict[str, Lock]) -> None:
+def test_best_target_is_listed_for_each_driver(project: Project, locks: dict[str, Lock]) -> None:
     matrix = load_matrix(project.matrix)
     more = [
         *locks.values(),

@@ -33,7 +33,7 @@ def _keys(target):
 
 
 def updated(matrix, source, pins, **changes):
-    """The row `new` that results from updating the pins of `source`."""
+    """The row `new` created from `source` with updated pins."""
     target = matrix.targets[source]
     moved = msgspec.structs.replace(target, pins={**target.pins, **pins}, as_of=DAY, **changes)
     row = MatrixRow(name="new", target=moved)
@@ -41,7 +41,7 @@ def updated(matrix, source, pins, **changes):
 
 
 def added_lines(before, after, blocks=1):
-    """The lines added in `blocks` blocks; no other line may differ."""
+    """The added lines, which must form `blocks` blocks; no other line may differ."""
     old, new = before.splitlines(), after.splitlines()
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     changed = [code for code in matcher.get_opcodes() if code[0] != "equal"]

@@ -44,7 +44,7 @@ FINISHED = "completed an interrupted update: row on b"
 
 
 class Killed(BaseException):
-    """Raised in place of the end of the process."""
+    """Raised to simulate a killed process."""
 
 
 @pytest.fixture(name="project")

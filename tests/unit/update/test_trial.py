@@ -1,4 +1,4 @@
-"""Tests the reasons of refusals as text, and the packages that they name."""
+"""Tests the text of reasons for refused updates, and the packages named in it."""
 
 from __future__ import annotations
 

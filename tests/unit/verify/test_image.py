@@ -1,4 +1,4 @@
-"""Tests that a change of any document or layer of an image is detected with its lock.
+"""Tests that a lock reveals changes of any document or layer of an image.
 
 Changes in the registry are consistent, with new digests, as its owner could make them, or flip a
 byte of the stored data.

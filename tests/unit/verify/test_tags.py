@@ -21,7 +21,7 @@ BOTH_DIGEST = f"sha256:{'3' * 64}"
 
 
 class WithoutDocuments(ExpectedImage, frozen=True, kw_only=True):
-    """The expected contents of a lock's image, with digests that need no documents."""
+    """The expected contents of an image, with digests that do not require documents."""
 
     def manifest_digest(self, arch: Arch) -> str:
         return DIGEST[arch]

@@ -1,6 +1,6 @@
-"""Tests that every change of a signed image that is possible without its key is detected.
+"""Tests that changes of a signed image without its key are detected.
 
-Each change fails exactly the check that it concerns.
+Each change must fail exactly the corresponding check.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def test_rewritten_signature_matches_no_key(sample):
     assert "refers to the key" in sample.failed()["signature"]
 
 
-def test_rewritten_sbom_is_detected(sample):
+def test_verification_detects_a_rewritten_sbom(sample):
     (artifact,) = sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)
     data = artifact.files["sbom.cdx.json"].data
     other = data.replace(b'"torch"', b'"t0rch"')
@@ -310,7 +310,7 @@ def _files(lock: Lock, target_digests: TargetDigests, sample: Sample) -> dict[st
 
 
 def test_older_lock_of_the_target_is_refused(sample):
-    """The lock is valid and was correct for an earlier image."""
+    """The lock is valid and matches an earlier image."""
     labels = {**sample.lock.settings.labels, "version": "older"}
     settings = msgspec.structs.replace(sample.lock.settings, labels=labels)
     older = msgspec.structs.replace(sample.lock, settings=settings)
@@ -393,6 +393,6 @@ def test_signature_of_another_image_is_refused(sample):
     assert f"about another image: {other.digest}" in failures["signature"]
 
 
-def test_statement_is_not_an_image_signature(sample):
+def test_signed_statement_is_not_accepted_as_an_image_signature(sample):
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     assert sample.failed()["signature"] == "the image is not signed"

@@ -53,7 +53,7 @@ def test_verify_options_that_require_a_lock_fail_without_a_lock(sample):
     assert built.locks == []
 
 
-def test_blobs_are_verified_without_a_lock(sample):
+def test_blobs_of_an_image_are_verified_without_a_lock(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     checks = sample.checks(key=None, whole=True)
     passed = {name for name, (how, _) in checks.items() if how is CheckOutcome.PASSED}
@@ -71,7 +71,7 @@ def test_image_without_blobs_fails_verification(sample):
 
 
 @pytest.mark.parametrize("form", ["attached", "signed", "both"])
-def test_deleted_provenance_is_detected(sample, form):
+def test_verification_detects_a_deleted_provenance(sample, form):
     if form != "signed":
         sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
     if form != "attached":
@@ -93,7 +93,7 @@ def test_deleted_provenance_is_detected(sample, form):
         (spdx.MEDIA_TYPE, in_toto.SPDX, "SBOM SPDX arm64"),
     ],
 )
-def test_deleted_sbom_is_detected(sample, kind, predicate, check):
+def test_verification_detects_a_deleted_sbom(sample, kind, predicate, check):
     sample.remove(kind, sample.arm)
     sample.unsign(sample.arm, kinds=(predicate,))
     for locked in (None, project_lock(sample)):
@@ -123,7 +123,7 @@ def test_statement_of_an_unverified_signature_replaces_a_missing_attachment(samp
 
 
 class Builds:
-    """Records the locks to build instead of building them, which other tests do."""
+    """A stub that records locks instead of building them; other tests build them."""
 
     def __init__(self) -> None:
         self.locks: list[str] = []
@@ -133,7 +133,7 @@ class Builds:
         return f"built for {', '.join(arches)}"
 
 
-def test_trusted_lock_is_rebuilt(sample):
+def test_image_is_rebuilt_from_a_trusted_lock(sample):
     for options in ({}, {"key": None}, {"key": None, "own": project_lock(sample)}):
         built = Builds()
         assert sample.checks(rebuild=built, **options)["rebuild"] == (
@@ -143,7 +143,7 @@ def test_trusted_lock_is_rebuilt(sample):
         assert built.locks == [project_lock(sample).sha256]
 
 
-def test_unsigned_lock_is_not_built(sample):
+def test_image_is_not_rebuilt_from_an_unsigned_lock(sample):
     """A build runs code of packages in the lock."""
     built = Builds()
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))

@@ -361,7 +361,7 @@ def test_wheel_truncated_at_any_byte_is_refused(tmp_path: Path) -> None:
             archive.verify_contents(archive.read_wheel(path))
 
 
-def test_wheel_must_have_one_dist_info_folder(tmp_path: Path) -> None:
+def test_wheel_must_have_exactly_one_dist_info_folder(tmp_path: Path) -> None:
     refused(write_forged_zip(tmp_path, [Entry(name=b"a")]), ".dist-info", "none")
     second = Entry(name=b"other-1.0.dist-info/METADATA", data=minimal_metadata("other", "1.0"))
     refused(

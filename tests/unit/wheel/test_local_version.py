@@ -21,7 +21,7 @@ from tests.support.rows import each_row
         ("2.6.0", "", "", None),
     ],
 )
-def test_local_version_describes_build(version, cuda, torch, cxx11):
+def test_local_version_describes_the_build(version, cuda, torch, cxx11):
     assert local_version_label(version) == LocalVersionLabel(cuda=cuda, torch=torch, cxx11=cxx11)
 
 
@@ -38,5 +38,5 @@ def test_local_version_describes_build(version, cuda, torch, cxx11):
         ("2.6.0+cpu", None),
     ],
 )
-def test_abi_of_pytorch_wheels_depends_on_version(version, cxx11):
+def test_cxx_abi_of_pytorch_wheels_depends_on_the_version(version, cxx11):
     assert torch_cxx11(version) is cxx11

@@ -1,4 +1,4 @@
-"""Tests parsing entry points and rewriting the first lines of scripts."""
+"""Tests parsing entry points and rewriting shebang lines of scripts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_created_launcher_runs_its_function() -> None:
 
 
 @pytest.mark.parametrize("interpreter", ["/with space/bin/python", "/" + "l" * 130 + "/python"])
-def test_long_interpreter_path_uses_shell_launcher(interpreter: str) -> None:
+def test_launcher_for_a_long_interpreter_path_uses_a_shell(interpreter: str) -> None:
     lines = shebang_lines(interpreter)
     assert lines.startswith(b"#!/bin/sh\n'''exec' ")
     assert f'"{interpreter}"'.encode() in lines

@@ -1,4 +1,4 @@
-"""Tests reading the members of an sdist, and that refused archives are named."""
+"""Tests reading the members of an sdist, and errors for refused archives."""
 
 from __future__ import annotations
 

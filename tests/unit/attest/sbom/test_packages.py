@@ -1,4 +1,4 @@
-"""Tests the metadata of wheels and debs that is stored next to the locks."""
+"""Tests the stored metadata of wheels and Debian packages of locks."""
 
 from __future__ import annotations
 

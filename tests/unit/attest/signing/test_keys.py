@@ -24,7 +24,7 @@ PLAIN = forms.NoEncryption()
 
 
 def _no_password(path: Path) -> bytes:
-    pytest.fail(f"there was a prompt for the password of {path}")
+    pytest.fail(f"unexpected prompt for the password of {path}")
 
 
 def write(path, key, *, form=forms.PrivateFormat.PKCS8, encryption=PLAIN):
@@ -79,7 +79,7 @@ def test_cosign_key_is_decrypted_with_password(monkeypatch):
 
 
 def _with(change):
-    """The cosign key file with its content modified by `change`."""
+    """A cosign key file whose content is modified by `change`."""
     lines = (DATA / "cosign.key").read_text().splitlines()
     inside = json.loads(base64.b64decode("".join(lines[1:-1])))
     change(inside)
@@ -125,7 +125,7 @@ def test_encrypted_key_without_a_password_or_terminal_is_refused(monkeypatch):
     assert error.value.hint == "set COSIGN_PASSWORD"
 
 
-def test_unsupported_key_type_error_lists_supported_types(tmp_path):
+def test_error_for_an_unsupported_key_type_lists_the_supported_types(tmp_path):
     others: list[Any] = [
         ec.generate_private_key(ec.SECP384R1()),
         rsa.generate_private_key(65537, 2048),

@@ -161,7 +161,7 @@ def fatbin(*entries: bytes) -> bytes:
 
 
 def with_code(*parts: bytes) -> bytes:
-    """A real library with GPU code between its sections."""
+    """A library of this machine with GPU code between its sections."""
     data = REAL[0].read_bytes()
     return data + b"".join(parts)
 

@@ -50,7 +50,7 @@ def changed(offset: int, form: str, *values: int, data: bytes = DATA) -> bytes:
 
 
 def filled(name: str, byte: bytes, *, keep: int = 0) -> bytes:
-    """The library with one section overwritten except for its first bytes."""
+    """The library with one section overwritten after its first bytes."""
     offset, size = PLACES[name][1].place
     return DATA[: offset + keep] + byte * (size - keep) + DATA[offset + size :]
 

@@ -1,4 +1,4 @@
-"""Tests findings about extras that the error of a failing import recommends."""
+"""Tests findings about extras that an import error recommends to install."""
 
 from __future__ import annotations
 

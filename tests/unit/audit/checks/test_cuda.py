@@ -209,14 +209,14 @@ def code(*archs: str) -> tuple[GpuCode, ...]:
         ("lto_90", (), ("9.0",)),
     ],
 )
-def test_gpus_run_code_of_compatible_architectures(
+def test_gpu_code_of_compatible_architectures_is_accepted(
     arch: str, runs_on: tuple[str, ...], not_on: tuple[str, ...]
 ) -> None:
     assert all(gpus.can_run(GpuCode(arch), gpu) for gpu in runs_on)
     assert not any(gpus.can_run(GpuCode(arch), gpu) for gpu in not_on)
 
 
-def test_architectures_with_few_kernels_are_ignored() -> None:
+def test_gpu_architectures_with_few_kernels_are_ignored() -> None:
     built = code("sm_80*20", "sm_90*18", "compute_52:8.4*1", "sm_120a*2")
     assert [gpu for gpu in ("8.0", "9.0", "10.0", "12.0") if gpus.covers_gpu(built, gpu)] == [
         "8.0",

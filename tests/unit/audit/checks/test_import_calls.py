@@ -293,7 +293,9 @@ def test_repeated_failing_calls_are_reported_once_at_the_first_line() -> None:
         ("_TABLE = {'part': ['X']}\nfrom .two import Z\n", 1),
     ],
 )
-def test_only_certainly_imported_modules_are_checked(importer: str, count: int) -> None:
+def test_only_modules_that_are_certainly_imported_are_checked_for_calls(
+    importer: str, count: int
+) -> None:
     part = 'from lib import R\nX = R("a")\n'
     assert len(refusal_lines(importer, part=part, two="from .part import X\nY = Z = 1\n")) == count
 

@@ -73,7 +73,7 @@ def test_package_that_excludes_the_python_of_the_base_is_an_error(tmp_path):
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
 
 
-def test_invalid_specifier_is_ignored(tmp_path):
+def test_invalid_requirement_specifier_is_ignored(tmp_path):
     assert metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.6.*"]}) == []
 
 

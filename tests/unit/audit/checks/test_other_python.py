@@ -34,7 +34,7 @@ def check(package_set: PackageSet, *entries: str):
 
 
 def severities(tmp_path, source, *entries, **more):
-    """The severities of the findings if user/use.py is `source`, which no module imports."""
+    """The severities of the findings for `source` in the unused module user/use.py."""
     findings = check(audited.package_set(tmp_path, package(use=source), **more), *entries)
     return [finding.severity for finding in findings]
 
@@ -91,7 +91,7 @@ def test_module_for_another_python_imported_off_the_main_path_is_a_warning(tmp_p
     assert severities(tmp_path, source) == [Severity.WARNING]
 
 
-def test_function_on_the_main_path_that_imports_such_a_module_is_an_error(tmp_path):
+def test_module_for_another_python_imported_in_a_main_path_function_is_an_error(tmp_path):
     source = "def later():\n    from user.part import _C\n"
     assert severities(tmp_path, source, "user.use.later") == [Severity.ERROR]
 

@@ -261,7 +261,7 @@ def test_operators_built_for_a_different_torch_are_reported(tmp_path, torch, cou
 
 
 def test_invalid_requirement_is_ignored(tmp_path):
-    """Without a torch pin there is no finding; with one, this torch was intended."""
+    """No finding without a pin of torch: with the pin, this version is intended."""
     note = {"xformers/cpp_lib.json": json.dumps({"version": {"torch": "2.6.0+cu124"}})}
     pins: dict[str, audited.Files] = {"xformers==0.0.29": note, "torch==2.7.0": {}}
     bad = "Requires-Dist: !!\n"

@@ -1,4 +1,4 @@
-"""Tests that values for a user's files are stored by folder and read only with their key."""
+"""Tests that cached values of a user's files are stored by folder and key."""
 
 from __future__ import annotations
 

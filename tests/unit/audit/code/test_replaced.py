@@ -1,4 +1,4 @@
-"""Tests that code for other versions, or that replaces parts of packages, only causes warnings."""
+"""Tests that code for other versions or with replaced modules causes only warnings."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_import_of_a_module_runs_its_parents_and_their_imports():
     assert level(path, "lib.c", "unused") is None
 
 
-def test_called_function_is_on_the_main_path():
+def test_function_called_on_the_main_path_is_on_the_main_path():
     files = {
         "lib/__init__.py": """
             from lib.work import step

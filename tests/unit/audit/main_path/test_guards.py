@@ -275,7 +275,7 @@ ASKED = "    if not flag:\n        return False\n" + FOUND
         ("    return is_nvtx_available()\n", UNKNOWN, UNKNOWN),
     ],
 )
-def test_result_of_function_in_another_module_is_evaluated(body: str, present, absent) -> None:
+def test_result_of_a_function_in_another_module_is_evaluated(body: str, present, absent) -> None:
     defined = f"from importlib.util import find_spec\ndef is_nvtx_available(flag=0):\n{body}"
     used = (
         "import sys\nfrom lib.tools import is_nvtx_available\n"

@@ -1,4 +1,4 @@
-"""Tests that packages that the user names must be importable."""
+"""Tests that packages requested by the user must be importable."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_lookup_result_has_the_definition_and_the_chain_of_imports():
     ("module", "ambiguous"),
     [("pkg.a", False), ("pkg.either", False), ("pkg.both", True), ("pkg.remade", True)],
 )
-def test_conditional_definitions_are_ambiguous(module, ambiguous):
+def test_names_with_several_conditional_definitions_are_ambiguous(module, ambiguous):
     lookup_result = look_up(Modules(), module, "One")
     assert isinstance(lookup_result.definition, Class)
     assert lookup_result.ambiguous is ambiguous

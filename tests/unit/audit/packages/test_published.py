@@ -1,4 +1,4 @@
-"""Tests the facts bundled with imgbuild for wheels and packages that are not available."""
+"""Tests the bundled facts about wheels and Debian packages that are not downloaded."""
 
 import _ctypes
 from array import array
@@ -66,7 +66,7 @@ def raw(facts):
 
 
 def read_wheel(folder, version, files):
-    """A wheel of demo that was audited with a separate cache, and its published facts."""
+    """A wheel of demo, and the facts about it that are published."""
     wheel, path = audited.wheel(folder, "demo", version, files)
     store = Store.open(folder / f"cache-{version}")
     with Library(store) as library:  # modules and mentions are kept when it is closed

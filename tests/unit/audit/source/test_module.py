@@ -74,7 +74,7 @@ def test_class_method_that_returns_cls_has_the_return_type_self(body, returns):
     assert read(source).functions[0].returns == returns
 
 
-def test_class_members_are_read():
+def test_members_of_a_class_are_read():
     facts = read(
         """
         @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def reads(source: str) -> dict[str, str]:
     return {attribute.expression: attribute.receiver for attribute in read(source).attributes}
 
 
-def test_call_arguments_are_read():
+def test_arguments_of_calls_are_read():
     (call,) = read("vllm.LLM('model', 'x', 3, *more, task=1, **kw)\n").calls
     assert (call.callee, call.keywords, call.literals) == ("vllm.LLM", ("task",), ("model", "x"))
     assert (call.positional, call.star, call.double_star) == (3, True, True)

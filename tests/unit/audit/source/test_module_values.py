@@ -160,7 +160,7 @@ def test_comparison_of_version_strings_and_calls_becomes_a_guard_to_evaluate(tes
     assert guard_kinds(f"if {test}:\n    import marked\n") == ["result"]
 
 
-def test_name_bound_to_version_components_becomes_a_guard_to_evaluate():
+def test_condition_on_a_name_for_version_components_becomes_a_guard_to_evaluate():
     source = "n = Version(torch.__version__).release[:2]\nif n >= (2, 6):\n    import marked\n"
     assert guards_of_import(source) == (Guard("result", "m::n >= (2, 6)"),)
 
@@ -189,7 +189,7 @@ def test_flag_is_followed_through_assignments():
     assert guards_of_import(source) == (Guard("result", "m::HAS_TRITON"),)
 
 
-def test_is_package_available_returns_condition_and_version():
+def test_call_that_returns_availability_and_version_gives_a_condition_and_a_version():
     source = """
     def f(x):
         _ray_available, it = _is_package_available("ray", return_version=True)

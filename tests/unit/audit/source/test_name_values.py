@@ -43,7 +43,7 @@ def guards(source: str, head: str = HEAD) -> tuple[Guard, ...]:
 
 
 def kinds(source: str, head: str = HEAD) -> set[str]:
-    """The kinds of guards that require vLLM or TRL in some version."""
+    """The kinds of guards that require a version of vLLM or TRL."""
     package_guards = [guard for guard in guards(source, head) if guard.subject != "other"]
     return {str(guard.kind) for guard in package_guards if guard.kind in KNOWN}
 
@@ -300,7 +300,7 @@ def test_fallback_value_of_a_failed_version_lookup_is_ignored(failed):
         ("flag = False\nif x:\n    flag = v < Version('0.8')\n", OLD),
     ],
 )
-def test_flag_set_in_branches_becomes_guard(source, expected):
+def test_flag_set_in_both_branches_becomes_a_guard(source, expected):
     assert guards(source + "if flag:\n    import marked\n") == (expected,)
 
 
@@ -317,7 +317,7 @@ def test_flags_without_a_known_condition_have_no_guards(source):
     assert not kinds(source + "if flag:\n    import marked\n")
 
 
-def test_negated_flag_depending_on_data_has_no_guards():
+def test_negated_flag_that_depends_on_data_has_no_guards():
     source = "flag = False\nif x:\n    flag = v < Version('0.8')\nif not flag:\n    import marked\n"
     assert not kinds(source)
 
