@@ -28,13 +28,13 @@ CHECKS: tuple[str, ...] = get_args(Check)
 
 
 class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of an audit in addition to the package set.
+    """The parameters of an audit, in addition to the package set.
 
-    `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `named`
-    packages must be importable even if no other package uses them; `added` packages are followed
-    once another package imports them. `extras` maps packages to their requested extras. `exempt`
-    maps packages to the place or the reason: the user chose their versions against METADATA, or
-    removed them. `alone` packages are installed without their requirements.
+    `cuda` is the CUDA release of the target ("12.4"), `gpu` its compute capabilities ("9.0").
+    `named` packages must be importable even if no other package uses them, and `added` packages are
+    followed once another package imports them. `extras` maps packages to requested extras. `exempt`
+    maps packages, whose versions the user chose against METADATA or which the user removed, to the
+    place or reason of that choice. `alone` packages are installed without their requirements.
     """
 
     target: str = ""
@@ -52,10 +52,11 @@ class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
 def terms_for_additions(
     terms: AuditTerms, required: Collection[str], added: Collection[str]
 ) -> AuditTerms:
-    """`terms` for packages `added` to a published target; `required` ones are requested.
+    """The terms for packages `added` to a published target, of which `required` are requested.
 
-    The others are dependencies. Only their imported parts run: IPython imports matplotlib-inline
-    only if matplotlib is installed. If no package is requested, as for an extra, all are named.
+    The others are dependencies, and only the imported parts of them run: IPython imports
+    matplotlib-inline only if matplotlib is installed. If no package is requested, as for an extra,
+    all are named.
     """
     named = sorted({*required} & {*added}) or sorted(added)
     return msgspec.structs.replace(terms, named=tuple(named), added=tuple(sorted(added)))
@@ -94,11 +95,11 @@ def audit_package_set(
 ) -> Report:
     """All findings of `checks` in `package_set`.
 
-    `libraries` returns the shared objects of the base, and `interpreter` the files of its
-    standalone Python, if any. `past` finds removed attributes for the check "calls" in other
-    releases, and may access an index. With `path`, a main path computed by the caller, corners are
-    not checked. `published` are packages that were audited together: a finding between two of them
-    that is reached only through added packages is a warning.
+    `libraries` returns the shared objects of the base, and `interpreter` the files of a standalone
+    Python, if there is one. `past` searches other releases for attributes that were removed (check
+    "calls"), and may access an index. If the caller passes a main path as `path`, only that path is
+    checked. `published` are packages that were audited together: a finding between two of them that
+    only added packages reach is a warning.
     """
     terms = restrict_constraints(
         terms or AuditTerms(),
@@ -140,7 +141,7 @@ def audit_package_set(
 
 
 class _AuditRun:
-    """One run of the checks; they share one main path."""
+    """One run of the checks, which share one main path."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class _AuditRun:
 
     @property
     def path(self) -> MainPath:
-        """The main path of the package set, with its corners unless the caller passed a path."""
+        """The main path from the caller, or that of the package set including corners."""
         if self._path is None:
             from imgbuild.audit.main_path.corners import main_path_with_corners
 
@@ -241,9 +242,9 @@ def _floors(package_set: PackageSet, terms: AuditTerms) -> Floors:
 def apply_waivers(
     findings: Iterable[Finding], waivers: Sequence[Waiver], checks: Sequence[str] = CHECKS
 ) -> list[Finding]:
-    """`findings`, in which those accepted by a waiver are notes with the waiver's reason.
+    """`findings`, with those that a waiver accepts as notes with the reason of the waiver.
 
-    A waiver that matches no finding is a warning.
+    A waiver that does not match a finding is a warning.
     """
     result: list[Finding] = []
     used: Counter[Waiver] = Counter()
@@ -266,7 +267,7 @@ def apply_waivers(
 
 
 def exempt_finding(finding: Finding, terms: AuditTerms) -> Finding:
-    """`finding`, as a warning if it concerns a version in `AuditTerms.exempt`."""
+    """`finding`, as a warning if `AuditTerms.exempt` contains the package that it concerns."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -338,7 +339,7 @@ def _accepts_finding(waiver: Waiver, finding: Finding) -> bool:
 
 
 def restrict_constraints(terms: AuditTerms, versions: Mapping[str, str]) -> AuditTerms:
-    """`terms` with only the constraints on these packages."""
+    """`terms`, with only the constraints on packages in `versions`."""
     constraints = tuple(
         constraint
         for constraint in terms.constraints

@@ -53,7 +53,7 @@ def finding_at(
     subject: str,
     **more: Any,
 ) -> Finding:
-    """A finding with its evidence; `more` are other fields of `Evidence`."""
+    """A finding with evidence; `more` contains other fields of `Evidence`."""
     return Finding(
         check=check,
         severity=severity,
@@ -123,7 +123,7 @@ def missing_package_remedy(module: str) -> str:
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings by severity, check, place and message, without duplicates."""
+    """Findings sorted by severity, check, place and message, without duplicates."""
     unique = {
         (finding.check, finding.severity, finding.where, finding.message): finding
         for finding in findings
