@@ -408,7 +408,7 @@ class LibraryWheel:
 
 
 class Library:
-    """The facts of all wheels, and the store that caches them; leaving the context saves the facts."""
+    """The facts of all wheels, and the store that caches them. Closing saves the facts."""
 
     def __init__(
         self,
