@@ -281,7 +281,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _url_pin(requirement: Requirement) -> Pin | None:
-    """The pin of `NAME @ URL`, with the version in the name of a wheel or sdist."""
+    """The pin of `NAME @ URL`, with the version from the file name of the wheel or sdist."""
     url = requirement.url or ""
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     with contextlib.suppress(InvalidWheelFilename):
