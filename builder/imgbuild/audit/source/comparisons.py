@@ -68,7 +68,7 @@ def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
 
 
 def _part(node: ast.expr) -> str | None:
-    """"" for the whole version_info, "[0]" or "[:2]" for a part; None for other expressions."""
+    """The part: "" for all of version_info, "[0]" or "[:2]"; None for other expressions."""
     if isinstance(node, ast.Call):  # tuple(sys.version_info[:2])
         whole = dotted_name(node.func) == "tuple" and len(node.args) == 1 and not node.keywords
         return _part(node.args[0]) if whole else None

@@ -220,7 +220,7 @@ def function_facts(
 
 
 def _returns_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
-    """"Self" if a classmethod returns only results of `cls(…)`, else ""."""
+    """The annotation "Self" if a classmethod returns only results of `cls(…)`, else ""."""
     text = source.statement_lines(node)
     matches = _RETURN.findall(text)
     constructed = {cls + b"("}
