@@ -1,7 +1,7 @@
 """Detects versions that are far older than a project intends (separate: one rule).
 
-The resolver falls back to old versions without an error. `vllm<=0.6.3` means 0.6.3, but if no
-recent version is installable, uv selects 0.2.2. It is a year older, and has fewer requirements.
+Resolvers select old versions without an error. `vllm<=0.6.3` is meant to select 0.6.3, but if no
+recent version is installable, uv selects 0.2.2, which is a year older and has fewer requirements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOWER_BOUND_OPERATORS = frozenset(
 
 
 class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
-    """A required package far behind the newest version that the project accepts.
+    """A required package that is far behind the newest version that the project accepts.
 
     `floor` is the oldest version that is not far behind.
     """
@@ -42,9 +42,9 @@ class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.lag.package}>={self.floor}"
 
     def warning(self, error: NoSolution) -> str:
-        """The warning for an old version that the requirements in `error` force."""
+        """The warning for an old version, to which the requirements in `error` lead."""
         return "\n  ".join(
-            (f"{self.lag}, which {self.spec or 'the project'} accepts", *error.reasons)
+            (f"{self.lag}, and {self.spec or 'the project'} accepts both", *error.reasons)
         )
 
 
@@ -54,9 +54,9 @@ def first_far_behind(
     expected: Collection[tuple[str, str]],
     chosen: Iterable[ChosenPackage],
 ) -> FarBehind | None:
-    """The first package of `chosen` that is far behind the versions accepted by `specs`.
+    """The first package in `chosen` that is far behind the versions that `specs` accept.
 
-    Packages with a lower bound and versions in `expected` (the target's) are skipped.
+    Packages with a lower bound, and versions in `expected` (those of the target), are skipped.
     """
     for item in chosen:
         spec = SpecifierSet(specs.get(item.package, ">=0"))
@@ -100,19 +100,19 @@ def first_far_behind(
 def far_behind_error(
     name: str, behind: FarBehind, reasons: tuple[str, ...], *, extends: str = ""
 ) -> ImpossibleRequirements:
-    """The error for a target that could only be locked with the old version.
+    """The error for a target that can be locked only with an old version.
 
-    `extends` is the published target whose versions limit the others, or "".
+    `extends` is the published target whose versions constrain the others, or "".
     """
     lag = behind.lag
     message = (
         f"{name} requires {lag.package}{behind.spec}, of which only {lag.package} {lag.version} of"
-        f" {lag.uploaded:%Y-%m} is installable, but not the newest, {lag.newest} of"
+        f" {lag.uploaded:%Y-%m} is installable, although the newest is {lag.newest} of"
         f" {lag.newest_uploaded:%Y-%m}"
     )
     hint = (
-        "in the project's files, require a newer version with a lower bound, or, if the old one is"
-        f" intended, {lag.package}=={lag.version}"
+        "set a lower bound in the project's files to require a newer version, or pin"
+        f" {lag.package}=={lag.version} to use the old one"
     )
     if extends:
         hint += f"; to solve all versions again, use `like: {extends}` instead of `extends:`"
