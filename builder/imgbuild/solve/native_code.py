@@ -49,7 +49,7 @@ def first_sign(files: Mapping[str, str]) -> str | None:
     line = files[name][: match.start()].count("\n") + 1
     word = " ".join(match[0].split())[:40]
     what = "CUDA code" if code == "cuda" else "an extension module"
-    return f"it compiles {what}: {name}:{line} contains {word}"
+    return f"it compiles {what}: {name}:{line} has {word}"
 
 
 def _find_sign(files: Mapping[str, str]) -> tuple[CodeKind, str, re.Match[str]] | None:

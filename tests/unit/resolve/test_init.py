@@ -118,7 +118,7 @@ def test_empty_sections_have_examples(tmp_path: Path) -> None:
     # Each example is valid unchanged.
     taken = [line.replace("    # ", "    ", 1) for line in text.splitlines(keepends=True)]
     rows = "".join(taken[taken.index("    extends: small\n") :])
-    rows = rows.replace("What", "# What").replace("existed", "# existed")
+    rows = rows.replace("Added", "# Added").replace("small, because", "# small, because")
     assert set(yaml.safe_load(rows)) == {
         "extends", "summary", "as_of", "requires", "packages", "files", "env",
     }  # fmt: skip
