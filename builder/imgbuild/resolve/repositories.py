@@ -46,5 +46,5 @@ def refusal_error(errors: Sequence[ImgbuildError]) -> ImgbuildError:
 
 
 def error_lines(errors: Sequence[ImgbuildError]) -> list[str]:
-    """Errors as lines of a longer list."""
+    """Format errors as lines for a longer list."""
     return [f"{error.message}; {error.hint}" if error.hint else error.message for error in errors]

@@ -84,7 +84,7 @@ def text_digest(text: CodeText) -> str:
 
 
 def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
-    """File → facts as MessagePack, and summary."""
+    """File → its facts (as MessagePack) and its summary."""
     processes = processor_count()
     if processes < 2 or sum(len(text.source) for text in texts) < PARALLEL_MINIMUM:
         return read_texts(texts)
@@ -100,7 +100,7 @@ def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
 
 
 def read_texts(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
-    """File → facts as MessagePack, and summary, read in this process."""
+    """File → its facts (as MessagePack) and its summary, read in this process."""
     read: dict[str, tuple[bytes, Summary]] = {}
     with pause_collector():
         for text in texts:

@@ -116,7 +116,7 @@ def _main_parts(package_set: PackageSet, module: str) -> list[str]:
 
 
 def _places(package_set: PackageSet, module: str) -> Counter[str]:
-    """Module → the number of names that `module` lazily imports from the module."""
+    """Module → how many names `module` lazily imports from it."""
     facts = package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return Counter()

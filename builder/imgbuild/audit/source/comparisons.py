@@ -125,7 +125,7 @@ class Signatures:
     """Recognizes expressions for the parameters of callables."""
 
     def __init__(self, names: NameValues) -> None:
-        """Use the values of `names`, such as that of `sig` after `sig = inspect.signature(f)`."""
+        """Use the values of `names`, such as the results of `inspect.signature(f)`."""
         self.names = names
 
     def find_callable(self, node: ast.expr) -> str:
