@@ -180,7 +180,9 @@ class PublishedFacts:
         return self._debs.get(sha256)
 
     def names(self, key: Sha256) -> frozenset[str] | None:
-        """The names that the audit of the set `key` (`queried.package_set_key`) looks up; None if unknown.
+        """The names that the audit of the package set `key` looks up; None if unknown.
+
+        The key is a result of `queried.package_set_key`.
 
         The audit of a set in the facts file has no errors.
         """
