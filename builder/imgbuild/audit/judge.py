@@ -108,7 +108,7 @@ def audit_package_set(
     selected = tuple(check for check in CHECKS if check in set(checks))
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
-        raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
+        raise InputError(message, hint=f"available checks: {', '.join(CHECKS)}")
     audit_run = _AuditRun(package_set, terms, libraries, interpreter, path, published)
     findings = audit_run.run(selected)
     if past is not None and "calls" in selected:

@@ -209,7 +209,7 @@ def _report(
     if row is None or not moved:
         return
     shown = ", ".join(map(str, moved))
-    line = f"{problem.name} has later releases than the tested target {row.row.like}: {shown}"
+    line = f"{problem.name} was resolved to later releases than {row.row.like}: {shown}"
     kept = kept_releases.keep_releases_command(prepared, resolution.versions)
     problem.context.reporter.warn(f"{line}; {kept}" if kept else line)
 

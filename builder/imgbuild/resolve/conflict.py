@@ -345,7 +345,7 @@ class _ConflictSearch:
             return [*lines, has] if meant[0].cuda is None else lines
         if meant:
             suffix = f" for CUDA {self.cuda}" if self.cuda else " for any CUDA"
-            return [f"none of these is built{suffix}", has]
+            return [f"none of these torch versions is built{suffix}", has]
         if len(core) > 1:
             return [text for text in map(self._abi_reason, core) if text]
         pin = _exact_version(core[0].spec)

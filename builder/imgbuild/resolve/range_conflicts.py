@@ -148,7 +148,7 @@ def find_contradictions(
             package=pin.package,
             demand=str(pin),
             cause="version",
-            reason=f"requires {needed.name}{needed.specifier}, and {other} is required"
+            reason=f"requires {needed.name}{needed.specifier}, but {other} is required"
             f" ({', '.join(map(str, other.places))})",
             places=pin.places,
             version=pin.pin or "",

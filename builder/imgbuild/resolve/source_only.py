@@ -200,7 +200,7 @@ def absence_text(package: str) -> str:
         return ""
     without = "".join(f"; {setting}" for setting in project.without)
     return (
-        "it is published as source that compiles CUDA code, and images are made of wheels; with a"
+        "it is published as source that compiles CUDA code, but images contain only wheels; with a"
         f" wheel from {project.releases}: imgbuild add '{package} @ https://….whl' in a project"
         f"{'; without it: ' if without else ''}{without.removeprefix('; ')}"
     )

@@ -35,10 +35,10 @@ class VersionLag(msgspec.Struct, frozen=True, kw_only=True):
     via: tuple[str, ...]
 
     def __str__(self) -> str:
-        origin = f", required by {', '.join(self.via)}" if self.via else ""
+        origin = f" (required by {', '.join(self.via)})" if self.via else ""
         return (
-            f"{self.package} {self.version} was uploaded {self.uploaded:%Y-%m}; {self.newest} of "
-            f"{self.newest_uploaded:%Y-%m} is available{origin}"
+            f"{self.package} {self.version}{origin} was uploaded in {self.uploaded:%Y-%m};"
+            f" {self.newest} of {self.newest_uploaded:%Y-%m} is available"
         )
 
 

@@ -154,7 +154,7 @@ def fetch_tree(address: GitAddress, context: Context) -> GitTree:
     store.put_fact(FACT, key, msgspec.json.encode(tree))
     if tree.left_out:
         names = ", ".join(map(repr, tree.left_out[:SHOWN_NAMES]))
-        context.reporter.info(f"{address.url}: excluded from its archive: {names}")
+        context.reporter.info(f"{address.url}: excluded from the archive: {names}")
     return tree
 
 

@@ -47,7 +47,7 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
         if self.spec not in text and not others:
             return ()
         return (
-            f"torch{self.spec} are the versions built for CUDA {self.cuda}",
+            f"only torch{self.spec} is built for CUDA {self.cuda}",
             *(
                 f'{each}: to allow it, set cuda: "{each.cuda}" in the row of matrix.yaml'
                 for each in others

@@ -41,7 +41,7 @@ def find_cuda_release(
         torch,
     )
     if release is None:
-        message = f"{name}: no release of CUDA {target.cuda} works with torch {pin}"
+        message = f"{name}: no release of CUDA {target.cuda} is compatible with torch {pin}"
         raise NoSolution(
             message,
             reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),

@@ -130,7 +130,7 @@ def _head(first: bytes, file: str) -> ElfFacts | None:
 
 
 class FileRanges:
-    """Random access to an open file."""
+    """Reads ranges of an open file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -90,7 +90,7 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class GpuArch(NamedTuple):
-    """A GPU architecture as compilers name it: sm_90a is (False, 9, 0, "a")."""
+    """A GPU architecture in the notation of compilers: sm_90a is (False, 9, 0, "a")."""
 
     ptx: bool
     major: int

@@ -1,6 +1,6 @@
 """Computes the name of a C++ symbol under the other ABI of std::string.
 
-Findings use it to name the symbol that a library has instead. The ABI is set with
+Findings use the result to name the symbol that a library defines instead. The ABI is set with
 _GLIBCXX_USE_CXX11_ABI. Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual
 ABI".
 """

@@ -95,7 +95,7 @@ def _families(
 def _torch(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], cuda: str
 ) -> Iterator[Finding]:
-    """A CPU build of torch in a package set for GPUs."""
+    """A finding for a CPU build of torch in a package set for GPUs."""
     version = package_set.version("torch")
     files = {facts.file for package, facts in elf_facts if package == "torch"}
     # Without its other libraries, torch's files were not read.
@@ -115,7 +115,7 @@ def _torch(
 
 
 def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
-    """NVIDIA packages that do not belong to the CUDA release."""
+    """Findings for NVIDIA packages that do not belong to the CUDA release."""
     declared = _declared_components(package_set, cuda)
     major, _, _ = cuda.partition(".")
     for package in package_set.packages:
@@ -189,7 +189,7 @@ def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Fi
 def _uncovered_gpu_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Libraries that are always required and have no code for a GPU of the package set."""
+    """Findings for libraries that are always required but have no code for a GPU of the set."""
     drivers = gpus.load_drivers()
     for package, facts in elf_facts:
         if not drivers.is_kernels(facts.file) or not facts.gpu:
@@ -210,7 +210,7 @@ def _uncovered_gpu_findings(
 def _assembler_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Assemblers of packages that compile at run time and do not support a GPU.
+    """Findings for assemblers that packages use at run time, and that do not support a GPU.
 
     Triton has one assembler for each range of GPUs, so the assemblers of a package are considered
     together.
@@ -243,7 +243,7 @@ def _gpu_finding(
     consequence: str,
     condition: str,
 ) -> Iterator[Finding]:
-    """The finding for the GPUs `missing`, if any; its text is `fault`, GPUs, `consequence`.
+    """The finding for the GPUs `missing`, if any; the message is `fault`, GPUs, `consequence`.
 
     `condition` completes the hint "choose a PACKAGE that …".
     """

@@ -116,7 +116,7 @@ def _remedy(relation: ConflictRelation, place: FindingPlace, other: str, subject
 
 
 def missing_package_remedy(module: str) -> str:
-    """The remedy for a top-level module that nothing provides."""
+    """The remedy for a top-level module that no package provides."""
     add = f"add the package that provides {module}"
     having = stdlib.pythons_with_module(module)
     return f"use {having}, whose standard library has {module}, or {add}" if having else add

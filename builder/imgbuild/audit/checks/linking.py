@@ -424,7 +424,7 @@ class LoadedBinaries:
                         todo.append(module)
 
     def _imports(self, name: str) -> Iterable[str]:
-        """The modules that importing module `name` certainly or possibly imports."""
+        """The modules that are imported, certainly or possibly, with module `name`."""
         facts = self._code.module(name)
         if isinstance(facts, ModuleFacts):
             for statement in facts.imports:

@@ -35,7 +35,7 @@ class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`package` in `versions` fails with `other` in `clash`; versions in `spec` work.
+    """A failure of `package` in `versions` with `other` in `clash`; `other` in `spec` works.
 
     Alternatively, the package fails without the package `missing`, or if its wheel does not contain
     the module `lacks` for this Python and no other package provides the module `unless`.

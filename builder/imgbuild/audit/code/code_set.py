@@ -108,7 +108,7 @@ class CodeSet:
         return self._by_file[file].root
 
     def path(self, modules: Iterable[str] | None = None) -> MainPath:
-        """The user's code, or some of its modules, as code that runs."""
+        """A main path that runs the user's code, or some of its modules."""
         places: dict[Place, Reached] = {}
         for name in self._texts if modules is None else modules:
             facts = self._user_module(name)

@@ -70,7 +70,7 @@ Problem = tuple[Word, str, str, str, Severity]  # word, code, message, instead
 
 @lru_cache(maxsize=1)
 def load_programs() -> tuple[PackageProgram, ...]:
-    """The bundled table of programs."""
+    """Load the bundled table of programs."""
     return yaml_data.load_yaml_data(
         files.data("audit/code_commands.yaml"), tuple[PackageProgram, ...]
     )
@@ -321,7 +321,7 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
 
 
 def _literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The names at the top of modules that are bound to `Literal[…]` of strings."""
+    """Top-level names that are bound to `Literal[…]` of strings."""
     for tree in trees:
         for node in tree.body:
             target = node.targets[0] if isinstance(node, ast.Assign) else None

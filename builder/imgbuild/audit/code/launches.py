@@ -46,7 +46,7 @@ class RejectedOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=1)
 def load_rejected_options() -> tuple[RejectedOption, ...]:
-    """The bundled table of options."""
+    """Load the bundled table of options."""
     return yaml_data.load_yaml_data(files.data("audit/code_zero3.yaml"), tuple[RejectedOption, ...])
 
 
@@ -119,7 +119,7 @@ def _find_launch(command: Command) -> tuple[str, Command] | None:
 
 
 def _value(words: Sequence[Word], name: str) -> tuple[str, Word] | None:
-    """The value of an option and its word; dashes and underscores are the same."""
+    """The value and the word of an option; dashes and underscores are equivalent."""
     for at, word in enumerate(words):
         if word.text.endswith(".py"):
             return None  # what follows belongs to the script

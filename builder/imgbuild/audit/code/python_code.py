@@ -311,7 +311,7 @@ def _finding(
 
 
 def _published_existence(evidence: Evidence) -> Existence | None:
-    """The releases that have a name, from the release table; None if this one may have it."""
+    """The releases that have a name, from the release table; None if this release may have it."""
     subject, known = evidence.subject, None
     match evidence.relation:
         case ConflictRelation.KEYWORD:

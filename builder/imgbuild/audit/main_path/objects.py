@@ -181,7 +181,7 @@ class ObjectModel:
         return self._constant(level, value)
 
     def call_object_method(self, name: str, given: Sequence[object]) -> object:
-        """The result of a method of `object`."""
+        """The result of a method that a class inherits from `object`."""
         if name == "__new__" and given and isinstance(given[0], ClassValue):
             return self.empty_instance(given[0])
         if name == "__setattr__" and len(given) == 3 and isinstance(given[0], ObjectInstance):

@@ -92,10 +92,10 @@ def read_file(path: Path, name: str = "") -> RequirementText:
         text = boundary.read_regular_file(path, LIMIT).decode("utf-8-sig")
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message, hint="pass a file of pins") from error
+        raise InputError(message, hint="pass a requirements file with exact versions") from error
     except UnicodeDecodeError as error:
         message = f"{path} is not a UTF-8 text file: invalid byte at offset {error.start}"
-        raise InputError(message, hint="pass a file of pins") from error
+        raise InputError(message, hint="pass a requirements file with exact versions") from error
     return RequirementText(name=name or str(path), text=text, path=path)
 
 
@@ -158,7 +158,7 @@ class _RequirementReader:
             name, value = name[:2], name[2:]
         value = value or " ".join(words[1:])
         if name in ("-e", "--editable"):
-            why = "editable installations are only read with --environment"
+            why = "editable installations are read only with --environment"
             self.unread.append(UncheckedPart(what=value, why=why, required=True))
         if requirement_lines.INDEX.match(line.text):
             folder = origin.parent if origin is not None else Path()
@@ -170,7 +170,7 @@ class _RequirementReader:
         if constraint is None:
             return
         if "://" in value:
-            message = f"{line.text}: remote files are not supported; download it and use the copy"
+            message = f"{line.text}: remote files are not supported; download the file first"
             raise ValueError(message)
         folder = origin.parent if origin is not None else Path()
         try:
@@ -193,7 +193,7 @@ class _RequirementReader:
         if requirement.url is not None:
             pin = _url_pin(requirement)
             if pin is None:
-                why = "the URL does not name a wheel or an sdist, so the version is unknown"
+                why = "the URL is not that of a wheel or an sdist, so the version is unknown"
                 unread = UncheckedPart(what=str(requirement), why=why, required=True)
                 self.unread.append(unread)
                 return
