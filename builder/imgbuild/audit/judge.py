@@ -242,7 +242,7 @@ def _floors(package_set: PackageSet, terms: AuditTerms) -> Floors:
 def apply_waivers(
     findings: Iterable[Finding], waivers: Sequence[Waiver], checks: Sequence[str] = CHECKS
 ) -> list[Finding]:
-    """`findings`, with those that a waiver accepts as notes with the reason of the waiver.
+    """Turn findings that a waiver accepts into notes with the reason of the waiver.
 
     A waiver that does not match a finding is a warning.
     """
@@ -267,7 +267,7 @@ def apply_waivers(
 
 
 def exempt_finding(finding: Finding, terms: AuditTerms) -> Finding:
-    """`finding`, as a warning if `AuditTerms.exempt` contains the package that it concerns."""
+    """Turn `finding` into a warning if `AuditTerms.exempt` contains its package."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -286,7 +286,7 @@ def exempt_finding(finding: Finding, terms: AuditTerms) -> Finding:
 
 
 def relax_learned_finding(finding: Finding, learned: Iterable[Constraint]) -> Finding:
-    """`finding`, as a warning if an entry of `learned` shows that its code has never run."""
+    """Turn `finding` into a warning if an entry of `learned` shows that its code has never run."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -306,7 +306,7 @@ def relax_learned_finding(finding: Finding, learned: Iterable[Constraint]) -> Fi
 
 
 def _relax_published_finding(finding: Finding, published: Collection[str]) -> Finding:
-    """`finding`, as a warning if it is between two `published` packages, which cannot change."""
+    """Turn `finding` into a warning if it is between `published` packages, which cannot change."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding

@@ -187,7 +187,7 @@ def resolve_audited_arch(
 
 
 def _relax_unused(report: Report, learned: Iterable[Constraint]) -> Report:
-    """`report`, with errors in code that has never run as warnings."""
+    """Turn errors of `report` into warnings if they are in code that has never run."""
     entries = tuple(learned)
     findings = sort_findings(relax_learned_finding(finding, entries) for finding in report.findings)
     return msgspec.structs.replace(report, findings=tuple(findings))

@@ -234,7 +234,7 @@ def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
 
 
 def _mode(path: Path) -> str:
-    """The permissions of an added file, which are executable if the local file is executable."""
+    """The permissions of an added file: executable if the local file is executable."""
     return "0755" if path.stat().st_mode & 0o100 else "0644"
 
 

@@ -142,7 +142,7 @@ class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def solve_first(query: ArchQuery) -> FirstSolve:
-    """The first solve of `query`.
+    """Run the first solve of `query`.
 
     NoSolution if no package set satisfies the query; InputError if the CUDA release cannot be
     determined.

@@ -46,7 +46,7 @@ def _file_findings(
 ) -> Iterator[CodeFinding]:
     """Keys that the extended configuration does not have, although it has the parent keys.
 
-    Also options of groups that neither the package nor the user defines.
+    Options of groups that neither the package nor the user defines are also reported.
     """
     try:
         content = yaml_data.parse_yaml(text.source)

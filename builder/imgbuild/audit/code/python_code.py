@@ -123,7 +123,7 @@ def _check_modules(
 
 
 def _shares(new: Mapping[str, CodeText], count: int) -> list[dict[str, CodeText]]:
-    """At most `count` shares of equal size, each of neighbours, which use the same packages."""
+    """Divide `new` into at most `count` shares of neighbours, which use the same packages."""
     size = sum(len(text.source) for text in new.values()) / count
     shares: list[dict[str, CodeText]] = [{}]
     total = 0
@@ -280,7 +280,7 @@ def _is_replaced(evidence: Evidence, source: bytes) -> bool:
 def _finding(
     look: _ReplacementCache, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
 ) -> CodeFinding:
-    """A finding of a check as a finding in the user's code."""
+    """Convert a finding of a check to a finding in the user's code."""
     severity = _severity(finding, evidence, text, tree)
     # Notes are many, and are only shown on request: their trees are not read.
     note = severity is Severity.NOTE

@@ -351,7 +351,7 @@ def _renamed_parameters() -> Mapping[str, Mapping[str, str]]:
 
 
 def renamed_parameter(package: str, callee: str, parameter: str) -> str:
-    """The name of a parameter in newer versions of `package`; "" if it is not known as renamed.
+    """The name of a parameter in newer versions of `package`; "" if no new name is known.
 
     `callee` is a class or function without its module.
     """

@@ -53,7 +53,7 @@ class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotPinned(InputError):
-    """The requirements have a package without an exact version, or the file is of another type."""
+    """Raised for a package without an exact version, or for another type of file."""
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):

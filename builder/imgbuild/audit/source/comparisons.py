@@ -167,7 +167,7 @@ class Signatures:
     def _callable_of_fields(
         self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp | ast.DictComp
     ) -> str:
-        """The callable in `{field.name for field in fields(X)}`, or in one over parameters."""
+        """The callable in `{field.name for field in fields(X)}` or a parameter comprehension."""
         part = node.generators[0]
         if len(node.generators) != 1 or part.ifs:
             return ""
