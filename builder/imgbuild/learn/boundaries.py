@@ -65,7 +65,7 @@ class ReleaseCatalogue:
     def package_releases(self, package: str) -> tuple[PackageRelease, ...]:
         """All final versions with a compatible wheel that is not yanked, oldest first.
 
-        A pinned version is included even if it is a pre-release or yanked.
+        A pinned version is included even if it is a pre-release.
         """
         if package not in self._releases:
             rules = self.catalogue.rules

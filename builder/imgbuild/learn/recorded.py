@@ -80,7 +80,7 @@ def target_notes(matrix: Matrix) -> tuple[TargetNote, ...]:
 
 
 def notes_on_package(matrix: Matrix, target: str, package: str) -> tuple[str, ...]:
-    """The sentences in the notes of `target` that mention `package` and other pinned packages."""
+    """The sentences in the notes of `target` that mention `package` and another package."""
     return tuple(
         note.text
         for note in target_notes(matrix)

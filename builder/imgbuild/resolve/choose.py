@@ -126,7 +126,7 @@ Conflicts = Callable[[LockedFacts, Sequence[PackageDemand]], Sequence[TargetChan
 
 
 def accepts_python(declared: Declarations, python: str) -> bool:
-    """Whether the project accepts `python` ("3.11.2"). If it pins a patch release, any patch is.
+    """Whether the project accepts `python` ("3.11.2"); a pinned patch release allows any patch.
 
     A specifier that cannot be parsed accepts any version.
     """

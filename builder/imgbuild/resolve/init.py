@@ -88,7 +88,7 @@ def recommended_target(project: Project, stacks: Mapping[str, str], arch: Arch) 
 
     `stacks` maps each target to the stack for which it is recommended, or "". The target for vLLM
     is preferred, then other recommended ones, then targets that passed a higher tier of smoke tests
-    on `arch`, then earlier ones in the matrix. NothingSelected if none is locked for `arch`.
+    on `arch`, then the first in `stacks`. NothingSelected if none is locked for `arch`.
     """
     target_digests = project.locked_targets()
     rank = {}

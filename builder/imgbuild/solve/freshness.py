@@ -135,7 +135,9 @@ def report_old_versions(
     )
     blind = sorted({p.name for p in catalogue.indexes.places.values() if not p.timed})
     if blind:
-        reporter.info(f"the cut-off does not apply to {', '.join(blind)} without upload times")
+        reporter.info(
+            f"the cut-off does not apply to indexes without upload times: {', '.join(blind)}"
+        )
     for package, version, newer in rows:
         reporter.detail(
             f"{package} {version}: {newer} was uploaded after the cut-off {catalogue.rules.as_of}"

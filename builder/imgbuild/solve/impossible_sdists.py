@@ -1,6 +1,6 @@
 """Finds sdists that learned constraints exclude before uv reads METADATA (separate: one rule).
 
-To get METADATA of an sdist, it must be built, which takes seconds to minutes for each version.
+An sdist must be built to get its METADATA, which takes seconds to minutes for each version.
 """
 
 from __future__ import annotations

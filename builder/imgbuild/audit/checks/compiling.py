@@ -24,7 +24,7 @@ CUDA_ARGUMENTS = frozenset(("with_cuda", "cuda_sources", "extra_cuda_cflags"))
 
 
 def check_compiling(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Finding]:
-    """The findings for code on the main path. `image`: nothing else will be installed."""
+    """The findings for code on the main path. With `image`, nothing else will be installed."""
     compilers = [name for name in package_set.packages if "nvcc" in name]
     if any(file.endswith("/bin/nvcc") for name in compilers for file in package_set.files(name)):
         return []

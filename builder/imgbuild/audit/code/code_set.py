@@ -29,8 +29,8 @@ class CodeSet:
     """The packages of `base`, together with the modules of a user's code.
 
     A file that another one shadows (a script `datasets.py` outside of packages, the second of two
-    scripts with one name) gets a name that no code imports. A name that several files have has
-    unknown content.
+    scripts with one name) gets a name that no code imports. If several files have the same name,
+    the content under this name is unknown.
     """
 
     def __init__(

@@ -144,7 +144,7 @@ def _entry_applies(
 ) -> bool:
     """Whether the package set contains the entry's package in one of the entry's versions.
 
-    `partial`: packages that are missing from the package set may be installed.
+    With `partial`, packages that are missing from the package set may be installed.
     """
     package = package_set.owner(entry.name.partition(".")[0])
     version = package_set.version(package) if package is not None else None

@@ -54,7 +54,7 @@ class Execution(ExpressionValues):
     """Executes the statements of an evaluation."""
 
     def __init__(self, *, strict: bool) -> None:
-        """`strict`: unrecognized decorators change the effect of a function."""
+        """With `strict`, unrecognized decorators change the effect of a function."""
         self.strict = strict
         self.trying = 0
         self._handled: list[EvaluatedError] = []

@@ -102,7 +102,7 @@ def _range(*numbers: int) -> object:
 
 
 def _length(numbers: range) -> int:
-    """The number of items; -1 if unknown."""
+    """The number of items; -1 if there are too many for `len`."""
     try:
         return len(numbers)
     except OverflowError:

@@ -16,7 +16,7 @@ class AssignmentReader:
     """Reads the statements that bind names."""
 
     def __init__(self, expressions: ExpressionReader, *, package: bool) -> None:
-        """Prepare to read the module of `expressions`; `package`: it is an `__init__`."""
+        """Prepare to read the module of `expressions`; with `package`, it is an `__init__`."""
         self.expressions = expressions
         self.conditions = expressions.conditions
         self.names = expressions.names

@@ -31,7 +31,7 @@ class StatementReader:
     """Reads the statements of a module in order."""
 
     def __init__(self, conditions: ConditionReader, *, package: bool) -> None:
-        """Prepare to read the module of `conditions`; `package`: it is an `__init__`."""
+        """Prepare to read the module of `conditions`; with `package`, it is an `__init__`."""
         self.conditions = conditions
         self.names = conditions.names
         self.expressions = ExpressionReader(conditions)
