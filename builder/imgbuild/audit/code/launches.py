@@ -51,7 +51,7 @@ def load_rejected_options() -> tuple[RejectedOption, ...]:
 
 
 class SlurmGpus(msgspec.Struct, frozen=True):
-    """The resources that a Slurm script requests; `line` is the number of the line with the GPUs."""
+    """The resources that a Slurm script requests; `line` is the line with the GPUs."""
 
     gpus: int
     nodes: int

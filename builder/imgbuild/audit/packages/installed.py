@@ -148,7 +148,7 @@ class InstalledContent:
         return tuple(sorted(roots.items()))
 
     def _source_packages(self, folder: Path) -> list[str]:
-        """The packages in top_level.txt of a source folder, or the importable packages in the folder."""
+        """The packages in top_level.txt, or else the importable packages in a source folder."""
         listed = self._info / "top_level.txt"
         if listed.is_file():
             tops = boundary.read_regular_file(listed).decode(errors="replace").split()
