@@ -216,7 +216,7 @@ def test_circular_includes_are_read_once(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("-r gone.txt", "cannot read"),
-        ("-r https://x.invalid/r.txt", "download it"),
+        ("-r https://x.invalid/r.txt", "download the file"),
         ("-r pyproject.toml", "is not a requirements file"),
         ("-r 'unclosed", "No closing quotation"),
     ],
