@@ -145,7 +145,7 @@ def test_unreadable_package_fails_the_audit(machine: Machine) -> None:
     (info,) = root.glob("lib/python3*/site-packages/vllm-9.0.dist-info")
     (info.parent / "trl-9.0.dist-info").mkdir()
     done = machine.audit("--environment", str(root), "--junit", "report.xml", status=4)
-    assert done.stdout.startswith("not read: trl-9.0.dist-info: it has no METADATA\n")
+    assert done.stdout.startswith("not read: trl-9.0.dist-info: METADATA is missing\n")
     assert "not all packages were read: trl-9.0.dist-info" in done.stderr
     assert 'name="packages"' in (machine.folder / "report.xml").read_text()
 

@@ -298,7 +298,7 @@ def test_version_range_without_a_compatible_version_is_refused(
 ) -> None:
     project = published_site.user(tmp_path / "range", "--add", "newer>=3")
     result = project.run("lock", OWN, status=8).stderr
-    assert "of which 3.1 is the newest" in result
+    assert "the newest of which is 3.1" in result
     assert "and none of the 2 versions of newer is compatible" in result
 
 

@@ -243,7 +243,7 @@ def test_required_outdated_version_is_locked_with_a_warning(
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
     messages = " ".join(project.run("lock", ROW).stderr.split())
     assert versions(project)["eager"] == "1.0"
-    assert "eager 1.0 was uploaded 2024-01; 2.0 of 2025-01 is available" in messages
+    assert "eager 1.0 was uploaded in 2024-01; 2.0 of 2025-01 is available" in messages
     assert "thewheel<2" in messages
 
 

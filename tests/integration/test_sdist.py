@@ -275,7 +275,7 @@ def test_sdist_build_has_no_network(site, root, store):
 def test_source_code_for_an_older_python_is_reported(site, root, store):
     setup = b"import inspect\nSPECIFICATION = inspect.getargspec\n"
     error = refused(site, root, store, {"setup.py": setup})
-    assert "it uses inspect.getargspec, which this Python no longer has" in error.reasons[0]
+    assert "it uses inspect.getargspec, which was removed from Python" in error.reasons[0]
     assert "imgbuild init --exclude demo" in (error.hint or "")
 
 

@@ -28,14 +28,14 @@ CHECKS: tuple[str, ...] = get_args(Check)
 
 
 class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of an audit in addition to the package set.
+    """The parameters of an audit, in addition to the package set.
 
-    `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `named`
-    packages must be importable even if no other package uses them; `added` packages are followed
-    once another package imports them. `extras` maps packages to their requested extras. `exempt`
-    maps packages to the place or the reason: the user chose their versions against METADATA, or
-    removed them. `alone` packages are installed without their requirements. Without `all_gpus`, a
-    GPU that a package does not support is a warning.
+    `cuda` is the CUDA release of the target ("12.4"), `gpu` its compute capabilities ("9.0").
+    `named` packages must be importable even if no other package uses them, and `added` packages are
+    followed once another package imports them. `extras` maps packages to requested extras. `exempt`
+    maps packages, whose versions the user chose against METADATA or which the user removed, to the
+    place or reason of that choice. `alone` packages are installed without their requirements. If
+    `all_gpus` is false, a GPU that a package does not support is a warning.
     """
 
     target: str = ""
@@ -54,10 +54,11 @@ class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
 def terms_for_additions(
     terms: AuditTerms, required: Collection[str], added: Collection[str]
 ) -> AuditTerms:
-    """`terms` for packages `added` to a published target; `required` ones are requested.
+    """The terms for packages `added` to a published target, of which `required` are requested.
 
-    The others are dependencies. Only their imported parts run: IPython imports matplotlib-inline
-    only if matplotlib is installed. If no package is requested, as for an extra, all are named.
+    The others are dependencies, and only the imported parts of them run: IPython imports
+    matplotlib-inline only if matplotlib is installed. If no package is requested, as for an extra,
+    all are named.
     """
     named = sorted({*required} & {*added}) or sorted(added)
     return msgspec.structs.replace(terms, named=tuple(named), added=tuple(sorted(added)))
@@ -96,11 +97,11 @@ def audit_package_set(
 ) -> Report:
     """All findings of `checks` in `package_set`.
 
-    `libraries` returns the shared objects of the base, and `interpreter` the files of its
-    standalone Python, if any. `past` finds removed attributes for the check "calls" in other
-    releases, and may access an index. With `path`, a main path computed by the caller, corners are
-    not checked. `published` are packages that were audited together: a finding between two of them
-    that is reached only through added packages is a warning.
+    `libraries` returns the shared objects of the base, and `interpreter` the files of a standalone
+    Python, if there is one. `past` searches other releases for attributes that were removed (check
+    "calls"), and may access an index. If the caller passes a main path as `path`, only that path is
+    checked. `published` are packages that were audited together: a finding between two of them that
+    only added packages reach is a warning.
     """
     terms = restrict_constraints(
         terms or AuditTerms(),
@@ -109,7 +110,7 @@ def audit_package_set(
     selected = tuple(check for check in CHECKS if check in set(checks))
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
-        raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
+        raise InputError(message, hint=f"available checks: {', '.join(CHECKS)}")
     audit_run = _AuditRun(package_set, terms, libraries, interpreter, path, published)
     findings = audit_run.run(selected)
     if past is not None and "calls" in selected:
@@ -142,7 +143,7 @@ def audit_package_set(
 
 
 class _AuditRun:
-    """One run of the checks; they share one main path."""
+    """One run of the checks, which share one main path."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class _AuditRun:
 
     @property
     def path(self) -> MainPath:
-        """The main path of the package set, with its corners unless the caller passed a path."""
+        """The main path from the caller, or that of the package set including corners."""
         if self._path is None:
             from imgbuild.audit.main_path.corners import main_path_with_corners
 
@@ -243,9 +244,9 @@ def _floors(package_set: PackageSet, terms: AuditTerms) -> Floors:
 def apply_waivers(
     findings: Iterable[Finding], waivers: Sequence[Waiver], checks: Sequence[str] = CHECKS
 ) -> list[Finding]:
-    """`findings`, in which those accepted by a waiver are notes with the waiver's reason.
+    """Turn findings that a waiver accepts into notes with the reason of the waiver.
 
-    A waiver that matches no finding is a warning.
+    A waiver that does not match a finding is a warning.
     """
     result: list[Finding] = []
     used: Counter[Waiver] = Counter()
@@ -268,7 +269,7 @@ def apply_waivers(
 
 
 def exempt_finding(finding: Finding, terms: AuditTerms) -> Finding:
-    """`finding`, as a warning if it concerns a version in `AuditTerms.exempt` or optional GPUs."""
+    """Turn `finding` into a warning if its package is in `AuditTerms.exempt`, or its GPU optional."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -292,7 +293,7 @@ def exempt_finding(finding: Finding, terms: AuditTerms) -> Finding:
 
 
 def relax_learned_finding(finding: Finding, learned: Iterable[Constraint]) -> Finding:
-    """`finding`, as a warning if an entry of `learned` shows that its code has never run."""
+    """Turn `finding` into a warning if an entry of `learned` shows that its code has never run."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -312,7 +313,7 @@ def relax_learned_finding(finding: Finding, learned: Iterable[Constraint]) -> Fi
 
 
 def _relax_published_finding(finding: Finding, published: Collection[str]) -> Finding:
-    """`finding`, as a warning if it is between two `published` packages, which cannot change."""
+    """Turn `finding` into a warning if it is between `published` packages, which cannot change."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -345,7 +346,7 @@ def _accepts_finding(waiver: Waiver, finding: Finding) -> bool:
 
 
 def restrict_constraints(terms: AuditTerms, versions: Mapping[str, str]) -> AuditTerms:
-    """`terms` with only the constraints on these packages."""
+    """`terms`, with only the constraints on packages in `versions`."""
     constraints = tuple(
         constraint
         for constraint in terms.constraints

@@ -1,1 +1,1 @@
-"""Derives constraints from audit findings and resolves the target again."""
+"""Derives constraints from audit findings, and resolves the target again."""

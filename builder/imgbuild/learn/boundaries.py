@@ -1,6 +1,6 @@
-"""Finds the version of a package in which an incompatibility appears or disappears.
+"""Finds the version of a package that introduces or resolves an incompatibility.
 
-Modules are read with range requests from remote wheels. Results are cached in the store.
+Modules of remote wheels are read with range requests. Results are cached in the store.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ STEPS = 24
 
 
 class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that is available to a package set, as its best compatible wheel."""
+    """A version that a package set can use, with its best compatible wheel."""
 
     version: Version
     file: IndexFile
 
     @property
     def upload_time(self) -> datetime.datetime | None:
-        """The upload time of the wheel, if the index has it."""
+        """The upload time of the wheel; None if the index does not provide it."""
         return self.file.uploaded
 
 
 class ReleaseCatalogue:
-    """The releases of packages on a target's indexes, regardless of the cut-off."""
+    """The releases of packages on the indexes of a target, regardless of the cut-off."""
 
     def __init__(self, catalogue: FileCatalogue, library: Library, store: Store) -> None:
         self.catalogue = catalogue
@@ -63,9 +63,9 @@ class ReleaseCatalogue:
         self._readable: dict[str, tuple[PackageRelease, ...]] = {}
 
     def package_releases(self, package: str) -> tuple[PackageRelease, ...]:
-        """Every final version with a compatible wheel that is not yanked, ascending.
+        """All final versions with a compatible wheel that is not yanked, oldest first.
 
-        A pinned version is always included.
+        A pinned version is included even if it is a pre-release.
         """
         if package not in self._releases:
             rules = self.catalogue.rules
@@ -93,18 +93,18 @@ class ReleaseCatalogue:
         return self._releases[package]
 
     def readable_releases(self, package: str) -> tuple[PackageRelease, ...]:
-        """The releases; for a package without wheels, the final sdists with a known hash.
+        """The releases of a package; if it has no wheels, the final sdists with a known hash.
 
-        Only the Python code of an sdist is read.
+        Of an sdist, only the Python code is read.
         """
         if package not in self._readable:
             self._readable[package] = self.package_releases(package) or self._sdists(package)
         return self._readable[package]
 
     def releases_for_older_python(self, package: str) -> tuple[PackageRelease, ...]:
-        """Some final versions older than the releases, with wheels for other versions of Python.
+        """Some older final versions, whose wheels are for other versions of Python.
 
-        At most every `STEP`-th is included, the newest first: a name that a package once had is
+        Every `STEP`-th version is included, newest first, because a name that a package once had is
         usually in several releases.
         """
         oldest = next(iter(self.package_releases(package)), None)
@@ -130,7 +130,7 @@ class ReleaseCatalogue:
         return tuple(sorted(sdists, key=lambda release: release.version))
 
     def release(self, package: str, version: str) -> PackageRelease | None:
-        """The release of exactly `version`; None if there is none."""
+        """The release of a version; None if there is none."""
         expected = Version(version)
         matches = (item for item in self.package_releases(package) if item.version == expected)
         return next(matches, None)
@@ -138,7 +138,7 @@ class ReleaseCatalogue:
     def wheel(self, package: str, release: PackageRelease) -> Wheel:
         """The wheel of a release, as a locked file.
 
-        FetchFailed if the index has no hash of it, and the library cannot fetch the file.
+        FetchFailed if the index has no hash of the wheel and the library cannot download it.
         """
         if is_sdist(release.file):
             return self._code_wheel(package, release)
@@ -147,7 +147,7 @@ class ReleaseCatalogue:
         if release.file.sha256 is None or release.file.size is None:
             if http is None:
                 message = (
-                    f"{release.file.name}: the index {index} has no hash for it, and downloads are "
+                    f"{release.file.name}: the index {index} has no hash of it, and downloads are "
                     "not allowed"
                 )
                 raise FetchFailed(message, hint="run once without --offline")
@@ -162,7 +162,7 @@ class ReleaseCatalogue:
         )
 
     def _code_wheel(self, package: str, release: PackageRelease) -> Wheel:
-        """The code of an sdist as a wheel, which is in the store."""
+        """The code of an sdist as a wheel in the store."""
         file, http, store = release.file, self.library.http, self.store
         digest = file.sha256 or ""
         with store.scratch() as folder:
@@ -175,14 +175,14 @@ class ReleaseCatalogue:
                         raise FetchFailed(message, hint="run once without --offline")
                     path.write_bytes(content := http.fetch_bytes(file.url))
                     if sha256(content) != digest:
-                        message = f"{file.name}: the index has another hash than the file"
+                        message = f"{file.name}: its hash differs from that on the index"
                         raise IntegrityError(message)
                 return path
 
             return code_wheel(package, str(release.version), digest, _fetch, store)[0]
 
     def create_package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
-        """A package set of these releases only."""
+        """A partial package set of these releases."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
@@ -200,7 +200,7 @@ class ReleaseCatalogue:
         )
 
     def compute_cached(self, key: Sequence[object], compute: Callable[[], T], form: type[T]) -> T:
-        """The result of `compute` for immutable files, cached by `key`, its code and Python."""
+        """The result of `compute` for immutable files, cached by `key`, code and Python."""
         python = self.catalogue.rules.tags.python
         name = encode_compact([code_digest(compute.__module__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
@@ -217,9 +217,9 @@ class ReleaseCatalogue:
 def lacks_item(
     release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
 ) -> bool | None:
-    """Whether `release` of the other package still lacks (or rejects) the item in the evidence.
+    """Whether `release` of the other package lacks (or rejects) the item in the evidence.
 
-    None if that is unknown, or if the evidence does not depend on names.
+    None if that is unknown, or if the evidence does not concern a name.
     """
     if evidence.relation not in NAMED_TESTS:
         return None
@@ -238,7 +238,7 @@ def lacks_item(
 def has_module(
     release_catalogue: ReleaseCatalogue, package: str, release: PackageRelease, module: str
 ) -> bool:
-    """Whether `release` of `package` has the module, according to its file names."""
+    """Whether `release` of `package` contains the module, according to its file names."""
     wheel = release_catalogue.wheel(package, release)
 
     def _compute_presence() -> bool:
@@ -268,7 +268,7 @@ def _lacks_name(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def _has_all(package_set: PackageSet, subjects: Iterable[str]) -> bool:
-    """Whether all `subjects` (modules and names in modules) certainly exist."""
+    """Whether all `subjects` (modules, and names in modules) certainly exist."""
     return all(
         (_lacks_name if ":" in subject else _lacks_module)(package_set, subject) is False
         for subject in subjects
@@ -284,9 +284,9 @@ def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
-    """Whether a class and all its bases are readable and do not contain the word `name`.
+    """Whether a class and all its bases can be read and do not contain the word `name`.
 
-    If so, no table-based `__getattr__` can provide the name.
+    In that case, a `__getattr__` that uses a table cannot provide the name.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for ancestor in classes.class_ancestors(
@@ -351,7 +351,7 @@ def _is_absent(lookup_result: LookupResult) -> bool | None:
 
 
 def look_up_path(package_set: PackageSet, path: str) -> LookupResult:
-    """The object at a path from the top of a package: "vllm.SamplingParams", or "a.b:C.d"."""
+    """The object at a path such as "vllm.SamplingParams" or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = package_set.module(first)
     if not isinstance(facts, ModuleFacts):
@@ -367,11 +367,12 @@ def look_up_path(package_set: PackageSet, path: str) -> LookupResult:
 def find_boundary(
     releases: Sequence[T], start: int, is_incompatible: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
-    """The last incompatible and the first compatible release, from `releases[start]` on.
+    """The last incompatible and the first compatible release, starting at `releases[start]`.
 
-    Searches in direction `step` (1 or -1) with increasing steps, then by bisection, which reads few
-    releases. Steps are limited, because a name may exist in few releases only. The result is a pair
-    of adjacent releases, even if the incompatibility disappears and returns.
+    Searches in the direction `step` (1 or -1), first with increasing steps and then by bisection,
+    so that few releases are read. The steps are limited, because a name may exist in few releases
+    only. The result is a pair of adjacent releases, even if the incompatibility disappears and
+    returns.
     """
     bad, good, width = start, None, 1
     widest = max(STEP, len(releases) // STEPS)
@@ -397,7 +398,7 @@ def find_boundary(
 def newest_at_time(
     releases: Sequence[PackageRelease], moment: datetime.datetime | None
 ) -> PackageRelease | None:
-    """The newest version at `moment`; None if unknown."""
+    """The newest version that existed at `moment`; None if unknown."""
     if moment is None:
         return None
     old = [item for item in releases if item.upload_time is not None and item.upload_time <= moment]

@@ -1,7 +1,7 @@
-"""Derives a constraint from a finding: versions of B that are compatible with versions of A.
+"""Derives a constraint from a finding: the versions of B that work with some versions of A.
 
-Two boundaries are searched: the version of B in which the name was added or removed, and, if A is
-not pinned, the versions of A that use it. Some findings yield no constraint.
+Two boundaries are searched: the version of B that added or removed the name, and the versions of A
+that use it, unless A is pinned. Some findings do not result in a constraint.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PROVIDING_PACKAGES: Final = {
 
 
 class VersionBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Compatible versions of the other package: a specifier, and the version of the change."""
+    """The compatible versions of a package as a specifier, and the version of the change."""
 
     spec: str
     came: str = ""
@@ -61,7 +61,7 @@ def learn_constraint(
 ) -> Constraint | None:
     """The constraint that follows from `finding`; None if the evidence is insufficient.
 
-    `pinned` are the packages that the target pins to one version.
+    `pinned` are packages that the target pins to one version.
     """
     evidence = finding.evidence
     if evidence is None or not evidence.version:
@@ -105,8 +105,8 @@ def learn_constraint(
 def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool:
     """Whether a function body uses a name that no release of the other package has.
 
-    Such code fails with all versions, as torch.nn.Relu in DeepSpeed does, so no version is a
-    remedy. Releases for older versions of Python are also compared.
+    Such code, like torch.nn.Relu in DeepSpeed, fails with all versions, so no constraint can help.
+    Releases for older versions of Python are also compared.
     """
     if evidence.relation not in NAMED_TESTS or runs_on_import(release_catalogue, evidence):
         return False
@@ -119,10 +119,10 @@ def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool
 def join_constraint(
     entry: Constraint, recorded: Iterable[Constraint], release_catalogue: ReleaseCatalogue
 ) -> Constraint:
-    """`entry`, as a bound if the entry and known constraints exclude all releases on one side.
+    """`entry`, widened to a bound if constraints exclude all releases on one side.
 
-    Evidence without a name excludes one version each round. After several of the newest or oldest
-    versions are excluded, a bound excludes them all.
+    Evidence that does not concern a name excludes one version in each round. After several of the
+    newest or oldest versions have been excluded, a bound excludes them all.
     """
     alike = [
         constraint
@@ -158,7 +158,7 @@ def join_constraint(
 
 
 def _excluded_version(entry: Constraint) -> Version | None:
-    """The one version that an entry excludes; None for any other specifier."""
+    """The version that an entry excludes; None if its specifier has another form."""
     parts = list(entry.spec)
     if len(parts) != 1 or parts[0].operator != "!=" or parts[0].version.endswith(".*"):
         return None
@@ -166,12 +166,12 @@ def _excluded_version(entry: Constraint) -> Version | None:
 
 
 def find_bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> VersionBounds | None:
-    """The compatible versions of the other package; None if unknown.
+    """The versions of the other package that are compatible; None if unknown.
 
-    Versions in the evidence (a window, a rule) take precedence. Names are looked up in other
-    versions. If the two packages alone are compatible, a third package is involved, and no version
-    of the other package is the cause. For binaries, and code that raises on import, only the
-    incompatibility of these two versions is known.
+    Versions stated by the evidence (a window, a rule) take precedence. For a name, other versions
+    are searched for it. If the two packages are compatible on their own, a third package is
+    involved, and no version of the other package is the cause. For binaries, and for code that
+    raises at import, only the incompatibility of these two versions is known.
     """
     if evidence.spec:
         return VersionBounds(spec=evidence.spec)
@@ -201,7 +201,7 @@ def find_bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Vers
 def versions_with_module(
     evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue
 ) -> VersionBounds:
-    """The versions of `other` with the missing module: all, or the ones before its removal."""
+    """The versions of `other` that have the missing module: all, or those before its removal."""
     releases = release_catalogue.package_releases(other)
     module = evidence.subject.partition(".")[0]
 
@@ -219,7 +219,7 @@ def versions_with_module(
 def _directions(
     evidence: Evidence, release_catalogue: ReleaseCatalogue, other: PackageRelease
 ) -> tuple[int, int]:
-    """The direction to search first: older versions if the other package is newer, else newer."""
+    """The search directions in order: older versions first if the other package is newer."""
     release = release_catalogue.release(evidence.package, evidence.version)
     if release is None or release.upload_time is None or other.upload_time is None:
         return (-1, 1)
@@ -231,9 +231,9 @@ def package_range(
 ) -> str:
     """The versions of the package with the same requirement, as a specifier.
 
-    The range is only this version if the package is pinned, or if no other version can be checked.
-    Every release of the range is checked, because releases without the requirement must not be
-    constrained.
+    The range contains only the version in the evidence if the package is pinned, or if no other
+    version can be checked. Every release in the range is checked, because releases without the
+    requirement must not be constrained.
     """
     alone = f"=={evidence.version}"
     package = evidence.package
@@ -246,7 +246,7 @@ def package_range(
         return alone
 
     def _last_release(step: int) -> PackageRelease:
-        """The last of the consecutive releases that have the requirement."""
+        """The last of the consecutive releases with the requirement."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(uses_item, side))[-1]
 

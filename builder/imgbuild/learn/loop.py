@@ -1,8 +1,7 @@
-"""Resolves, audits and learns constraints in a loop until there are no findings.
+"""Resolves, audits and learns constraints, until an audit has no findings.
 
-No wheel is downloaded: the audit reads Python code and METADATA with range requests. Each
-constraint is written to constraints.yaml as soon as it is learned, so an interrupted run can be
-resumed.
+No wheel is downloaded completely: the audit reads Python code and METADATA with range requests.
+Each constraint is written to constraints.yaml immediately, so an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -71,9 +70,9 @@ SHOWN_ERRORS = 8
 
 
 class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
-    """A resolution without errors by architecture, learned constraints, and number of rounds.
+    """The resolution and report of each architecture, learned constraints, and number of rounds.
 
-    `sources` are the locked sources of packages that are not from an index.
+    `sources` are the locked sources of packages that do not come from an index.
     """
 
     resolutions: Mapping[Arch, Resolution]
@@ -84,7 +83,7 @@ class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditedArch(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one architecture, and all known constraints after it."""
+    """The result for an architecture, and all constraints that are known after it."""
 
     resolution: Resolution
     report: Report
@@ -104,8 +103,8 @@ def resolve_audited(
 ) -> AuditedResolution:
     """Resolve target `name` to packages whose audit has no errors.
 
-    `keep` stores learned constraints, and returns all known ones. Raises NoSolution, with the
-    conflict and its evidence, if there is no solution.
+    `keep` stores learned constraints, and returns all known constraints. Raises NoSolution, with
+    the conflict and its evidence, if there is no solution.
     """
     before, done = tuple(recorded), dict[Arch, AuditedArch]()
     recorded, rounds = before, 0
@@ -129,14 +128,14 @@ def resolve_audited(
 
 
 def _violates_learned(audited: AuditedArch, recorded: Sequence[Constraint]) -> bool:
-    """Whether this resolution violates constraints learned on another architecture."""
+    """Whether a resolution violates constraints that were learned on another architecture."""
     return bool(constraints.violated_constraints(recorded, audited.resolution.versions))
 
 
 def resolve_audited_arch(
     prepared: PreparedTarget, recorded: Sequence[Constraint], keep: KeepConstraints
 ) -> AuditedArch:
-    """Resolve and audit one architecture, as `resolve_audited` does for all."""
+    """Resolve and audit one architecture; see `resolve_audited`."""
     problem = prepared.problem
     name, arch, context = problem.name, problem.arch, problem.context
     recorded, rounds = tuple(recorded), 0
@@ -192,7 +191,7 @@ def resolve_audited_arch(
 
 
 def _relax_unused(report: Report, learned: Iterable[Constraint]) -> Report:
-    """`report`, in which errors in code that has never run are warnings."""
+    """Turn errors of `report` into warnings if they are in code that has never run."""
     entries = tuple(learned)
     findings = sort_findings(relax_learned_finding(finding, entries) for finding in report.findings)
     return msgspec.structs.replace(report, findings=tuple(findings))
@@ -204,7 +203,7 @@ def _report(
     resolution: Resolution,
     excluded: Iterable[str],
 ) -> None:
-    """Report excluded and old versions, and frameworks in other releases than the `like` target."""
+    """Report excluded and old versions, and frameworks that differ from the `like` target."""
     for warning in excluded:
         prepared.problem.context.reporter.warn(warning)
     solve.report_age(prepared, tuple(chosen))
@@ -214,7 +213,7 @@ def _report(
     if row is None or not moved:
         return
     shown = ", ".join(map(str, moved))
-    line = f"{problem.name} has later releases than the tested target {row.row.like}: {shown}"
+    line = f"{problem.name} was resolved to later releases than {row.row.like}: {shown}"
     kept = kept_releases.keep_releases_command(prepared, resolution.versions)
     problem.context.reporter.warn(f"{line}; {kept}" if kept else line)
 
@@ -239,7 +238,7 @@ def _audited_arch(
 def _clean_report(
     prepared: PreparedTarget, resolution: Resolution, terms: AuditTerms
 ) -> Report | None:
-    """The report of an earlier audit of the same packages; None without one or with errors."""
+    """The error-free report of an earlier audit of the same packages; None if there is none."""
     stored = prepared.problem.context.store.fact(CLEAN_FACT, _key(prepared, resolution, terms))
     return unpack_value(stored, Report) if stored is not None else None
 
@@ -254,7 +253,7 @@ def _key(prepared: PreparedTarget, resolution: Resolution, terms: AuditTerms) ->
 
 
 def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
-    """The constraints from audit errors in files that had to be downloaded completely."""
+    """The constraints from errors in files that had to be downloaded completely."""
     store, http = problem.context.store, problem.context.http
     with solve.open_target(problem) as prepared, Library(store, http) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, store)
@@ -267,9 +266,9 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
 def audit_terms(
     prepared: PreparedTarget, resolution: Resolution, recorded: Iterable[Constraint] = ()
 ) -> AuditTerms:
-    """The inputs of a target's audit in addition to its packages.
+    """The parameters of a target's audit, in addition to its packages.
 
-    They include only the constraints on unused code, because the resolution meets all others.
+    They contain only constraints on unused code, because the resolution satisfies all others.
     """
     target, row = prepared.problem.target, prepared.problem.row
     required = prepared.problem.requirements
@@ -309,8 +308,8 @@ def audit_resolution(
     """The errors on the main path, from code, METADATA and older releases of the packages.
 
     `published` are packages whose locked versions were audited together. If the other packages
-    cannot affect that audit, only the code that they run is audited; other warnings and notes about
-    the published packages are then omitted.
+    cannot affect that audit, only the code that they run is audited, without warnings and notes
+    about the published packages.
     """
     package_set = resolution_package_set(resolution, release_catalogue)
     unassembled: list[Finding] = []
@@ -341,7 +340,7 @@ def audit_resolution(
 
 
 def _ranges(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddresses:
-    """The sources of the published wheels of a resolution; indexes are queried on demand."""
+    """The sources of the published wheels in a resolution. Indexes are queried on demand."""
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
 
@@ -356,7 +355,7 @@ def _ranges(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddress
 def resolution_package_set(
     resolution: Resolution, release_catalogue: ReleaseCatalogue
 ) -> PackageSet:
-    """The package set of a resolution; files missing from the store are read from their index."""
+    """The package set of a resolution. Files that are not in the store are read from the index."""
     catalogue = release_catalogue.catalogue
     rules = catalogue.rules
 
@@ -385,7 +384,7 @@ def learn_all(
     pinned: Collection[str],
     recorded: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
-    """Constraints from the errors; at most a few errors per pair of packages are used."""
+    """The constraints that follow from errors; a few are used for each pair of packages."""
     seen: set[tuple[str, ...]] = set()
     pairs: Counter[tuple[str, str]] = Counter()
     learned: list[Constraint] = []
@@ -419,7 +418,7 @@ def _refuse_gpus(name: str, arch: Arch, errors: Iterable[Finding]) -> None:
 def nothing_learned_error(
     name: str, arch: Arch, errors: Sequence[Finding], suggestion: str = ""
 ) -> NoSolution:
-    """The error for a package set whose errors yield no new constraint."""
+    """The error for a package set whose errors do not result in a new constraint."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN_ERRORS]]
     if len(errors) > SHOWN_ERRORS:
         shown.append(f"and {len(errors) - SHOWN_ERRORS} more; run imgbuild audit to show all")
@@ -440,7 +439,7 @@ def nothing_learned_error(
 def add_constraints(
     images: Path, learned: Iterable[Constraint], store: Store
 ) -> tuple[Constraint, ...]:
-    """Write `learned` to the file and return all entries. Safe for concurrent processes."""
+    """Write `learned` to the file, and return all its entries. Safe for concurrent processes."""
     with store.hold_lock(f"constraints-{sha256(str(images).encode())}"):
         entries = merge_constraints(read_constraints(images), learned)
         codec.write_bytes(

@@ -1,7 +1,7 @@
-"""Reads recorded reasons why versions are not used together.
+"""Reads the recorded reasons why versions are not used together.
 
 The reasons are constraints, rules, refused updates and notes. `imgbuild why`, `imgbuild resolve`
-and sites use them. Nothing is solved, and no package is read.
+and the site use them. Nothing is solved, and no package is read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RECORD = re.compile(
 
 
 class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refused item, the target or request, and the reason; `source` is the record's place."""
+    """A refused item, the target or request, and the reason; `source` is where it is recorded."""
 
     what: str
     reason: str
@@ -49,10 +49,10 @@ class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetNote(msgspec.Struct, frozen=True, kw_only=True):
-    """A sentence in the notes of a target, and the packages that it names.
+    """A sentence in the notes of a target, and the packages in the sentence.
 
-    `packages` maps each package to its version in the sentence, else in the target, else "".
-    `stated` are the packages whose version is in the sentence.
+    `packages` maps each package to its version in the sentence, or in the target, or "". `stated`
+    are the packages whose version is in the sentence.
     """
 
     target: str
@@ -62,7 +62,7 @@ class TargetNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_notes(matrix: Matrix) -> tuple[TargetNote, ...]:
-    """The sentences in the notes of all targets that name a package, except those on test runs."""
+    """The sentences in the notes of all targets that mention a package, except on test runs."""
     named = {
         *NAMED_SUBJECTS,
         *(package for target in matrix.targets.values() for package in target.pins),
@@ -80,7 +80,7 @@ def target_notes(matrix: Matrix) -> tuple[TargetNote, ...]:
 
 
 def notes_on_package(matrix: Matrix, target: str, package: str) -> tuple[str, ...]:
-    """The sentences in the notes of `target` on a pinned package together with another."""
+    """The sentences in the notes of `target` that mention `package` and another package."""
     return tuple(
         note.text
         for note in target_notes(matrix)
@@ -112,9 +112,9 @@ def _note(
 def notes_on_requests(
     every: Iterable[TargetNote], requests: Mapping[str, SpecifierSet]
 ) -> tuple[TargetNote, ...]:
-    """The notes that name two requested packages, or the only requested package with a version.
+    """The notes on two requested packages, or on the only requested package and a version.
 
-    One of the packages has a requested version.
+    At least one of the packages must be requested in a version.
     """
     return tuple(note for note in every if _note_concerns(note, requests))
 
@@ -128,7 +128,7 @@ def _note_concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bo
 
 
 def _spec_allows(spec: SpecifierSet, version: str) -> bool:
-    """Whether `spec` contains a version or a patch release of it, such as 0.27.1 of 0.27."""
+    """Whether `spec` contains a version or one of its patch releases, such as 0.27.1 for 0.27."""
     if not version or not parse_version(version):
         return False
     return spec.contains(version, prereleases=True) or any(
@@ -139,7 +139,7 @@ def _spec_allows(spec: SpecifierSet, version: str) -> bool:
 def recorded_refusals(
     images: Path, matrix: Matrix, learned: Sequence[Constraint]
 ) -> tuple[RecordedRefusal, ...]:
-    """All refusals, in the order in which a page lists them."""
+    """All refusals, in the order in which pages list them."""
     return tuple(
         RecordedRefusal(
             what=item.what,
@@ -152,7 +152,7 @@ def recorded_refusals(
 
 
 def recorded_incompatibilities(versions: Mapping[str, str], python: str) -> tuple[str, ...]:
-    """The known incompatibilities of the packages of an image: package → version."""
+    """The known incompatibilities of the packages of an image (package → version)."""
     return tuple(
         f"{rule.package} {versions[rule.package]} with {rule.other} {versions[rule.other]}:"
         f" {' '.join(rule.why.split())}; {' '.join(rule.cure.split())}"
@@ -206,7 +206,7 @@ def _refusals(
 
 
 def _refused_updates(images: Path) -> Iterator[RecordedRefusal]:
-    """The versions that `imgbuild update` refused; InputError for a damaged file."""
+    """The versions that `imgbuild update` refused; InputError if a file is damaged."""
     for row, refused in tried_updates.read_updates(images).refused.items():
         for item in refused:
             yield RecordedRefusal(

@@ -1,8 +1,8 @@
-"""Finds reads of attributes that a class had in an older release and no longer has.
+"""Finds reads of attributes that a class had in an older release but does not have now.
 
-A class with `__getattr__` may have any attribute, so the names in the class do not suffice. An
+A class with `__getattr__` may have any attribute, so the names in the class are not sufficient. An
 attribute certainly does not exist if the class defined it when the reading package was released,
-and its name no longer occurs in the sources of the class and its bases.
+and its name is not in the sources of the class and its bases now.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNION = re.compile(r"(?:typing\.)?(?:Union|Optional)\[(.*)\]")
 
 
 class AttributeRead(msgspec.Struct, frozen=True):
-    """An attribute of another package's class that the main path reads and that may exist."""
+    """A read on the main path, of an attribute that a class of another package may have."""
 
     facts: ModuleFacts
     line: int
@@ -46,10 +46,11 @@ def check_removed_attributes(
     *,
     published: Collection[str] = (),
 ) -> list[Finding]:
-    """The reads of attributes that existed when the reader was released and have been removed.
+    """The reads of attributes that existed when the reading package was released, but not now.
 
-    `open_releases` returns the releases of packages; it is called only if there are such reads.
-    Reads between `published` packages are skipped: they were checked by the lock.
+    `open_releases` returns the releases of packages, and is called only if there are such reads.
+    Reads between `published` packages are skipped, because they were checked when the target was
+    locked.
     """
     release_catalogue: ReleaseCatalogue | None = None
     findings: dict[tuple[str, int, str], Finding] = {}
@@ -79,7 +80,7 @@ def check_removed_attributes(
 def _had_attribute(
     package_set: PackageSet, release_catalogue: ReleaseCatalogue, read: AttributeRead
 ) -> bool:
-    """Whether the other package had the attribute when the reader's release was uploaded."""
+    """Whether the attribute existed when the release of the reading package was uploaded."""
     release = release_catalogue.release(read.own, package_set.version(read.own) or "0")
     then = newest_at_time(
         release_catalogue.package_releases(read.other),
@@ -149,7 +150,7 @@ def _resolve_read(
 
 
 def _defines_attribute(package_set: PackageSet, package: str, name: str) -> bool:
-    """Whether any class of the package, such as a subclass, defines this name."""
+    """Whether any class of the package, including subclasses, defines this name."""
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
     return any(
         defines_name(package_set.wheels[package].text(root).source, name) for root in sorted(roots)
@@ -159,8 +160,8 @@ def _defines_attribute(package_set: PackageSet, package: str, name: str) -> bool
 def defines_name(source: bytes, name: str) -> bool:
     """Whether `source` defines, assigns or quotes `name`.
 
-    The name is searched for as plain text, and only its context is matched with a regular
-    expression: in megabytes of text, this is much faster than a search with the expression.
+    The name is searched as plain text, and only its context is matched with a regular expression.
+    For megabytes of text, this is much faster than searching with the expression.
     """
     plain = name.encode()
     word = re.escape(plain)
@@ -176,7 +177,7 @@ def defines_name(source: bytes, name: str) -> bool:
 def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
-    """The possible classes of a receiver (several for a union), by display path."""
+    """Display path → class, for each possible class of a receiver (several for a union)."""
     lookup_result = classes.receiver_class(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
     named = classes.resolve_expression(package_set, facts, receiver.removesuffix("()"), scope=scope)
@@ -192,7 +193,7 @@ def _classes(
 
 
 def union_parts(text: str) -> list[str]:
-    """The members of a union annotation: "Union[A, B[C]]", "A | None", in quotes or not."""
+    """The members of a union annotation: "Union[A, B[C]]" or "A | None", with or without quotes."""
     text = text.strip().strip("\"'")
     union = _UNION.fullmatch(text)
     inner = union[1] if union is not None else text

@@ -1,1 +1,1 @@
-"""Finds the package set for a request (`resolve`), and begins new repositories (`init`)."""
+"""Finds the package set for a request (`resolve`), and creates new projects (`init`)."""

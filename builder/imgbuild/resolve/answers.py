@@ -1,9 +1,9 @@
-"""Answers a request of `imgbuild resolve` with a `Target`, its packages and a row.
+"""Answers a request of `imgbuild resolve` with a `Target`, its packages and a matrix row.
 
     request → as_of → first solve (torch and CUDA) → target → audited packages → reasons → row
 
-A `ResolveAnswer` has for each architecture the packages, or the reason why there is no solution.
-Only the cache is written.
+For each architecture, a `ResolveAnswer` contains the packages, or the reason why there is no
+solution. Nothing is written except the cache.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from imgbuild.wheel.tags import WheelTags
 
 
 class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package, its version, and the reasons for it: the strongest first."""
+    """A package, its version, and the reasons for the version, the strongest first."""
 
     package: str
     version: str
@@ -56,9 +56,9 @@ class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why there is no solution on one architecture, and suggestions.
+    """The reason why there is no solution on an architecture, with suggestions.
 
-    `outdated` are packages whose only possible versions are over a year older than the others.
+    `outdated` are packages whose only possible versions are more than a year older than the others.
     """
 
     message: str
@@ -69,9 +69,9 @@ class NoAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on one architecture: packages, or a refusal.
+    """The result on an architecture: packages, or the reason why there is none.
 
-    `warnings` are from the audit, or about packages that are far behind their newest version.
+    `warnings` come from the audit, or concern packages that are far behind their newest version.
     """
 
     packages: tuple[ChosenVersion, ...] = ()
@@ -80,13 +80,13 @@ class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on each requested architecture; `target` and `row` if one has a solution.
+    """The results on the requested architectures; `target` and `row` if one has a solution.
 
-    If locked targets satisfy the request and nothing was solved, they are in `locked`, and `arch`
-    is empty. `requested` are the requested packages. `driver` is the oldest driver that runs
-    programs of the target's CUDA release, "" if unknown. `indexes` maps names to the indexes of the
-    user's files that `row` uses. The packages of `row` passed `checks` of the audit; `unchecked`
-    are the checks that need whole wheels. Both are empty if there is no solution.
+    If locked targets satisfy the request and nothing was solved, `locked` contains them, and `arch`
+    is empty. `requested` are the requested packages. `driver` is the oldest driver for the target's
+    CUDA release, "" if unknown. `indexes` maps names to the indexes in the user's files that `row`
+    uses. The packages of `row` passed `checks` of the audit; `unchecked` are the checks that
+    require whole wheels. Both are empty if there is no solution.
     """
 
     name: str
@@ -119,9 +119,9 @@ def answer_request(
 ) -> ResolveAnswer:
     """Resolve a request on each architecture; `learned` are the constraints from locks.
 
-    Without an `as_of` one is derived from the pins; if that leaves no solution, all uploaded files
-    are considered. InputError if the request contradicts the matrix; FetchFailed if an index does
-    not respond.
+    If the request has no `as_of`, it is derived from the pins. If there is no solution before that
+    day, all uploaded files are considered. InputError if the request contradicts the matrix;
+    FetchFailed if an index does not respond.
     """
     request = resolve_request.applicable_request(request, matrix)
     resolve_request.check_request(request, matrix)
@@ -179,7 +179,7 @@ def answer_dated_request(
 
 
 class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """The results by architecture; `target` is from the first one with a solution."""
+    """The results by architecture; `target` is that of the first architecture with a solution."""
 
     target: Target | None
     found: dict[Arch, Resolution]
@@ -189,7 +189,7 @@ class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 def resolve_on_arches(
     request: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
 ) -> ArchOutcomes:
-    """Resolve on one architecture after the other; `memory` collects learned constraints."""
+    """Resolve each architecture in turn; `memory` collects learned constraints."""
     base = matrix.bases[resolve_request.requested_base(request, matrix)]
     target: Target | None = None
     resolutions: dict[Arch, Resolution] = {}
@@ -233,7 +233,7 @@ def resolve_on_arches(
 
 
 def audit_warnings(report: Report) -> tuple[str, ...]:
-    """The warnings of an audit, except for version windows, which the quick audit reports."""
+    """The warnings of an audit, except those for version windows, which the quick audit reports."""
     return tuple(
         f"{finding.message} ({finding.where})"
         for finding in report.findings
@@ -284,7 +284,7 @@ def pinned_target(
     resolutions: Mapping[Arch, Resolution],
     outcomes: Mapping[Arch, ArchOutcome],
 ) -> Target:
-    """`target` as a row that pins requested packages with one version on all architectures."""
+    """`target` as a row with pins of requested packages that are equal on all architectures."""
     pins = dict(target.pins)
     requires = dict(target.requires)
     for requested in request.requests:
@@ -307,14 +307,14 @@ def pinned_target(
 
 
 def convert_error(error: NoSolution) -> NoAnswer:
-    """The refusal for an error of the resolver."""
+    """The refusal that corresponds to an error of the resolver."""
     return NoAnswer(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
     )
 
 
 def old_version_refusal(query: ArchQuery, old: Sequence[OldVersion]) -> NoAnswer:
-    """The refusal of a package set in which `old` are far behind the other packages."""
+    """The refusal of a package set in which the packages `old` are far behind the others."""
     names = tuple(entry.package for entry in old)
     return NoAnswer(
         message=f"no solution on {query.arch} without outdated versions of {', '.join(names)}",

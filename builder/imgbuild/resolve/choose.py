@@ -1,4 +1,4 @@
-"""Finds the locked target that is nearest to a project's requirements."""
+"""Finds the locked target that is closest to the requirements of a project."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `python` is as exact as known. `recommended` is the stack for which the target is recommended.
     `tested` is the highest tier that passed, "" without a test record. `size` is the number of
-    bytes that a pull transfers. `unfit` are the reasons why the target does not run on the machine.
-    `learned` are the constraints of the target's catalogue.
+    bytes that a pull transfers. `unfit` contains the reasons why the target does not run on the
+    machine, and `learned` the constraints of the target's catalogue.
     """
 
     target: str
@@ -62,9 +62,9 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     learned: tuple[Constraint, ...] = ()
 
     def learned_requirements(self, package: str, version: str) -> list[Requirement]:
-        """The learned requirements of an added package on the packages of the target.
+        """The requirements of an added package on packages of the target, from learned constraints.
 
-        A library for a different CUDA release excludes the target's torch, whatever its version.
+        A library for another CUDA release excludes the target's torch, whatever its version is.
         """
         needs = []
         for entry in self.learned:
@@ -81,8 +81,8 @@ class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
     """A package whose version in a target is not acceptable, and the origin of the requirement.
 
     `wanted` is a specifier, or the required source of the package. `places` are lines of the
-    project. `by` is the added package and version that causes the change, or describes a package of
-    the project.
+    project. `by` is the added package and version that causes the change, or a description of a
+    package of the project.
     """
 
     package: str
@@ -97,9 +97,9 @@ class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A target as a basis for a project's image, and the packages to add or change.
+    """A target as the basis of a project's image, with the packages to add or change.
 
-    `form` is "extends" if the target is tested, does not change, and has a Python that the project
+    `form` is "extends" if the target is tested, needs no changes and has a Python that the project
     accepts, else "like". `met` and `added` are packages.
     """
 
@@ -126,9 +126,9 @@ Conflicts = Callable[[LockedFacts, Sequence[PackageDemand]], Sequence[TargetChan
 
 
 def accepts_python(declared: Declarations, python: str) -> bool:
-    """Whether the project accepts Python `python` ("3.11.2"); for a pinned patch, any patch.
+    """Whether the project accepts `python` ("3.11.2"); a pinned patch release allows any patch.
 
-    A specifier that cannot be read accepts it.
+    A specifier that cannot be parsed accepts any version.
     """
     minor = ".".join(python.split(".")[:2])
     for item in declared.python:
@@ -146,7 +146,7 @@ def accepts_python(declared: Declarations, python: str) -> bool:
 
 
 def _python_class(declared: Declarations, python: str) -> int:
-    """0 for an accepted Python, 1 if another patch of its minor release is, 2 if none is."""
+    """0 if the project accepts the Python, 1 if only another patch of the minor release, else 2."""
     if accepts_python(declared, python):
         return 0
     minor = ".".join(python.split(".")[:2])
@@ -160,7 +160,7 @@ def create_candidate(
     declared: Declarations,
     more: Sequence[TargetChange] = (),
 ) -> TargetCandidate:
-    """The target of `facts` for `demands`; `more` are changes that additions require."""
+    """The candidate for target `facts` and `demands`; `more` are changes that additions require."""
     met, added, changed = [], [], []
     for demand in demands:
         has = facts.versions.get(demand.package)
@@ -197,7 +197,7 @@ def create_candidate(
 
 
 def _own_packages(facts: LockedFacts, declared: Declarations) -> list[TargetChange]:
-    """The project's own packages of which the target has a release, which would hide them."""
+    """The project's own packages of which the target contains a release, which would hide them."""
     return [
         TargetChange(
             package=name,
@@ -211,7 +211,7 @@ def _own_packages(facts: LockedFacts, declared: Declarations) -> list[TargetChan
 
 
 def contradicts_version(demand: PackageDemand, has: str) -> bool:
-    """Whether `demand` excludes version `has` of a target; a checkout is never the release."""
+    """Whether `demand` excludes version `has` of a target, which is always true for a checkout."""
     if demand.source and not demand.spec:
         return True
     return not demand.allows_version(has)
@@ -226,9 +226,9 @@ def rank_candidates(
     cuda: Collection[str] = (),
     first: int = FIRST_CANDIDATES,
 ) -> list[TargetCandidate]:
-    """The candidates, nearest first. `demands` are by Python, and `cuda` are CUDA releases.
+    """The candidates, nearest first. `demands` depend on Python; `cuda` are CUDA releases.
 
-    `conflicts` finds the packages of a target that contradict its additions; it is called for the
+    `conflicts` finds the packages of a target that contradict its additions. It is called for the
     `first` targets, which are then sorted again.
     """
     facts = list(targets)
@@ -256,7 +256,7 @@ def rank_candidates(
 
 
 class _CandidateOrder:
-    """The sort order of candidates."""
+    """Defines the sort order of candidates."""
 
     def __init__(
         self,
@@ -297,14 +297,14 @@ class _CandidateOrder:
         return changed + added + other_cuda + (LIKE_COST if item.form == "like" else 0)
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
-        """The sort key for a recommendation; a stack that the project uses comes first."""
+        """A sort key for recommended targets; stacks that the project uses are preferred."""
         if facts.recommended in demanded:
             return 3
         return 2 if facts.recommended == DEFAULT_STACK else 1 if facts.recommended else 0
 
 
 def _distance(change: TargetChange) -> int:
-    """The difference of a target's version in minor releases, at most 10."""
+    """The difference from the target's version in minor releases, at most 10."""
     try:
         bounds = [each.version.removesuffix(".*") for each in SpecifierSet(change.wanted)]
         return min([10, *(abs(_number(bound) - _number(change.has)) for bound in bounds)])
@@ -319,9 +319,9 @@ def _reversed_day(day: str) -> int:
 def _filter_by_torch(
     facts: Sequence[LockedFacts], cuda: Collection[str], demands: DemandsFor
 ) -> list[LockedFacts]:
-    """The targets with the minor release of torch that the project pins, else the nearest ones.
+    """The targets with the minor release of torch that the project pins, or else the nearest.
 
-    The nearest ones have the declared CUDA release, if any, else the nearest torch.
+    The nearest targets have the declared CUDA release, if there is one, or else the nearest torch.
     """
     pins = {
         each.target: pin

@@ -1,8 +1,8 @@
 """Finds the shortest explanation of a conflict.
 
-A resolver's derivation has as many steps as the resolver took. This module follows packages that
-can have only one version until no version satisfies two demands. Each step is a fact that users can
-check, and the result names the requested package to change.
+The derivation of a resolver has as many steps as the resolver took. This module follows packages
+that can have only one version, until no version satisfies two demands. Each step is a fact that
+users can check, and the result names the requested package to change.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STEPS = 6  # of an explanation
 
 
 class VersionDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """A requirement of `dependent` for a version of `package` in `spec`.
+    """A requirement of `dependent` on `package`, for versions in `spec`.
 
-    `dependent` is "" for a requirement of the user. A `learned` requirement is not declared by the
-    dependent package, but derived from its code. The requirements of the package's `extras` are
-    included.
+    `dependent` is "" for a requirement of the user. A `learned` requirement is derived from the
+    code of the dependent package instead of its METADATA. The requirements of the package's
+    `extras` are included.
     """
 
     package: str
@@ -48,7 +48,7 @@ class VersionDemand(msgspec.Struct, frozen=True, kw_only=True):
 class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons why demands contradict each other; `requests` are the packages involved.
 
-    With `cuda`, the CUDA release is one of the reasons.
+    `cuda` is set if the CUDA release is one of the reasons.
     """
 
     reasons: tuple[str, ...]
@@ -58,7 +58,7 @@ class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageFacts:
-    """Facts about packages, each read once: available versions, requirements, torch's CUDA."""
+    """Facts about packages, each read once: versions, requirements, CUDA releases of torch."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class PackageFacts:
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
     def replace_learned(self, learned: Sequence[Constraint]) -> PackageFacts:
-        """The same facts with other `learned` constraints; nothing is read twice."""
+        """The same facts with other `learned` constraints. Nothing is read again."""
         facts = PackageFacts(self.catalogue, self._read, learned, self.torches)
         facts._versions, facts._fitting = self._versions, self._fitting
         return facts
@@ -127,12 +127,12 @@ class PackageFacts:
         return self._requires[key]
 
     def metadata(self, package: str, version: Version) -> bytes | None:
-        """METADATA of the wheel of a version; None if the index has no such wheel."""
+        """METADATA of the wheel of a version; None if the index has no wheel."""
         offer = self.catalogue.chosen(package, version) if self.versions(package) else None
         return None if offer is None or offer.sdist is not None else self._read(offer.wheel)
 
     def compiled_tag(self, package: str, version: Version) -> str:
-        """The tag of the wheel of a version, if it is for one platform; "" for a pure one."""
+        """The tag of the wheel of a version if it is platform-specific; "" for a pure wheel."""
         offer = self.catalogue.chosen(package, version) if self.versions(package) else None
         if offer is None or offer.sdist is not None:
             return ""
@@ -169,7 +169,7 @@ class PackageFacts:
 
 
 def learned_sentence(entry: Constraint, version: str) -> str:
-    """A learned constraint as a sentence with its evidence."""
+    """A sentence that states a learned constraint and its evidence."""
     place = f"{entry.file}:{entry.line}" if entry.line else entry.file
     what = {"imports": "imports", "calls": "uses"}.get(entry.check, "has")
     turned = f", added in {entry.other} {entry.came}" if entry.came else ""
@@ -179,7 +179,7 @@ def learned_sentence(entry: Constraint, version: str) -> str:
 
 
 def window_words(entry: Constraint) -> str:
-    """A version window outside of which a package only warns, as a sentence."""
+    """A sentence that states a version window outside of which a package only warns."""
     return (
         f"{entry.package} {entry.read_in} supports {entry.needs} according to its code"
         f" ({entry.file}:{entry.line})"
@@ -187,7 +187,7 @@ def window_words(entry: Constraint) -> str:
 
 
 def _torch_build_demand(package: str, version: Version) -> Iterator[VersionDemand]:
-    """The demand on torch of a wheel whose version names the torch that it is compiled for."""
+    """The demand on torch of a wheel whose version contains the torch it was compiled for."""
     tag = local_version_label(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
@@ -201,7 +201,7 @@ def _torch_build_demand(package: str, version: Version) -> Iterator[VersionDeman
 
 
 class _ConflictSearch:
-    """Follows demands that leave one version; `fixed` are those demands."""
+    """Follows demands that allow only one version; `fixed` contains these demands."""
 
     def __init__(self, facts: PackageFacts, cuda: str | None) -> None:
         self.facts = facts
@@ -211,7 +211,7 @@ class _ConflictSearch:
         self._followed: dict[str, frozenset[str]] = {}  # the extras of each fixed package
 
     def run(self, requests: Iterable[VersionDemand]) -> RequirementConflict | None:
-        """Follow exact demands and those on torch first, because they explain most; then ranges."""
+        """Follow exact demands and those on torch, which explain most, and then ranges."""
         pending = list(requests)
         ranges: list[VersionDemand] = []
         while pending or ranges:
@@ -245,7 +245,7 @@ class _ConflictSearch:
         return None
 
     def run_compiled(self, requests: Iterable[VersionDemand]) -> RequirementConflict | None:
-        """Follow only local versions (`+cu124torch2.6`), even if no index has them."""
+        """Follow only local versions (`+cu124torch2.6`), even if no index contains them."""
         pending = []
         for requested in requests:
             pin = _exact_version(requested.spec)
@@ -260,7 +260,7 @@ class _ConflictSearch:
 
     @property
     def newest_torch(self) -> TorchBuild | None:
-        """The newest torch that the demands allow; None if none of them is on torch."""
+        """The newest torch that the demands allow; None if no demand is on torch."""
         left = (
             self.remaining_versions(TORCH, self.demands[TORCH]) if TORCH in self.demands else None
         )
@@ -279,7 +279,7 @@ class _ConflictSearch:
         return build.cuda is not None and self.cuda in (None, build.cuda)
 
     def minimal_conflict(self, package: str) -> RequirementConflict:
-        """The fewest demands on `package` that exclude every version, with their causes."""
+        """A minimal set of demands on `package` that excludes every version, with their causes."""
         demands = self.demands[package]
         # Between versions first: their conflict is more specific than one with a CUDA release.
         core = next(
@@ -321,7 +321,7 @@ class _ConflictSearch:
         steps[demand.words] = None
 
     def _final_reasons(self, package: str, core: Sequence[VersionDemand]) -> list[str]:
-        """The last reasons, which name the versions of `package` that exist."""
+        """The last reasons, which state the existing versions of `package`."""
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
         pin = _exact_version(spec)
@@ -345,7 +345,7 @@ class _ConflictSearch:
             return [*lines, has] if meant[0].cuda is None else lines
         if meant:
             suffix = f" for CUDA {self.cuda}" if self.cuda else " for any CUDA"
-            return [f"none of these is built{suffix}", has]
+            return [f"none of these torch versions is built{suffix}", has]
         if len(core) > 1:
             return [text for text in map(self._abi_reason, core) if text]
         pin = _exact_version(core[0].spec)
@@ -353,7 +353,7 @@ class _ConflictSearch:
         return [reason or has]
 
     def _abi_reason(self, demand: VersionDemand) -> str:
-        """The reason why a compiled package requires exactly one torch; "" for another `demand`."""
+        """The reason why a compiled package requires exactly one torch; "" for other demands."""
         left = (
             self.remaining_versions(demand.dependent, self.demands.get(demand.dependent, ()))
             if demand.dependent
@@ -363,7 +363,7 @@ class _ConflictSearch:
             return ""
         tag = self.facts.compiled_tag(demand.dependent, left[0])
         return (
-            f"{demand.dependent} {left[0]} is compiled ({tag}): with another torch than the one it"
+            f"{demand.dependent} {left[0]} is compiled ({tag}): with a torch other than the one it"
             " requires, it may lack symbols of torch's C++ ABI"
             if tag
             else ""
@@ -373,10 +373,10 @@ class _ConflictSearch:
 def find_conflict(
     facts: PackageFacts, requests: Iterable[VersionDemand], cuda: str | None, *, row: str = ""
 ) -> RequirementConflict | None:
-    """The first contradiction of `requests` on CUDA `cuda` (None for any release), or None.
+    """The first contradiction in `requests` for CUDA `cuda` (None for any release), or None.
 
-    After a contradiction with the CUDA release, one that other releases have as well is added.
-    `row` is the target of the matrix that sets the CUDA release, "" if the user does.
+    If the first contradiction involves the CUDA release, one that also occurs with other releases
+    is added. `row` is the target of the matrix that sets the CUDA release, "" if the user sets it.
     """
     demands = tuple(requests)
     clash = _ConflictSearch(facts, cuda).run_compiled(demands) or _ConflictSearch(facts, cuda).run(
@@ -420,7 +420,7 @@ def _unknown_cuda(
 def newest_torch(
     facts: PackageFacts, requests: Iterable[VersionDemand], cuda: str | None
 ) -> TorchBuild | None:
-    """The newest torch that `requests` without a conflict allow; None without torch."""
+    """The newest torch that `requests` allow if there is no conflict; None without torch."""
     search = _ConflictSearch(facts, cuda)
     search.run(tuple(requests))
     return search.newest_torch
@@ -435,7 +435,7 @@ def user_demand(
 
 
 def _exact_version(spec: str) -> str | None:
-    """The one version of a specifier such as `==2.6.0`; None for any other."""
+    """The version in a specifier such as `==2.6.0`; None for other specifiers."""
     if spec.startswith("==") and not spec.startswith("===") and "," not in spec and "*" not in spec:
         return spec.removeprefix("==").strip()
     return None
@@ -450,7 +450,7 @@ def _all_allow(demands: Iterable[VersionDemand], version: Version) -> bool:
 
 
 def exact_requests(requests: Iterable[VersionDemand]) -> Mapping[str, str]:
-    """Package → version, for the requests of an exact version."""
+    """Package → version, for the requests of exact versions."""
     return {
         item.package: pin for item in requests if (pin := _exact_version(item.spec)) is not None
     }

@@ -1,6 +1,6 @@
-"""Determines the default `as_of` of a request, the cut-off date of uploads (separate: one rule).
+"""Determines the default `as_of` of a request: the cut-off date for uploads (separate: one rule).
 
-Packages that work together are released at about the same time. A solver that may use files of
+Packages that work together are released at about the same time. A solver that can use files from
 later years finds package sets that nobody has tried.
 """
 
@@ -27,11 +27,12 @@ MARGIN = datetime.timedelta(days=180)  # compatible releases of others usually a
 def derive_cutoff(
     request: ResolveRequest, project: Project, matrix: Matrix, context: Context
 ) -> datetime.date:
-    """The newest pin's upload date and a margin, no later than today.
+    """The upload date of the newest pin plus a margin, but at most today.
 
-    A version without a date in its index counts as uploaded before the first `as_of` of a lock that
-    has it. Today if nothing is pinned, or the date of a pin is unknown. For a range the date is
-    moved until one of its versions is available. FetchFailed if an index does not respond.
+    A version whose upload date is not on its index counts as uploaded before the first `as_of` of a
+    lock that contains it. The result is today if nothing is pinned, or if the date of a pin is
+    unknown. For a range, the date is moved until one of its versions is available. FetchFailed if
+    an index does not respond.
     """
     today = resolve_request.today_utc()
     if all(requested.pin is None for requested in request.requests):

@@ -1,4 +1,4 @@
-"""Turns the requirements in a project's files into requests of `imgbuild resolve`."""
+"""Converts the requirements in a project's files to requests of `imgbuild resolve`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from imgbuild.wheel.tags import WheelTags
 
 
 class SplitDemands(msgspec.Struct, frozen=True, kw_only=True):
-    """The demands of files: packages of an index, bounds, and packages by URL.
+    """The demands in files: packages from an index, bounds, and packages by URL.
 
-    If only a lock file lists packages, all of them are in `named`.
+    If only a lock file lists packages, `named` contains all of them.
     """
 
     named: tuple[PackageDemand, ...]
@@ -46,9 +46,9 @@ def split_demands(declared: Declarations, markers: Mapping[str, str]) -> SplitDe
 def python_for_request(
     declared: Declarations, request: ResolveRequest, matrix: Matrix
 ) -> str | None:
-    """The Python for the resolution: the requested one, else the first that the files accept.
+    """The Python for the resolution: the requested one, or the first that the files accept.
 
-    Raises InputError if the files accept no Python of a base.
+    Raises InputError if the files accept none of the Pythons of the bases.
     """
     if request.python is not None or request.base is not None or not declared.python:
         return request.python
@@ -65,9 +65,9 @@ def python_for_request(
 def requested_packages(
     declared: Declarations, request: ResolveRequest, matrix: Matrix
 ) -> tuple[RequestedPackage, ...]:
-    """The packages in the files, with a marker if only for some of the requested architectures.
+    """The packages in the files, with a marker if they are for only some of the architectures.
 
-    InputError if their versions differ between architectures.
+    InputError if the versions of a package differ between architectures.
     """
     base = matrix.bases[requested_base(request, matrix)]
     machines: dict[tuple[str, str, tuple[str, ...]], list[Arch]] = {}
@@ -100,9 +100,9 @@ def _arch_marker(arches: Iterable[Arch]) -> str:
 def combine_requests(
     named: Sequence[RequestedPackage], of_files: Sequence[RequestedPackage]
 ) -> tuple[RequestedPackage, ...]:
-    """The packages on the command line and in files; the bounds of both apply.
+    """The packages on the command line and in files, with the bounds of both.
 
-    A version that must not change is kept; the resolver refuses it if a file excludes it.
+    A version that must not change is kept. If a file excludes it, the resolver refuses it.
     """
     requests = {item.package: item for item in named}
     for item in of_files:

@@ -1,4 +1,4 @@
-"""Combines the lines of a project's files into one demand per package, for one Python."""
+"""Combines the lines of a project's files into one demand for each package, for one Python."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from imgbuild.values import normalize_package
 
 
 class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A package, the versions that are accepted, and the lines that require them.
+    """A package, the accepted versions, and the lines that require them.
 
     `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
-    is false for a package that only has a bound. With `locked`, the version is from a
-    lock file.
-    `source` is a URL or the path of a folder, "" for a package of an index. With
-    `conda`, only the Conda dependencies of a file list the package.
+    is false for a package that only has a bound. `locked` means that the version is from a lock
+    file. `source` is a URL or the path of a folder, "" for a package from an index. `conda` means
+    that the package is listed only in the Conda dependencies of a file.
+
+
     """
 
     package: str
@@ -41,7 +42,7 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def versions(self) -> SpecifierSet:
-        """`spec`, parsed."""
+        """The parsed `spec`."""
         return SpecifierSet(self.spec)
 
     def allows_version(self, version: str | Version) -> bool:
@@ -65,8 +66,8 @@ def package_demands(
 ) -> tuple[PackageDemand, ...]:
     """The demands of `declared` on a machine with `markers` (PEP 508), sorted by package.
 
-    An override takes precedence over everything, a lock file over ranges. The project's own
-    packages and the packages that it excludes are omitted.
+    An override takes precedence over all other lines, and a lock file over ranges. The project's
+    own packages and the packages that it excludes are omitted.
     """
     lines: dict[str, list[DeclaredRequirement]] = {}
     for item in declared.requirements:
@@ -84,13 +85,13 @@ def package_demands(
 
 
 def cuda_releases(declared: Declarations, markers: Mapping[str, str]) -> tuple[str, ...]:
-    """The CUDA releases implied by the files on a machine with `markers`, each once."""
+    """The CUDA releases that the files imply on a machine with `markers`, without duplicates."""
     names = (item.name for item in declared.cuda if marker_holds(item.marker, markers))
     return tuple(dict.fromkeys(names))
 
 
 def required_cuda(declared: Declarations) -> set[str]:
-    """The CUDA releases that the files name, except those of images."""
+    """The CUDA releases stated in the files, except those in images."""
     images = {item.place for item in declared.images}
     return {item.name for item in declared.cuda if item.place not in images}
 
@@ -114,7 +115,7 @@ def _join_demands(package: str, items: list[DeclaredRequirement]) -> PackageDema
 
 
 def _public_bounds(item: DeclaredRequirement) -> Iterable[Specifier]:
-    """The bounds of a line; for a wheel by URL, the version in its file name."""
+    """The bounds in a line; for a wheel by URL, the version in the file name."""
     requirement = item.parsed_requirement
     if requirement.url is not None:
         version = addresses.wheel_version(requirement.url)

@@ -1,6 +1,6 @@
-"""Changes the additions of a row in a user's `matrix.yaml`; keeps comments and order.
+"""Changes the additions of a row in a user's `matrix.yaml`, and preserves comments and order.
 
-Only `edit_yaml` reads and writes with ruamel.yaml, which keeps comments.
+Only `edit_yaml` uses ruamel.yaml, which preserves comments.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Row = Any  # a mapping of ruamel.yaml
 def add_to_row(
     path: Path, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """Add to row `name` of the matrix at `path`; returns the changes, one line each.
+    """Add to row `name` of the matrix at `path`, and return one line for each change.
 
-    A requirement replaces an earlier one for the same package. InputError if the matrix would be
-    invalid afterwards; then it is not changed.
+    A requirement replaces an earlier one for the same package. InputError if the matrix would
+    become invalid; it is then not changed.
     """
     changes: list[str] = []
 
@@ -58,9 +58,9 @@ def add_to_row(
 def remove_from_row(
     path: Path, name: str, packages: Sequence[str], system: Sequence[str]
 ) -> list[str]:
-    """Remove from row `name` of the matrix at `path`; returns the changes, one line each.
+    """Remove from row `name` of the matrix at `path`, and return one line for each change.
 
-    InputError for a package that the row does not add.
+    InputError if the row does not add a package.
     """
     changes: list[str] = []
 
@@ -98,7 +98,7 @@ def _lines(row: Row) -> list[str]:
 
 
 def _remove_addition(row: Row, package: str) -> str | None:
-    """Remove `package` from the additions of `row`; its former text, None if it was absent."""
+    """Remove `package` from the additions of `row`, and return its text; None if it was absent."""
     former = None
     for place, line in reversed(list(enumerate(_lines(row)))):
         if normalize_package(parse_requirement(line).name) == package:
@@ -129,10 +129,10 @@ def _append_value(row: Row, key: str, value: str) -> None:
 
 
 class RowMove(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows to move to another published target: from `old` to `new`, whose copy is at `lock`.
+    """Rows that move to another published target: from `old` to `new`, whose copy is at `lock`.
 
-    `form` is the key of each row, "extends" or "like". `forget` are keys that are removed from
-    rows. With `keep_old`, other rows still use `old`. With `image`, the entry keeps its `image`.
+    `form` is the key of each row, "extends" or "like". The keys `forget` are removed from rows.
+    `keep_old` means that other rows still use `old`, and `image` that the entry keeps its `image`.
     """
 
     rows: Mapping[str, str]
@@ -146,7 +146,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
-    """The matrix `data` of `path` after `move`. Writes nothing."""
+    """The matrix `data` of `path` after `move`. No file is written."""
 
     def _edit_move(document: Row) -> None:
         for name, form in move.rows.items():
@@ -177,7 +177,7 @@ def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
 
 
 def _write_edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
-    """Write the matrix with row `name` edited."""
+    """Write the matrix after editing row `name`."""
     before = boundary.read_regular_file(path)
     codec.write_bytes(
         path, _edit_document(path, before, lambda whole: edit(whole["targets"][name]))
@@ -190,7 +190,7 @@ def _write_edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
 
 
 def _edit_document(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
-    """The document `data` of `path`, edited."""
+    """The document `data` of `path` after `edit`."""
     text = data.decode()
     crlf = text.count("\r\n") * 2 > text.count("\n")
     text = text.replace("\r\n", "\n")
@@ -202,9 +202,9 @@ def _edit_document(path: Path, data: bytes, edit: Callable[[Row], None]) -> byte
 def edit_yaml(
     text: str, edit: Callable[[Any], None], what: str, *, hint: str, indented: bool = True
 ) -> str:
-    """The YAML document `text` after `edit`, with its comments; `what` names it in an InputError.
+    """The YAML document `text` after `edit`, with comments; `what` is used in InputErrors.
 
-    With `indented`, the items of its lists are indented below their key.
+    `indented` means that items of lists are indented below the key.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError

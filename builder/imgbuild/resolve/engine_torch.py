@@ -1,4 +1,4 @@
-"""Determines the torch and the CUDA release of a project's image."""
+"""Determines the torch version and the CUDA release of a project's image."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_engine_torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> tuple[PackageDemand, ...]:
-    """`demands`, and the only torch that an engine accepts which they pin or bound from above.
+    """`demands`, limited to the torch version that a pinned or bounded engine requires.
 
     `metadata` returns METADATA of the newest version that a demand accepts, empty if there is none.
     """
@@ -54,7 +54,7 @@ def add_engine_torch(
 
 
 def decides_version(demand: PackageDemand) -> bool:
-    """Whether a demand determines one version, because it is exact or has an upper bound."""
+    """Whether a demand determines a version, because it is exact or has an upper bound."""
     operators = {each.operator for each in demand.versions}
     return demand.pin is not None or bool(operators - {"!="} and operators <= UPPER_OPERATORS)
 
@@ -65,9 +65,9 @@ def newest_build(
     markers: Mapping[str, str],
     cuda: Collection[str],
 ) -> TorchBuild | None:
-    """The newest of torch's `wheels` for one of the releases `cuda`, else for any release.
+    """The newest of torch's `wheels` for one of the releases `cuda`, or else for any release.
 
-    None if none of the wheels is a build for CUDA. Only the first `BUILDS` are checked.
+    None if no wheel is a build for CUDA. Only the first `BUILDS` are checked.
     """
     builds = []
     for wheel in itertools.islice(wheels, BUILDS):
@@ -83,7 +83,7 @@ def newest_build(
 
 
 def releases(pages: IndexPages, tags: WheelTags) -> frozenset[str]:
-    """The CUDA releases for which torch is built; METADATA of all versions is read in threads."""
+    """The CUDA releases for which torch is built. Reads METADATA of all versions in threads."""
     built = threads.run_for_each(
         pages.wheels(PackageDemand(package=TORCH), tags),
         lambda wheel, _: newest_build([wheel], pages.metadata, tags.markers, ()),
@@ -93,7 +93,7 @@ def releases(pages: IndexPages, tags: WheelTags) -> frozenset[str]:
 
 
 def without_build(named: str, cuda: Sequence[DeclaredName]) -> UnmetDemand:
-    """The CUDA release of the files, for which the index has no torch."""
+    """An obstacle: the CUDA release in the files, for which the index has no torch."""
     places = tuple(item.place for item in cuda if item.name == named)
     reason = "the index has no torch for this release; specify another release with --cuda"
     demand = f"CUDA {named}"
@@ -103,7 +103,7 @@ def without_build(named: str, cuda: Sequence[DeclaredName]) -> UnmetDemand:
 def required_with_extras(
     demand: PackageDemand, metadata: bytes, markers: Mapping[str, str]
 ) -> list[Requirement]:
-    """The requirements in METADATA of a package with its extras, including nested extras."""
+    """The requirements of a package with its extras (including nested extras), from METADATA."""
     machine = tuple(sorted(markers.items()))
     return list(_metadata_requirements(demand.package, demand.extras, metadata, machine))
 
@@ -131,16 +131,17 @@ def missing_toolkit_obstacles(
     pages: IndexPages,
     tags: WheelTags,
 ) -> list[UnmetDemand]:
-    """The demanded torch, or the CUDA release of the files, if no image can have it.
+    """The demanded torch, or the CUDA release in the files, if it is impossible in an image.
 
-    No `cuda-toolkit` exists for the release, or the exact torch is built for a different one. Torch
-    is `built` for a release, and the files name `named` ("" for none) at the places `cuda`.
+    Either the release has no `cuda-toolkit`, or the exact torch is built for another release.
+    `built` is the release for which torch is built, `named` the release ("" for none) that the
+    files state at the places `cuda`.
     """
     files = pages.files(cuda_releases.METAPACKAGE)
     have = {file.version.release[:2] for file in files if file.version is not None}
     if not have:
         return []  # the index is a partial copy
-    lacks = f"of which the index has no {cuda_releases.METAPACKAGE}"
+    lacks = f"the index has no {cuda_releases.METAPACKAGE} for this release"
     if demand is not None and built and Version(built).release not in have:
         later = PackageDemand(package=TORCH, spec=f">{demand.pin}") if demand.pin else demand
         wheels = pages.wheels(later, tags)[::-1][:BUILDS]
@@ -151,14 +152,14 @@ def missing_toolkit_obstacles(
                 package=TORCH,
                 demand=str(demand),
                 cause="cuda",
-                reason=f"it is built for CUDA {built}, {lacks}",
+                reason=f"it is built for CUDA {built}, and {lacks}",
                 places=demand.places,
                 nearest=tuple(each.version.public for each in usable[:1]),
             )
         ]
     places = tuple(item.place for item in cuda if item.name == named)
     if named and Version(named).release not in have:
-        reason = f"a release {lacks}; specify another release with --cuda"
+        reason = f"{lacks}; specify another release with --cuda"
         return [
             UnmetDemand(
                 package="cuda", demand=f"CUDA {named}", cause="cuda", reason=reason, places=places
@@ -166,7 +167,7 @@ def missing_toolkit_obstacles(
         ]
     if demand is not None and demand.pin and built and named not in ("", built):
         where = next((f" ({place})" for place in places), "")
-        reason = f"the index has it for CUDA {built}, not for CUDA {named}{where}"
+        reason = f"the index has a build for CUDA {built}, but not for CUDA {named}{where}"
         return [
             UnmetDemand(
                 package=TORCH,
@@ -184,7 +185,7 @@ def _torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> PackageDemand | None:
-    """The torch that an engine pins."""
+    """The torch that an engine pins; None if it pins none."""
     for needed in required_with_extras(engine, metadata(engine), markers):
         bound = PackageDemand(package=TORCH, spec=str(needed.specifier), places=engine.places)
         if normalize_package(needed.name) == TORCH and bound.pin:

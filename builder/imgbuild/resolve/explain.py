@@ -1,7 +1,7 @@
-"""Explains why a target of the matrix has no solution, and suggests versions.
+"""Explains why a target in a matrix has no solution, and suggests versions.
 
-For a target that extends a published one, the reasons start from the published packages, which
-cannot change, and from the request.
+If the target extends a published one, the reasons start from the request and the published
+packages, which cannot change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRIED_LIMIT = 24  # versions of a package that was requested with a range
 
 
 def explain_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
-    """`error` with a short conflict and suggestions, if any are found."""
+    """`error`, with a short conflict and suggestions if they can be found."""
     try:
         overlay = problem.overlay
         if overlay is None:
@@ -49,7 +49,7 @@ def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
 
 
 def query_from_problem(problem: SolveProblem) -> ArchQuery:
-    """The request that corresponds to a target of the matrix."""
+    """The request that corresponds to a target in the matrix."""
     requires = problem.matrix.requirements_of(problem.target)
     target = msgspec.structs.replace(problem.target, requires=requires)
     return ArchQuery(
@@ -64,7 +64,7 @@ def query_from_problem(problem: SolveProblem) -> ArchQuery:
 def _extension_error(
     error: NoSolution, problem: SolveProblem, base_target: PublishedTarget
 ) -> NoSolution:
-    """As `explain_error`, for a target that extends one whose packages cannot change."""
+    """Like `explain_error`, for a target that extends a published one."""
     hint = (
         f"{base_target.name} cannot change: add a different version, extend a target that meets the"
         f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
@@ -93,7 +93,7 @@ def _extension_error(
 
 
 def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[VersionDemand, ...]:
-    """The published packages, and the packages requested in addition."""
+    """The published packages, and the packages requested in addition to them."""
     versions = base_target.lock.arch[problem.arch].versions
     target = problem.target
     specs = {package: f"=={pin}" for package, pin in target.pins.items()}
@@ -116,7 +116,7 @@ def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Versi
 def _conflict(
     facts: PackageFacts, demands: Sequence[VersionDemand], cuda: str, row: str
 ) -> RequirementConflict | None:
-    """The first contradiction, or one to which every version of a range leads."""
+    """The first contradiction, or one that follows from every version in a range."""
     plain = conflict.find_conflict(facts, demands, cuda, row=row)
     if plain is not None:
         return plain
@@ -126,7 +126,7 @@ def _conflict(
             continue
         tried = fitting[:TRIED_LIMIT]
         facts.read_ahead(demand.package, tried)
-        words = f"{demand.words}, of which {tried[0]} is the newest"
+        words = f"{demand.words}, the newest of which is {tried[0]}"
         exact = [conflict.user_demand(demand.package, f"=={version}", words) for version in tried]
         conflicts = [
             conflict.find_conflict(
@@ -143,6 +143,6 @@ def _conflict(
 def _added_packages(
     conflict: RequirementConflict, base_target: PublishedTarget, arch: Arch
 ) -> list[str]:
-    """The requested packages of the conflict."""
+    """The requested packages that are part of the conflict."""
     versions = base_target.lock.arch[arch].versions
     return [package for package in conflict.requests if package not in versions]

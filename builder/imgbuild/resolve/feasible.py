@@ -1,6 +1,6 @@
 """Finds demands that no solver can meet, from index pages: names, versions and wheels.
 
-All pages are requested in parallel, so all causes are known in the first seconds.
+All pages are requested in parallel, so that all causes are known within seconds.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ObstacleCause = Literal["name", "version", "source", "python", "late", "index", 
 class UnmetDemand(msgspec.Struct, frozen=True, kw_only=True):
     """A demand that cannot be met, with the reason and the nearest alternative.
 
-    `cause` states whether the index has no such package or version, only an sdist, no wheel for
-    this Python or machine, or only files that are yanked or later than the cut-off; whether an
-    index does not respond; or whether the package is built for a CUDA release that images cannot
-    have. `version` is the newest that the demand allows, or "". With `conda`, the Conda package has
-    no counterpart. With `by_url`, the demand is the URL of a wheel.
+    `cause` is the type of the reason: the index has no such package or version, only an sdist, no
+    wheel for this Python or machine, or only files that are yanked or uploaded after the cut-off;
+    an index does not respond; or the package is built for a CUDA release that is impossible in an
+    image. `version` is the newest version that the demand allows, or "". `conda` means that a Conda
+    package has no counterpart, and `by_url` that the demand is the URL of a wheel.
     """
 
     package: str
@@ -65,9 +65,9 @@ class UnmetDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexPages:
-    """Pages of packages for several Pythons, from the default index or the `assigned` one.
+    """Reads index pages for several Pythons, from the default or the `assigned` index.
 
-    `addresses` are the URLs of the indexes in `assigned`.
+    `addresses` contains the URLs of the indexes in `assigned`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class IndexPages:
             threads.run_for_each(names, lambda name, _: indexes.files(name), threads=THREADS)
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
-        """Every file of a package; empty if the index has no such package."""
+        """All files of a package; empty if the index has no such package."""
         return self._indexes.files(package)
 
     def metadata(self, wheel: IndexFile) -> bytes:
@@ -123,7 +123,7 @@ class IndexPages:
         return self._allowed[key]
 
     def catalogue(self, tags: WheelTags, sdists: Iterable[str] = ()) -> FileCatalogue:
-        """The files usable for `tags`, including builds of `sdists` and of the matrix's sdists."""
+        """The files usable for `tags`, including builds of `sdists` and of sdists in the matrix."""
         rules = FileRules(as_of=self._as_of, tags=tags, pins={})
         return FileCatalogue(
             self._indexes,
@@ -165,7 +165,7 @@ class IndexPages:
     def first_day(self, demand: PackageDemand, tags: WheelTags) -> datetime.date | None:
         """The day after the first upload that meets `demand`; None if that is unknown.
 
-        Of several versions, the newest one counts, although a lower one would suffice.
+        If `demand` allows several versions, the newest counts, although a lower one would suffice.
         """
         rules = FileRules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
         files = self.allowed(demand)
@@ -175,12 +175,12 @@ class IndexPages:
 
 
 def _pins(demand: PackageDemand) -> dict[str, str]:
-    """The exact version of `demand`, if it has one: a yanked file is used only for a pin."""
+    """The exact version in `demand`, if any: a yanked file is used only for a pin."""
     return {demand.package: demand.pin} if demand.pin else {}
 
 
 def allowed_files(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile]:
-    """The files of the versions that `demand` allows; each version of a page is parsed once."""
+    """The files of the versions that `demand` allows. Each version on a page is parsed once."""
     accepted: dict[str, bool] = {}
     kept = []
     for file in files:
@@ -214,9 +214,9 @@ def find_obstacles(
     *,
     sdists: Iterable[str] = (),
 ) -> list[UnmetDemand]:
-    """Every demand of an index that no file can meet on a machine with `tags`.
+    """The demands on an index that no file can meet on a machine with `tags`.
 
-    `sdists` are packages that may be built in addition to the packages of the matrix.
+    `sdists` are packages that can be built in addition to those in the matrix.
     """
     asked = [demand for demand in demands if demand.installed and not demand.source]
     if not asked:
@@ -266,7 +266,7 @@ def _newest_final(versions: Sequence[Version]) -> Version | None:
 
 
 def _number(demand: PackageDemand, newest: Version | None) -> Version:
-    """The version to compare others with: the pin, else the best one that the demand allows."""
+    """The version from which others are selected: the pin, or else the best allowed version."""
     if demand.pin is not None:
         return Version(demand.pin)
     bounds = [each.version.removesuffix(".*") for each in demand.versions]
@@ -282,7 +282,7 @@ def _cause(files: Sequence[IndexFile], catalogue: FileCatalogue) -> ObstacleCaus
 
 
 def _text(catalogue: FileCatalogue, demand: PackageDemand, newest: Version) -> str:
-    """The reason from `refusal`, without the names in the obstacle, and the nearest version."""
+    """The reason from `refusal`, without the package name that the obstacle contains anyway."""
     text = refusal.range_refusal(catalogue, demand.package, f"=={newest}")
     text = text.removeprefix(f"{demand.package} {newest}: ")
     return text.replace(f", and the matrix does not list {demand.package} under `sdists`", "")

@@ -1,7 +1,7 @@
-"""Writes the text of a first `matrix.yaml`, and of a target as a row.
+"""Creates the text of a first `matrix.yaml`, and of a target as a row.
 
-Comments are constant. Names, versions and URLs are from the command line and from a lock, which may
-be untrusted: the YAML library quotes them, and the text is parsed again and compared.
+Comments are constant. Names, versions and URLs come from the command line and from a lock, which
+may be untrusted. The YAML library therefore quotes them, and the text is parsed again and compared.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ HEAD = f"""\
 #
 """
 PROJECT = """\
-# The image of this project. The files under `requirements` declare what it needs: `imgbuild lock`
-# reads them and locks the whole image by hash, `imgbuild lock --check` shows whether they have
-# changed.
+# The image of this project. `requirements` lists the files that declare its packages. `imgbuild
+# lock` reads them and locks the whole image by hash; `imgbuild lock --check` shows whether they
+# have changed.
 """
 EXTENSION = """\
-# An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
-# the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
+# An image that extends a published one. `imgbuild lock` resolves the additions and locks the whole
+# image; `imgbuild build` creates the added layers. All other layers stay as published.
 """
 COPIED_COMMENT = (
-    "    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh\n"
+    "    # Copies of lock.json and digests.json. To renew them, run: imgbuild init --refresh\n"
 )
-LAYERS_COMMENT = "   # its layers are taken from here by digest\n"
+LAYERS_COMMENT = "   # the layers are copied from here by digest\n"
 NO_IMAGE_COMMENT = """\
-    # Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are built from the
-    # lock, byte for byte.
+    # The location of the layers: HOST/REPOSITORY, or oci:FOLDER. Without `image`, the layers are
+    # built from the lock, byte for byte.
     # image: registry.example.org/imgbuild/{extends}
 """
 AS_OF_COMMENT = """\
-    # What is added was uploaded before this day; by default {as_of}, as for {extends} itself: what
-    # existed together works together.
+    # Added packages must have been uploaded before this day. The default is {as_of}, as for
+    # {extends}, because packages of the same time are usually compatible.
     # as_of: {as_of}
 """
 EXAMPLES = {
@@ -59,8 +59,8 @@ EXAMPLES = {
     "files": '    # files:\n    #   /opt/team/train.sh: {from: train.sh, mode: "0755"}\n',
 }
 LOGINS = """\
-# Packages come from these where a row's `indexes` names them. Credentials are never written here:
-# imgbuild reads it from ~/.netrc ($NETRC) or keyring.
+# Packages come from these indexes if the `indexes` of a row names them. Do not write credentials
+# here: imgbuild reads them from ~/.netrc ($NETRC) or keyring.
 """
 # Those with a line for each item.
 BLOCKS = ("pins", "requires", "env", "links", "exclude", "indexes", "names")
@@ -69,12 +69,12 @@ REASON = "requested with imgbuild init"
 
 
 class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's additions; `files` are pairs of a local path and a path in the image.
+    """The additions of a user; `files` are pairs of a local path and a path in the image.
 
-    With `like`, versions of the published target can change. `requirements` are files of the
-    project, `add` are PEP 508 lines, `names` maps URLs of repositories to packages. `exclude` and
-    `sdists` map packages to reasons, `relax` to the selected version and the reason. `indexes` maps
-    packages to names of `index_rows`.
+    `like` means that versions of the published target can change. `requirements` are files of the
+    project, `add` are PEP 508 lines, and `names` maps URLs of repositories to packages. `exclude`
+    and `sdists` map packages to reasons, and `relax` maps them to the selected version and the
+    reason. `indexes` maps packages to names in `index_rows`.
     """
 
     name: str
@@ -132,8 +132,8 @@ def matrix_text(
 ) -> str:
     """The text of a matrix for `extension`, with examples of other additions.
 
-    `folder` has the copy of the published target `below`, `origin` is the source of the copy,
-    `image` the location of its layers, or "".
+    `folder` contains the copy of the published target `below`, `origin` is the source of the copy,
+    and `image` the location of its layers, or "".
     """
     published = {"lock": folder, "from": origin} | ({"image": image} if image else {})
     first = {"like" if extension.like else "extends": below.name, "summary": extension.summary}
@@ -175,7 +175,7 @@ def matrix_text(
 
 
 def _declared_fields(extension: WantedExtension) -> dict[str, Any]:
-    """The requirements and exclusions of a project's files, by key of a row, without empty ones."""
+    """The requirements and exclusions in a project's files, by key of a row, if not empty."""
     relax = {
         package: {**({"spec": f"=={version}"} if version else {}), "reason": reason}
         for package, (version, reason) in extension.relax.items()
@@ -197,7 +197,7 @@ def _declared_fields(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _addition_fields(extension: WantedExtension) -> dict[str, Any]:
-    """The additions, by key of a row; keys without a value are omitted."""
+    """The additions, by key of a row. Keys without a value are omitted."""
     _refuse_extras(extension.packages)
     requires = {
         package.package: {**({"spec": package.spec} if package.spec else {}), "reason": REASON}
@@ -218,7 +218,7 @@ def _addition_fields(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
-    """Raise InputError for packages with extras, which a row of a matrix cannot have."""
+    """Raise InputError for packages with extras, which a matrix row cannot contain."""
     for package in packages:
         if package.extras or package.marker:
             marker = f"; {package.marker}" if package.marker else ""
@@ -234,12 +234,12 @@ def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
 
 
 def _mode(path: Path) -> str:
-    """The permissions of an added file, which is executable if the local file is."""
+    """The permissions of an added file: executable if the local file is executable."""
     return "0755" if path.stat().st_mode & 0o100 else "0644"
 
 
 def target_lines(name: str, target: Target) -> list[str]:
-    """The lines of `target`, to be pasted below `targets:` of a matrix and edited."""
+    """The lines of `target`, to be inserted below `targets:` in a matrix."""
     row = _drop_defaults(target)
     row |= {key: _BlockMapping(row[key]) for key in BLOCKS if key in row}
     parts = [_head(1, name), *(_entry(2, key, value) for key, value in row.items())]
@@ -247,7 +247,7 @@ def target_lines(name: str, target: Target) -> list[str]:
 
 
 def index_lines(indexes: Mapping[str, PackageIndex]) -> list[str]:
-    """The lines of indexes, to be pasted below `indexes:` of a matrix."""
+    """The lines of indexes, to be inserted below `indexes:` in a matrix."""
     rows = (
         _entry(1, name, _BlockMapping(_drop_defaults(index))) for name, index in indexes.items()
     )
@@ -255,7 +255,7 @@ def index_lines(indexes: Mapping[str, PackageIndex]) -> list[str]:
 
 
 def _drop_defaults(value: Any) -> Any:
-    """A value of a matrix in a form that YAML can write, without keys with default values."""
+    """A value of a matrix in a form that can be written as YAML, without default values."""
     match value:
         case msgspec.Struct():
             return {
@@ -274,7 +274,7 @@ def _drop_defaults(value: Any) -> Any:
 
 
 def _entry(depth: int, key: str, value: object) -> str:
-    """The lines of one key of a mapping at nesting level `depth`."""
+    """The lines of a key in a mapping at nesting level `depth`."""
     written = yaml.dump(
         _BlockMapping({key: value}), Dumper=_QuotingDumper, sort_keys=False, allow_unicode=True,
         default_flow_style=None, width=1 << 20,
@@ -283,5 +283,5 @@ def _entry(depth: int, key: str, value: object) -> str:
 
 
 def _head(depth: int, key: str) -> str:
-    """The line of a key whose value is on the next lines."""
+    """The line of a key whose value is on the following lines."""
     return _entry(depth, key, None).removesuffix(" null\n") + "\n"

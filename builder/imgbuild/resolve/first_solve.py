@@ -1,7 +1,7 @@
-"""Runs the first solve of a request, which determines torch and its CUDA release.
+"""Runs the first solve of a request, which determines torch and the CUDA release.
 
-uv runs once without the rule of one CUDA release. It may use only versions of torch for the
-requested CUDA release, or for any release, but no CPU build.
+uv runs once without the constraint to a single CUDA release. It may use only versions of torch for
+the requested CUDA release, or for any release, but no CPU builds.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from imgbuild.values import Arch
 
 
 class LearnedMemory:
-    """Constraints learned while a request is resolved: used immediately, not written to a file.
+    """Constraints that are learned while a request is resolved, and not written to a file.
 
-    `learned_constraints` are the strongest ones, which suffice for resolving. `seen` are all
-    constraints with their evidence and versions. `preferred` maps package pairs to the
-    version ranges that an extra declares; they are dropped if no solution satisfies them.
+    `learned_constraints` are the strongest constraints, which suffice for resolving. `seen`
+    contains all constraints with their evidence and versions. `preferred` maps pairs of packages to
+    version ranges that an extra declares, and which are dropped if no solution satisfies them.
     """
 
     def __init__(self, learned_constraints: Sequence[Constraint]) -> None:
@@ -56,18 +56,18 @@ class LearnedMemory:
         return (*self._learned, *itertools.chain(*self.preferred.values()))
 
     def add_learned(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-        """Add learned constraints; returns all that are known now."""
+        """Add learned constraints, and return all known ones."""
         self._learned = constraints.merge_constraints(self._learned, learned)
         return self.learned_constraints
 
     def drop_check(self, check: str) -> bool:
-        """Remove the constraints of one check; returns whether there were any."""
+        """Remove the constraints of one check, and return whether there were any."""
         before = self._learned
         self._learned = tuple(entry for entry in before if entry.check != check)
         return self._learned != before
 
     def add_preferences(self, first: FirstSolve, versions: Mapping[str, str]) -> bool:
-        """Add the ranges from extras that `versions` violate; returns whether any are new."""
+        """Add the ranges from extras that `versions` violate, and return whether any is new."""
         specs = {demand.package: demand.spec for demand in first.demands}
         before = len(self.preferred)
         for pair in preferences.violated_pairs(first.facts, versions):
@@ -77,7 +77,7 @@ class LearnedMemory:
         return len(self.preferred) > before
 
     def remove_last_preference(self) -> bool:
-        """Remove the range added last, which no set satisfies; returns whether there was one."""
+        """Remove the range that was added last, which no set satisfies; False if there was none."""
         if not self.preferred:
             return False
         pair, _ = self.preferred.popitem()
@@ -85,7 +85,7 @@ class LearnedMemory:
         return True
 
     def add_seen(self, seen: QuickAudit) -> bool:
-        """Add the result of a quick audit; returns whether it has a new constraint."""
+        """Add the result of a quick audit, and return whether it contains a new constraint."""
         before = self.learned_constraints
         self.windows = seen.windows
         self.seen += tuple(entry for entry in seen.learned if entry not in self.seen)
@@ -93,7 +93,7 @@ class LearnedMemory:
 
 
 class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of uv's first solve; `torch` is None if the result does not contain it."""
+    """The result of uv's first solve; `torch` is None if the result does not contain torch."""
 
     chosen: tuple[uv.ChosenPackage, ...]
     facts: PackageFacts
@@ -108,9 +108,9 @@ class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A request on one architecture; `target` is the result on another one, which it must match.
+    """A request on one architecture. `target` is the result on another one, which it must match.
 
-    Constraints that are learned in the meantime are added to `memory`.
+    Constraints that are learned during the search are added to `memory`.
     """
 
     request: ResolveRequest
@@ -122,12 +122,12 @@ class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cuda(self) -> str | None:
-        """The requested CUDA release, or the release on the other architecture."""
+        """The requested CUDA release, or that of the other architecture."""
         return self.request.cuda or (self.target.cuda if self.target is not None else None)
 
     @property
     def demands(self) -> tuple[VersionDemand, ...]:
-        """The requests, with the torch of the other architecture."""
+        """The requests, including the torch version of the other architecture."""
         demands = [
             conflict.user_demand(
                 requested.package, requested.spec, str(requested), extras=requested.extras
@@ -142,9 +142,10 @@ class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def solve_first(query: ArchQuery) -> FirstSolve:
-    """The first solve of `query`.
+    """Run the first solve of `query`.
 
-    NoSolution if nothing fits; InputError if the CUDA release cannot be determined.
+    NoSolution if no package set satisfies the query; InputError if the CUDA release cannot be
+    determined.
     """
     cuda, demands, memory = query.cuda, query.demands, query.memory
     facts = available_facts(query)
@@ -165,7 +166,7 @@ def solve_first(query: ArchQuery) -> FirstSolve:
 
 
 def available_facts(query: ArchQuery) -> PackageFacts:
-    """The files that `query` may use; wheels of sdists are built on request."""
+    """The files that `query` can use. Wheels of sdists are built on demand."""
     matrix, memory, context = query.matrix, query.memory, query.context
     name = query.request.name or "request"
     problem = SolveProblem(
@@ -183,7 +184,7 @@ def available_facts(query: ArchQuery) -> PackageFacts:
 def catalogue_facts(
     catalogue: FileCatalogue, learned: Sequence[Constraint], context: Context
 ) -> PackageFacts:
-    """The facts for finding conflicts, with METADATA of every usable torch."""
+    """The facts for a search for conflicts, with METADATA of every usable torch."""
 
     def _read_metadata(file: IndexFile) -> bytes:
         return read_wheel_metadata(file, context.http, context.store)
@@ -194,7 +195,7 @@ def catalogue_facts(
 
 
 def add_target(matrix: Matrix, name: str, target: Target) -> Matrix:
-    """`matrix` with one more target."""
+    """`matrix` with an additional target."""
     return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
 
 
@@ -234,7 +235,7 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
 
 
 def _audit_hint(demands: Sequence[VersionDemand]) -> str | None:
-    """The command that compares the files of exact versions; None if a version is open."""
+    """The command that compares files of exact versions; None if a version is not exact."""
     pins = conflict.exact_requests(demands)
     if len(pins) < 2 or len(pins) < len(demands):
         return None
@@ -243,7 +244,7 @@ def _audit_hint(demands: Sequence[VersionDemand]) -> str | None:
 
 
 def _provisional_target(query: ArchQuery) -> Target:
-    """A target for completing the URLs of indexes; CUDA is "0.0" as long as it is unknown."""
+    """A target for the URLs of indexes; CUDA is "0.0" while it is unknown."""
     request, matrix, cuda = query.request, query.matrix, query.cuda
     return Target(
         summary="",
@@ -288,7 +289,7 @@ def _solve_query(query: ArchQuery, facts: PackageFacts) -> tuple[uv.ChosenPackag
 
 
 def _hide_before_gap(gaps: ReleaseGaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
-    """Whether to hide a version from the resolver because it is before a gap and not pinned."""
+    """Whether to hide a version from the resolver, because it is before a gap and not pinned."""
 
     def _is_hidden(package: str, version: Version) -> bool:
         return not same_version(version, pins.get(package)) and gaps.is_before_gap(package, version)
@@ -305,12 +306,12 @@ def floor_constraints(first: FirstSolve) -> tuple[Constraint, ...]:
 
 
 def outdated_packages(first: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion, ...]:
-    """The packages of `versions`, the final choice, that are over a year behind the others."""
+    """The packages of the final choice `versions` that are over a year behind the others."""
     return gaps.outdated_packages(first.facts, first.demands, first.chosen, versions, first.cuda)
 
 
 def old_version_warnings(first: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """The warnings about `versions` far behind the newest: requests by months, others by years."""
+    """Warnings about `versions` that lag behind: requests by months, other packages by years."""
     catalogue = first.facts.catalogue
     offers = catalogue.chosen_files(versions)
     named = {demand.package for demand in first.demands}

@@ -1,7 +1,8 @@
-"""Finds versions before a gap in a package's wheels, and packages far behind their newest version.
+"""Finds versions before a gap in a package's wheels, and packages far behind the newest version.
 
-A resolver should not select versions before a gap. Requested packages that are months behind get a
-warning with the cause; a package set with a package that is over a year behind is refused.
+A resolver should not select versions before a gap. A requested package that is months behind
+results in a warning with the cause; a package set with a package that is more than a year behind is
+refused.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ BEHIND_LIMIT = datetime.timedelta(
 
 
 class ReleaseGaps:
-    """Finds versions before a gap, more than a year in which no release had a file for the machine.
+    """Finds gaps: periods of more than a year without a release that has a file for the machine.
 
-    tensordict has wheels for Linux aarch64 from 0.8.0 on; version 0.1.2, two years older, fits any
-    machine, and a resolver that finds no other usable version selects it without an error.
+    For example, tensordict has wheels for Linux aarch64 since 0.8.0. Version 0.1.2, two years
+    older, is compatible with any machine, and a resolver that finds no other usable version selects
+    it without an error.
     """
 
     def __init__(self, indexes: IndexLookup, tags: WheelTags, built: Collection[str]) -> None:
@@ -48,14 +50,14 @@ class ReleaseGaps:
         self._last: dict[str, Version | None] = {}
 
     def is_before_gap(self, package: str, version: Version) -> bool:
-        """Whether `version` is before a gap."""
+        """Whether `version` precedes a gap."""
         if package not in self._last:
             self._last[package] = self._version_before_gap(package)
         last = self._last[package]
         return last is not None and version <= last
 
     def _version_before_gap(self, package: str) -> Version | None:
-        """The newest version before the newest gap that ends; None if there is no gap."""
+        """The newest version before the newest gap that has ended; None if there is none."""
         fits: dict[Version, bool] = {}
         times: dict[Version, datetime.datetime] = {}
         for file in self._indexes.files(package):
@@ -86,7 +88,7 @@ def behind_newest(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """The requests whose selected version is months behind the newest one, with the causes."""
+    """The requests whose selected version is months behind the newest, with causes."""
     return tuple(
         words
         for requested in demands
@@ -97,7 +99,7 @@ def behind_newest(
 
 
 class OldVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that is over a year behind the others of its set, with the reasons as text."""
+    """A package that is over a year behind the others in its set, with the reasons as text."""
 
     package: str
     reasons: tuple[str, ...]
@@ -110,11 +112,11 @@ def outdated_packages(
     versions: Mapping[str, str],
     cuda: str,
 ) -> tuple[OldVersion, ...]:
-    """The packages of `versions` that are over a year older than the newest requested one.
+    """The packages in `versions` that are over a year older than the newest requested package.
 
-    This excludes pinned packages, CUDA packages, packages whose newest version is about as old, and
-    packages that are not requested and whose newer version contradicts others of the set. `chosen`
-    has the packages that require each one.
+    Pinned packages, CUDA packages and packages whose newest version is about as old are excluded,
+    and so are packages that are not requested and whose newer version contradicts others in the
+    set. `chosen` contains the packages that require each package.
     """
     catalogue, pins = facts.catalogue, conflict.exact_requests(demands)
     offers = catalogue.chosen_files(versions)
@@ -155,11 +157,11 @@ def floor_constraints(
     cuda: str,
     torch: str,
 ) -> tuple[Constraint, ...]:
-    """Constraints that keep the solver from old versions of requested packages with this torch.
+    """Constraints that exclude old versions of requested packages with this torch.
 
     A package gets a constraint if a version that is months newer does not contradict the requested
     packages before it. Without constraints, a solver chooses an old version of the package that it
-    decides last, not of the least important one.
+    decides last, instead of the least important package.
     """
     pinned = [demand for demand in demands if demand.package in conflict.exact_requests([demand])]
     bounds = []
@@ -184,7 +186,7 @@ def floor_constraints(
 
 
 def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Version) -> bool:
-    """Whether `newer` was uploaded months after `version`; without dates, compares numbers."""
+    """Whether `newer` was uploaded months after `version`; without dates, numbers are compared."""
     offers = [facts.catalogue.chosen(package, each) for each in (version, newer)]
     times = [offer.wheel.uploaded for offer in offers if offer is not None]
     if len(times) == 2 and times[0] is not None and times[1] is not None:
@@ -195,7 +197,7 @@ def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Ve
 def _far_newer(
     current: IndexFile, wheels: Sequence[IndexFile], latest: datetime.datetime | None
 ) -> IndexFile | None:
-    """The newest of `wheels` if it and `latest` are a year newer than `current`; else None."""
+    """The newest of `wheels` if it and `latest` are a year newer than `current`; otherwise None."""
     version = current.version
     if version is None:
         return None
@@ -211,15 +213,15 @@ def _far_newer(
 
 
 def _ages(current: IndexFile, package: str, newer: IndexFile, via: Sequence[str] = ()) -> str:
-    origin = f", required by {', '.join(via)}" if via else ""
+    origin = f" (required by {', '.join(via)})" if via else ""
     if current.uploaded is None or newer.uploaded is None:
         return (
-            f"only {package} {current.version} is compatible, although {newer.version} is"
-            f" available{origin}"
+            f"only {package} {current.version}{origin} is compatible, although {newer.version} is"
+            " available"
         )
     return (
-        f"only {package} {current.version} of {current.uploaded:%Y-%m} is compatible, although"
-        f" {newer.version} of {newer.uploaded:%Y-%m} is available{origin}"
+        f"only {package} {current.version} of {current.uploaded:%Y-%m}{origin} is compatible,"
+        f" although {newer.version} of {newer.uploaded:%Y-%m} is available"
     )
 
 
@@ -255,7 +257,7 @@ def _cause(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """The reason why the version of `top` is impossible with the other packages of `requested`."""
+    """The reasons why the version of `top` is incompatible with other packages in the set."""
     package = requested.package
     others = [
         conflict.user_demand(

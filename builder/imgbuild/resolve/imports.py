@@ -29,10 +29,10 @@ class ImportSite(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 def import_sites(folder: Path, modules: frozenset[str]) -> dict[str, tuple[ImportSite, ...]]:
-    """Each of `modules` → where the files below `folder` import it or a part of it.
+    """Module → the places where files below `folder` import the module or a submodule.
 
-    Files that cannot be parsed are omitted, and in very large projects, those after the first
-    2,000.
+    Files that cannot be parsed are omitted. In very large projects, only the first 2,000 files are
+    read.
     """
     sites: dict[str, list[ImportSite]] = {module: [] for module in modules}
     for path in _files(folder) if modules else ():
@@ -62,7 +62,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _imports(node: ast.AST, *, guarded: bool) -> Iterator[tuple[str, int, bool]]:
-    """The top-level module, the line, and whether it is guarded, of each import below `node`."""
+    """The top-level module and line of each import below `node`, and whether it is guarded."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (

@@ -1,8 +1,8 @@
-"""Writes a first `matrix.yaml` that extends a published target, and copies the target's lock.
+"""Creates a first `matrix.yaml` that extends a published target, and copies the target's lock.
 
-lock.json and digests.json are copied to a folder next to the matrix. They are part of the user's
-repository, which is then complete for reviewing, checking and building a lock. The schema of the
-matrix, for editors, and a .gitignore are also written.
+lock.json and digests.json are copied to a folder next to the matrix. They become part of the user's
+repository, which then contains everything for reviewing, checking and building a lock. The schema
+of the matrix, for editors, and a .gitignore are also written.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ REMOTE_PREFIX = re.compile(r"https?://")
 CATALOGUE_PLACE = "catalogue"  # the `from` of targets that come from the catalogue of this imgbuild
 DEFAULT_STACK = "vllm"  # as in `recommended:` of a matrix
 GITIGNORE_TEXT = (
-    "# Commit the other files of this folder: locks, digests, what they extend.\nbuild/\n"
+    "# Commit the other files in this folder: locks, digests and copied targets.\nbuild/\n"
 )
 
 
 def target_name_for(word: str) -> str:
-    """The name of the target: `word`, or the current folder's name if `word` is its path.
+    """The name of the target: `word`, or the name of the current folder if `word` is its path.
 
-    Raises InputError for another path, and for an invalid name.
+    Raises InputError if `word` is another path or an invalid name.
     """
     if "/" not in word and word.strip("."):
         require_name(word)
@@ -65,7 +65,7 @@ def target_name_for(word: str) -> str:
 
 
 def require_name(name: str) -> None:
-    """Raise InputError if `name` cannot be the name of a target."""
+    """Raise InputError if `name` is not a valid name of a target."""
     if TARGET_NAME.fullmatch(name) is None:
         message = f"invalid name for an image: {name} (expected lower-case letters, digits, . _ -)"
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "my-image"
@@ -73,7 +73,7 @@ def require_name(name: str) -> None:
 
 
 def require_target(project: Project, target: str) -> None:
-    """NothingSelected if `project` has no lock of `target`."""
+    """Raise NothingSelected if `project` has no lock of `target`."""
     target_digests = project.locked_targets()
     if target not in target_digests:
         near = nearest_choice(target, target_digests)
@@ -84,11 +84,11 @@ def require_target(project: Project, target: str) -> None:
 
 
 def recommended_target(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
-    """The target to extend by default.
+    """The default target to extend.
 
     `stacks` maps each target to the stack for which it is recommended, or "". The target for vLLM
-    comes first, then other recommended ones, then targets that passed a higher tier of smoke tests
-    on `arch`; ties are resolved by order. NothingSelected if none is locked for `arch`.
+    is preferred, then other recommended ones, then targets that passed a higher tier of smoke tests
+    on `arch`, then the first in `stacks`. NothingSelected if none is locked for `arch`.
     """
     target_digests = project.locked_targets()
     rank = {}
@@ -107,13 +107,14 @@ def recommended_target(project: Project, stacks: Mapping[str, str], arch: Arch) 
 def copy_published_target(
     place: str, target: str, folder: Path, http: HttpClient, *, below: Path | None = None
 ) -> PublishedTarget:
-    """Copy lock and digests of `target`, published at `place`, into `folder`; returns the copy.
+    """Copy lock and digests of `target` from `place` into `folder`, and return the copy.
 
-    `folder` is in `below`, the user's repository. Links between the two are not followed.
+    `folder` is a folder in `below`, the user's repository. Symbolic links between them are not
+    followed.
 
-    `place` is a URL or a path of a folder with both files, of a folder with a subfolder TARGET that
-    has them, or of a project; or INSTALLED. InputError if it has no such files, or files of another
-    target; `folder` is then not changed.
+    `place` is INSTALLED, or the URL or path of a folder with both files, of a folder with a
+    subfolder TARGET that contains the files, or of a project. InputError if the files do not exist
+    or belong to another target; `folder` is then not changed.
     """
     place, files = _lock_files(place, target, http)
     with tempfile.TemporaryDirectory() as scratch:
@@ -132,7 +133,7 @@ def copy_published_target(
 
 
 def _lock_files(place: str, target: str, http: HttpClient) -> tuple[str, dict[str, bytes]]:
-    """The location of lock and digests of `target`, and their bytes."""
+    """The location and bytes of the lock and digests of `target`."""
     place = str(CATALOGUE) if place == CATALOGUE_PLACE else place.rstrip("/")
     places = [place, f"{place}/{target}", f"{place}/images/{target}"]
     for each in places:
@@ -166,18 +167,18 @@ def begin_matrix(
     image: str,
     http: HttpClient,
 ) -> PublishedTarget:
-    """Write a new matrix to `path`, and copy the target that it extends from `place` next to it.
+    """Write a new matrix to `path`, and copy the target that it extends from `place`.
 
     An existing copy with the same bytes is used. InputError if the matrix or a different copy
-    exists, or something cannot be read; no new file remains in that case.
+    exists, or if a file cannot be read; no new file is left in that case.
     """
     folder = path.parent / FOLDER / extends
     refuse_existing(path)
     if folder.exists():
         _, contents = _lock_files(place, extends, http)
         if any(_read_file(f"{folder / name}", http) != data for name, data in contents.items()):
-            message = f"{folder} already exists, with another lock of {extends}"
-            raise InputError(message, hint="remove it, or use another folder")
+            message = f"{folder} already exists, and contains a different lock of {extends}"
+            raise InputError(message, hint="remove the folder, or use another one")
         below = published.read_published_target(folder, extends)
         write_matrix(
             path, first_matrix.matrix_text(extension, below, f"{FOLDER}/{extends}", place, image)
@@ -198,7 +199,7 @@ def begin_matrix(
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise InputError if a matrix already exists at `path`."""
+    """Raise InputError if there is already a matrix at `path`."""
     if path.exists():
         message = f"{path} already exists"
         hint = "add packages with `imgbuild add PACKAGE`, edit the file, or use another folder"
@@ -206,7 +207,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def write_matrix(path: Path, matrix: str) -> None:
-    """Write a new matrix to `path` if it is valid; InputError otherwise."""
+    """Write a new matrix to `path`; InputError if it is not valid."""
     codec.write_bytes(path, matrix.encode())
     try:
         published.load_matrix(path)
@@ -219,7 +220,7 @@ def write_matrix(path: Path, matrix: str) -> None:
 
 
 def write_editor_files(folder: Path) -> list[Path]:
-    """Write the schema for editors and a .gitignore into `.imgbuild` if they do not exist."""
+    """Write the schema for editors and a .gitignore to `.imgbuild`, unless they exist."""
     inner = folder / project_paths.FOLDER
     contents = {
         inner / first_matrix.SCHEMA: extension_schema_bytes(),
@@ -232,7 +233,7 @@ def write_editor_files(folder: Path) -> list[Path]:
 
 
 class RenewedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A copied published target before and after a refresh; `before` is empty for a first copy."""
+    """A copied published target before and after a renewal; `before` is empty for a new one."""
 
     target: str
     before: str
@@ -264,9 +265,9 @@ def _digest(folder: Path) -> str:
 
 
 def parse_file_pairs(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
-    """The pairs of `HERE:THERE` words; InputError for other words and for missing files.
+    """The pairs in `HERE:THERE` words; InputError for invalid words and for missing files.
 
-    Local paths are relative to the folder of the matrix, however the words are written.
+    The returned local paths are relative to the folder of the matrix.
     """
     pairs = []
     for word in words:

@@ -1,4 +1,4 @@
-"""Finds locked targets that satisfy a request, which needs neither an index nor a solver."""
+"""Finds locked targets that satisfy a request, without an index or a solver."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from imgbuild.values import Arch
 class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A locked target that satisfies a request.
 
-    `versions` has the requested packages, in the order of the request, on the first requested
-    architecture. `tested` is the highest tier of smoke tests that passed for the locked
-    images, "" without a test record. `commands` are lines for a shell.
+    `versions` contains the requested packages, in the order of the request, on the first requested
+    architecture. `tested` is the highest tier of smoke tests that passed for the locked images, ""
+    without a test record. `commands` are shell commands.
     """
 
     target: str
@@ -42,8 +42,8 @@ SIMILAR_LIMIT = 2  # requested packages that a target must have if it lacks anot
 class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target that almost satisfies a request.
 
-    `others` maps packages to their version and the requested specifier. `missing` are packages that
-    it lacks.
+    `others` maps packages to the version in the target and the requested specifier. `missing` are
+    packages that the target lacks.
     """
 
     target: str
@@ -52,7 +52,7 @@ class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def similar_packages(request: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
-    """Requested package that no target has → a package of a target with a similar name."""
+    """Requested package that no target contains → a similarly named package of a target."""
     names = {
         name for target in matrix.targets.values() for name in (*target.pins, *target.requires)
     }
@@ -63,7 +63,7 @@ def similar_packages(request: ResolveRequest, project: Project, matrix: Matrix) 
 
 
 def locked_packages(project: Project) -> set[str]:
-    """The packages of all locked targets."""
+    """The packages in all locked targets."""
     return {
         package
         for name in project.locked_targets()
@@ -75,11 +75,10 @@ def locked_packages(project: Project) -> set[str]:
 def satisfying_targets(
     request: ResolveRequest, project: Project, matrix: Matrix
 ) -> tuple[LockedTarget, ...]:
-    """The targets with a current lock that satisfies the request, on each architecture.
+    """The targets with a current lock that satisfies the request on each architecture.
 
-    Tested targets are first, then newer ones; retired targets are last. None for a request with
-    extras, because a lock does not contain their requirements. InputError for a lock that cannot be
-    read.
+    Tested targets come first, then newer ones; retired targets come last. None if the request has
+    extras, because a lock does not contain their requirements. InputError if a lock cannot be read.
     """
     targets: list[LockedTarget] = []
     if any(requested.extras for requested in request.requests):
@@ -127,12 +126,12 @@ def requested_versions(request: ResolveRequest, lock: Lock) -> dict[str, str] | 
 
 
 def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
-    """The current target with all requested packages, at most MOST_OTHER at a different version.
+    """The current target with all requested packages, at most MOST_OTHER in another version.
 
-    Targets with the fewest differences come first, then newer ones, as in `satisfying_targets`.
-    Without such a target, one may lack at most MOST_OTHER of three or more requested packages that
-    are requested in any version; targets that pin most of the others come first. None if there is
-    no target. `as_of` is ignored.
+    Targets with the fewest differences are preferred, then newer ones, as in `satisfying_targets`.
+    If there is no such target, one that lacks at most MOST_OTHER of three or more packages is
+    returned, if these are requested in any version; targets that pin most of the other packages are
+    preferred. None if there is no target at all. `as_of` is ignored.
     """
     wanted = msgspec.structs.replace(request, as_of=None)
     near: list[tuple[bool, int, int, str, NearTarget]] = []
@@ -161,7 +160,7 @@ def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) ->
 
 
 def _missing_packages(request: ResolveRequest, lock: Lock) -> tuple[str, ...]:
-    """The requested packages that the lock lacks on one of its requested architectures."""
+    """The requested packages that the lock lacks on a requested architecture."""
     has = [lock.arch[arch].versions for arch in request.arches if arch in lock.arch]
     return tuple(
         each.package for each in request.requests if any(each.package not in v for v in has)
@@ -188,7 +187,7 @@ def _other_versions(request: ResolveRequest, lock: Lock) -> dict[str, tuple[str,
 
 
 def _is_suitable(request: ResolveRequest, matrix: Matrix, name: str) -> bool:
-    """Whether a target has the requested base, Python, CUDA release, date and indexes."""
+    """Whether a target matches the requested base, Python, CUDA release, date and indexes."""
     target = matrix.targets[name]
     return (
         request.base in (None, target.base)

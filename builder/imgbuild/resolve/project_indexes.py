@@ -1,7 +1,7 @@
 """Determines which packages of a project come from the indexes in its files.
 
-A package comes from an index if a file of the project assigns it to the index, or if the index has
-files of it that the default index lacks, even if the default index has other files.
+A package comes from an index if a file of the project assigns the package to it, or if the index
+has files of the package that the default index lacks, even if the default index has other files.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ATTEMPTS = 2  # the index of a project may be reachable only for its authors
 
 
 class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
-    """The indexes in use, with their names in a matrix and their packages.
+    """The indexes that are used, with their names in a matrix and their packages.
 
     `addresses` are the URLs of `indexes` on this machine. `notes` list the packages of each index,
-    `failures` the indexes that could not be read. Packages of the latter are in `obstacles`.
+    and `failures` the indexes that could not be read, whose packages are in `obstacles`.
     """
 
     indexes: dict[str, PackageIndex] = {}
@@ -51,9 +51,9 @@ class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ProjectIndex:
-    """An index whose pages are read; after a failure it has no files.
+    """Reads the pages of an index; after a failure, the index counts as empty.
 
-    `url` is the URL that the matrix has.
+    `url` is the URL that is written to the matrix.
     """
 
     def __init__(self, declared: DeclaredIndex, name: str, folder: Path, http: HttpClient) -> None:
@@ -70,14 +70,14 @@ class _ProjectIndex:
         self._http = http
 
     def read(self, packages: Iterable[str]) -> None:
-        """Fetch the first page, then the others if the first succeeded."""
+        """Fetch the first page, and the others if the first could be fetched."""
         names = sorted(packages)
         self.files(*names[:1])
         if not self.failure:
             threads.run_for_each(names[1:], lambda name, _: self.files(name), threads=8)
 
     def files(self, *packages: str) -> tuple[IndexFile, ...]:
-        """The files of packages; empty if the index does not respond."""
+        """The files of each package; empty if the index does not respond."""
         try:
             if not self.failure:
                 return tuple(file for name in packages for file in self._indexes.files(name))
@@ -87,7 +87,7 @@ class _ProjectIndex:
 
     @property
     def has_upload_times(self) -> bool:
-        """Whether the index has upload times of its packages, on pages or in its JSON API."""
+        """Whether the index provides upload times of its packages, on pages or in a JSON API."""
         if self.address.flat or self.failure:
             return False
         address = msgspec.structs.replace(self.address, timed=True)
@@ -117,11 +117,11 @@ def find_project_indexes(
     folder: Path,
     taken: Collection[str] = (),
 ) -> ProjectIndexes:
-    """The indexes in `declared` that `demands` need; `pages` are of the default index.
+    """The indexes in `declared` that `demands` need; `pages` are those of the default index.
 
     `published` are packages of published targets, which are looked up only if the default index
-    does not meet the demand. `folder` is the project's folder, `taken` are the names of other
-    indexes.
+    does not meet the demand. `folder` is the folder of the project, and `taken` contains the names
+    of other indexes.
     """
     http = HttpClient(offline=pages.context.http.offline, attempts=ATTEMPTS)
     names = _names(declared, taken)
@@ -159,7 +159,7 @@ def find_project_indexes(
 def _assign_packages(
     indexes: Sequence[_ProjectIndex], packages: Collection[str], pages: IndexPages
 ) -> set[str]:
-    """Assign each package to the first index that has a file which the default index lacks."""
+    """Assign each package to the first index that has a file missing on the default index."""
     left = set(packages)
     for index in indexes:
         index.read(left)
@@ -172,7 +172,7 @@ def _assign_packages(
 
 
 def _files_differ(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
-    """Whether `files` differ from the files of the default index, which the index may mirror."""
+    """Whether `files` differ from those on the default index, of which this may be a mirror."""
     if not files:
         return False
     hashes = {file.name: file.sha256 for file in pages.files(package)}
@@ -190,7 +190,7 @@ def _follow_requirements(
     pages: IndexPages,
     tags: WheelTags,
 ) -> None:
-    """Look up the requirements of an index's packages, except `excluded`."""
+    """Look up the requirements of the packages on an index, except `excluded`."""
     seen, new = set(excluded), {name for index in general for name in index.packages}
     for _ in range(DEPTH):
         required: set[str] = set()
@@ -217,7 +217,7 @@ def _newest_wheel(files: Sequence[IndexFile], tags: WheelTags) -> IndexFile | No
 
 
 def _names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[str, str]:
-    """URL → an unused name for the matrix, from the file or the host."""
+    """URL → an unused name for the matrix, from the file or the host name."""
     names: dict[str, str] = {}
     for each in declared:
         label = each.name or urlsplit(each.url).hostname or unquote(urlsplit(each.url).path)

@@ -26,7 +26,7 @@ OTHER_PYTHON_REMEDY = f"a base can use another Python from a standalone build: {
 
 
 def bases_text(pythons: Collection[str]) -> str:
-    """A sentence with the releases of Python in the bases, and how to get another one."""
+    """A sentence that lists the Python releases of the bases, and how to get another one."""
     return f"the bases have Python {_join_releases(pythons)}; {OTHER_PYTHON_REMEDY}"
 
 
@@ -87,7 +87,7 @@ def refuse_unsupported_python(query: ArchQuery) -> None:
 def _package_support(
     package: str, catalogue: FileCatalogue, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
-    """A sentence on the versions of `package` for the Python, and the common names they lack."""
+    """A sentence on the versions of `package` that support the Python, and names they lack."""
     python = catalogue.rules.tags.python
     files = [offer.wheel for offer in catalogue.offered_files(package)]
     versions = [file.version for file in files if file.version and not file.version.is_prerelease]
@@ -101,7 +101,7 @@ def _package_support(
         return
     wants = later[0].file.requires_python
     why = f"requires Python {wants}" if wants else f"has no wheel for Python {python}"
-    left = f"the newest for Python {python} is {newest}" if newest else "it has no earlier version"
+    left = f"the newest for Python {python} is {newest}" if newest else "no earlier version exists"
     yield f"{package} from {later[0].version} on {why}; {left}"
     if newest is not None:
         yield from _missing_names(package, newest, release_catalogue)
@@ -129,6 +129,6 @@ def _missing_names(
         )
         if lacks_item(release_catalogue, evidence, release):
             bounds = learn.find_bounds(evidence, release_catalogue)
-            came = f": it was added in {bounds.came}" if bounds is not None and bounds.came else ""
+            came = f", added in {bounds.came}" if bounds is not None and bounds.came else ""
             yield f"{package} {version} has no {name}{came}"
             return

@@ -1,7 +1,7 @@
-"""Audits the requested packages quickly, before the whole package set is solved.
+"""Audits the requested packages, before the whole package set is solved.
 
-Only their own modules are read, with range requests to the wheels on the index. Everything else
-counts as unknown, so a finding applies to every package set with these versions.
+Only modules of the requested packages are read, with range requests to the wheels on the index. All
+other modules count as unknown, so a finding applies to every package set with these versions.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ CALL_RELATIONS: Final = (
 class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
     """The constraints from errors, and the version windows outside of which packages only warn.
 
-    With `clashes`, the audit has errors, with or without a constraint. `read` are the packages
-    whose code was compared.
+    `clashes` means that the audit has errors, even if no constraint follows from them. `read`
+    contains the packages whose code was compared.
     """
 
     learned: tuple[Constraint, ...] = ()
@@ -56,7 +56,7 @@ def audit_requested(
 ) -> QuickAudit:
     """Audit the packages of `versions` against each other; `pinned` ones cannot change.
 
-    If fewer than two can be read, none is read.
+    Nothing is read if fewer than two of the packages are available.
     """
     with Library(context.store, BlockCache(context.http)) as library:
         release_catalogue = ReleaseCatalogue(catalogue, library, context.store)
@@ -82,7 +82,7 @@ def audit_requested(
 def _releases(
     release_catalogue: ReleaseCatalogue, versions: Mapping[str, str]
 ) -> Iterator[tuple[str, PackageRelease]]:
-    """The wheels of `versions`, without those whose index does not respond or lacks a wheel."""
+    """The wheels of `versions`, except those that an index cannot provide."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
             release = release_catalogue.release(package, version)
@@ -93,7 +93,7 @@ def _releases(
 def constraints_from_errors(
     errors: Iterable[Finding], release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
-    """A constraint from each error. They are not merged, because a refusal shows all of them."""
+    """A constraint for each error; they are not merged, because a refusal shows them all."""
     entries: dict[tuple[str, str, str], Constraint] = {}
     for error in errors:
         evidence = error.evidence
@@ -109,7 +109,7 @@ def constraints_from_errors(
 
 
 def window_constraints(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
-    """The version windows outside of which packages only warn, as entries for one version each."""
+    """The version windows outside of which packages only warn, as entries for single versions."""
     return tuple(
         Constraint(
             package=evidence.package,
@@ -135,9 +135,9 @@ def widen_constraints(
     catalogue: FileCatalogue,
     context: Context,
 ) -> tuple[Constraint, ...]:
-    """`entries`, in which those of `packages` cover all versions to which they apply.
+    """`entries`, with those of `packages` extended to all versions to which they apply.
 
-    An entry of a pinned package is learned only for the pinned version. Without this step, other
+    For a pinned package, an entry is learned only for the pinned version. Without this step, other
     versions would seem compatible.
     """
     originals = tuple(entries)
@@ -155,7 +155,7 @@ def widen_constraints(
 
 
 def find_evidence(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evidence | None:
-    """The evidence from which an entry was learned; None if its kind cannot be determined."""
+    """The evidence from which an entry was learned; None if its type cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in RELATION_BY_CHECK:
         return None
     evidence = Evidence(

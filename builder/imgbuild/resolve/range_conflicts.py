@@ -1,9 +1,9 @@
-"""Finds packages that additions require in other versions than a target has.
+"""Finds packages that additions require in versions other than those of a target.
 
 The additions have no exact version. A target is extended only if some version of each addition, and
-of each dependency that the target lacks, fits. Only the newest versions and the newest ones before
-the target's date are examined. `find_contradictions` finds pins of a project that require versions
-excluded by its other lines, from METADATA alone.
+of each dependency that the target lacks, is compatible. Only the newest versions, and the newest
+ones before the date of the target, are examined. `find_contradictions` finds pins of a project that
+require versions excluded by its other lines, from METADATA alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def range_conflicts(
 def required_changes(
     demand: PackageDemand, version: str, required: Iterable[Requirement], has: Mapping[str, str]
 ) -> list[TargetChange]:
-    """The requirements of `version` of the demanded package that the versions `has` do not meet."""
+    """The requirements of a version of the demanded package that the versions `has` violate."""
     return [
         TargetChange(
             package=package,
@@ -64,14 +64,14 @@ def required_changes(
 
 
 class _AdditionWalk:
-    """Examines the additions to one target, and each dependency once."""
+    """Examines the additions to a target, and each of their dependencies once."""
 
     def __init__(self, facts: LockedFacts, pages: IndexPages, tags: WheelTags) -> None:
         self._facts, self._pages, self._tags = facts, pages, tags
         self._known: dict[tuple[str, str, tuple[str, ...]], list[TargetChange]] = {}
 
     def find_changes(self, demand: PackageDemand, depth: int = LEVELS) -> list[TargetChange]:
-        """The changes for the newest version that meets `demand`; empty if some version fits."""
+        """The changes for the newest version in `demand`; empty if a version is compatible."""
         key = (demand.package, demand.spec, demand.extras)
         if key not in self._known:
             if len(self._known) >= PACKAGES:
@@ -109,7 +109,7 @@ class _AdditionWalk:
     def _dependency_changes(
         self, demand: PackageDemand, required: Iterable[Requirement], depth: int
     ) -> list[TargetChange]:
-        """The changes that one of the dependencies that the target lacks requires."""
+        """The changes that a dependency requires, among dependencies that the target lacks."""
         for needed in required if depth > 1 else ():
             package = normalize_package(needed.name)
             if needed.url or package in self._facts.versions:
@@ -132,8 +132,8 @@ def find_contradictions(
 ) -> list[UnmetDemand]:
     """The pins with a requirement that no version of another demanded package satisfies.
 
-    `required` are pins with their requirements. Packages that are overridden or installed without
-    dependencies are omitted.
+    `required` contains pins with their requirements. Packages that are overridden or installed
+    without dependencies are omitted.
     """
     lines = declared.requirements
     free = {each.package for each in lines if each.no_deps}
@@ -148,7 +148,7 @@ def find_contradictions(
             package=pin.package,
             demand=str(pin),
             cause="version",
-            reason=f"requires {needed.name}{needed.specifier}, and {other} is required"
+            reason=f"requires {needed.name}{needed.specifier}, but {other} is required"
             f" ({', '.join(map(str, other.places))})",
             places=pin.places,
             version=pin.pin or "",

@@ -1,4 +1,4 @@
-"""Explains why a resolution contains each package in its version (separate: only explanations)."""
+"""Explains why a resolution contains each package at its version (separate: only explanations)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imgbuild.values import normalize_package
 
 
 class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A requirement of `dependent` for `package`; `spec` is empty for any version."""
+    """A requirement of `dependent` on `package`; `spec` is empty for any version."""
 
     dependent: str
     package: str
@@ -24,7 +24,7 @@ class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
 def requirement_links(
     metadata: Mapping[str, bytes], markers: Mapping[str, str]
 ) -> tuple[RequirementLink, ...]:
-    """The requirements between the packages of `metadata`, including requested extras."""
+    """The requirements between packages in `metadata`, including requested extras."""
     lines = {
         package: filter(valid_requirement, cuda_releases.requirement_lines(data))
         for package, data in metadata.items()
@@ -47,7 +47,7 @@ def version_reasons(
 ) -> dict[str, tuple[str, ...]]:
     """Package → the reasons for its presence and its version, the strongest first.
 
-    `origins` maps packages to the origin of the request as text: "requested: vllm==0.9.2".
+    `origins` maps packages to the origin of the request, such as "requested: vllm==0.9.2".
     """
     relevant = [
         entry

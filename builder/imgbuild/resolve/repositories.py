@@ -1,4 +1,4 @@
-"""Reports all git repositories of a project that cannot be fetched."""
+"""Reports the git repositories of a project that cannot be fetched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREADS = 8
 
 
 def repository_failures(demands: Iterable[PackageDemand], context: Context) -> list[ImgbuildError]:
-    """The reasons why repositories cannot be used, with their lines. Fetches nothing."""
+    """The reasons why repositories cannot be used, with their lines; nothing is fetched."""
     named = [item for item in demands if item.installed and item.source.startswith(addresses.GIT)]
     errors = threads.run_for_each(named, lambda item, _: _failure(item, context), threads=THREADS)
     return [error for error in errors if error is not None]
@@ -36,7 +36,7 @@ def _failure(demand: PackageDemand, context: Context) -> ImgbuildError | None:
 
 
 def refusal_error(errors: Sequence[ImgbuildError]) -> ImgbuildError:
-    """One error for all of `errors`: FetchFailed if a download failed, else InputError."""
+    """One error for all `errors`: FetchFailed if a download failed, else InputError."""
     if len(errors) == 1:
         return errors[0]
     kind = FetchFailed if any(isinstance(each, FetchFailed) for each in errors) else InputError
@@ -46,5 +46,5 @@ def refusal_error(errors: Sequence[ImgbuildError]) -> ImgbuildError:
 
 
 def error_lines(errors: Sequence[ImgbuildError]) -> list[str]:
-    """Errors as lines of a longer list."""
+    """Format errors as lines for a longer list."""
     return [f"{error.message}; {error.hint}" if error.hint else error.message for error in errors]

@@ -28,9 +28,11 @@ PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and the accepted versions.
 
-    With `have`, the package is already installed and must not change.
-    `row` is the target of the matrix that requests it, "" for the user. `extras` are requested as
-    well. With a `marker`, it applies only to machines for which the marker is true.
+    `have` means that the package is already installed and must not change. `row` is the target of
+    the matrix that requests the package, "" for the user. `extras` are also requested. A request
+    with a `marker` applies only to machines for which the marker is true.
+
+
     """
 
     package: str
@@ -42,7 +44,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The package with its extras, as in a requirement."""
+        """The package with its extras, as written in a requirement."""
         return f"{self.package}[{','.join(self.extras)}]" if self.extras else self.package
 
     def applies_to(self, markers: Mapping[str, str]) -> bool:
@@ -51,7 +53,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pin(self) -> str | None:
-        """The only accepted version, in normalized form (PEP 440); None for a range."""
+        """The only accepted version, normalized (PEP 440); None for a range."""
         exact = self.spec.startswith("==") and not self.spec.startswith("===")
         if exact and "," not in self.spec and "*" not in self.spec:
             return str(Version(self.spec.removeprefix("==")))
@@ -64,12 +66,12 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole request of a user. None means that imgbuild chooses the value.
+    """A complete request of a user. If a value is None, imgbuild chooses it.
 
-    `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes, `index_rows` are
-    indexes of the user's files. `row` is the target of the matrix that makes the request, "" for
-    the user. `allow_old` accepts versions that are more than a year older than the packages
-    requested with them.
+    `cuda` is a release such as "12.4". `indexes` maps packages to names of indexes in the matrix,
+    and `index_rows` are the indexes in the user's files. `row` is the target of the matrix that
+    makes the request, "" for the user. `allow_old` accepts versions that are more than a year older
+    than the packages requested with them.
     """
 
     requests: tuple[RequestedPackage, ...]
@@ -90,7 +92,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(requested.package for requested in self.requests)
 
     def restrict_to(self, markers: Mapping[str, str]) -> ResolveRequest:
-        """The request without the packages that do not apply to a machine with `markers`."""
+        """The request without packages that do not apply to a machine with `markers`."""
         requests = tuple(each for each in self.requests if each.applies_to(markers))
         return msgspec.structs.replace(self, requests=requests)
 
@@ -104,11 +106,11 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
 def parse_requests(
     wants: Iterable[str], have: Iterable[str], assigned: Mapping[str, str]
 ) -> tuple[tuple[RequestedPackage, ...], str | None]:
-    """The requests in `wants` and `have`, and the CUDA release in the latter (`+cu124`).
+    """The requests in `wants` and `have`, and the CUDA release of builds in `have` (`+cu124`).
 
-    The local part of an installed version is dropped unless another index is `assigned` to the
-    package, because the default index has no such versions. Then the CUDA release determines
-    whether the build is the same.
+    The local part of an installed version is dropped unless an index is `assigned` to the package,
+    because the default index has no local versions. The CUDA release then determines whether the
+    build is the same.
     """
     requests: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → the request that names it
@@ -186,7 +188,7 @@ def _parse_requested(
 
 
 def _ordered_specifier(requirement: Requirement) -> str:
-    """The specifier with lower bounds first, as is usual."""
+    """The specifier with lower bounds first, as is common."""
     return ",".join(
         sorted(map(str, requirement.specifier), key=lambda text: (text[0] != ">", text))
     )
@@ -200,7 +202,7 @@ def _requests_agree(have: RequestedPackage, want: RequestedPackage) -> bool:
 
 
 def request_of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
-    """The requests of a target of the matrix on one architecture."""
+    """The requests of a target in the matrix on one architecture."""
     pins = {package: f"=={version}" for package, version in target.pins.items()}
     ranges = {package: requirement.spec for package, requirement in target.requires.items()}
     return ResolveRequest(
@@ -219,7 +221,7 @@ def request_of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
 
 
 def parse_index_words(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
-    """The mapping of `PACKAGE=INDEX` words; InputError for an index that is not in the matrix."""
+    """The mapping of `PACKAGE=INDEX` words; InputError if the matrix lacks an index."""
     indexes = {}
     for word in words:
         package, _, index = word.partition("=")
@@ -231,7 +233,7 @@ def parse_index_words(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
 
 
 def requested_arches(words: Iterable[str]) -> tuple[Arch, ...]:
-    """The architectures of `--arch`, each once; by default the one of this machine."""
+    """The architectures in `--arch`, without duplicates; by default that of this machine."""
     names = [name for word in words for name in word.split(",")] or [platform.machine()]
     arches = []
     for name in names:
@@ -244,7 +246,7 @@ def requested_arches(words: Iterable[str]) -> tuple[Arch, ...]:
 
 
 def requested_cuda(text: str | None, named: str | None) -> str | None:
-    """The requested CUDA release: `--cuda`, else the one in `--have`."""
+    """The requested CUDA release: that of `--cuda`, or else the one in `--have`."""
     if text is None:
         return named
     plain = text.lower().removeprefix("cu")
@@ -260,7 +262,7 @@ def requested_cuda(text: str | None, named: str | None) -> str | None:
 
 
 def parse_python(text: str) -> str:
-    """The Python of `--python`; InputError for an invalid release."""
+    """The Python in `--python`; InputError for an invalid release."""
     if not PYTHON.fullmatch(text):
         message = f"--python {text}: expected a Python release with two numbers"
         raise InputError(message, hint="--python 3.11")
@@ -268,14 +270,14 @@ def parse_python(text: str) -> str:
 
 
 def today_utc() -> datetime.date:
-    """The date in UTC; as a cut-off it allows all uploads before this day."""
+    """Today's date in UTC. As a cut-off, it allows all uploads before today."""
     return datetime.datetime.now(datetime.UTC).date()
 
 
 def check_request(request: ResolveRequest, matrix: Matrix) -> None:
-    """Raise InputError if the matrix has no such base, or already has a target of that name.
+    """Raise InputError if the matrix has no such base, or already contains the target name.
 
-    Raises InputError also if an index needs a CUDA release and none is requested.
+    Also raises InputError if an index depends on the CUDA release and none is requested.
     """
     requested_base(request, matrix)
     if request.name is not None and request.name in matrix.targets:
@@ -290,7 +292,7 @@ def check_request(request: ResolveRequest, matrix: Matrix) -> None:
 
 
 def applicable_request(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
-    """The request without packages that do not apply to any of its architectures.
+    """The request without packages that apply to none of its architectures.
 
     InputError if no package applies to one of the architectures.
     """
@@ -308,7 +310,7 @@ def applicable_request(request: ResolveRequest, matrix: Matrix) -> ResolveReques
 
 
 def requested_base(request: ResolveRequest, matrix: Matrix) -> str:
-    """The requested base, else the one of most targets; InputError if it does not exist."""
+    """The requested base, or else that of most targets; InputError if it does not exist."""
     if request.base is not None and request.base not in matrix.bases:
         message = f"the matrix has no base {request.base}"
         raise InputError(message, hint=f"the matrix has {', '.join(matrix.bases)}")
@@ -326,7 +328,7 @@ def requested_base(request: ResolveRequest, matrix: Matrix) -> str:
 def row_name(
     request: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]
 ) -> str:
-    """The row's name: the requested one, else an unused name such as `cu126-vllm0.9.2`."""
+    """The name of the row: the requested name, or an unused one such as `cu126-vllm0.9.2`."""
     if request.name is not None:
         return request.name
     named = [requested.package for requested in request.requests if not requested.have] or [
@@ -338,7 +340,7 @@ def row_name(
 
 
 def unused_name(name: str, taken: Mapping[str, object] | Sequence[str]) -> str:
-    """`name`, or `name-2` and so on if it is taken."""
+    """`name`, or `name-2` and so on if it is already used."""
     count, candidate = 1, name
     while candidate in taken:
         count += 1

@@ -33,9 +33,9 @@ INFO = ("PKG-INFO", "requires.txt")  # in the folder of the metadata, which has 
 
 
 class SdistContent(msgspec.Struct, frozen=True):
-    """The code that a build of an sdist compiles, and its requirements as `Requires-Dist` lines.
+    """The type of code that a build of an sdist compiles, and its `Requires-Dist` lines.
 
-    A placeholder has neither code nor requirements: the package is published elsewhere.
+    A placeholder has neither code nor requirements, because the package is published elsewhere.
     """
 
     code: ContentKind
@@ -46,7 +46,7 @@ UNREAD_CONTENT = SdistContent("unread")  # of one that cannot be looked into
 
 
 def read_sdist_content(file: IndexFile, context: Context) -> SdistContent:
-    """The content of the sdist `file`; `UNREAD_CONTENT` if it is too large, or cannot be read."""
+    """The content of the sdist `file`; `UNREAD_CONTENT` if it is too large or unreadable."""
     if file.size is not None and file.size > LIMIT:
         return UNREAD_CONTENT
     key = file.sha256 or file.url
@@ -63,7 +63,7 @@ def read_sdist_content(file: IndexFile, context: Context) -> SdistContent:
 
 
 def obstacle_code(obstacle: UnmetDemand, pages: IndexPages) -> ContentKind:
-    """The code that a build of the package compiles; "unread" if the sdist cannot be read."""
+    """The type of code that a build of the package compiles; "unread" if it is unknown."""
     files = (
         file
         for file in pages.files(obstacle.package)

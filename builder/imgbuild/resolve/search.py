@@ -1,7 +1,7 @@
 """Tries versions for `resolve` until an audit has no errors (separate: an algorithm).
 
-Version ranges from extras are kept, and newer versions are tried first, as long as there is a
-solution.
+Solutions with newer versions, and solutions that keep the version ranges from extras, are
+preferred.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class SolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
 def find_target(query: ArchQuery) -> SolvedTarget:
     """A target that satisfies the request.
 
-    Sets that keep the version ranges from extras are tried first. NoSolution if nothing is left to
-    try.
+    Sets that keep the version ranges from extras are tried first. NoSolution if all possibilities
+    fail.
     """
     while True:
         try:
@@ -64,9 +64,9 @@ def find_target(query: ArchQuery) -> SolvedTarget:
 
 
 def _find_newer(query: ArchQuery) -> SolvedTarget:
-    """Find a target as `find_target` does, with the currently preferred ranges.
+    """Find a target with the currently preferred ranges; see `find_target`.
 
-    For requested packages whose versions are months older than necessary, newer versions are tried
+    If the versions of requested packages are months older than necessary, newer versions are tried
     first.
     """
     try:
@@ -78,9 +78,9 @@ def _find_newer(query: ArchQuery) -> SolvedTarget:
 
 
 def solve_with(query: ArchQuery, *, floors: bool) -> SolvedTarget:
-    """Find a target as `find_target` does; with `floors`, requested packages have newer versions.
+    """Find a target as `find_target` does, with `floors` as lower bounds of requested packages.
 
-    If learned constraints require a different torch, the search starts again.
+    If learned constraints require another torch, the search starts again.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
     base = resolve_request.requested_base(request, matrix)
@@ -116,7 +116,7 @@ def solve_with(query: ArchQuery, *, floors: bool) -> SolvedTarget:
 
 
 def look_at_code(request: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
-    """The constraints that the code of the requested packages puts on each other."""
+    """The constraints that the code of the requested packages imposes on each other."""
     named = [requested.package for requested in request.requests if requested.package != TORCH]
     versions = {name: first.versions[name] for name in named}
     pinned = [requested.package for requested in request.requests if requested.pin is not None]
@@ -127,7 +127,7 @@ def look_at_code(request: ResolveRequest, first: FirstSolve, context: Context) -
 def target_from_request(
     request: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve
 ) -> Target:
-    """The target of a request, with torch and CUDA of the first solve."""
+    """The target of a request, with the torch and CUDA release of the first solve."""
     pins = {
         requested.package: requested.pin
         for requested in request.requests
@@ -156,10 +156,10 @@ def target_from_request(
 def resolve_with_extras(
     query: ArchQuery, target: Target, first: FirstSolve
 ) -> tuple[Target, AuditedResolution]:
-    """`target` with the requirements of the requested extras, and its packages.
+    """`target` with the requirements of the requested extras, and the packages of the result.
 
-    The search is repeated if learned constraints lead to different versions, whose extras have
-    different requirements.
+    The search is repeated if learned constraints lead to other versions, because the requirements
+    of their extras may differ.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
     name = resolve_request.row_name(request, matrix, target.cuda, first.versions)
@@ -208,10 +208,10 @@ def flashinfer_mode(
 def _extra_requirements(
     requests: Iterable[RequestedPackage], versions: Mapping[str, str], facts: PackageFacts
 ) -> dict[str, RequiredPackage]:
-    """Package → its requirements from the extras of `requests`, including nested extras.
+    """Package → its requirements from extras of `requests`, including nested extras.
 
-    `versions` are the versions of the package set. Packages that are requested directly are
-    omitted; rows of a matrix name no extras.
+    `versions` are the versions in the package set. Packages that are requested directly are
+    omitted. Rows of a matrix cannot contain extras.
     """
     markers = facts.catalogue.rules.tags.markers
     by_package = {requested.package: requested for requested in requests}

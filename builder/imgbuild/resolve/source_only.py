@@ -1,7 +1,7 @@
-"""Advises on packages that are published as source and compile CUDA code, such as flash-attn.
+"""Gives advice on packages that are published as source with CUDA code, such as flash-attn.
 
 Their projects publish wheels outside of the index. The file name of a wheel follows from Python,
-CUDA, torch and the machine; no wheel is fetched. `required_sdists` finds sdists that compile
+CUDA, torch and the machine, so no wheel is fetched. `required_sdists` finds sdists that compile
 nothing.
 """
 
@@ -33,11 +33,11 @@ NEW_ABI = (2, 7)
 
 
 class SourceProject(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of a project's wheels, the pattern of their names, and settings that avoid them.
+    """Where a project publishes wheels, the pattern of their names, and settings to avoid them.
 
-    `pattern` has the fields of `WheelNeeds`, and is "" if unknown. `module` is the import name.
-    `without` are settings with which a program does not need the package. File names before the
-    versions `cuda` contain the minor release of CUDA, such as "122" and "118".
+    `pattern` contains fields of `WheelNeeds`, and is "" if unknown. `module` is the import name.
+    `without` contains settings with which a program does not need the package. In versions before
+    `cuda`, file names contain the minor CUDA release, such as "122" and "118".
     """
 
     releases: str
@@ -122,13 +122,13 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def abi_name(self) -> str:
-        """The C++11 ABI of torch as in file names: "TRUE" or "FALSE"."""
+        """The C++11 ABI of torch as written in file names: "TRUE" or "FALSE"."""
         release = Version(self.torch).release[:2]
         new = release >= NEW_ABI or (release == (2, 6) and self.cuda == "12.6")
         return str(new or self.machine == "aarch64").upper()
 
     def file_name(self, package: str, version: str) -> str | None:
-        """The file name of a wheel of `package`; None if no pattern of its project is known."""
+        """The file name of a wheel of `package`; None if the project has no known pattern."""
         project = PROJECTS.get(package)
         if project is None or not project.pattern or not version:
             return None
@@ -151,8 +151,8 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
 class BuildAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why a package has no wheel, and the remedies in order.
 
-    `targets` contain the package. `imports` are the places where files of the project import it,
-    `needed_by` the packages of the set that require it.
+    `targets` contain the package. `imports` are the places where files of the project import the
+    package, and `needed_by` the packages of the set that require it.
     """
 
     package: str
@@ -166,7 +166,7 @@ class BuildAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remedy_lines(self) -> list[str]:
-        """The remedies in order, and the packages that require it, one line each."""
+        """The remedies in order, followed by the packages that require the package, as lines."""
         lines = []
         if self.file:
             lines.append(
@@ -189,7 +189,7 @@ class BuildAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_source_project(package: str) -> bool:
-    """Whether `package` is known as source that compiles CUDA code."""
+    """Whether `package` is known to be published as source that compiles CUDA code."""
     return package in PROJECTS
 
 
@@ -200,14 +200,14 @@ def absence_text(package: str) -> str:
         return ""
     without = "".join(f"; {setting}" for setting in project.without)
     return (
-        "it is published as source that compiles CUDA code, and images are made of wheels; with a"
+        "it is published as source that compiles CUDA code, but images contain only wheels; with a"
         f" wheel from {project.releases}: imgbuild add '{package} @ https://….whl' in a project"
         f"{'; without it: ' if without else ''}{without.removeprefix('; ')}"
     )
 
 
 def is_nightly(version: str) -> bool:
-    """Whether a version is a nightly build, which indexes of releases do not have."""
+    """Whether a version is a nightly build, which release indexes do not contain."""
     return NIGHTLY.search(version) is not None
 
 
@@ -221,9 +221,9 @@ def build_advice(
     needed_by: Sequence[str] = (),
     unfit: str = "",
 ) -> BuildAdvice:
-    """The advice for `package` at `version` (the one that would be chosen).
+    """The advice for `package` at `version`, the version that would be chosen.
 
-    `unfit` is the reason why the wheel that the project requires by URL cannot be used.
+    `unfit` is the reason why a wheel that the project requires by URL cannot be used.
     """
     project = PROJECTS.get(package)
     return BuildAdvice(
@@ -243,7 +243,7 @@ def build_advice(
 
 
 def without(package: str) -> list[str]:
-    """The settings with which a program does not need `package`, one line each."""
+    """Settings with which a program does not need `package`, as lines."""
     project = PROJECTS.get(package)
     return [f"without it: {setting}" for setting in project.without] if project else []
 
@@ -257,14 +257,14 @@ def imported_module(package: str) -> str:
 def required_sdists(
     additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: WheelTags
 ) -> list[UnmetDemand]:
-    """The pure Python requirements, without a wheel, of the newest versions of `additions`.
+    """The requirements of the newest `additions` that are pure Python but have no wheel.
 
-    Direct and indirect requirements are returned as obstacles. Without them a solver selects a
-    version of the addition that precedes the requirement, or finds no solution. No code of an sdist
-    runs.
+    Direct and indirect requirements are returned as obstacles. Otherwise, a solver would select a
+    version of the addition that precedes the requirement, or find no solution. No code of an sdist
+    is run.
 
-    The packages `have`, the additions themselves, and sdists that compile code are excluded: the
-    solver has to find versions of additions that do not need the latter.
+    The packages `have`, the additions themselves, and sdists that compile code are excluded. For
+    the latter, the solver has to find versions of the additions that do not require them.
     """
     return [
         each
@@ -304,7 +304,7 @@ def requirement_levels(
 
 
 def _metadata(demand: PackageDemand, pages: IndexPages, tags: WheelTags) -> bytes:
-    """METADATA of the newest wheel that meets `demand`, else of the newest sdist, if any."""
+    """METADATA of the newest wheel that meets `demand`, or else of the newest sdist."""
     wheel = pages.newest_wheel(demand, tags)
     try:
         if wheel is not None:

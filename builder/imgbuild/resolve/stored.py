@@ -1,4 +1,4 @@
-"""Caches results of `imgbuild resolve`: a request is solved at most once a day."""
+"""Caches results of `imgbuild resolve`, so that a request is solved at most once a day."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def cached_answer(
     *,
     again: bool = False,
 ) -> ResolveAnswer:
-    """The result of `answers.answer_request`, from the cache unless `again`.
+    """The result of `answers.answer_request`, from the cache unless `again` is set.
 
     A cached result is valid on the same day (UTC), for the same request, matrix, locks,
-    constraints, default index and code. Errors are not kept.
+    constraints, default index and code. Errors are not cached.
     """
     key = result_key(request, project, matrix, learned)
     data = None if again else context.store.fact(FACT, key)
@@ -53,7 +53,7 @@ def cached_answer(
 def result_key(
     request: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
 ) -> str:
-    """A hash of all inputs of a result."""
+    """A hash of all inputs on which a result depends."""
     locked = [lock_file.lock_path(project.images, name) for name in project.locked_targets()]
     index = matrix.indexes[matrix.default_index].url or uv.default_index()
     parts = (

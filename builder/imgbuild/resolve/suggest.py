@@ -1,4 +1,4 @@
-"""Suggests similar requests without a conflict, by changing one package at a time.
+"""Suggests similar requests without a conflict, which change one package at a time.
 
 A suggestion is checked with the same facts as the original request, as far as the conflict was
 followed. It lists the packages whose code was not read.
@@ -31,8 +31,8 @@ UNREAD_NOTE = "according to METADATA; its code was not read"
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a quick audit of packages at given versions.
 
-    With `clashes`, the packages are incompatible, and `learned` are the resulting constraints, if
-    any. `read` are the packages whose code was read.
+    `clashes` means that the packages are incompatible, and `learned` contains the resulting
+    constraints, if any. `read` contains the packages whose code was read.
     """
 
     clashes: bool = False
@@ -45,9 +45,9 @@ RequestKey = frozenset[tuple[str, str]]
 
 
 class SuggestionSearch:
-    """Finds package sets similar to contradicting requests; learns from `check`.
+    """Finds package sets similar to contradicting requests, and learns from the results of `check`.
 
-    `retained` are packages whose versions are not to be changed.
+    `retained` are packages whose versions should not change.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SuggestionSearch:
         self.cuda: str | None = None  # a release on which the same requests have a solution
 
     def find_suggestions(self, cuda: str | None) -> tuple[str, ...]:
-        """Suggestions that change one request (with the same CUDA first), else several requests."""
+        """Suggestions that change one request (preferably not CUDA), or else several requests."""
         changeable = [
             requested
             for requested in self.requests
@@ -93,8 +93,8 @@ class SuggestionSearch:
     def _neighbours(self, requested: VersionDemand, cuda: str | None) -> tuple[str, str]:
         """The next newer and the next older version without a conflict, as text.
 
-        An older version is omitted if it is more releases away than the newer one: usually it fits
-        only because it declares fewer requirements.
+        An older version is omitted if it is more releases away than the newer one, because it
+        usually fits only because it declares fewer requirements.
         """
         newer, older = _sides(self.facts, requested, self.found)
         text, distance = self._neighbour(requested, newer[:TRIED_LIMIT], cuda)
@@ -104,9 +104,9 @@ class SuggestionSearch:
     def _neighbour(
         self, requested: VersionDemand, side: Sequence[Version], cuda: str | None
     ) -> tuple[str, int]:
-        """The first version of `side` without a conflict as text, and its position (from 1).
+        """The first version in `side` without a conflict, as text, and its position (from 1).
 
-        Returns "" and 0 if there is none.
+        Returns "" and 0 if there is no such version.
         """
         for _ in range(ROUNDS):
             fits = self._first_without_conflict(requested, side, cuda)
@@ -120,7 +120,7 @@ class SuggestionSearch:
         return "", 0
 
     def _other_cuda(self, cuda: str) -> list[str]:
-        """The same requests on the next CUDA release, if no other change is needed."""
+        """The same requests on the next CUDA release, if nothing else has to change."""
         others = {build.cuda for build in self.facts.torches if build.cuda not in (None, cuda)}
         for other in sorted(filter(None, others), key=lambda text: _release_distance(text, cuda)):
             if conflict.find_conflict(self.facts, self.requests, other) is None:
@@ -153,9 +153,9 @@ class SuggestionSearch:
         return []
 
     def _compatible_code(self, requests: Sequence[VersionDemand]) -> frozenset[str] | None:
-        """The packages whose code was read; None if it contradicts the pins of `requests`.
+        """The packages whose code was read; None if the code contradicts the pins in `requests`.
 
-        The resulting constraints are applied, and these requests are not tried again.
+        The resulting constraints are applied, and the same requests are not tried again.
         """
         look = self.check(conflict.exact_requests(requests))
         if not look.clashes:
@@ -172,7 +172,7 @@ class SuggestionSearch:
         cuda: str | None,
         read: frozenset[str],
     ) -> str:
-        """A suggestion as text, with its torch and the packages that were not read."""
+        """A suggestion as text, with the torch version and the packages that were not read."""
         text = _add_torch(summary, conflict.newest_torch(self.facts, requests, cuda))
         unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
@@ -195,7 +195,7 @@ class SuggestionSearch:
         return None
 
     def _moved_requests(self) -> list[tuple[VersionDemand, Version]]:
-        """The requests to change in turn, with their new versions; empty if changes do not help."""
+        """The requests to change in turn, with their new versions; empty if no changes help."""
         changed, moved = list(self.requests), list[tuple[VersionDemand, Version]]()
         while (now := conflict.find_conflict(self.facts, changed, None)) is not None:
             done = [requested.package for requested, _ in moved]
@@ -209,7 +209,7 @@ class SuggestionSearch:
     def _step(
         self, requests: Sequence[VersionDemand], clash: RequirementConflict, retained: Sequence[str]
     ) -> tuple[VersionDemand, Version] | None:
-        """A request of the conflict, and its nearest version without the conflict."""
+        """A request in the conflict, and its nearest version without the conflict."""
         for requested in requests:
             if (
                 requested.package not in clash.requests
@@ -231,9 +231,9 @@ class SuggestionSearch:
 def _sides(
     facts: PackageFacts, requested: VersionDemand, clash: RequirementConflict
 ) -> tuple[list[Version], list[Version]]:
-    """The newer and the older versions outside of `requested`, the nearest first.
+    """The newer and the older versions outside of `requested`, nearest first.
 
-    If files of the requested version are missing, an older version must have about the same date.
+    If files of the requested version are missing, older versions must be from about the same time.
     """
     versions = facts.versions(requested.package)
     if not versions:
@@ -290,7 +290,7 @@ def nearest_targets(
     *,
     excluded: str = "",
 ) -> tuple[str, ...]:
-    """The target of the matrix on `arch` with most of the requested packages, as text."""
+    """The target in the matrix for `arch` with most of the requested packages, as text."""
     specs = {requested.package: requested.spec for requested in requests}
     names = near.rank_targets(matrix, specs, cuda, arch, excluded=excluded)
     return tuple(near.describe_target(matrix, name, arch) for name in names[:1])

@@ -1,7 +1,7 @@
-"""Finds packages that have an unavailable requirement in every accepted version.
+"""Finds packages for which all accepted versions have an unavailable requirement.
 
-`lock` finds them one after the other, `init` lists them with all other causes. Packages with many
-versions are not examined, because there may be a solution.
+`lock` finds them one after the other; `init` lists them together with all other causes. Packages
+with many versions are not examined, because a solution is likely.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def unavailable_demands(
     pages: IndexPages,
     tags: WheelTags,
 ) -> list[UnmetDemand]:
-    """An obstacle for each of `demands` with an unavailable requirement in every version.
+    """An obstacle for each of `demands` whose versions all have an unavailable requirement.
 
-    `have` are packages of the nearest target, which exist. `omitted` are excluded or overridden
-    packages. Locked versions are not examined.
+    `have` are packages of the nearest target, which are available. `omitted` are excluded or
+    overridden packages. Locked versions are not examined.
     """
     search = _UnavailableSearch(have, omitted, pages, tags)
     return [
@@ -58,7 +58,7 @@ def unavailable_demands(
 
 
 class _UnavailableSearch:
-    """Examines each package once for each range of versions."""
+    """Examines each package once for each version range."""
 
     def __init__(
         self, have: Collection[str], omitted: Collection[str], pages: IndexPages, tags: WheelTags
@@ -67,7 +67,7 @@ class _UnavailableSearch:
         self._known: dict[tuple[str, str, tuple[str, ...]], str] = {}
 
     def reason(self, demand: PackageDemand, levels: int = LEVELS) -> str:
-        """The unavailable requirements of `demand`; "" if a version has none or is not read."""
+        """The unavailable requirements of `demand`; "" if a version has none or cannot be read."""
         key = (demand.package, demand.spec, demand.extras)
         if key not in self._known:
             self._known[key] = ""  # for cycles

@@ -1,4 +1,4 @@
-"""Finds targets that are compatible with wheels required by URL, from the file names."""
+"""Finds targets that are compatible with wheels required by URL, from their file names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCH_OF_LOCAL = re.compile(r"torch\.?(\d+\.\d+)")
 
 
 def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[UnmetDemand]:
-    """The wheels required by URL that are for a different Python or architecture than `tags`."""
+    """The wheels required by URL that are not for the Python or architecture of `tags`."""
     return [
         UnmetDemand(
             package=demand.package,
@@ -38,7 +38,7 @@ def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[Unme
 def most_compatible(
     facts: Sequence[LockedFacts], demands: DemandsFor, tags: Callable[[str], WheelTags]
 ) -> list[LockedFacts]:
-    """The targets compatible with most wheels required by URL, according to Python and torch."""
+    """The targets whose Python and torch are compatible with most wheels required by URL."""
     numbers = {
         each.target: sum(_mismatches(demand, each, tags(each.python)) for demand in named)
         for each in facts
@@ -49,7 +49,7 @@ def most_compatible(
 
 
 def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: WheelTags) -> int:
-    """The number of differences (Python, torch) between a target and a wheel's file name."""
+    """The number of mismatches (Python, torch) between a target and the file name of a wheel."""
     name = _file(demand)
     if not name:
         return 0

@@ -1,4 +1,4 @@
-"""Resolves the base of an image: Debian packages, or layers of a registry image."""
+"""Resolves the base of an image: Debian packages, or layers of an image in a registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PYTHON = re.compile(r"(?:.*/)?bin/python(3\.\d+)")
 
 
 class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """A base on one architecture, as fields of `Resolution`."""
+    """The base on one architecture, with fields as in `Resolution`."""
 
     debs: tuple[Deb, ...] = ()
     layers: tuple[RegistryLayer, ...] = ()
@@ -44,7 +44,7 @@ class ImageContents(msgspec.Struct, frozen=True):
     accounts: dict[str, bytes]
 
     def resolve_links(self, path: str) -> str | None:
-        """Resolve all symbolic links of `path`; None if it does not exist."""
+        """Resolve all symbolic links in `path`; None if it does not exist."""
         here, left = "", [part for part in path.split("/") if part]
         for _ in range(LINKS * LINKS):
             if not left:
@@ -62,9 +62,9 @@ class ImageContents(msgspec.Struct, frozen=True):
 def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     """Resolve `base` on `arch` to Debian packages, or to layers and accounts of a registry image.
 
-    Fetches and reads the archive of a standalone Python and the layers of a registry image. Raises
+    Fetches and reads the archive of a standalone Python, and the layers of a registry image. Raises
     the errors of `standalone.fetch_archive` and `apt.resolve_debs`, and InputError if the base has
-    no accounts or another Python than the matrix.
+    no account files, or another Python than the matrix specifies.
     """
     if isinstance(base, DebianBase):
         source = base.standalone_python
@@ -92,7 +92,7 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
 
 
 def read_accounts(image: str, image_contents: ImageContents) -> dict[str, str]:
-    """The text of etc/passwd and etc/group; InputError if missing or not UTF-8."""
+    """The text of etc/passwd and etc/group; InputError if a file is missing or not UTF-8."""
     hint = "choose a base with this file, to which the image's user is added"
     texts = {}
     for path in ACCOUNTS:
@@ -123,13 +123,13 @@ def refuse_other_python(base: RegistryBase, image_contents: ImageContents) -> No
     hint = (
         f"the image has {', '.join(others)}"
         if others
-        else "the image has no python3.N in any folder bin"
+        else "the image has no python3.N in a folder `bin`"
     )
     raise InputError(message, hint=f"{hint}; set `interpreter` and `python` accordingly")
 
 
 def merge_contents(layers: Sequence[LayerFile]) -> ImageContents:
-    """Merge the paths of `layers`, lowest first; IntegrityError if one is damaged."""
+    """Merge the paths of `layers`, lowest first; IntegrityError if a layer is damaged."""
     tree = MergedTree()
     texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
     for number, layer in enumerate(layers, start=1):
@@ -150,7 +150,7 @@ def merge_contents(layers: Sequence[LayerFile]) -> ImageContents:
 def _members_with_accounts(
     layer: TarReader, number: int, texts: dict[tuple[int, int], bytes]
 ) -> Iterator[TarEntry]:
-    """Yield the members of `layer`; add the content of account files to `texts`."""
+    """Yield the members of `layer`, and add the content of account files to `texts`."""
     for member, entry in enumerate(layer, start=1):
         if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:
             texts[number, member] = b"".join(layer.content())
@@ -158,7 +158,7 @@ def _members_with_accounts(
 
 
 def base_python(base: Base, resolved: ResolvedBase | Resolution) -> str:
-    """The most specific known version of the base's Python: "3.11.2" of its deb, else "3.11"."""
+    """The most specific known Python version of the base: "3.11.2" from a deb, or else "3.11"."""
     if resolved.python:
         return resolved.python.version
     for deb in resolved.debs:

@@ -1,6 +1,6 @@
-"""Creates the image's root folder on this machine, in which wheels of sdists are built.
+"""Creates the root folder of an image on this machine, for building wheels of sdists.
 
-The folder is created on first use and kept in the cache. Builds cannot change it.
+The folder is created on first use and kept in the cache. Builds cannot modify it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def host_root(
     debs: Sequence[Deb] = (),
     python: PythonArchive | None = None,
 ) -> Callable[[], Path]:
-    """A function that creates the root folder of `base` on `arch`, this machine's architecture.
+    """A function that creates the root folder of `base` for `arch`, which is this machine's.
 
-    `debs` are the packages of the base and `python` the archive of its standalone Python, if
-    already known, for example from a lock. The function raises InputError for a base that does not
-    consist of Debian packages.
+    `debs` are the packages of the base and `python` the archive of its standalone Python, if they
+    are already known, for example from a lock. The function raises InputError for a base that does
+    not consist of Debian packages.
     """
 
     @cache
@@ -84,7 +84,7 @@ def _members(
 def _append_python(
     members: Sequence[LayerMember], python: str, locked: PythonArchive, path: Path, spool: Path
 ) -> list[LayerMember]:
-    """Append the standalone Python at `path` to `members`, with links that make it python3."""
+    """Append the standalone Python at `path` to `members`, with links that make it `python3`."""
     of_archive = python_archive.archive_members(
         path, locked.file, prefix=STANDALONE_PREFIX, python=python, spool=spool
     )
@@ -94,7 +94,7 @@ def _append_python(
 
 
 def _fill_root(root: Path, members: Sequence[LayerMember]) -> None:
-    """Write `members` below `root`. The caller owns them, because builds need no other owners."""
+    """Write `members` below `root`. All are owned by the caller, which is sufficient for builds."""
     root.mkdir(parents=True)
     root.chmod(0o755)
     hard = []

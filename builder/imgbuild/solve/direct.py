@@ -1,8 +1,8 @@
-"""Resolves requirements of a project with a URL or path to files.
+"""Resolves requirements of a project that specify a URL or a path.
 
 `NAME @ https://….whl` and wheels given by path become files of the index "url". `NAME @
 git+https://…@REV` becomes an sdist of the index "git", from which a wheel is built. The lock
-records the URL with the commit, and the hash of the file.
+contains the URL with the commit, and the hash of the file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package with a URL: its only file, and the URL for the lock.
 
     For a git repository, `file` is an sdist, `tree` the git hash of the folder, and `env` the
-    variables of the build. `version` is "" until the build has reported it.
+    variables of the build. `version` is "" until a build has determined it.
     """
 
     package: str
@@ -61,7 +61,7 @@ class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sdist(self) -> Sdist:
-        """The build options of the sdist."""
+        """The build options for the sdist."""
         return Sdist(reason=REASON, env=dict(self.env))
 
 
@@ -70,9 +70,9 @@ NO_DIRECT: Direct = {}
 
 
 def sdist_options(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
-    """Build options by package, for `listed` in the matrix and the git repositories of `direct`.
+    """The build options of packages `listed` in the matrix and of git repositories in `direct`.
 
-    For a package in both, the variables and requirements of the matrix are added.
+    If both contain a package, the variables and requirements from the matrix are added.
     """
     built = {package: item.sdist for package, item in direct.items() if item.is_git}
     both = built.keys() & listed.keys()
@@ -86,19 +86,19 @@ def sdist_options(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdis
 
 
 def files_by_package(direct: Direct) -> dict[str, tuple[IndexFile, ...]]:
-    """The files by package, for `Indexes`."""
+    """Package → files, for `Indexes`."""
     return {package: (item.file,) for package, item in direct.items()}
 
 
 def applying_requirements(
     declared: Iterable[DeclaredRequirement], markers: Mapping[str, str]
 ) -> tuple[DeclaredRequirement, ...]:
-    """The requirements and bounds whose markers apply to a machine with `markers`."""
+    """The requirements and bounds that apply to a machine with `markers`."""
     return tuple(each for each in declared if each.applies_to(markers))
 
 
 def resolver_lines(declared: Iterable[DeclaredRequirement], direct: Direct) -> tuple[str, ...]:
-    """The requirements for the resolver: with extras, without markers and URLs."""
+    """The requirements for the resolver: with extras, but without markers and URLs."""
     return tuple(
         _line(each.parsed_requirement, direct) for each in declared if each.kind == "requirement"
     )
@@ -119,7 +119,7 @@ def look_up_requirements(
     """Resolve the requirements with URLs that apply to a machine with `tags`, by package.
 
     `folder` is the project's folder. InputError for an unusable URL, NoSolution for an incompatible
-    wheel or a repository that needs a compiler, FetchFailed if a server does not respond.
+    wheel or a repository that requires a compiler, FetchFailed if a server does not respond.
     """
     direct: dict[str, DirectPackage] = {}
     sources: dict[str, str] = {}
@@ -141,7 +141,7 @@ def look_up_requirements(
 
 
 def create_editable(package: str, item: EditablePackage, store: Store) -> DirectPackage:
-    """Write the editable wheel of a package of the project to `store`."""
+    """Write the editable wheel of one of the project's packages to `store`."""
     name, data = editable_wheel(package, item)
     digest = sha256(data)
     path = store.add_bytes(data, digest)
@@ -150,7 +150,7 @@ def create_editable(package: str, item: EditablePackage, store: Store) -> Direct
 
 
 def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
-    """File name and bytes of the editable wheel of a package of the project."""
+    """The file name and bytes of the editable wheel of one of the project's packages."""
     data = wheel.create_editable_wheel(
         package,
         item.version,
@@ -182,7 +182,7 @@ _FORMS = "NAME @ https://HOST/FILE.whl, NAME @ git+https://HOST/PATH@REV, or a p
 
 
 def _file_address(text: str, folder: Path | None) -> WheelAddress:
-    """A file of the project given by path or `file:` URL; ValueError for any other URL."""
+    """A file of the project, given by path or `file:` URL; ValueError for other URLs."""
     parts = urlsplit(text)
     path = Path(unquote(parts.path) if parts.scheme == "file" else text)
     if folder is None:
@@ -202,7 +202,7 @@ def _file_address(text: str, folder: Path | None) -> WheelAddress:
 
 
 def wheel_url(address: WheelAddress, folder: Path | None) -> str:
-    """The URL of a wheel; InputError for a relative path if the project's folder is unknown."""
+    """The URL of a wheel; InputError for a relative path if the project folder is unknown."""
     if not address.is_path:
         return address.place
     if folder is None:
@@ -236,7 +236,7 @@ def _wheel(
             f"the wheel requires {wheel_platform_and_python(address.name)}",
             f"the target has Python {tags.python} and glibc {tags.glibc} on {tags.arch.wheel}",
         )
-        hint = "use the file for this machine, or add a marker to the line"
+        hint = "use the wheel for this target, or add a marker to the line"
         raise NoSolution(message, reasons=reasons, hint=hint)
     url = wheel_url(address, folder)
     sha256, size = _fingerprint(declared, address, url, context)
@@ -260,7 +260,7 @@ def _fingerprint(
     locked = download_unlocked(url, address.name, context)
     if digests and locked.sha256 not in digests:
         message = (
-            f"{address}: the file has sha256 {locked.sha256}, {declared.place} has"
+            f"{address}: the file has sha256 {locked.sha256}, but {declared.place} has"
             f" {', '.join(sorted(digests))}"
         )
         raise IntegrityError(message, hint="the file was replaced; check its origin")
@@ -299,7 +299,7 @@ def _refuse_native_code(
     texts: Mapping[str, str],
     context: Context,
 ) -> None:
-    """Raise NoSolution if the contents of the folder show that it cannot be built."""
+    """Raise NoSolution if the files in the folder show that it cannot be built."""
     if not texts:
         message = f"{address}: the folder has no pyproject.toml and no setup.py"
         raise InputError(message, hint="append the folder of the package: #subdirectory=")
@@ -324,7 +324,7 @@ def determine_version(
 ) -> DirectPackage:
     """Build `item` to determine its version.
 
-    NoSolution, with the compiled sources, if it does not yield a pure wheel.
+    NoSolution, with the compiled sources, if the build does not result in a pure wheel.
     """
     if not item.is_git:
         return item
@@ -340,7 +340,7 @@ def determine_version(
 
 
 def compiled_notes(direct: Direct) -> tuple[str, ...]:
-    """Notes on compiled wheels, from their file names."""
+    """Notes on compiled wheels, derived from their file names."""
     return tuple(
         f"{item.file.name} is compiled for torch {tag.torch}, according to its name"
         for item in direct.values()
@@ -363,12 +363,12 @@ def refuse_published(direct: Direct, published: Mapping[str, str], target: str) 
 
 
 def locked_project(direct: Mapping[Arch, Direct]) -> LockedProject:
-    """Sources and git trees for the lock; InputError if a URL differs between architectures."""
+    """The sources and git trees for the lock; InputError if a URL differs between architectures."""
     merged: dict[str, DirectPackage] = {}
     for arch, packages in direct.items():
         for package, item in packages.items():
             if merged.setdefault(package, item).source != item.source:
-                message = f"{package} has another URL on {arch}: {item.source}"
+                message = f"the URL of {package} differs on {arch}: {item.source}"
                 raise InputError(message, hint="lock one architecture: arch: [x86_64]")
     return LockedProject(
         sources={package: item.source for package, item in sorted(merged.items()) if item.source},
@@ -381,9 +381,9 @@ def files_from_lock(
     locked: Iterable[tuple[str, IndexFile]],
     folder: Path | None,
 ) -> dict[str, tuple[IndexFile, ...]]:
-    """Files by package for `Indexes`; `locked` are the files of the lock by package.
+    """Package → files, for `Indexes`; `locked` maps packages to the files in the lock.
 
-    Paths are omitted if the project's folder is unknown.
+    Paths are omitted if the project folder is unknown.
     """
     direct: dict[str, dict[str, IndexFile]] = {package: {} for package in sources}
     for package, file in locked:

@@ -1,7 +1,7 @@
-"""Resolves the inputs of an extension, and reuses the inputs of the published target.
+"""Resolves the inputs of an extension, and reuses those of the published target.
 
 System packages are added to the base. Published wheels that were built from sdists are built again
-if the cache lacks them, to read METADATA.
+to read METADATA if they are not in the cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from imgbuild.values import Sha256
 
 
 def resolve_published_base(problem: SolveProblem) -> ResolvedBase:
-    """The base of the target in the matrix, or the published base and added packages.
+    """The base of the target in the matrix, or else the published base with added packages.
 
     Raises the errors of `resolve_base` and `apt.added_debs`.
     """
@@ -59,7 +59,7 @@ def resolve_published_base(problem: SolveProblem) -> ResolvedBase:
 
 
 class PublishedWheels:
-    """Published wheels that were built from sdists, built again if the cache lacks them."""
+    """Provides published wheels that were built from sdists, and builds them again if necessary."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class PublishedWheels:
         return stored if stored is not None else sdist_wheel.wheel_metadata(self.path(package))
 
     def path(self, package: str) -> Path:
-        """The path of the published wheel of `package`, built again if the cache lacks it."""
+        """The path of the published wheel of `package`, built again if it is not in the cache."""
         built = self._built[package]
         return self._context.store.file(built.wheel.sha256) or sdists.rebuild_wheel(
             built,
@@ -100,9 +100,9 @@ class PublishedWheels:
 
 
 def offered_files(published: Resolution) -> dict[str, OfferedFile]:
-    """Published files by package: a wheel, or the sdist from which it was built.
+    """Package → published file: a wheel, or the sdist from which the wheel was built.
 
-    The URL of a file is looked up when the file is read.
+    The URL of a file is looked up only when the file is read.
     """
     wheels = {wheel.package: OfferedFile(wheel=_file(wheel)) for wheel in published.wheels}
     sdists = {built.package: _file(built.sdist) for built in published.built}
@@ -113,7 +113,7 @@ def offered_files(published: Resolution) -> dict[str, OfferedFile]:
 
 
 def wheel_address(indexes: IndexLookup, wheels: Mapping[Sha256, Wheel], sha256: Sha256) -> str:
-    """The URL of a wheel on its index; FetchFailed if the index no longer has it."""
+    """The URL of a wheel on its index; FetchFailed if the index does not have it any more."""
     wheel = wheels[sha256]
     addresses = indexes.file_urls(wheel.package, wheel)
     if not addresses:

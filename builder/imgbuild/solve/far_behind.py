@@ -1,7 +1,7 @@
 """Detects versions that are far older than a project intends (separate: one rule).
 
-The resolver falls back to old versions without an error. `vllm<=0.6.3` means 0.6.3, but if no
-recent version is installable, uv selects 0.2.2. It is a year older, and has fewer requirements.
+Resolvers select old versions without an error. `vllm<=0.6.3` is meant to select 0.6.3, but if no
+recent version is installable, uv selects 0.2.2, which is a year older and has fewer requirements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOWER_BOUND_OPERATORS = frozenset(
 
 
 class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
-    """A required package far behind the newest version that the project accepts.
+    """A required package that is far behind the newest version that the project accepts.
 
     `floor` is the oldest version that is not far behind.
     """
@@ -43,9 +43,9 @@ class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.lag.package}>={self.floor}"
 
     def warning(self, error: NoSolution) -> str:
-        """The warning for an old version that the requirements in `error` force."""
+        """The warning for an old version, to which the requirements in `error` lead."""
         return "\n  ".join(
-            (f"{self.lag}, which {self.spec or 'the project'} accepts", *error.reasons)
+            (f"{self.lag}, and {self.spec or 'the project'} accepts both", *error.reasons)
         )
 
 
@@ -55,9 +55,9 @@ def first_far_behind(
     expected: Collection[tuple[str, str]],
     chosen: Iterable[ChosenPackage],
 ) -> FarBehind | None:
-    """The first package of `chosen` that is far behind the versions accepted by `specs`.
+    """The first package in `chosen` that is far behind the versions that `specs` accept.
 
-    Packages with a lower bound and versions in `expected` (the target's) are skipped.
+    Packages with a lower bound, and versions in `expected` (those of the target), are skipped.
     """
     for item in chosen:
         spec = SpecifierSet(specs.get(item.package, ">=0"))
@@ -108,12 +108,12 @@ def far_behind_error(
     """
     lag, overlay, row = behind.lag, problem.overlay, problem.row
     message = (
-        f"{problem.name} requires {lag.package}{behind.spec}, whose newest version, {lag.newest} of"
+        f"{problem.name} requires {lag.package}{behind.spec}, but its newest version, {lag.newest} of"
         f" {lag.newest_uploaded:%Y-%m}, is not installable, nor is any version after {installable}"
     )
     hint = (
-        "in the project's files, require a newer version with a lower bound, or, if the old one is"
-        f" intended, {lag.package}=={installable}"
+        "set a lower bound in the project's files to require a newer version, or pin"
+        f" {lag.package}=={installable} to use the old one"
     )
     if overlay is not None:
         like = overlay.published.name

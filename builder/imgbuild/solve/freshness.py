@@ -1,8 +1,8 @@
-"""Reports the age of the chosen versions, and newer versions that the cut-off excludes.
+"""Reports the age of chosen versions, and newer versions that the cut-off excludes.
 
-A package that is years behind its newest version without a requirement for an old one gets a
-warning. Resolvers fall back silently to an old version with a compatible wheel, which breaks
-package sets.
+A package that is years behind its newest version gets a warning, unless another package requires
+the old version. Resolvers select an old version with a compatible wheel without a warning, which
+breaks package sets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OLD_LIMIT = datetime.timedelta(days=2 * 365)
 
 
 class VersionLag(msgspec.Struct, frozen=True, kw_only=True):
-    """A chosen version and the newest compatible one before the target's cut-off."""
+    """A chosen version, and the newest compatible version before the target's cut-off."""
 
     package: str
     version: str
@@ -35,15 +35,15 @@ class VersionLag(msgspec.Struct, frozen=True, kw_only=True):
     via: tuple[str, ...]
 
     def __str__(self) -> str:
-        origin = f", required by {', '.join(self.via)}" if self.via else ""
+        origin = f" (required by {', '.join(self.via)})" if self.via else ""
         return (
-            f"{self.package} {self.version} was uploaded {self.uploaded:%Y-%m}; {self.newest} of "
-            f"{self.newest_uploaded:%Y-%m} is available{origin}"
+            f"{self.package} {self.version}{origin} was uploaded in {self.uploaded:%Y-%m};"
+            f" {self.newest} of {self.newest_uploaded:%Y-%m} is available"
         )
 
 
 def newest_file(files: Iterable[IndexFile]) -> IndexFile | None:
-    """The file of the highest final version that has an upload time; None if there is none."""
+    """The file of the newest final version with an upload time; None if there is none."""
     dated = [
         (file.version, file)
         for file in files
@@ -55,9 +55,9 @@ def newest_file(files: Iterable[IndexFile]) -> IndexFile | None:
 def version_lags(
     catalogue: FileCatalogue, chosen: Iterable[ChosenPackage], offers: Mapping[str, OfferedFile]
 ) -> tuple[VersionLag, ...]:
-    """Chosen packages whose newest compatible version is over two years newer.
+    """The chosen packages with a compatible version that is over two years newer.
 
-    Pins, and packages that a chosen package requires in an older version, are excluded.
+    Pins are excluded, and packages that another chosen package requires in an older version.
     """
     outdated = []
     for item in chosen:
@@ -85,7 +85,7 @@ def version_lags(
 def has_older_requirement(
     catalogue: FileCatalogue, item: ChosenPackage, top: IndexFile, offers: Mapping[str, OfferedFile]
 ) -> bool:
-    """Whether a chosen package requires `item` in a version older than `top`."""
+    """Whether a chosen package requires a version of `item` that is older than `top`."""
     for dependent in item.via:
         offer = offers.get(dependent)
         data = catalogue.metadata(dependent, offer.wheel.name) if offer is not None else None
@@ -99,7 +99,7 @@ def has_older_requirement(
 def cutoff_rows(
     catalogue: FileCatalogue, chosen: Iterable[ChosenPackage]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Package, chosen version and newest version, for packages that only the cut-off holds back."""
+    """Package, chosen and newest version, for packages that only the cut-off limits."""
     rules = catalogue.rules
     rows = []
     for item in chosen:
@@ -125,17 +125,19 @@ def report_old_versions(
     offers: Mapping[str, OfferedFile],
     reporter: Reporter,
 ) -> None:
-    """Report the chosen versions that are old, with reasons."""
+    """Report which chosen versions are old, and why."""
     for lag in version_lags(catalogue, chosen, offers):
         reporter.warn(f"{lag}; pin the package, or add the required version under `requires:`")
     rows = cutoff_rows(catalogue, chosen)
     reporter.info(
         f"{len(chosen)} packages from files uploaded before {catalogue.rules.as_of}; "
-        f"{len(rows)} have newer versions, uploaded later"
+        f"{len(rows)} of them have newer versions"
     )
     blind = sorted({p.name for p in catalogue.indexes.places.values() if not p.timed})
     if blind:
-        reporter.info(f"the cut-off does not apply to {', '.join(blind)}: no upload times")
+        reporter.info(
+            f"the cut-off does not apply to indexes without upload times: {', '.join(blind)}"
+        )
     for package, version, newer in rows:
         reporter.detail(
             f"{package} {version}: {newer} was uploaded after the cut-off {catalogue.rules.as_of}"

@@ -1,9 +1,9 @@
-"""Packs a folder of a git commit as an sdist, whose bytes depend only on the commit.
+"""Packs a folder of a git commit as an sdist whose bytes depend only on the commit.
 
-The archive is a tar, sorted by path, with one time and owner, in gzip format without compression.
-The versions of git and zlib therefore do not matter. Contents are the git objects unchanged: line
-endings are not converted, attributes are ignored, and git-lfs files remain pointers. A symbolic
-link to a file or folder of the repository becomes a copy of its target.
+The archive is a tar file, sorted by path, with one time and owner, in gzip format without
+compression, so the versions of git and zlib do not matter. Contents are the unchanged git objects:
+line endings are not converted, attributes are ignored, and git-lfs files remain pointers. A
+symbolic link to a file or folder in the repository becomes a copy of its target.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ VERSION_VARIABLES = {
 
 
 class GitTree(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of a commit: its git hash, and its archive in the store.
+    """A folder of a commit: the git hash, and the archive in the store.
 
-    `left_out` are paths that cannot be archived: links to paths outside of the repository, and
-    names with control characters. `submodules` are the paths of submodules.
+    `left_out` contains the paths that cannot be archived: links to paths outside of the repository,
+    and names with control characters. `submodules` contains the paths of submodules.
     """
 
     commit: str
@@ -85,9 +85,9 @@ class GitTree(msgspec.Struct, frozen=True, kw_only=True):
 def fetch_git_url(
     text: str, label: str, context: Context, *, form: str
 ) -> tuple[GitAddress, GitTree]:
-    """Resolve and fetch the git URL `text`; `label` is its place for errors.
+    """Resolve and fetch the git URL `text`; `label` is used in error messages.
 
-    InputError, with the hint `form`, if `text` is not the URL of a git repository. Otherwise raises
+    InputError with the hint `form` if `text` is not the URL of a git repository. Otherwise raises
     the errors of `resolve_revision` and `fetch_tree`.
     """
     try:
@@ -107,9 +107,9 @@ def fetch_git_url(
 
 
 def resolve_revision(address: GitAddress, context: Context) -> GitAddress:
-    """Resolve the revision of `address` to a commit; queries the repository if necessary.
+    """Resolve the revision in `address` to a commit, with a request to the repository if necessary.
 
-    InputError if the repository has no such branch, tag or commit.
+    InputError if the repository contains no such branch, tag or commit.
     """
     if is_commit(address.rev):
         return address
@@ -120,9 +120,9 @@ def resolve_revision(address: GitAddress, context: Context) -> GitAddress:
 
 
 def require_repository(address: GitAddress, context: Context) -> None:
-    """Check that the repository of `address` responds and has the branch or tag.
+    """Check that the repository in `address` responds and contains the branch or tag.
 
-    Raises FetchFailed or InputError otherwise. A commit in the store needs no request.
+    Otherwise raises FetchFailed or InputError. No request is sent for a commit in the store.
     """
     if not is_commit(address.rev):
         resolve_revision(address, context)
@@ -132,10 +132,10 @@ def require_repository(address: GitAddress, context: Context) -> None:
 
 
 def fetch_tree(address: GitAddress, context: Context) -> GitTree:
-    """Fetch the folder of a commit; its archive is written to the store.
+    """Fetch the folder of a commit, and write its archive to the store.
 
-    InputError if the commit has no such folder, FetchFailed if it cannot be fetched, IntegrityError
-    if it exceeds the limits of an sdist.
+    InputError if the commit does not contain the folder, FetchFailed if it cannot be fetched,
+    IntegrityError if it exceeds the limits for sdists.
     """
     store, key = context.store, _key(address)
     stored = store.fact(FACT, key)
@@ -154,7 +154,7 @@ def fetch_tree(address: GitAddress, context: Context) -> GitTree:
     store.put_fact(FACT, key, msgspec.json.encode(tree))
     if tree.left_out:
         names = ", ".join(map(repr, tree.left_out[:SHOWN_NAMES]))
-        context.reporter.info(f"{address.url}: excluded from its archive: {names}")
+        context.reporter.info(f"{address.url}: excluded from the archive: {names}")
     return tree
 
 
@@ -178,7 +178,7 @@ def _refuse_offline(address: GitAddress, context: Context) -> None:
 
 
 def write_archive(repository: FetchedRepository, address: GitAddress, target: Path) -> GitTree:
-    """Write the archive of the folder of `address` at its commit to `target`."""
+    """Write the archive of the folder and commit in `address` to `target`."""
     commit = repository.resolve_object(f"{address.rev}^{{commit}}") or address.rev
     tree = repository.resolve_object(f"{commit}:{address.subdirectory}")
     entries = {entry.path: entry for entry in repository.list_entries(commit)}
@@ -211,7 +211,7 @@ def write_archive(repository: FetchedRepository, address: GitAddress, target: Pa
 def _files(
     chosen: Mapping[str, TreeEntry], entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> tuple[dict[str, TreeEntry], list[str]]:
-    """The files by path, with links replaced by their targets, and the omitted paths."""
+    """The files by path, with links replaced by their targets, and the paths that are omitted."""
     files: dict[str, TreeEntry] = {}
     left_out: list[str] = []
     paths = sorted(entries)
@@ -241,7 +241,7 @@ def _files(
 def _link_target(
     path: str, entry: TreeEntry, entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> str | None:
-    """The path in the repository to which a link leads; None if it is outside."""
+    """The path in the repository to which a link points; None if it is outside."""
     for _ in range(HOPS):
         if entry.size > LINK_LIMIT:
             return None
@@ -259,7 +259,7 @@ def _link_target(
 
 
 def _paths_below(folder: str, paths: Sequence[str]) -> Sequence[str]:
-    """The `paths` (sorted) in a folder; empty if there is no such folder."""
+    """The paths in a folder, from sorted `paths`; empty if there is no such folder."""
     start = bisect.bisect_left(paths, f"{folder}/")
     return paths[start : bisect.bisect_left(paths, f"{folder}0")]  # "0" follows "/"
 
@@ -332,9 +332,9 @@ def build_texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
 def version_variables(
     address: GitAddress, files: Mapping[str, str], context: Context
 ) -> dict[str, str]:
-    """The environment variables that set the version of a build from git; may be empty.
+    """The environment variables that set the version of a build from git; can be empty.
 
-    The version is the default of setuptools-scm: the nearest tag, or the next release with the
+    The version is the default of setuptools-scm: the nearest tag, or else the next release with the
     number of commits since the tag and the commit.
     """
     variables = scm_variables(files)
@@ -355,7 +355,7 @@ def scm_variables(files: Mapping[str, str]) -> list[str]:
 
 
 def describe_version(address: GitAddress, context: Context) -> str:
-    """The version of the commit of `address`, from its history; FetchFailed as for `fetch_tree`."""
+    """The version of the commit in `address`, from its history; FetchFailed as in `fetch_tree`."""
     store = context.store
     key = sha256(codec.encode_compact([FORMAT, address.url, address.rev]))
     stored = store.fact(DESCRIBED, key)
@@ -381,7 +381,7 @@ def version_from_history(repository: GitObjects, commit: str) -> str:
 
 
 def version_after_tag(tag: str, distance: int, commit: str) -> str:
-    """The version of a commit `distance` commits after `tag`, which is "" for none."""
+    """The version of a commit that is `distance` commits after `tag` ("" if there is no tag)."""
     local = f"g{commit[:9]}"
     number = re.search(r"[0-9].*", tag)
     try:

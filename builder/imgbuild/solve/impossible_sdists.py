@@ -1,6 +1,6 @@
-"""Finds sdists excluded by learned constraints before uv reads METADATA (separate: one rule).
+"""Finds sdists that learned constraints exclude before uv reads METADATA (separate: one rule).
 
-METADATA of an sdist requires a build, which takes seconds to minutes for each version.
+An sdist must be built to get its METADATA, which takes seconds to minutes for each version.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def sdist_exclusions(
     present: Collection[str],
     learned: Iterable[Constraint],
 ) -> tuple[str, ...]:
-    """Constraints, one for each package of `present` with sdists that the target cannot contain.
+    """Constraints that exclude impossible sdist versions, one for each package in `present`.
 
-    With the pins and specifiers of the target, no version of another package satisfies a learned
-    constraint of such an sdist.
+    A version is impossible if no version of another package satisfies one of its learned
+    constraints together with the pins and specifiers of the target.
     """
     required, packages = problem.requirements, {*present}.intersection(problem.matrix.sdists)
     pins = {**problem.target.pins, **required.pins}
@@ -37,7 +37,7 @@ def version_exclusions(
     specs: Mapping[str, str],
     learned: Iterable[Constraint],
 ) -> tuple[str, ...]:
-    """The constraints of `sdist_exclusions` for the versions `pins` and the specifiers `specs`."""
+    """Like `sdist_exclusions`, for the versions `pins` and the specifiers `specs`."""
     entries = [entry for entry in learned if not entry.unused]
     accepted = {package: SpecifierSet(spec) for package, spec in specs.items()}
     accepted |= {package: SpecifierSet(f"=={version}") for package, version in pins.items()}

@@ -1,4 +1,4 @@
-"""Finds frameworks resolved to a later release than the target's, and bounds that keep it."""
+"""Finds frameworks that were resolved to a later release than the target's, and bounds for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINES = ("vllm", "sglang")
 
 
 class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A package, its version in the target, and the chosen later release."""
+    """A package, its version in the target, and the later release that was chosen."""
 
     package: str
     has: str
@@ -29,7 +29,7 @@ class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def upper_bound(self) -> str:
-        """The requirement that keeps the release of the target."""
+        """A requirement that keeps the release of the target."""
         return f"{self.package}<{_next_incompatible(Version(self.has))}"
 
     def __str__(self) -> str:
@@ -37,9 +37,9 @@ class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def later_releases(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease]:
-    """Frameworks with a later release than the target's, although the project accepts both.
+    """The frameworks with a later release than the target's, although the project accepts both.
 
-    The result is empty for a target without `like`.
+    Empty for a target without `like`.
     """
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
@@ -56,7 +56,7 @@ def later_releases(problem: SolveProblem, chosen: Mapping[str, str]) -> list[Lat
 def keep_releases_command(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
     """The command that keeps the releases of the target; "" if none can be kept.
 
-    It keeps all of them, else those that can be kept individually, according to METADATA.
+    It keeps all releases, or else those that can be kept individually according to METADATA.
     """
     problem = prepared.problem
     row, moved = problem.row, later_releases(problem, chosen)
@@ -92,7 +92,7 @@ def _is_solvable(prepared: PreparedTarget, moved: Iterable[LaterRelease]) -> boo
 
 
 def _next_incompatible(version: Version) -> str:
-    """The first release that is incompatible with `version`: 5 for 4.57.6, 0.12 for 0.11.2."""
+    """The first release that is incompatible with `version`: 5 after 4.57.6, 0.12 after 0.11.2."""
     if version.major:
         return str(version.major + 1)
     return f"0.{version.minor + 1}"

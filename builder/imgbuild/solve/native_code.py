@@ -1,4 +1,4 @@
-"""Detects from file names and contents whether the build of a package compiles code."""
+"""Detects from file names and contents whether building a package compiles code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _find_sign(files: Mapping[str, str]) -> tuple[CodeKind, str, re.Match[str]] 
 
 
 def code_kind(names: Iterable[str], files: Mapping[str, str]) -> CodeKind:
-    """The kind of code that a build with these files compiles; `files` has texts by name."""
+    """The type of code that a build with these files compiles; `files` contains texts by name."""
     built = [f"/{name}" for name in names if not name.startswith(EXCLUDED_FOLDERS)]
     sign = _find_sign(files)
     kinds = {sign[0]} if sign is not None else set()
@@ -76,7 +76,7 @@ def code_kind(names: Iterable[str], files: Mapping[str, str]) -> CodeKind:
 
 
 def surely_cuda(files: Mapping[str, str]) -> bool:
-    """Whether a build certainly compiles CUDA, so that none is attempted."""
+    """Whether a build certainly compiles CUDA code, so that it is not attempted."""
     if SURELY_CUDA.search(_code(SETUP, files.get(SETUP, ""))) is not None:
         return True
     cuda = any(pattern.search(_code(name, files.get(name, ""))) for name, pattern in CUDA.items())
@@ -84,7 +84,7 @@ def surely_cuda(files: Mapping[str, str]) -> bool:
 
 
 def missing_submodules(files: Mapping[str, str], submodules: Sequence[str]) -> tuple[str, ...]:
-    """The submodules whose path components all occur as words in a build file."""
+    """The submodules all of whose path components occur as words in a build file."""
     text = "\n".join(files.values())
     words = set(re.findall(r"[\w.-]+", text))
     return tuple(path for path in submodules if path in text or set(path.split("/")) <= words)

@@ -1,4 +1,4 @@
-"""Selects a build of torch for the CUDA release of a row without a pin.
+"""Selects a build of torch for the CUDA release of a row that does not pin torch.
 
 Each version of torch on an index is built for one CUDA release, and METADATA does not prevent a
 resolver from mixing releases: `nvidia-cudnn-cu13` is not a component of CUDA 12.
@@ -25,9 +25,9 @@ VERSION = re.compile(r"\btorch==([0-9][0-9.]*[0-9])")
 
 
 class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
-    """The torch version whose CUDA components the target has, and a specifier of allowed builds.
+    """The torch version that determines the CUDA components, and a specifier of allowed builds.
 
-    `builds` are all builds of torch; `cuda` is the target's CUDA release.
+    `builds` contains all builds of torch, and `cuda` is the CUDA release of the target.
     """
 
     version: str
@@ -37,19 +37,19 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """The constraint as a requirement line."""
+        """The specifier as a requirement line."""
         return f"{TORCH}{self.spec}"
 
     def torch_notes(self, text: str) -> tuple[str, ...]:
-        """Notes on torch versions that an explanation by uv mentions and no project file does."""
+        """Notes on torch versions that appear in an explanation by uv, but not in project files."""
         named = set(VERSION.findall(text))
         others = [each for each in self.builds if str(each.version) in named and each.cuda]
         if self.spec not in text and not others:
             return ()
         return (
-            f"torch{self.spec} are the versions built for CUDA {self.cuda}",
+            f"only torch{self.spec} is built for CUDA {self.cuda}",
             *(
-                f'{each}: with cuda: "{each.cuda}" in the row of matrix.yaml it is allowed'
+                f'{each}: to allow it, set cuda: "{each.cuda}" in the row of matrix.yaml'
                 for each in others
                 if each.cuda != self.cuda
             ),
@@ -59,11 +59,11 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
 def find_torch(
     problem: SolveProblem, catalogue: FileCatalogue, preferred: str | None
 ) -> OpenTorch | None:
-    """The torch for a row without a pin; None if it has one or the project needs no torch.
+    """The torch for a row without a pin; None if it has a pin or the project does not use torch.
 
-    `preferred` is the version of the published target, used if allowed, unless an exact engine of
-    the project requires another. NoSolution, with the CUDA release of every version, if the project
-    accepts no build for the CUDA release of the row.
+    `preferred` is the version of the published target. It is used if it is allowed, and no exact
+    engine of the project requires another version. NoSolution, with the CUDA release of every
+    version, if the project accepts no build for the CUDA release of the row.
     """
     target, specs = problem.target, problem.requirements.versions
     if problem.row is None or TORCH in target.pins or not (preferred or TORCH in specs):
@@ -89,7 +89,7 @@ def find_torch(
 
 
 def _of_engines(problem: SolveProblem, catalogue: FileCatalogue) -> SpecifierSet:
-    """The versions of torch that METADATA of the exact engines of a project accepts."""
+    """The torch versions that are accepted by METADATA of a project's exact engines."""
     accepted, markers = SpecifierSet(), catalogue.rules.tags.markers
     for name in torch.ENGINES:
         version = problem.requirements.pins.get(name)

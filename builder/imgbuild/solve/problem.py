@@ -18,7 +18,7 @@ NO_REQUIREMENTS = ProjectRequirements()
 
 
 class SolveProblem(msgspec.Struct, frozen=True, dict=True):
-    """Target `name` of `matrix` on `arch`; `known` are the learned constraints that apply."""
+    """The target `name` of `matrix` on `arch`, with the learned constraints `known` that apply."""
 
     matrix: Matrix
     name: str
@@ -28,12 +28,12 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def target(self) -> Target:
-        """The target in the matrix."""
+        """The target as declared in the matrix."""
         return self.matrix.targets[self.name]
 
     @property
     def overlay(self) -> TargetOverlay | None:
-        """The target's additions to a published target; None if it extends none."""
+        """The target's additions to a published target; None if it does not extend one."""
         return find_overlay(self.matrix, self.name)
 
     @property
@@ -43,7 +43,7 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def requirements(self) -> ProjectRequirements:
-        """Requirements of the project's files on the architecture; empty for other targets."""
+        """The requirements in the project's files for this architecture; empty for others."""
         return self.row.requirements_for(self.arch) if self.row is not None else NO_REQUIREMENTS
 
     @property
@@ -54,5 +54,5 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def base(self) -> Base:
-        """The target's base in the matrix."""
+        """The base of the target, as declared in the matrix."""
         return self.matrix.bases[self.target.base]

@@ -1,7 +1,7 @@
-"""Gets metadata that only the build backend of a project provides (separate: runs project code).
+"""Gets metadata that only a project's build backend provides (separate: runs project code).
 
-The folder is packed like an sdist. The backend's hook runs in the sandbox (`sdist_wheel`) with the
-build requirements of the folder's pyproject.toml. Failing backends are reported.
+The folder is packed like an sdist. The hook of the backend runs in the sandbox (`sdist_wheel`),
+with the build requirements in the folder's pyproject.toml. Backends that fail are reported.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ VERSION_FILE = re.compile(r"^(setup|__init__)$|version|about|meta", re.IGNORECAS
 
 
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Metadata of a project's packages from their build backends.
+    """Metadata of the project's packages, provided by their build backends.
 
-    `packages` are entries for the lock, `requirements` the values of dynamic fields.
+    `packages` are entries for the lock, and `requirements` the values of dynamic fields.
     """
 
     packages: dict[str, EditablePackage] = {}
@@ -72,10 +72,10 @@ def run_backends(
     wheels: SdistWheels,
     context: Context,
 ) -> BackendAnswer:
-    """Run the build backends of `packages`, packages of the project in `folder`.
+    """Run the build backends of `packages`, which are packages of the project in `folder`.
 
-    `extras` are the project's, `markers` are the target's, and `workdir` is the mount point of the
-    project. A failing backend is reported.
+    `extras` are those of the project, `markers` those of the target, and `workdir` is the mount
+    point of the project. Backends that fail are reported.
     """
     described: dict[str, EditablePackage] = {}
     requirements: list[DeclaredRequirement] = []
@@ -138,10 +138,10 @@ def _describe_project(
 
 
 def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """Name → sha256 of the files on which metadata can depend.
+    """Name → sha256, for the files on which metadata can depend.
 
-    Python files are included if a build file refers to them, directly or indirectly, or if they
-    contain a package's version. Changes of other code do not change the metadata.
+    Python files are included if a build file refers to them directly or indirectly, or if they
+    contain the version of a package. Other code does not affect the metadata.
     """
     code: dict[str, Path] = {}
     inputs: dict[str, str] = {}
@@ -164,7 +164,7 @@ def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that set a version which the backend would read from git.
 
-    The values are from the environment, else from the history; InputError if both are missing.
+    The values are from the environment or else from the git history; InputError if neither has one.
     """
     variables = git_tree.scm_variables(texts)
     named = [
@@ -187,7 +187,7 @@ def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> di
 
 
 def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str, EditablePackage]:
-    """Name and lock entry of a package from its METADATA; InputError if it is invalid."""
+    """The name and lock entry of a package, from its METADATA; InputError if it is invalid."""
     fields, _ = parse_email(result.metadata)
     name, version = fields.get("name", ""), fields.get("version", "")
     try:
@@ -212,7 +212,7 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
 
 
 def _scripts(text: str) -> dict[str, str]:
-    """The console scripts of entry_points.txt."""
+    """The console scripts in entry_points.txt."""
     parser = configparser.RawConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     try:
@@ -245,7 +245,7 @@ def _archive(folder: Path) -> bytes:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Names and paths of the small regular files below `folder`, sorted; links are not followed."""
+    """The names and paths of small regular files below `folder`, sorted; links are not followed."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(
             name

@@ -33,7 +33,7 @@ SHOWN_SPAN = datetime.timedelta(days=365)
 
 
 def pin_refusals(catalogue: FileCatalogue) -> tuple[str, ...]:
-    """One reason for each pin without a usable file; empty if all pins have one."""
+    """A reason for each pin without a usable file; empty if all pins have one."""
     pins = sorted(catalogue.rules.pins.items())
     return tuple(
         reason for package, version in pins if (reason := pin_refusal(catalogue, package, version))
@@ -65,8 +65,8 @@ def versions_within_a_year(
 ) -> list[Version]:
     """The available versions that are at most a year older than `version`.
 
-    Older files without a platform tag are no alternative: tensordict 0.1.2 is compatible with all
-    machines, but lacks most of 0.6.2.
+    Older files without a platform tag are not alternatives: tensordict 0.1.2 is compatible with all
+    machines, but lacks most of the features of 0.6.2.
     """
     files = catalogue.indexes.files(package)
     times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
@@ -148,7 +148,7 @@ def _refusal_reason(catalogue: FileCatalogue, package: str, files: list[IndexFil
 
 
 def _span(catalogue: FileCatalogue, package: str, files: list[IndexFile]) -> str:
-    """A clause with the neighbouring versions that are unusable for the same reason; may be ""."""
+    """A clause on neighbouring versions that are unusable for the same reason, or ""."""
     tags = catalogue.rules.tags
     fits: dict[Version, bool] = {}
     for file in catalogue.indexes.files(package):
@@ -169,7 +169,7 @@ def _span(catalogue: FileCatalogue, package: str, files: list[IndexFile]) -> str
 
 
 def nearest_versions(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
-    """The next older and the next newer of `versions`, preferably final releases."""
+    """The next older and the next newer of `versions`; final releases are preferred."""
     every = list(versions)
     pool = [version for version in every if not version.is_prerelease] or every
     older = max((version for version in pool if version < requested), default=None)
@@ -178,7 +178,7 @@ def nearest_versions(requested: Version, versions: Iterable[Version]) -> tuple[s
 
 
 def alternative_targets(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
-    """The other targets of the matrix for `arch`, those with the same CUDA release first."""
+    """The other targets in the matrix for `arch`; those with the same CUDA release come first."""
     cuda = matrix.targets[name].cuda
     others = [
         (target.cuda != cuda, other)
@@ -196,9 +196,9 @@ def explanation(catalogue: FileCatalogue, text: str) -> tuple[str, ...]:
 
 
 def resolver_lines(text: str) -> tuple[str, ...]:
-    """The lines of uv's explanation without box-drawing characters; a long one is shortened.
+    """The lines of uv's explanation without box-drawing characters; long lines are shortened.
 
-    The lines lead from the declared requirements to the conclusion; intermediate steps follow.
+    The lines lead from the declared requirements to the conclusion, followed by intermediate steps.
     """
     words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")

@@ -20,8 +20,8 @@ FORM = "write the requirement as NAME @ git+https://HOST/PATH@REV"
 def read_repository_name(text: str, place: str, context: Context) -> str:
     """The name of the package in the git repository at URL `text`; `place` is used in errors.
 
-    InputError for an unusable URL and for a repository without a static name, FetchFailed if it
-    cannot be fetched.
+    InputError for an unusable URL and for a repository without a static name, FetchFailed if the
+    repository cannot be fetched.
     """
     address, tree = git_tree.fetch_git_url(text, place, context, form=FORM)
     texts = git_tree.build_texts(tree, context.store, str(address))
@@ -39,7 +39,7 @@ def read_repository_name(text: str, place: str, context: Context) -> str:
 def read_repository_names(
     declared: Iterable[DeclaredName], context: Context
 ) -> tuple[dict[str, str], list[ImgbuildError]]:
-    """Package names by repository (without revision), and the errors of unreadable ones."""
+    """Repository (without revision) → package name, and the errors of unreadable repositories."""
     names: dict[str, str] = {}
     failures: list[ImgbuildError] = []
     for each in declared:
@@ -53,7 +53,7 @@ def read_repository_names(
 
 
 def add_name(word: str, context: Context) -> str:
-    """A requirement of a command line; a bare git URL gets the name of its package."""
+    """A requirement from the command line; the name of the package is added to a git URL."""
     if not word.startswith(addresses.GIT):
         return word
     return f"{read_repository_name(word, 'the command line', context)} @ {word}"

@@ -1,13 +1,13 @@
-"""Builds a pure wheel from an sdist under the image's Python, reproducibly.
+"""Builds a pure wheel from an sdist with the Python of the image, reproducibly.
 
 The wheel is repacked: sorted, without compression, with one fixed time and a new RECORD. The build
-runs in a sandbox without network, with a fixed hash seed, time zone, umask and SOURCE_DATE_EPOCH.
-An sdist that compiles is rejected, because the output of a compiler does not depend on the lock
-alone.
+runs in a sandbox without network access, with a fixed hash seed, time zone, umask and
+SOURCE_DATE_EPOCH. An sdist that compiles code is rejected, because the output of a compiler does
+not depend on the lock alone.
 
-Archives are not extracted on the host: `_prepare_build` writes their checked contents to one file,
+Archives are not extracted on the host: `_prepare_build` writes their checked contents to a file,
 from which `UNPACK_CODE` creates the files in the sandbox. A build runs third-party code. It can
-write to four folders only, and its results are read with `boundary.copy_regular` after all of its
+write only to four folders, and its results are read with `boundary.copy_regular` after all of its
 processes have ended.
 """
 
@@ -120,7 +120,7 @@ json.dump(answer, open("/build/answer/result.json", "w"))
 
 
 class MissingRequirements(Exception):
-    """Raised if the build needs more packages; `requirements` are their requirement lines."""
+    """Raised if a build needs more packages; `requirements` contains requirement lines."""
 
     def __init__(self, requirements: tuple[str, ...]) -> None:
         super().__init__(", ".join(requirements))
@@ -128,9 +128,9 @@ class MissingRequirements(Exception):
 
 
 class SdistResult(msgspec.Struct, frozen=True):
-    """The result of the hooks: lines of missing requirements, or the wheel's name.
+    """The result of the hooks: missing requirements, or the name of the wheel.
 
-    For a metadata job, it also has the texts of METADATA and entry_points.txt.
+    For a metadata job, also the texts of METADATA and entry_points.txt.
     """
 
     lacking: tuple[str, ...]
@@ -140,7 +140,7 @@ class SdistResult(msgspec.Struct, frozen=True):
 
 
 class BuildSystem(msgspec.Struct, frozen=True, kw_only=True):
-    """`[build-system]` of an sdist."""
+    """The table `[build-system]` of an sdist."""
 
     requires: tuple[str, ...]
     backend: str
@@ -148,9 +148,9 @@ class BuildSystem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a build; `root` is the image's root folder, `folder` an empty working folder.
+    """The inputs of a build; `root` is the root folder of the image, `folder` an empty work folder.
 
-    `version` is "" if only the build determines it. With `metadata` no wheel is built if the
+    `version` is "" if only the build determines it. `metadata` means that no wheel is built if the
     backend has a metadata hook.
     """
 
@@ -167,7 +167,7 @@ class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
 
 @reads_untrusted("name")
 def read_build_system(sdist: Path, name: str) -> BuildSystem:
-    """Read `[build-system]` of the sdist at `sdist`, called `name`; defaults if it has none."""
+    """Read `[build-system]` of the sdist at `sdist`; defaults if there is none."""
     pyproject = ""
     for member, content in read_members(sdist, name):
         if member.path == PYPROJECT and member.kind == "file":
@@ -185,9 +185,10 @@ def read_build_system(sdist: Path, name: str) -> BuildSystem:
 
 
 def check_requirement_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Validate `lines`; ValueError unless each is one PEP 508 requirement without a URL.
+    """Raise ValueError unless each line is one PEP 508 requirement without a URL.
 
-    uv reads them as a requirements file, in which other lines can refer to files of this machine.
+    uv reads the lines as a requirements file, in which other lines can refer to files on this
+    machine.
     """
     for line in lines:
         if parse_requirement(line).url is not None or not line.isprintable():
@@ -197,10 +198,10 @@ def check_requirement_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def build_wheel(job: SdistJob) -> Path:
-    """Build and repack the wheel; returns its path in `job.folder`.
+    """Build and repack the wheel, and return its path in `job.folder`.
 
-    Raises MissingRequirements if the build requires packages that `job` lacks, NoSolution if it
-    fails or does not yield a pure wheel.
+    Raises MissingRequirements if the build requires packages that `job` lacks, and NoSolution if it
+    fails or does not result in a pure wheel.
     """
     result = _run_hooks(job, _prepare_build(job))
     if result.wheel is None:
@@ -268,7 +269,7 @@ def _prepare_build(job: SdistJob) -> sandbox.UntrustedUser:
 
 
 def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """The files and folders of the sdist; their contents are written to `sink` in this order."""
+    """The files and folders of the sdist, whose contents are written to `sink` in this order."""
     listed: list[UnpackedFile] = []
     for member, content in read_members(job.sdist, f"{job.package} {job.version}: its sdist"):
         path, folder = f"source/{member.path}", member.kind == "folder"
@@ -278,7 +279,7 @@ def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 
 
 def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """The importable files of the build requirements; the last of equal names is used."""
+    """The importable files of the build requirements; of equal names, the last is used."""
     chosen: dict[str, tuple[WheelArchive, ZipMember]] = {}
     for wheel in job.requires:
         archive = read_wheel(wheel)
@@ -302,7 +303,7 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 def _run_script(
     job: SdistJob, script: str, user: sandbox.UntrustedUser, *, writable: Sequence[str]
 ) -> ProcessResult:
-    """Run `script` in the sandbox, with write access only to the parts `writable` of the folder."""
+    """Run `script` in the sandbox, with write access only to the subfolders `writable`."""
     return sandbox.run_in_sandbox(
         sandbox.SandboxRoot(path=job.root),
         [job.interpreter, f"{PLACE}/control/{script}"],
@@ -331,7 +332,7 @@ def _run_hooks(job: SdistJob, user: sandbox.UntrustedUser) -> SdistResult:
 
 
 def build_failure(package: str, version: str, output: str) -> NoSolution:
-    """The error for a failed build with `output`; it states whether Python is too new.
+    """The error for a failed build with `output`, which states whether Python is too new.
 
     `version` is "" if only metadata was requested.
     """
@@ -344,9 +345,7 @@ def build_failure(package: str, version: str, output: str) -> NoSolution:
         error.log = output
         return error
     name = removed["module"] or f"{removed['owner']}.{removed['name']}"
-    reason = (
-        f"it uses {name}, which this Python no longer has; this version requires an older Python"
-    )
+    reason = f"it uses {name}, which was removed from Python; this version requires an older Python"
     hint = f"exclude the package (imgbuild init --exclude {package}, or `exclude:` in the row)"
     return NoSolution(
         message, reasons=(reason, tail[-1]), hint=f"{hint}, or use a version for this Python"
@@ -354,7 +353,7 @@ def build_failure(package: str, version: str, output: str) -> NoSolution:
 
 
 def _builder(folder: Path) -> sandbox.UntrustedUser:
-    """The unprivileged user of a build, to whom the parts of `folder` are given."""
+    """The unprivileged user of a build, who becomes the owner of the subfolders of `folder`."""
     host_id = sandbox.spare_id()
     if host_id is not None:
         for part in (*WRITABLE_FOLDERS, *READABLE_FOLDERS):
@@ -365,7 +364,7 @@ def _builder(folder: Path) -> sandbox.UntrustedUser:
 
 
 def build_environment() -> dict[str, str]:
-    """The environment variables of a build, which are the same on every machine."""
+    """The environment variables of a build, which are equal on every machine."""
     return {
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": f"{PLACE}/home",
@@ -382,7 +381,7 @@ def build_environment() -> dict[str, str]:
 
 @reads_untrusted("wheel")
 def refuse_impure(job: SdistJob, wheel: Path) -> None:
-    """Raise NoSolution if `wheel` is platform-specific, or has machine code or a wrong version."""
+    """Raise NoSolution if `wheel` is platform-specific, has machine code or a wrong version."""
     _, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []
     if any(tag.abi != "none" or tag.platform != "any" for tag in tags):

@@ -1,9 +1,9 @@
-"""Builds wheels of packages that are published only as sdists, for `sdists:` of the matrix.
+"""Builds wheels of packages that are published only as sdists, for `sdists:` in the matrix.
 
-Provides METADATA of the wheel to the resolver and a `BuiltWheel` to the lock: the sdist, its build
-requirements (resolved with the same cut-off, for this machine) and the wheel.
-`sdist_wheel.build_wheel` does the build. Fetching from a lock builds the same wheel again if the
-cache lacks it.
+The resolver gets METADATA of the wheel, and the lock gets a `BuiltWheel`: the sdist, its build
+requirements (resolved with the same cut-off, for this machine) and the wheel, which
+`sdist_wheel.build_wheel` builds. Fetching from a lock builds the same wheel again if it is not in
+the cache.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ ROUNDS = 4  # of builds that request more requirements than they declare
 
 
 def host_arch() -> Arch:
-    """The architecture of this machine, on which pure wheels are built for all targets."""
+    """The architecture of this machine, on which pure wheels for all targets are built."""
     return Arch.parse(platform.machine())
 
 
 def host_rules(rules: FileRules) -> FileRules:
-    """`rules` with the architecture of this machine."""
+    """`rules`, for the architecture of this machine."""
     tags = WheelTags(python=rules.tags.python, glibc=rules.tags.glibc, arch=host_arch())
     return msgspec.structs.replace(rules, tags=tags)
 
 
 class SdistWheels:
-    """Builds wheels of sdists for one resolution, each once.
+    """Builds wheels of sdists for a resolution, each at most once.
 
-    `catalogue` has the files for this machine's architecture, to which `constraints` also apply.
-    `root` creates the image's root folder for this machine; it is called only for builds.
+    `catalogue` contains the files for this machine's architecture, to which `constraints` also
+    apply. `root` creates the root folder of the image for this machine, and is called only for
+    builds.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class SdistWheels:
         self._made: dict[str, BuiltWheel] = {}
 
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
-        """METADATA of the wheel of `sdist`, built if necessary."""
+        """METADATA of the wheel of `sdist`, which is built if necessary."""
         built = self.built(package, sdist)
         path = self._store.file(built.wheel.sha256)
         if path is None:
@@ -85,13 +86,13 @@ class SdistWheels:
         return sdist_wheel.wheel_metadata(path)
 
     def built(self, package: str, sdist: IndexFile) -> BuiltWheel:
-        """Build the wheel of `sdist`; NoSolution if it is not pure."""
+        """Build the wheel of `sdist`; NoSolution if the result is not pure."""
         if sdist.name not in self._made:
             self._made[sdist.name] = self._build_recipe(package, sdist, str(sdist.version))
         return self._made[sdist.name]
 
     def earlier_wheel(self, package: str, sdist: IndexFile) -> BuiltWheel | None:
-        """The wheel of `sdist` if an earlier build made it; no file is fetched or built."""
+        """The wheel of `sdist` from an earlier build, or None; nothing is fetched or built."""
         path = self._store.file(sdist.sha256) if sdist.sha256 else None
         if sdist.name in self._made or path is None:
             return self._made.get(sdist.name)
@@ -111,7 +112,7 @@ class SdistWheels:
         return self._made.get(sdist.name)
 
     def build_unversioned(self, package: str, sdist: IndexFile) -> BuiltWheel:
-        """Build an sdist without a version in its name; the wheel determines the version."""
+        """Build an sdist without a version in its name. The wheel determines the version."""
         built = self._build_recipe(package, sdist, "")
         version = str(parse_wheel_filename(built.wheel.file)[1])
         name = f"{package.replace('-', '_')}-{version}.tar.gz"
@@ -149,7 +150,7 @@ class SdistWheels:
     def describe_source(
         self, package: str, source: LockedFile, env: Mapping[str, str]
     ) -> sdist_wheel.SdistResult:
-        """Metadata of `source`, a folder packed as an sdist, from its build backend."""
+        """Metadata of `source`, a folder packed as an sdist, provided by its build backend."""
         recipe = BuiltWheel(
             package=package, version="", index=PROJECT, sdist=source, env=dict(env), requires=(),
             wheel=LockedFile(file="", size=0, sha256="0" * 64),
@@ -190,14 +191,14 @@ class SdistWheels:
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _earlier_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
-        """The dynamic requirements that an earlier build of this recipe reported."""
+        """The dynamic requirements reported by an earlier build of this recipe."""
         stored = self._store.fact(FACT, f"{recipe_hash(recipe, self.python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 
     def drop_builds(self, catalogue: FileCatalogue) -> tuple[FileCatalogue, Collection[str]]:
-        """`catalogue`, in which wheels that need a build have no requirements.
+        """`catalogue` with empty requirements for wheels that have to be built.
 
-        While the catalogue is used, the packages of such wheels are added to the second value.
+        The packages of such wheels are added to the second value while the catalogue is used.
         """
         unbuilt: set[str] = set()
 
@@ -213,7 +214,7 @@ class SdistWheels:
 
     @property
     def python(self) -> str:
-        """The minor release of Python for which wheels are built."""
+        """The minor release of Python with which wheels are built."""
         return self._catalogue.rules.tags.python
 
     def _same_lock_requirements(self, package: str) -> list[str]:
@@ -270,10 +271,10 @@ class SdistWheels:
 
 
 def refuse_other(recipe: BuiltWheel, wheel: LockedFile) -> None:
-    """Raise NoSolution if `wheel`, built from `recipe`, is of another package."""
+    """Raise NoSolution if `wheel`, which was built from `recipe`, contains another package."""
     package = parse_wheel_filename(wheel.file)[0]
     if package != recipe.package:
-        message = f"{recipe.sdist.file} does not yield a wheel of {recipe.package}"
+        message = f"{recipe.sdist.file} does not produce a wheel of {recipe.package}"
         reasons = (f"the build produced {wheel.file}, a wheel of {package}",)
         raise NoSolution(message, reasons=reasons, hint=f"use the name {package}")
 
@@ -283,9 +284,9 @@ def _single_url(url: str) -> list[str]:
 
 
 def recipe_hash(recipe: BuiltWheel, python: str) -> str:
-    """The hash of the wheel's inputs: sdist, environment, build requirements and Python.
+    """The hash of a wheel's inputs: sdist, environment, build requirements and Python.
 
-    It includes only the minor release of Python, because the patch release is still unknown.
+    Only the minor release of Python is included, because the patch release is not known yet.
     """
     inputs = [
         ".".join(python.split(".")[:2]),
@@ -297,14 +298,14 @@ def recipe_hash(recipe: BuiltWheel, python: str) -> str:
 
 
 def remembered_wheel(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
-    """The wheel that an earlier build of this recipe produced, if the store still has it."""
+    """The wheel from an earlier build of this recipe, if it is still in the store."""
     stored = store.fact(FACT, recipe_hash(recipe, python))
     wheel = msgspec.json.decode(stored, type=LockedFile) if stored is not None else None
     return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
 
 
 def sdist_job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_wheel.SdistJob:
-    """`recipe` as a job in `folder`, with inputs from the store."""
+    """A job in `folder` for `recipe`, with inputs from the store."""
     paths = {
         locked.sha256: store.file(locked.sha256) for locked in (recipe.sdist, *recipe.requires)
     }
@@ -324,7 +325,7 @@ def sdist_job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdi
 
 
 def make_wheel(recipe: BuiltWheel, root: Path, python: str, context: Context) -> LockedFile:
-    """Build the wheel of `recipe` under the Python of `root` and write it to the store."""
+    """Build the wheel of `recipe` with the Python in `root`, and write it to the store."""
     store = context.store
     with (
         context.reporter.step(
@@ -349,9 +350,9 @@ def recipe_inputs(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
 
 
 def fetch_tree(recipe: BuiltWheel, indexes: IndexLookup, context: Context) -> None:
-    """Fetch the archive of the git tree from which `recipe` is built, if any, into the store.
+    """Fetch the archive of the git tree from which `recipe` is built, if there is one.
 
-    IntegrityError if it differs from the lock; raises the errors of `git_tree.fetch_tree`.
+    IntegrityError if the archive differs from the lock. Raises the errors of `git_tree.fetch_tree`.
     """
     if recipe.index != GIT or context.store.file(recipe.sdist.sha256) is not None:
         return
@@ -375,7 +376,7 @@ def rebuild_wheel(
     *,
     hint: str,
 ) -> Path:
-    """Build a locked wheel again; returns its path in the store.
+    """Build a locked wheel again, and return its path in the store.
 
     Raises FetchFailed if an input is unavailable, and IntegrityError with `hint` if the bytes
     differ.
@@ -391,7 +392,7 @@ def rebuild_wheel(
     if wheel != recipe.wheel or path is None:
         message = (
             f"{recipe.package} {recipe.version} built from its sdist has sha256 {wheel.sha256},"
-            f" the lock has {recipe.wheel.sha256}"
+            f" but the lock has {recipe.wheel.sha256}"
         )
         raise IntegrityError(message, hint=hint)
     return path

@@ -1,8 +1,8 @@
 """Resolves a target to the wheels, sdists and Debian packages of its image.
 
 uv chooses compatible versions from the local index (see `index.server`), with METADATA amended by
-learned constraints (see `matrix.constraints`). This module then requires one CUDA release and no
-CPU build for a CUDA target, and warns about versions that are years old.
+learned constraints (see `matrix.constraints`). This module then requires a single CUDA release and,
+for a CUDA target, no CPU build, and warns about versions that are years old.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ EMPTY_PINS: Mapping[str, str] = {}
 
 
 class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem with its base and catalogue, ready to be solved several times.
+    """A problem with its base and catalogue, which can be solved several times.
 
-    `published` is the resolution of the published target that this one extends, whose packages are
-    locked unchanged. `published_wheels` are the ones that were built from sdists. `torch` is the
-    build selected for a project without a pin. `direct` are packages with URLs, `backend` the
-    metadata from the build backends of the project.
+    `published` is the resolution of the published target that this target extends, whose packages
+    are locked unchanged, and `published_wheels` are those that were built from sdists. `torch` is
+    the build selected for a project without a pin. `direct` are packages with URLs, and `backend`
+    is metadata from the build backends of the project.
     """
 
     problem: SolveProblem
@@ -82,7 +82,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_target(problem: SolveProblem) -> Resolution:
-    """Resolve every input of the target; lists are sorted by package.
+    """Resolve all inputs of the target. Lists are sorted by package.
 
     Raises NoSolution with the reasons if no package set satisfies the target, and FetchFailed if an
     index or archive does not respond.
@@ -95,9 +95,9 @@ def resolve_target(problem: SolveProblem) -> Resolution:
 
 @contextlib.contextmanager
 def open_target(problem: SolveProblem) -> Iterator[PreparedTarget]:
-    """Prepare `problem` and keep its build context open; NoSolution if its pins are unsatisfiable.
+    """Prepare `problem` and open its build context; NoSolution if its pins are unsatisfiable.
 
-    Wheels can be built from sdists only inside the context.
+    Wheels can be built from sdists only within the context.
     """
     refuse_excluded(problem)
     base = extension.resolve_published_base(problem)
@@ -115,7 +115,7 @@ def open_target(problem: SolveProblem) -> Iterator[PreparedTarget]:
 
 
 def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> Resolution:
-    """The packages chosen by uv as entries of a lock; builds wheels where required."""
+    """The packages chosen by uv as entries of a lock. Wheels are built where required."""
     wheels, built = lock_chosen(prepared, chosen)
     return Resolution(
         wheels=wheels,
@@ -144,7 +144,7 @@ def refuse_python(problem: SolveProblem, python: str) -> None:
         InputProblem(
             file=place.file,
             line=place.line or None,
-            message=f"the project requires Python {spec}, the base has {python}",
+            message=f"the project requires Python {spec}, but the base has {python}",
         )
         for spec, place in problem.requirements.python
         if not SpecifierSet(spec).contains(python, prereleases=True)
@@ -160,13 +160,13 @@ def refuse_python(problem: SolveProblem, python: str) -> None:
 
 
 def _other_targets_hint(problem: SolveProblem) -> str | None:
-    """A hint with the other targets for the architecture; None if there are none."""
+    """A hint that lists other targets for the architecture; None if there are none."""
     others = refusal.alternative_targets(problem.matrix, problem.name, problem.arch)
     return f"targets that have {problem.arch}: {', '.join(others)}" if others else None
 
 
 def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
-    """Report old chosen versions with reasons, except the versions of a published target."""
+    """Report which chosen versions are old and why, except versions of a published target."""
     published = prepared.published
     expected = published.versions if published else _preferred_versions(prepared.problem)
     new = tuple(item for item in chosen if expected.get(item.package) != item.version)
@@ -221,7 +221,7 @@ def lock_chosen(
 def refuse_other_torch(
     name: str, sdists: Mapping[str, Sdist], built: Iterable[BuiltWheel], version: str | None
 ) -> None:
-    """Raise NoSolution for wheels of sdists that were built with another torch than `version`."""
+    """Raise NoSolution if wheels of sdists were built with another torch than `version`."""
     of_lock = {package for package, sdist in sdists.items() if TORCH in sdist.requires}
     reasons = tuple(
         f"{item.package} {item.version} was built with torch {wheel.version}"
@@ -245,9 +245,9 @@ def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> No
     ]
     if other:
         message = "\n  ".join(
-            (f"{prepared.problem.name}: the project's files have other hashes for:", *other)
+            (f"{prepared.problem.name}: these hashes are not in the project's files:", *other)
         )
-        hint = "the file was replaced, or is from another index; update the project's lock file"
+        hint = "the files were replaced, or come from another index; update the project's lock file"
         raise IntegrityError(message, hint=hint)
 
 
@@ -257,7 +257,7 @@ def sort_by_package(items: Iterable[Named]) -> tuple[Named, ...]:
 
 
 def prepare_target(problem: SolveProblem, python: str, root: Callable[[], Path]) -> PreparedTarget:
-    """Prepare a target: its catalogue, and its CUDA release from METADATA.
+    """Prepare a target: its catalogue, and the CUDA release according to METADATA.
 
     `root` creates the root folder in which wheels are built from sdists.
     """
@@ -318,7 +318,7 @@ def prepare_target(problem: SolveProblem, python: str, root: Callable[[], Path])
 
 
 def backend_metadata(problem: SolveProblem, python: str, root: Callable[[], Path]) -> BackendAnswer:
-    """Metadata from the build backends of the project's packages, run in the sandbox."""
+    """Metadata of the project's packages from their build backends, which run in the sandbox."""
     row = problem.row
     declared = problem.requirements.declared.packages
     dynamic = [item for item in declared if item.backend and item.dynamic]
@@ -343,10 +343,10 @@ def wheel_catalogue(
     packages: Direct = NO_DIRECT,
     published: Resolution | None = None,
 ) -> FileCatalogue:
-    """The usable files of the indexes, without sdists.
+    """The usable files on the indexes, without sdists.
 
-    `packages` have URLs and use no index. For `published` packages only the locked wheels are used,
-    and no index pages are read.
+    `packages` have URLs and are not looked up on an index. For `published` packages, only the
+    locked wheels are used, and no index pages are read.
     """
     matrix, target, context = problem.matrix, problem.target, problem.context
     located = index_addresses(matrix, target, uv.default_index)
@@ -371,9 +371,9 @@ def create_sdist_wheels(
     packages: Direct = NO_DIRECT,
     pins: Mapping[str, str] = EMPTY_PINS,
 ) -> SdistWheels:
-    """The builder of wheels for sdists of the matrix, under `cuda_constraints`.
+    """The builder of wheels for sdists in the matrix, under `cuda_constraints`.
 
-    It includes the git repositories among `packages`. Builds also use the versions `pins`.
+    The git repositories among `packages` are included. Builds also use the versions `pins`.
     """
     context = problem.context
     rules = msgspec.structs.replace(plain.rules, pins={**plain.rules.pins, **pins})
@@ -390,7 +390,7 @@ def add_sdists(
     hide: Callable[[str, Version], bool] = lambda package, version: False,
     packages: Direct = NO_DIRECT,
 ) -> FileCatalogue:
-    """Add sdists of the matrix and git repositories among `packages` to the catalogue `plain`.
+    """Add sdists in the matrix and git repositories in `packages` to the catalogue `plain`.
 
     Versions for which `hide` returns true are omitted.
     """
@@ -422,11 +422,12 @@ def choose_packages(
     learned: Sequence[Constraint] = (),
     warn: Callable[[str], None] | None = None,
 ) -> tuple[uv.ChosenPackage, ...]:
-    """Run uv with the constraints `learned`; NoSolution, with the reasons, if there is no solution.
+    """Run uv with the constraints `learned`; NoSolution, with the reasons, if it finds no solution.
 
-    NoSolution is also raised if only a far older version of a required package is possible. Newer
-    versions that other requirements of the project exclude are passed to `warn`, by default to the
-    reporter. Sdists are built only if there is a solution without the requirements of their wheels.
+    NoSolution is also raised if only a much older version of a required package is possible. Newer
+    versions that other requirements of the project exclude are passed to `warn`, which by default
+    is the reporter. Sdists are built only if there is a solution without the requirements of their
+    wheels.
     """
     early, unbuilt = prepared.sdist_wheels.drop_builds(prepared.catalogue)
     warnings: list[str] = []
@@ -464,7 +465,7 @@ def _choose_versions(
 
 
 def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind) -> None:
-    """Raise ImpossibleRequirements if no newer version is installable, even on its own."""
+    """Raise ImpossibleRequirements if no newer version is installable, even by itself."""
     bounds = uv.ResolverBounds(
         constraints=_cuda_bounds(prepared), overrides=prepared.problem.requirements.overrides
     )
@@ -482,10 +483,10 @@ def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind)
 def _resolve_closed(
     prepared: PreparedTarget, learned: Sequence[Constraint]
 ) -> tuple[uv.ChosenPackage, ...]:
-    """Run uv until all learned constraints that apply to its result are included.
+    """Run uv until all learned constraints that apply to the result are included.
 
     A learned constraint applies only if its package is required by the target or was chosen before,
-    so uv runs again if its result adds such a package.
+    so uv runs again if the result contains such a package.
     """
     present = {requirement_package(line) for line in prepared.requirements}
     while True:
@@ -526,7 +527,7 @@ def _resolve_once(
                 *_torch_notes(prepared, str(error)),
                 *direct.compiled_notes(prepared.direct),
             ),
-            hint="change a pin, or move `as_of`; later uploads are not considered",
+            hint="change a pin, or set `as_of` to a later day to include later uploads",
         ) from error
 
 
@@ -535,7 +536,7 @@ def _run_uv(
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv, ignoring requirements of `--no-deps` packages that make the set unsolvable.
 
-    `--no-deps` overrules only versions: the dependencies of such packages are also installed.
+    Only the versions are ignored: dependencies of `--no-deps` packages are also installed.
     """
     catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
     try:
@@ -548,7 +549,7 @@ def _run_uv(
 
 
 def resolver_bounds(prepared: PreparedTarget, more: Iterable[str] = ()) -> uv.ResolverBounds:
-    """Bounds for uv: CUDA release, `more`, and the files' constraints on unpublished packages."""
+    """The bounds for uv: CUDA release, `more`, and constraints in files on unpublished packages."""
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}
     return uv.ResolverBounds(
@@ -574,19 +575,19 @@ def _torch_notes(prepared: PreparedTarget, text: str) -> tuple[str, ...]:
 
 
 def _preferred_versions(problem: SolveProblem) -> dict[str, str]:
-    """The versions of the published target given by `like`; empty without one."""
+    """The versions of the published target in `like`; empty without `like`."""
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
     return dict(like.versions) if like is not None else {}
 
 
 def requirement_package(line: str) -> str:
-    """The normalized name of the package in a requirement line."""
+    """The normalized package name in a requirement line."""
     return normalize_package(parse_requirement(line).name)
 
 
 def _learned_constraints(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
-    """Sentences on the learned constraints that uv's explanation mentions."""
+    """Sentences on learned constraints to which uv's explanation refers."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
     mentioned = [
         entry

@@ -32,9 +32,9 @@ REPLACED_REMEDY = (
 def fetch_archive(source: StandalonePython, arch: Arch, context: Context) -> PythonArchive:
     """Fetch the archive of `source` for `arch` into the store.
 
-    A URL without a sha256 is downloaded once per cache. InputError without a URL for `arch`,
-    FetchFailed if it cannot be fetched, IntegrityError if its sha256 differs from the matrix or
-    `python_archive.describe_archive` rejects it.
+    If no sha256 is given, the URL is downloaded once per cache. InputError if there is no URL for
+    `arch`, FetchFailed if the archive cannot be fetched, IntegrityError if its sha256 differs from
+    the matrix or `python_archive.describe_archive` rejects it.
     """
     url = source.archives.get(arch)
     if url is None:
@@ -51,7 +51,7 @@ def fetch_archive(source: StandalonePython, arch: Arch, context: Context) -> Pyt
             raise FetchFailed(error.message, hint=hint) from error
         expected = source.sha256.get(arch, locked.sha256)
         if locked.sha256 != expected:
-            message = f"{url} has sha256 {locked.sha256}, the matrix has {expected}"
+            message = f"{url} has sha256 {locked.sha256}, but the matrix has {expected}"
             raise IntegrityError(message, hint=REPLACED_REMEDY)
         context.store.put_fact(PLACE, url, locked.sha256.encode())
         path = context.store.file(locked.sha256)
@@ -69,7 +69,7 @@ def fetch_archive(source: StandalonePython, arch: Arch, context: Context) -> Pyt
 def _stored_archive(
     source: StandalonePython, arch: Arch, url: str, context: Context
 ) -> Path | None:
-    """The archive in the store, found by the sha256 in the matrix or recorded for this URL."""
+    """The archive in the store, by the sha256 in the matrix or the one recorded for this URL."""
     sha256: Sha256 = source.sha256.get(arch, "")
     if not sha256:
         fact = context.store.fact(PLACE, url)
@@ -90,7 +90,7 @@ def _describe_archive(
 
 
 def file_name(url: str) -> str:
-    """The file name of `url`, reduced to plain characters."""
+    """The file name in `url`, reduced to plain characters."""
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     return re.sub(r"[^A-Za-z0-9._+~-]", "_", name)
 
@@ -107,7 +107,7 @@ def archive_request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
 def fetch_locked_archive(
     base: DebianBase, locked: PythonArchive | None, arch: Arch, context: Context
 ) -> tuple[PythonArchive, Path] | None:
-    """Fetch the archive of `base` if the store lacks it; returns it with its path.
+    """The archive of `base` and its path; it is fetched if it is not in the store.
 
     `locked` is the archive in a lock, if known. None for a base with Debian's Python. Raises the
     errors of `fetch_archive` and `fetch_all`.

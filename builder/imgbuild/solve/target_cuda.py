@@ -20,10 +20,10 @@ from imgbuild.solve.problem import SolveProblem
 def find_cuda_release(
     problem: SolveProblem, catalogue: FileCatalogue, open_torch: OpenTorch | None
 ) -> cuda_releases.CudaRelease:
-    """The newest patch release of the target's CUDA that torch's requirements allow.
+    """The newest patch of the target's CUDA release that the requirements of torch allow.
 
-    `open_torch` is the torch of a project without a pin. NoSolution if torch has no CUDA on this
-    architecture or allows no release.
+    `open_torch` is the torch of a project that does not pin it. NoSolution if torch has no CUDA on
+    this architecture, or allows no release.
     """
     name, target, context = problem.name, problem.target, problem.context
     torch: list[Requirement] = []
@@ -41,7 +41,7 @@ def find_cuda_release(
         torch,
     )
     if release is None:
-        message = f"{name}: no release of CUDA {target.cuda} works with torch {pin}"
+        message = f"{name}: no release of CUDA {target.cuda} is compatible with torch {pin}"
         raise NoSolution(
             message,
             reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),
@@ -57,7 +57,7 @@ def find_cuda_release(
 
 
 def pinned_file(catalogue: FileCatalogue, package: str, pin: str) -> OfferedFile | None:
-    """The best file of the pinned version; pins without a local part match `2.6.0+cu124`."""
+    """The best file of the pinned version. A pin without a local part matches `2.6.0+cu124`."""
     requested = Version(pin)
     versions = {
         offer.wheel.version
@@ -74,7 +74,7 @@ def refuse_cpu_build(
     torch: IndexFile,
     requires: Sequence[Requirement],
 ) -> None:
-    """Raise NoSolution if the compatible torch is built without CUDA or for a different release."""
+    """Raise NoSolution if the compatible torch is a CPU build, or for another CUDA release."""
     version, target = torch.version, problem.target
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel
@@ -99,7 +99,7 @@ def refuse_cpu_build(
 def check_components(
     problem: SolveProblem, release: cuda_releases.CudaRelease, versions: Mapping[str, str]
 ) -> None:
-    """Raise NoSolution if a chosen NVIDIA component is not of the target's CUDA release."""
+    """Raise NoSolution if a chosen NVIDIA component is for another CUDA release."""
     broken = cuda_releases.release_violations(release, versions)
     if broken:
         message = f"{problem.name} on {problem.arch} would mix CUDA releases"

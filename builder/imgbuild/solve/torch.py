@@ -1,6 +1,7 @@
-"""Determines the CUDA release of each version of torch from METADATA.
+"""Determines the CUDA release of each torch version from METADATA.
 
-METADATA of all versions, a few kilobytes, is read in parallel and cached by the wheels' hashes.
+METADATA of all versions, a few kilobytes each, is read in parallel and cached by the hash of the
+wheel.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ READERS = 8
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of torch and its CUDA release, major.minor; None for a CPU build.
+    """A version of torch and its CUDA release (major.minor), which is None for a CPU build.
 
-    `evidence` is the requirement or local version from which it was derived.
+    `evidence` is the requirement or local version from which the release was derived.
     """
 
     version: Version
@@ -58,7 +59,7 @@ def torch_build(version: Version, requires: Iterable[Requirement]) -> TorchBuild
 
 
 def exact_release(requirement: Requirement) -> str | None:
-    """The CUDA release of an exact requirement: "12.4" of `==12.4.127`; None if it is not exact."""
+    """The CUDA release in an exact requirement: "12.4" for `==12.4.127`; None if not exact."""
     for item in requirement.specifier:
         if item.operator == "==":
             return ".".join(item.version.split(".")[:2])
@@ -92,9 +93,9 @@ def torch_builds(
 
 
 def matching_specifier(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
-    """A specifier that matches exactly `allowed` among `versions`.
+    """A specifier that matches exactly the versions `allowed` among `versions`.
 
-    The bounds have no local versions ("+cu124"), which only `==` and `!=` accept.
+    The bounds contain no local versions ("+cu124"), which only `==` and `!=` accept.
     """
     low, high = Version(min(allowed).public), Version(max(allowed).public)
     gaps = sorted(v for v in versions if low <= Version(v.public) <= high and v not in allowed)
@@ -102,7 +103,7 @@ def matching_specifier(allowed: Sequence[Version], versions: Iterable[Version]) 
 
 
 def cuda_summary(torch_builds: Sequence[TorchBuild]) -> str:
-    """CUDA releases by version range: "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
+    """CUDA releases by version range, such as "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
     runs: list[list[TorchBuild]] = []
     for build in torch_builds:
         if runs and runs[-1][0].cuda == build.cuda:

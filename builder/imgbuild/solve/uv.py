@@ -1,6 +1,6 @@
 """Runs the resolver uv, whose version imgbuild pins, on requirement lines.
 
-uv has access to the local index only (see `index.server`) and reads no configuration files.
+uv can access only the local index (see `index.server`), and reads no configuration files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PIP_INDEX = re.compile(r"^([a-z:]+)\.index-url='(.*)'$", re.MULTILINE)
 
 
 class ChosenPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package chosen by uv, with the packages that require it."""
+    """A package that uv chose, with the packages that require it."""
 
     package: str
     version: str
@@ -45,9 +45,9 @@ class UnsolvableError(Exception):
 def default_index() -> str:
     """The default index of uv on this machine: UV_DEFAULT_INDEX, uv.toml, or uv's default.
 
-    Reads uv.toml of the user and the machine, not of the current folder or its parents. Falls back
-    to pip's configuration, which uv ignores but in which mirrors are often configured. The URL may
-    contain a password: never print it.
+    Reads uv.toml of the user and of the machine, but not of the current folder and its parents.
+    Falls back to the configuration of pip, which uv ignores but where mirrors are often configured.
+    The URL can contain a password, so it must not be printed.
     """
     query = [
         *(uv_path(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"),
@@ -71,7 +71,7 @@ def _named_index(command: Sequence[str]) -> str:
 
 
 def pip_index() -> str | None:
-    """The index configured for pip: PIP_INDEX_URL or pip.conf; None if there is none."""
+    """The index that is configured for pip: PIP_INDEX_URL or pip.conf; None if there is none."""
     command = [*programs.python_command(), "-m", "pip", "config", "list"]
     env = _settings_file("PIP_CONFIG_FILE")
     listed = process.run_command(command, check=False, cwd=ROOT, env=env).stdout
@@ -80,16 +80,16 @@ def pip_index() -> str | None:
 
 
 def _settings_file(variable: str) -> dict[str, str]:
-    """`variable` with an absolute path, which is valid in other folders; empty if unset."""
+    """`variable` with an absolute path as its value, for use in any folder; empty if unset."""
     path = os.environ.get(variable)
     return {variable: str(Path(path).absolute())} if path else {}
 
 
 class ResolverBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on uv's choice besides requirements; all are PEP 508 lines.
+    """Limits on the choice of uv, in addition to requirements; all are PEP 508 lines.
 
-    `overrides` replace METADATA requirements for their packages. `preferences` are exact versions
-    that are kept if possible.
+    `overrides` replace the requirements on their packages in METADATA. `preferences` are exact
+    versions that are kept if possible.
     """
 
     constraints: tuple[str, ...] = ()
@@ -112,9 +112,9 @@ def run_resolver(
     store: Store,
     amend: AdditionsProvider = no_additions,
 ) -> tuple[ChosenPackage, ...]:
-    """Resolve from `catalogue` with METADATA amended; Unsolvable if there is no solution.
+    """Resolve from `catalogue` with amended METADATA; UnsolvableError if there is no solution.
 
-    An error of the local index that made uv fail is raised instead.
+    If an error of the local index made uv fail, that error is raised instead.
     """
     from imgbuild.index import server  # `http.server` is slow to import
 
@@ -144,9 +144,9 @@ def compile_requirements(
     platform: str,
     folder: Path,
 ) -> tuple[ChosenPackage, ...]:
-    """Resolve `requirements` under `bounds`, sorted by package; Unsolvable if impossible.
+    """Resolve `requirements` under `bounds`, sorted by package; UnsolvableError if impossible.
 
-    `python` is a version ("3.11.2"), `platform` a platform name of uv, `folder` a folder for
+    `python` is a version ("3.11.2"), `platform` a platform name of uv, and `folder` is for
     temporary files.
     """
     constraints = _write_lines(folder / "constraints.txt", bounds.constraints)
@@ -181,7 +181,7 @@ def _write_lines(path: Path, lines: Sequence[str]) -> str:
 
 
 def parse_output(text: str) -> tuple[ChosenPackage, ...]:
-    """Parse uv's output (`name==version  # via a, b`), sorted by package."""
+    """Parse the output of uv (`name==version  # via a, b`), sorted by package."""
     chosen = []
     for line in text.splitlines():
         body, _, note = line.partition("#")

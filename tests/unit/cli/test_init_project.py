@@ -199,10 +199,10 @@ def test_init_names_the_contradicting_pins_in_its_error(
     assert done.status == 8
     message = unwrap_text(done.stderr)
     assert (
-        "requirements.txt:2: trainer[lora]==1.0: requires transformers<4.50, and"
+        "requirements.txt:2: trainer[lora]==1.0: requires transformers<4.50, but"
         " transformers==4.51.3 is required (requirements.txt:1)"
     ) in message
-    assert "requires peft>=0.15, and peft==0.14.0 is required (requirements.txt:3)" in message
+    assert "requires peft>=0.15, but peft==0.14.0 is required (requirements.txt:3)" in message
     assert not Path("matrix.yaml").exists()
 
 

@@ -160,7 +160,7 @@ def test_requested_packages_with_different_torch_versions_conflict(ask):
         "you require vllm==0.9",
         "vllm 0.9 requires torch==2.7.0 (its METADATA)",
         (
-            f"vllm 0.9 is compiled ({X86}): with another torch than the one it requires, it may"
+            f"vllm 0.9 is compiled ({X86}): with a torch other than the one it requires, it may"
             " lack symbols of torch's C++ ABI"
         ),
     )
@@ -399,8 +399,8 @@ def test_package_that_a_dependent_keeps_outdated_is_reported(ask):
     (outdated_package,) = outdated(facts, demands, versions)  # rl 0.9 requires another vllm
     assert outdated_package.reasons == (
         (
-            "only dict 0.1 of 2023-01 is compatible, although 0.8 of 2025-01 is available,"
-            " required by rl"
+            "only dict 0.1 of 2023-01 (required by rl) is compatible, although 0.8 of 2025-01 is"
+            " available"
         ),
     )
 

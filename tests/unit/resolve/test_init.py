@@ -28,23 +28,23 @@ from tests.support.rows import each_row
 GOLDEN = """\
 # yaml-language-server: $schema=./.imgbuild/matrix.schema.json
 #
-# An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
-# the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
+# An image that extends a published one. `imgbuild lock` resolves the additions and locks the whole
+# image; `imgbuild build` creates the added layers. All other layers stay as published.
 version: 1
 
 published:
   small:
-    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh
+    # Copies of lock.json and digests.json. To renew them, run: imgbuild init --refresh
     lock: published/small
     from: https://example.org/images/small
-    image: registry.example.org/small   # its layers are taken from here by digest
+    image: registry.example.org/small   # the layers are copied from here by digest
 
 targets:
   ours:
     extends: small
     summary: our image
-    # What is added was uploaded before this day; by default 2025-06-20, as for small itself: what
-    # existed together works together.
+    # Added packages must have been uploaded before this day. The default is 2025-06-20, as for
+    # small, because packages of the same time are usually compatible.
     # as_of: 2025-06-20
     requires:
       einops: {spec: ">=0.8", reason: requested with imgbuild init}
@@ -118,7 +118,7 @@ def test_empty_sections_of_a_new_matrix_have_examples(tmp_path: Path) -> None:
     # Each example is valid unchanged.
     taken = [line.replace("    # ", "    ", 1) for line in text.splitlines(keepends=True)]
     rows = "".join(taken[taken.index("    extends: small\n") :])
-    rows = rows.replace("What", "# What").replace("existed", "# existed")
+    rows = rows.replace("Added", "# Added").replace("small, because", "# small, because")
     assert set(yaml.safe_load(rows)) == {
         "extends", "summary", "as_of", "requires", "packages", "files", "env",
     }  # fmt: skip

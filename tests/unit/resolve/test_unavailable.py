@@ -81,17 +81,18 @@ def test_torch_for_a_cuda_release_without_a_toolkit_is_reported(tmp_path: Path) 
     torch = PackageDemand(package="torch", spec="==2.0.1", places=(SITE,))
     (pinned,) = missing_toolkit_obstacles(torch, "11.7", "", (), pages, TAGS)
     assert str(pinned) == (
-        "a.txt:2: torch==2.0.1: it is built for CUDA 11.7, of which the index has no cuda-toolkit;"
-        " nearest: 2.1.0"
+        "a.txt:2: torch==2.0.1: it is built for CUDA 11.7, and the index has no cuda-toolkit for"
+        " this release; nearest: 2.1.0"
     )
     named = (DeclaredName(name="11.6", place=FilePlace("Dockerfile", 1)),)
     (image,) = missing_toolkit_obstacles(None, "12.1", "11.6", named, pages, TAGS)
-    assert str(image).startswith("Dockerfile:1: CUDA 11.6: a release of which the index has no")
+    assert str(image).startswith("Dockerfile:1: CUDA 11.6: the index has no cuda-toolkit for this")
     assert not missing_toolkit_obstacles(torch, "12.1", "12.1", named, pages, TAGS)
     index.wheel("cuda-toolkit", "11.8.0")
     pages = pages_of(index, tmp_path / "with 11.8")
     local = (DeclaredName(name="11.8", place=SITE),)
     (other,) = missing_toolkit_obstacles(torch, "12.1", "11.8", local, pages, TAGS)
     assert str(other) == (
-        "a.txt:2: torch==2.0.1: the index has it for CUDA 12.1, not for CUDA 11.8 (a.txt:2)"
+        "a.txt:2: torch==2.0.1: the index has a build for CUDA 12.1, but not for CUDA 11.8"
+        " (a.txt:2)"
     )

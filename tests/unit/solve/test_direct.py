@@ -47,7 +47,7 @@ def test_package_must_have_the_same_url_on_all_architectures():
     assert direct.locked_project(
         {Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": first}}
     ).sources == {"demo": first.source}
-    with pytest.raises(InputError, match="demo has another URL on arm64"):
+    with pytest.raises(InputError, match="the URL of demo differs on arm64"):
         direct.locked_project({Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": second}})
 
 

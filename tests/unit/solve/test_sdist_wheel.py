@@ -191,7 +191,7 @@ def test_build_requirement_with_too_long_path_is_refused(tmp_path):
 )  # fmt: skip
 def test_build_failure_of_code_for_an_older_python_is_recognized(line: str, name: str) -> None:
     error = sdist_wheel.build_failure("demo", "1.0", f"Traceback …\n{line}")
-    assert error.reasons[0].startswith(f"it uses {name}, which this Python no longer has")
+    assert error.reasons[0].startswith(f"it uses {name}, which was removed from Python")
     assert "--exclude demo" in (error.hint or "")
 
 

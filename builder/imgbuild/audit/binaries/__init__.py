@@ -1,1 +1,1 @@
-"""Reads shared objects and GPU code into facts: ELF, symbols, CUDA architectures, drivers."""
+"""Reads facts about shared objects and GPU code: ELF, symbols, CUDA architectures, drivers."""

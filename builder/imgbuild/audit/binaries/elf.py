@@ -1,9 +1,9 @@
-"""Reads ELF files: symbols, needed libraries, versions, RUNPATH, numpy's ABI, GPU code.
+"""Reads ELF files: symbols, needed libraries, versions, RUNPATH, the numpy ABI, GPU code.
 
 `read_elf` returns None for a file that is not ELF, is damaged or would be rejected by the dynamic
-linker. A large file is read sequentially, and both ends are buffered: section headers are at the
-end, and symbol tables at either end. If a table is outside the buffers, the stream is opened a
-second time and read up to the last table.
+linker. A large file is read sequentially, and its first and last bytes are buffered: the section
+headers are at the end, the symbol tables at the start or at the end. If a table is outside the
+buffers, the stream is opened a second time and read up to the last table.
 
 Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
 """
@@ -51,7 +51,7 @@ LARGEST_TEXT = 64 << 20  # bytes of constants that are searched
 
 
 class Section(msgspec.Struct, frozen=True):
-    """An entry of the section headers; `link` is the index of a related section."""
+    """An entry of the section header table; `link` is the index of a related section."""
 
     name: int
     kind: int
@@ -76,13 +76,13 @@ class Symbols(msgspec.Struct, frozen=True):
 
 
 class MalformedElfError(Exception):
-    """The file has the magic number of ELF, but is damaged."""
+    """The file starts with the magic number of ELF, but is damaged."""
 
 
 def read_elf(
     opened: Callable[[], Iterator[bytes]], file: str, *, end_size: int = KEPT_BYTES
 ) -> ElfFacts | None:
-    """The facts of one file; `opened` opens its stream, for large files possibly twice.
+    """The facts of a file; `opened` opens a stream of the file, for large files possibly twice.
 
     `end_size` is the number of bytes buffered at each end. Returns None for a file that is not ELF
     or is damaged, for object files, and for files that the dynamic linker would reject.
@@ -102,7 +102,7 @@ def read_elf(
 
 
 def read_elf_file(path: Path, file: str) -> ElfFacts | None:
-    """The facts of a file on disk, without GPU code: only its tables are read.
+    """The facts of a file on disk, without GPU code. Only the tables of the file are read.
 
     Raises OSError if the file cannot be read.
     """
@@ -119,7 +119,7 @@ def read_elf_file(path: Path, file: str) -> ElfFacts | None:
 
 
 def _head(first: bytes, file: str) -> ElfFacts | None:
-    """Facts from the first bytes; None if the file is not ELF. `gpu` is set for a GPU program."""
+    """Facts from the first bytes of a file; None if it is not ELF. GPU programs have `gpu` set."""
     if not first.startswith(MAGIC) or len(first) < HEADER.size or first[4:6] != LITTLE_64:
         return None
     _, kind, machine, *_, flags = HEADER.unpack_from(first)[:8]
@@ -130,7 +130,7 @@ def _head(first: bytes, file: str) -> ElfFacts | None:
 
 
 class FileRanges:
-    """Random access to an open file."""
+    """Reads ranges of an open file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -138,7 +138,7 @@ class FileRanges:
         self.head = self.read(0, HEADER.size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes of a range; Malformed if it exceeds the file."""
+        """The bytes of a range; MalformedElfError if the range exceeds the file."""
         if offset + size > self._size:
             raise MalformedElfError
         self._file.seek(offset)
@@ -146,7 +146,7 @@ class FileRanges:
 
 
 class StreamEnds:
-    """The first and last bytes of a stream, buffered."""
+    """Buffers the first and last bytes of a stream."""
 
     def __init__(self, end_size: int) -> None:
         self._kept = max(end_size, HEADER.size)
@@ -167,11 +167,11 @@ class StreamEnds:
             self._held -= len(self._pieces.popleft())
 
     def join(self) -> None:
-        """End the stream."""
+        """Complete the buffer at the end of the stream."""
         self._pieces = deque([b"".join(self._pieces)])
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """The bytes of a range; None if they were not buffered."""
+        """The bytes of a range; None if not buffered, MalformedElfError beyond the stream."""
         if offset + size > self.size:
             raise MalformedElfError
         if offset + size <= len(self.head):
@@ -199,7 +199,7 @@ def _scan_stream(
 
 
 class SectionTables:
-    """The sections of a file; their content is read on demand."""
+    """The sections of a file; the content of a section is read on demand."""
 
     def __init__(
         self, ends: StreamEnds | FileRanges, opened: Callable[[], Iterator[bytes]]
@@ -238,7 +238,7 @@ class SectionTables:
         return self.content([section.place])[section.place]
 
     def read_constants(self) -> bytes:
-        """The content of .rodata; empty if there is none or it is too large."""
+        """The content of .rodata; empty if the section is missing or too large."""
         section = self.section_named(b".rodata")
         return self.read(section) if section is not None and section.size <= LARGEST_TEXT else b""
 
@@ -325,7 +325,7 @@ def _string(text: bytes, offset: int) -> str:
 
 
 def _dynamic_entries(data: bytes, text: bytes) -> dict[int, list[str]]:
-    """Tag of the dynamic section → the strings of its entries."""
+    """Tag of the dynamic section → the strings of the entries with this tag."""
     strings: dict[int, list[str]] = {NEEDED: [], SONAME: [], RPATH: [], RUNPATH: []}
     for tag, value in DYNAMIC.iter_unpack(data):
         if tag == 0:
@@ -336,7 +336,7 @@ def _dynamic_entries(data: bytes, text: bytes) -> dict[int, list[str]]:
 
 
 def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int, str]]:
-    """Library → index → the versions required of it, including weak ones."""
+    """Library → index → the required symbol versions, including weak ones."""
     by_library: dict[str, dict[int, str]] = {}
     at = 0
     left = len(data) // VERNAUX.size  # the number of entries that fit into the section
@@ -395,7 +395,7 @@ def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str])
 
 
 def symbol_hash(name: bytes) -> bytes:
-    """The eight bytes that represent a symbol in `ElfFacts.defined`."""
+    """An eight-byte hash of a symbol, as stored in `ElfFacts.defined`."""
     return blake2b(name, digest_size=8).digest()
 
 
@@ -405,7 +405,7 @@ def _pack_hashes(hashes: Iterable[bytes]) -> bytes:
 
 
 def numpy_api(constants: bytes) -> int:
-    """The numpy C API that a library uses: 2 if it has both names of the core module, else 1."""
+    """The numpy C API that a library uses, from names of the core module: 2, 1, or 0 for none."""
     if NEW_NUMPY in constants:
         return 2
     return 1 if OLD_NUMPY in constants else 0
@@ -419,8 +419,8 @@ def is_assembler(file: str) -> bool:
 def assembler_architectures(constants: bytes) -> tuple[str, ...]:
     """The architectures that an assembler supports, such as "sm_90a".
 
-    ptxas contains each value of its option --gpu-name at the end of a string, because equal
-    suffixes are stored once. It also contains names of dropped GPUs (tried: ptxas 12.4, 12.8 and
-    12.9).
+    ptxas contains each value of the option --gpu-name at the end of a string, because equal
+    suffixes are stored once. It also contains names of GPUs that are no longer supported (tried:
+    ptxas 12.4, 12.8 and 12.9).
     """
     return tuple(sorted({name.decode() for name in _ARCH.findall(constants)}))

@@ -82,6 +82,7 @@ class FatbinScanner:
 def cubin_arch(flags: int, abi: int) -> str:
     """The architecture of a cubin, from the flags and ABI of its ELF header.
 
-    The header has no suffix: whether the code is restricted to that architecture is unknown.
+    The header does not contain the suffix, so whether the code is restricted to that architecture
+    is unknown.
     """
     return f"sm_{flags >> 8 & 0xFF if abi >= ARCH_ABOVE else flags & 0xFF}"

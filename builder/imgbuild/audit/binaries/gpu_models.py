@@ -1,7 +1,7 @@
-"""Finds GPUs by name, with their compute capability and the CPU architecture of integrated ones.
+"""Finds GPUs by name, with compute capability and, for integrated GPUs, the CPU architecture.
 
-The table is `data/audit/gpu_models.yaml`. Names are accepted in the forms of nvidia-smi and in
-common short forms: "NVIDIA A100-SXM4-80GB", "a100", "RTX 4090 Laptop GPU", "DGX Spark".
+The table is `data/audit/gpu_models.yaml`. Names as printed by nvidia-smi and common short names are
+accepted: "NVIDIA A100-SXM4-80GB", "a100", "RTX 4090 Laptop GPU", "DGX Spark".
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ VARIANT = re.compile(
 
 
 class GpuModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """GPUs with the same chip. `arch` is the CPU architecture of integrated GPUs, else None.
+    """GPUs with the same chip. `arch` is the CPU architecture of integrated GPUs, None for others.
 
-    With `tegra`, machine code for desktop and server GPUs does not run on the GPU.
+    `tegra` marks GPUs that cannot run machine code for desktop and server GPUs.
     """
 
     capability: str
@@ -46,13 +46,13 @@ class _Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=1)
 def load_gpu_models() -> tuple[GpuModel, ...]:
-    """The bundled table."""
+    """Load the bundled table."""
     return yaml_data.load_yaml_data(files.data("audit/gpu_models.yaml"), _Models).models
 
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
-    """Patterns that match whole names without spaces, the longest names first."""
+    """Patterns that match whole names without spaces, longest names first."""
     names = [(name, model) for model in load_gpu_models() for name in model.names]
     names.sort(key=lambda pair: -len(pair[0]))
     return tuple(
@@ -62,9 +62,9 @@ def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
 
 
 def find_gpu_model(text: str) -> GpuModel | None:
-    """The GPU named `text`; None if it is not in the table.
+    """The GPU model named `text`; None if the table does not contain it.
 
-    For "9.0", "sm_90" and "90", the model has the capability and no name.
+    For "9.0", "sm_90" or "90", a model with this capability and without a name.
     """
     match = CAPABILITY.fullmatch(text.strip())
     if match is not None:
@@ -92,6 +92,6 @@ def most_similar_name(text: str) -> str:
 
 
 def simplify_name(text: str) -> str:
-    """A name in lower case, without the words in `BRANDS`, spaces and hyphens."""
+    """A name in lower case, without spaces, hyphens and the words in `BRANDS`."""
     words = re.split(r"[\s_/()-]+", text.lower().replace("max-q", "maxq"))
     return "".join(word for word in words if word not in BRANDS)

@@ -1,8 +1,9 @@
 """Determines whether a GPU runs code, and the minimum driver for a CUDA release.
 
 The table of drivers is `data/audit/drivers.yaml`. Machine code runs on its architecture and on
-later ones of the same major version; with the suffix "a" only on its architecture, with "f" also on
-later ones of the same family. The driver compiles PTX for its architecture and any later one.
+later ones of the same major version. With the suffix "a", it runs on its architecture only, and
+with "f" also on later ones of the same family. The driver compiles PTX for its architecture and any
+later one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class GpuModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class KernelLibraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A shell pattern of paths in a wheel: libraries whose GPU code is always required."""
+    """Libraries whose GPU code is always required: a shell pattern of paths in a wheel."""
 
     file: str
     why: str
@@ -53,17 +54,17 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     kernels: tuple[KernelLibraries, ...]
 
     def oldest_driver(self, cuda: str) -> str:
-        """The minimum driver for programs of a release ("12.4"); "" if unknown."""
+        """The minimum driver for programs of a CUDA release ("12.4"); "" if unknown."""
         return self.majors.get(cuda.partition(".")[0], "")
 
     def release_driver(self, cuda: str) -> str:
-        """The driver with which a release was published; "" if unknown."""
+        """The driver published with a CUDA release; "" if unknown."""
         return next(
             (release.driver for release in self.releases if release.cuda == minor_release(cuda)), ""
         )
 
     def driver_for_ptx(self, ptx: str) -> str:
-        """The minimum driver that compiles PTX of a version; "" if unknown."""
+        """The minimum driver that compiles a PTX version; "" if unknown."""
         required = version_numbers(ptx)
         return next(
             (
@@ -75,7 +76,7 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         )
 
     def newest_release(self, driver: str) -> str:
-        """The newest release supported by a driver; "" if there is none."""
+        """The newest CUDA release that a driver supports; "" if there is none."""
         releases = [
             release.cuda
             for release in self.releases
@@ -89,7 +90,7 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class GpuArch(NamedTuple):
-    """A GPU architecture as compilers name it: sm_90a is (False, 9, 0, "a")."""
+    """A GPU architecture in the notation of compilers: sm_90a is (False, 9, 0, "a")."""
 
     ptx: bool
     major: int
@@ -118,7 +119,7 @@ def is_older(release: str, other: str) -> bool:
 
 
 def minor_release(cuda: str) -> str:
-    """A release without its patch number: "12.4" for "12.4.1"."""
+    """A CUDA release without its patch number: "12.4" for "12.4.1"."""
     return ".".join(cuda.split(".")[:2])
 
 
@@ -131,7 +132,7 @@ def parse_arch(arch: str) -> GpuArch | None:
 
 
 def can_run(code: GpuCode, capability: str) -> bool:
-    """Whether a GPU can run the code, as machine code or compiled by its driver."""
+    """Whether a GPU can run the code directly or, if it is PTX, after compilation by the driver."""
     arch = parse_arch(code.arch)
     if arch is None:
         return False
@@ -145,9 +146,9 @@ def can_run(code: GpuCode, capability: str) -> bool:
 
 
 def general_architectures(codes: Sequence[GpuCode]) -> list[GpuCode]:
-    """The architectures with at least half as many units as the most frequent one.
+    """The entries with at least half as many units as the most frequent architecture.
 
-    This excludes architectures for which a library has only a few kernels.
+    Architectures for which a library has only a few kernels are excluded.
     """
     most = max((code.units for code in codes), default=0)
     return [code for code in codes if code.units * 2 >= most]
@@ -159,5 +160,5 @@ def machine_code(codes: Sequence[GpuCode], capability: str) -> bool:
 
 
 def covers_gpu(codes: Sequence[GpuCode], capability: str) -> bool:
-    """Whether a library has machine code for a GPU, or PTX that its driver compiles."""
+    """Whether a library has code for a GPU: machine code, or PTX that the driver compiles."""
     return any(can_run(code, capability) for code in general_architectures(codes))

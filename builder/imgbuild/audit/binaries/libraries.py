@@ -1,4 +1,4 @@
-"""Reads `data/audit/libraries.yaml`: libraries of the driver, the system, and packages."""
+"""Reads `data/audit/libraries.yaml`: libraries of the driver, the system and packages."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class LibraryOwner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Namespace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A substring of a package's symbols; the package is "" if there is none."""
+    """A substring of symbols, and the package that defines them; "" if no package does."""
 
     part: str
     package: str
 
 
 class LoadedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A shell pattern of paths in a wheel: files that are loaded by name."""
+    """Files that are loaded by name: a shell pattern of paths in a wheel."""
 
     file: str
     why: str
@@ -48,7 +48,7 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     choices: tuple[LoadedFiles, ...]
 
     def is_driver(self, library: str) -> bool:
-        """Whether a library is mounted from the host."""
+        """Whether a library is part of the GPU driver, and therefore mounted from the host."""
         return any(driver.library == library for driver in self.drivers)
 
     def is_driver_symbol(self, symbol: str) -> bool:
@@ -66,21 +66,21 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return next(packages, "")
 
     def owner(self, symbol: str) -> str:
-        """The package that a symbol's namespace belongs to; "" if unknown."""
+        """The package that defines symbols in the namespace of `symbol`; "" if unknown."""
         return next(
             (namespace.package for namespace in self.namespaces if namespace.part in symbol), ""
         )
 
     def is_loaded(self, file: str) -> bool:
-        """Whether a file is loaded by name whenever its package is used."""
+        """Whether a file is loaded by name whenever the package that contains it is used."""
         return any(fnmatchcase(file, entry.file) for entry in self.loaded)
 
     def is_choice(self, file: str) -> bool:
-        """Whether a file is one of several alternatives of which a package loads one."""
+        """Whether a file is one of several alternatives, of which the package loads one."""
         return any(fnmatchcase(file, choice.file) for choice in self.choices)
 
 
 @lru_cache(maxsize=1)
 def load_libraries() -> Libraries:
-    """The bundled data."""
+    """Load the bundled table."""
     return yaml_data.load_yaml_data(files.data("audit/libraries.yaml"), Libraries)

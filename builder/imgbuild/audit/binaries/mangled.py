@@ -1,6 +1,6 @@
 """Computes the name of a C++ symbol under the other ABI of std::string.
 
-Findings use it to name the symbol that a library has instead. The ABI is set with
+Findings use the result to name the symbol that a library defines instead. The ABI is set with
 _GLIBCXX_USE_CXX11_ABI. Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual
 ABI".
 """
@@ -14,9 +14,9 @@ NEW_STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
 
 def other_abi_names(symbol: str) -> Iterator[tuple[str, str]]:
-    """Alternative names of the same function, each with a description of the difference.
+    """Alternative names of a function, each with a description of the difference.
 
-    Only names with one such string have alternatives: in others, later occurrences are
+    Only names that contain std::string once have alternatives. Later occurrences are encoded as
     back-references, which would require a full parser.
     """
     if symbol.count(OLD_STRING) == 1 and NEW_STRING not in symbol:

@@ -1,1 +1,1 @@
-"""Contains the checks, which take facts and return findings with messages and severities."""
+"""Checks package sets: each check takes facts and returns findings with severities."""

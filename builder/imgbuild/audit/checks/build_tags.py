@@ -1,7 +1,8 @@
-"""Checks that the file names of wheels agree with the package set: part of `metadata`.
+"""Compares the build tags in file names of wheels with the package set: part of `metadata`.
 
 `flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-….whl` requires torch 2.6 for CUDA 12 with the
-pre-C++11 ABI, which its METADATA does not declare. The check `elf` finds the same in its symbols.
+pre-C++11 ABI, which its METADATA does not declare. The check `elf` detects the same conflict from
+the symbols of the wheel.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ABIS = {True: "the C++11 ABI (cxx11abiTRUE)", False: "the pre-C++11 ABI (cxx11ab
 
 
 def check_build_tags(package_set: PackageSet, cuda: str) -> list[Finding]:
-    """One error per contradiction; `cuda` is the CUDA release of the set, "" if unknown."""
+    """An error for each contradiction; `cuda` is the CUDA release of the set, "" if unknown."""
     torch = package_set.version(TORCH)
     cuda = local_version_label(torch or "").cuda or cuda
     return [

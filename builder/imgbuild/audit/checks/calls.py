@@ -1,8 +1,8 @@
-"""The check `calls` finds arguments and attributes that other packages or Python lack.
+"""Checks arguments and attributes: calls and reads that another package or Python rejects.
 
-It reports keywords that a callable of another package does not accept, missing arguments, reads of
+Reports keywords that a callable of another package does not accept, missing arguments, reads of
 names and attributes that do not exist, and duplicate registrations of a name. For the standard
-library, it reports names that this Python lacks and classes that it cannot subscript.
+library, reports names that this Python does not have and classes that are not subscriptable.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _CATCHING_ERRORS = {
 def check_calls(
     package_set: ImportablePackages, path: MainPath, rules: MainPathPolicy | None = None
 ) -> list[Finding]:
-    """All calls and reads across packages that fail in this package set."""
+    """The calls and reads across packages that fail in this package set."""
     rules = rules or load_policy()
     package_set = path.view(package_set)
     findings: list[Finding] = []
@@ -113,7 +113,7 @@ class _ModuleCalls:
         }
 
     def _is_absent(self, scope: str, expression: str) -> bool:
-        """Whether hasattr of the expression is false, according to Python or the function."""
+        """Whether `hasattr` is false for the expression, in the standard library or a package."""
         attribute = Attribute(0, expression, scope=scope)
         if standard.missing_stdlib_name(self.package_set, self.facts, attribute) is not None:
             return True
@@ -123,9 +123,9 @@ class _ModuleCalls:
         )
 
     def _other_package(self, what: Meaning) -> str | None:
-        """The other package that a reference uses; None if there is none.
+        """The other package that a reference uses; None if it uses none.
 
-        Packages that are not walked are checked for names of their modules only.
+        For packages that are not walked, only names missing from modules are reported.
         """
         home = what.found.home or (what.holder.home if what.holder is not None else None)
         if home is None:
@@ -140,7 +140,7 @@ class _ModuleCalls:
         )
 
     def _python_problems(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
-        """The problem of a name missing in Python, unless this package may assign it."""
+        """The problem of a name missing in Python, unless the package may assign the name."""
         missing = standard.missing_stdlib_name(self.package_set, self.facts, fact)
         if missing is None:
             return
@@ -155,7 +155,7 @@ class _ModuleCalls:
             yield "", (ConflictRelation.NAME, f"{module}:{name}", text)
 
     def _problems(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
-        """The problem of a name or argument missing in another package; that package's name."""
+        """Other package → problem, for a name or argument that the other package does not have."""
         what = find_meaning(self.package_set, self.facts, fact)
         other = self._other_package(what)
         if other is not None:
@@ -174,7 +174,7 @@ class _ModuleCalls:
         return how is not None and how.user
 
     def _problems_in_all_classes(self, fact: Call) -> Iterator[tuple[str, Problem]]:
-        """The keywords that none of the receiver's possible classes accepts in this method."""
+        """The keywords that no possible class of the receiver accepts in this method."""
         each_has: list[list[tuple[str, Problem]]] = []
         for what in find_alternatives(self.package_set, self.facts, fact):
             other = self._other_package(what)
@@ -190,7 +190,7 @@ class _ModuleCalls:
                 yield other, problem
 
     def _passed_keyword_problems(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
-        """The keywords that a user's class or function forwards to a callable that lacks them."""
+        """The keywords that a user's class or function forwards to a callable without them."""
         if not self._is_user(fact):
             return
         received = signatures.keyword_receiver(self.package_set, what.found, self.package_set.owner)
@@ -253,13 +253,13 @@ class _ModuleCalls:
 
 
 def _is_for_other_device(fact: Call | Attribute) -> bool:
-    """Whether the name belongs to a device other than an NVIDIA GPU: `torch.xpu.empty_cache`."""
+    """Whether the name is for a device other than an NVIDIA GPU: `torch.xpu.empty_cache`."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     return not OTHER_DEVICES.isdisjoint(expression.split("."))
 
 
 def _is_missing_from_module(what: Meaning) -> bool:
-    """Whether a module certainly lacks the name."""
+    """Whether a module certainly does not have the name."""
     holder = what.holder.definition if what.holder is not None else None
     return what.found.state == "absent" and isinstance(holder, ModuleFacts)
 
@@ -279,7 +279,7 @@ def _absence_problem(what: Meaning, version: str) -> Problem:
         text = f"uses {holder.module}.{what.name}, which {version} does not have"
         return ConflictRelation.NAME, f"{holder.module}:{what.name}", text
     if isinstance(holder, Class):
-        text = f"uses {what.path}, an attribute that its class in {version} does not have"
+        text = f"uses {what.path}, but its class in {version} does not have this attribute"
         return ConflictRelation.ATTRIBUTE, what.path, text
     module, _, name = what.path.rpartition(".")
     return (
@@ -290,7 +290,7 @@ def _absence_problem(what: Meaning, version: str) -> Problem:
 
 
 def _is_bound(package_set: ImportablePackages, fact: Call, what: Meaning) -> bool:
-    """Whether self is passed implicitly; it is not in `Class.method(…)`."""
+    """Whether self is passed implicitly, unlike in `Class.method(…)`."""
     if what.holder is None or fact.receiver or fact.callee.startswith(("super().", "self.")):
         return True
     return not isinstance(classes.follow_assignment(package_set, what.holder).definition, Class)
@@ -317,7 +317,7 @@ def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
 def _arguments(
     call: Call, what: Meaning, signature: CallSignature, version: str
 ) -> Iterator[Problem]:
-    """The problem of keywords that are not accepted, and of too few or too many positionals."""
+    """The problems of a call: rejected keywords, too few or too many positional arguments."""
     for keyword in call.keywords:
         if not signature.accepts_keyword(keyword):
             text = f"passes {keyword}= to {what.path}, which {version} does not accept"

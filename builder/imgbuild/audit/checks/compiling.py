@@ -1,8 +1,8 @@
 """Finds CUDA code that is compiled at import (load_inline, nvcc) although nvcc is missing.
 
-An image contains only what its packages provide: without a wheel with `nvcc` the import fails.
-Other package sets may be used with a system-wide CUDA toolkit, so the finding is a warning. It is
-also a warning if the import runs only in some cases.
+An image contains only the files of its packages, so without a wheel with `nvcc` the import fails.
+Other package sets can be used with a system-wide CUDA toolkit, so for them the finding is a
+warning. It is also a warning if the import runs only in some cases.
 """
 
 from __future__ import annotations

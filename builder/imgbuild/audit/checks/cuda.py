@@ -1,8 +1,7 @@
-"""The check `cuda` requires one CUDA family in a package set, and code for its GPUs.
+"""Checks that a package set uses one CUDA family and has code for its GPUs: the check `cuda`.
 
-It reports libraries of two CUDA major versions in one process, components of a different CUDA
-release, a torch without CUDA, libraries without code for a GPU, and assemblers that do not support
-a GPU.
+Reports libraries of two CUDA major versions in one process, components of a different CUDA release,
+a CPU build of torch, libraries without code for a GPU, and assemblers that do not support a GPU.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def unsupported_gpus(finding: Finding) -> tuple[str, ...]:
 def _families(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]]
 ) -> Iterator[Finding]:
-    """Files linked to the runtimes of two major versions and loaded by the same program."""
+    """Files of one program that are linked to the CUDA runtimes of two major versions."""
     choices = libraries.load_libraries()
     elsewhere = variants.find_skipped_variants(elf_facts)
     users: dict[str, list[tuple[str, ElfFacts]]] = {}
@@ -111,7 +110,7 @@ def _families(
 def _torch(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], cuda: str
 ) -> Iterator[Finding]:
-    """A CPU build of torch in a package set for GPUs."""
+    """A finding for a CPU build of torch in a package set for GPUs."""
     version = package_set.version("torch")
     files = {facts.file for package, facts in elf_facts if package == "torch"}
     # Without its other libraries, torch's files were not read.
@@ -131,7 +130,7 @@ def _torch(
 
 
 def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
-    """NVIDIA packages that do not belong to the CUDA release."""
+    """Findings for NVIDIA packages that do not belong to the CUDA release."""
     declared = _declared_components(package_set, cuda)
     major, _, _ = cuda.partition(".")
     for package in package_set.packages:
@@ -163,7 +162,7 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
 
 
 def _declared_components(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
-    """Component → version, from the metapackage in the package set, for this release."""
+    """Component → version that the metapackage in the package set declares for this release."""
     metadata = package_set.metadata(METAPACKAGE)
     if metadata is None or gpus.minor_release(metadata.version) != gpus.minor_release(cuda):
         return {}
@@ -179,13 +178,13 @@ def _declared_components(package_set: PackageSet, cuda: str) -> Mapping[str, str
 
 
 def _is_other(package: str, version: str, cuda: str) -> bool:
-    """Whether a component is of another major version, or newer than the release allows."""
+    """Whether a component has another major version, or is newer than the release allows."""
     mine, release = gpus.version_numbers(version)[:2], gpus.version_numbers(cuda)[:2]
     return mine[:1] != release[:1] or (mine > release and package not in _NEWER_FITS)
 
 
 def _has_compiler(package_set: PackageSet) -> bool:
-    """Whether the package set has a compiler, which uses the headers of the CUDA release."""
+    """Whether the package set has a compiler that uses the headers of the CUDA release."""
     return any(package.startswith(_COMPILER) for package in package_set.packages)
 
 
@@ -205,7 +204,7 @@ def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Fi
 def _uncovered_gpu_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Libraries that are always required and have no code for a GPU of the package set."""
+    """Findings for libraries that are always required but have no code for a GPU of the set."""
     drivers = gpus.load_drivers()
     for package, facts in elf_facts:
         if not drivers.is_kernels(facts.file) or not facts.gpu:
@@ -226,9 +225,9 @@ def _uncovered_gpu_findings(
 def _assembler_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Assemblers of packages that compile at run time and do not support a GPU.
+    """Findings for assemblers that packages use at run time, and that do not support a GPU.
 
-    Triton has one assembler for each range of GPUs, so all assemblers of a package are considered
+    Triton has one assembler for each range of GPUs, so the assemblers of a package are considered
     together.
     """
     package_archs: dict[str, set[str]] = {}
@@ -259,7 +258,7 @@ def _gpu_finding(
     consequence: str,
     condition: str,
 ) -> Iterator[Finding]:
-    """The finding for the GPUs `missing`, if any; its text is `fault`, GPUs, `consequence`.
+    """The finding for the GPUs `missing`, if any; the message is `fault`, GPUs, `consequence`.
 
     `condition` completes the hint "choose a PACKAGE that …".
     """

@@ -53,7 +53,7 @@ def finding_at(
     subject: str,
     **more: Any,
 ) -> Finding:
-    """A finding with its evidence; `more` are other fields of `Evidence`."""
+    """A finding with evidence; `more` contains other fields of `Evidence`."""
     return Finding(
         check=check,
         severity=severity,
@@ -116,14 +116,14 @@ def _remedy(relation: ConflictRelation, place: FindingPlace, other: str, subject
 
 
 def missing_package_remedy(module: str) -> str:
-    """The remedy for a top-level module that nothing provides."""
+    """The remedy for a top-level module that no package provides."""
     add = f"add the package that provides {module}"
     having = stdlib.pythons_with_module(module)
     return f"use {having}, whose standard library has {module}, or {add}" if having else add
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings by severity, check, place and message, without duplicates."""
+    """Findings sorted by severity, check, place and message, without duplicates."""
     unique = {
         (finding.check, finding.severity, finding.where, finding.message): finding
         for finding in findings

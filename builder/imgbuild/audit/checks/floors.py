@@ -1,4 +1,4 @@
-"""Computes the minimum driver, glibc and GPU of an image from its shared objects."""
+"""Computes the minimum driver, glibc and GPU that the shared objects of an image require."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Finds generated protobuf code that the installed runtime rejects: part of `support`.
 
 Each `_pb2.py` calls `ValidateProtobufRuntimeVersion` with the version of its generator. The check
-evaluates this function of the installed protobuf as if the variable that disables it were unset.
+evaluates this function of the installed protobuf as if the variable that disables the validation
+were unset.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _NAMES = {"DOMAIN": "", "_warning_count": 0}
 def check_generated_code(package_set: PackageSet, path: MainPath) -> Iterator[Finding]:
     """Modules that protobuf rejects: errors on the main path, warnings elsewhere.
 
-    If a package has a module in several folders, one per protobuf version, nothing is reported
-    if one of them is accepted.
+    If a package contains a module in several folders, one for each protobuf version, the module is
+    reported only if all its versions are rejected.
     """
     if package_set.version(RUNTIME) is None:
         return
@@ -61,7 +62,7 @@ def _modules(package_set: PackageSet, package: str) -> Mapping[str, GeneratedCod
 
 
 def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
-    """Whether importing the module raises; False if that cannot be determined."""
+    """Whether importing the module raises an exception; False if that cannot be determined."""
     source = package_set_evaluator(package_set).source(MODULE)
     if source is None:
         return package_set.exists(MODULE) is False
@@ -87,7 +88,7 @@ def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
 def _users(
     package_set: PackageSet, path: MainPath, modules: frozenset[str]
 ) -> dict[str, FindingPlace]:
-    """Module → the place of its import, on the main path (with its entry point) if possible.
+    """Module → the place that imports it, on the main path (with its entry point) if possible.
 
     The exception is not an ImportError, which the code around such imports often catches.
     """

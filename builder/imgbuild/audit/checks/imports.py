@@ -1,7 +1,7 @@
-"""The check `imports` finds imports of modules and names that do not exist.
+"""Checks that imported modules and names exist: the check `imports`.
 
-A finding on the main path is an error, a finding in a corner a note. A note becomes a warning if
-importing the module certainly fails and another package uses the module, even if only on request.
+A finding on the main path is an error, elsewhere a note. A note becomes a warning if importing the
+module certainly fails and another package uses the module, even if only on request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _vendored_modules: WeakKeyDictionary[ImportablePackages, dict[tuple[str, str], b
 
 
 def check_imports(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
-    """All imports across packages that fail in this package set."""
+    """The imports across packages that fail in this package set."""
     package_set = path.view(package_set)
     findings: list[Finding] = []
     users = _ModuleUsers(package_set, path)
@@ -73,7 +73,7 @@ class _ModuleUsers:
 
 
 def _named_modules(facts: ModuleFacts) -> Iterator[tuple[str, int, tuple[Guard, ...]]]:
-    """The modules in import statements or strings (`LazyLoader`), with line and guards."""
+    """The modules named in import statements or strings (`LazyLoader`), with line and guards."""
     for line in facts.imports:
         yield line.module, line.line, line.guards
         yield f"{line.module}.{line.name}", line.line, line.guards
@@ -108,11 +108,11 @@ def _import_finding(
     default: bool,
     users: _ModuleUsers,
 ) -> Finding | None:
-    """The finding for one import, if any.
+    """The finding for an import; None if it does not fail.
 
-    A missing package is reported if a module imports it at its top without conditions. Code
-    that tests for it, or imports it in a function, is meant for installations with this
-    package, unless it runs with the `default` configuration of an entry point.
+    A missing package is reported if a module imports it at the top level, unconditionally. Code
+    that tests for the package, or imports it in a function, is for installations that include the
+    package, unless the code runs with the `default` configuration of an entry point.
     """
     course = judge_guards(package_set, line.guards)
     attributes = (Attribute(0, expression, scope=line.scope) for expression in course.asked)
@@ -183,7 +183,7 @@ def _preferred_imports(
 
 
 def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:
-    """The message for an import of `module`, which its wheel has for `pythons` only."""
+    """The message for an import of `module`, which its wheel provides for `pythons` only."""
     return (
         f"imports {module}, which its wheel contains only for Python {' and '.join(pythons)};"
         f" this package set has Python {package_set.python}"
@@ -195,8 +195,8 @@ def import_fails(
 ) -> bool:
     """Whether the main path fails at this import.
 
-    It does if the import certainly runs and is not in an optional part. A function that runs only
-    in some cases and imports a package itself avoids the import in other cases.
+    It fails if the import certainly runs and is not in an optional part. If the function runs only
+    in some cases and imports a package itself, callers avoid the import in the other cases.
     """
     if how is None or not course.is_understood("" if top else "function"):
         return False
@@ -208,7 +208,7 @@ def import_fails(
 def _problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[ConflictRelation, str, str, str] | None:
-    """The problem of an import (relation, other package, subject, text), or None."""
+    """The problem of an import: relation, other package, subject, text. None without a problem."""
     root = line.module.partition(".")[0]
     if package_set.exists(line.module) is False:
         other = package_set.owner(line.module) or ""
@@ -252,9 +252,9 @@ def _stdlib_problem(
 
 
 def _is_in_namespace(package_set: ImportablePackages, module: str) -> bool:
-    """Whether `module` would be in a namespace shared by several packages: google.cloud.x.
+    """Whether `module` would be in a namespace that several packages share: google.cloud.x.
 
-    If so, it may belong to a package that is not installed.
+    The module may then belong to a package that is not installed.
     """
     parent = module.rpartition(".")[0]
     while parent and package_set.exists(parent) is False:
@@ -268,9 +268,9 @@ def _is_in_namespace(package_set: ImportablePackages, module: str) -> bool:
 def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str) -> bool:
     """Whether the importing package has `root` in a folder that it adds to sys.path.
 
-    The folder's path may contain names that Python cannot import:
-    wandb/vendor/gql-0.2.0/wandb_gql. A folder without modules, such as a group of a
-    configuration, does not count.
+    The path of the folder can contain names that Python cannot import:
+    wandb/vendor/gql-0.2.0/wandb_gql. A folder without modules, such as a configuration group, does
+    not count.
     """
     package = package_set.owner(facts.module)
     if package is None:

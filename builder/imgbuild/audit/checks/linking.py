@@ -1,8 +1,8 @@
-"""The check `elf` finds libraries and symbols that the dynamic linker would not find.
+"""Checks that the dynamic linker can find libraries and symbols: the check `elf`.
 
-It reports libraries that no package provides, undefined symbols, symbol versions missing in the
-library, and code compiled against an incompatible numpy. Libraries of the driver come from the
-host. If the base is unknown or the package set is partial, only certain errors are reported.
+Reports libraries that no package provides, undefined symbols, missing symbol versions, and code
+compiled for an incompatible numpy. Libraries of the driver are mounted from the host. If the base
+is unknown or the package set is partial, only certain errors are reported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PYTHON = ("Py", "_Py")
 
 
 def check_linking(package_set: PackageSet, base: Sequence[ElfFacts] = ()) -> list[Finding]:
-    """All findings; `base` are the base's libraries, empty if unknown."""
+    """All findings; `base` contains the libraries of the base, and is empty if they are unknown."""
     return list(_Linker(package_set, base).run())
 
 
@@ -84,12 +84,12 @@ class _Linker:
             yield from loaded.check_loaded_libraries(self._package_set, self._map, self._known)
 
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
-        """Whether the file name has the tag of a different Python."""
+        """Whether the tag in the file name is for a different Python."""
         tag = _TAG.search(posixpath.basename(facts.file))
         return tag is not None and [tag[1], tag[2]] != self._package_set.python.split(".")[:2]
 
     def _is_skipped_variant(self, package: str, facts: ElfFacts) -> bool:
-        """Whether the file is for a different CUDA family and has a variant for the set's."""
+        """Whether the file is for another CUDA family and has a variant for this one."""
         return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
@@ -102,7 +102,7 @@ class _Linker:
 
     @cached_property
     def _unread_libraries(self) -> frozenset[str]:
-        """Names of libraries in wheels that were not read."""
+        """The names of libraries in wheels that were not read."""
         read_files = {facts.file for _, facts in self._map.files}
         return frozenset(
             posixpath.basename(file)
@@ -116,7 +116,7 @@ class _Linker:
     def _libraries(
         self, package: str, facts: ElfFacts, missing: Sequence[str]
     ) -> Iterator[Finding]:
-        """One finding for all missing libraries of a file; it names the best-known one."""
+        """One finding for the missing libraries of a file; the subject is the best known one."""
         library, *more = sorted(
             missing,
             key=lambda name: (
@@ -292,10 +292,10 @@ class _Linker:
 
 
 def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> bool:
-    """Whether `candidates`, the files found for a library, lack a symbol version.
+    """Whether none of `candidates`, the files found for a library, has a symbol version.
 
-    `glibc` is the base's version, "" if unknown. A library without versions is accepted: the
-    dynamic linker only warns.
+    `glibc` is the version in the base, "" if unknown. A library without symbol versions is
+    accepted, because the dynamic linker only warns about it.
     """
     of_glibc = GLIBC.fullmatch(version)
     if of_glibc is not None and glibc:
@@ -307,7 +307,7 @@ def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> b
 
 
 def base_library_remedy(library: str) -> str:
-    """The remedy for a library that the base lacks, with its Debian package if known."""
+    """The remedy for a library missing in the base, with its Debian package if known."""
     package = releases.load_name_table().system_libraries.get(library)
     if package is None:
         return f"add {library} to the base"
@@ -315,10 +315,9 @@ def base_library_remedy(library: str) -> str:
 
 
 def _numpy_1_packages(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
-    """Packages whose numpy extension modules were all compiled against numpy 1.
+    """Packages whose numpy extension modules were all compiled for numpy 1.
 
-    With at least MANY such modules a package cannot work without them, however they are
-    imported.
+    A package with MANY or more such modules cannot work without them, however they are imported.
     """
     counts: dict[str, Counter[int]] = {}
     for package, facts in files:
@@ -365,7 +364,7 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 class LoadedBinaries:
-    """The files on the main path of a package set; packages are followed on demand."""
+    """Determines which binaries are on the main path of a package set, one package at a time."""
 
     def __init__(self, code: ModuleSource, placed: LibraryMap, libraries: Libraries) -> None:
         self._code = code
@@ -425,7 +424,7 @@ class LoadedBinaries:
                         todo.append(module)
 
     def _imports(self, name: str) -> Iterable[str]:
-        """The modules that importing module `name` certainly or possibly imports."""
+        """The modules that are imported, certainly or possibly, with module `name`."""
         facts = self._code.module(name)
         if isinstance(facts, ModuleFacts):
             for statement in facts.imports:

@@ -1,8 +1,8 @@
 """Finds libraries that are loaded by a name that does not exist: part of `elf` (separate: strings).
 
 Only names without a version are reported, and only if the library exists under a versioned name:
-other names are for other platforms. A file that also contains a versioned name tries both. A
-package is assumed to load its own libraries by the right names.
+other names are for other platforms. A file that also contains a versioned name tries both names. A
+package is assumed to load its own libraries by their correct names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOOLKIT = "nvidia-"
 def check_loaded_libraries(
     package_set: PackageSet, libraries: LibraryMap, known: Libraries
 ) -> Iterator[Finding]:
-    """Return warnings instead of errors, because the code that loads a library can be optional."""
+    """Return warnings, not errors, because code that loads a library can be optional."""
     for package, facts in libraries.files:
         names = package_set.loaded(package).get(facts.file, ()) if facts.undefined else ()
         for name in names:
@@ -43,7 +43,7 @@ def check_loaded_libraries(
 
 
 def _is_same(package: str, owner: str) -> bool:
-    """Whether packages are components of one product: the CUDA toolkit."""
+    """Whether both packages are components of one product: the CUDA toolkit."""
     toolkit = package.startswith(TOOLKIT) and owner.startswith(TOOLKIT)
     return package == owner or toolkit
 

@@ -1,9 +1,10 @@
-"""The check `metadata` covers requirements and platforms of wheels, and learned constraints.
+"""Checks requirements and platforms of wheels, and learned constraints: the check `metadata`.
 
-It reports requirements that are missing or installed in a wrong version (with markers and the
-extras requested by the user and other packages), and a Python or platform that a wheel does not
-support. uv has checked most of this; overrides, wheels from other sources and wheels built from
-sdists can still be wrong. A version that no extra of another package allows is a warning.
+Reports requirements that are missing or installed in a wrong version (with markers, and with the
+extras that the user and other packages request), and wheels that do not support the Python or the
+platform. uv has checked most of this; overrides, wheels from other sources and wheels built from
+sdists can still be wrong. An installed version that no extra of another package allows is a
+warning.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A requirement that applies in a package set; `extra` is the extra of `package`, if any.
+    """A requirement of `package` that applies in a package set, due to `extra` if that is set.
 
-    `number` is its line in METADATA, 0 if unknown. With `requested`, the user requests the extra,
-    directly or through another extra.
+    `number` is the line in METADATA, 0 if unknown. `requested` means that the user requests the
+    extra, directly or through another extra.
     """
 
     package: str
@@ -53,8 +54,8 @@ def check_metadata(
 ) -> list[Finding]:
     """Violations of METADATA, file names and learned constraints.
 
-    `extras` maps packages to the extras that the user requests: their requirements must be
-    installed.
+    `extras` maps packages to the extras that the user requests. The requirements of these extras
+    must be installed.
     """
     tags = package_set.tags
     applied = applicable_needs(package_set, extras)
@@ -155,7 +156,7 @@ def _need_findings(package_set: PackageSet, need: Need) -> Iterator[Finding]:
 def _unknown_extras(
     package_set: PackageSet, package: str, requested: Collection[str]
 ) -> Iterator[Finding]:
-    """Warnings for requested extras that the package does not have."""
+    """Warnings for requested extras that the package does not define."""
     metadata = package_set.metadata(package)
     if metadata is None:
         return
@@ -176,8 +177,7 @@ def _extra_ranges(
 ) -> Iterator[Finding]:
     """Warnings for installed versions outside the range of every extra that names the package.
 
-    The extra was not requested, but its range shows the versions that the package's code
-    supports.
+    These extras are not requested, but their ranges show which versions the package supports.
     """
     ranges: dict[str, list[Need]] = {}
     for need in _optional_needs(package_set, package):
@@ -203,9 +203,9 @@ def _extra_ranges(
 
 
 def advised_extras(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
-    """Warnings for parts of the packages `named` with an incomplete extra: `ray.serve`.
+    """Warnings for parts of packages, such as `ray.serve`, whose extra is installed incompletely.
 
-    The package recommends the extra in the message of the failing import.
+    Covers the packages `named`. The message of the failing import recommends the extra.
     """
     for package in sorted(set(named) if not package_set.partial else ()):
         for advice in package_set.advised_extras(package):
@@ -237,7 +237,7 @@ def advised_extras(package_set: PackageSet, named: Iterable[str]) -> Iterator[Fi
 def _optional_needs(package_set: PackageSet, package: str) -> Iterator[Need]:
     """Requirements with a range, from an extra named after the required package: `trl[vllm]`.
 
-    Other extras are for tools: their ranges are unrelated to the package's own code.
+    Other extras are for tools. Their ranges are unrelated to the code of the package.
     """
     metadata = package_set.metadata(package)
     if metadata is None:

@@ -1,9 +1,9 @@
 """Finds imports of extension modules that a package has only for other versions of Python.
 
-An abi3 wheel is compatible with any Python, but may contain a module only as
-`_C.cpython-312-x86_64-linux-gnu.so`. An import of such a module is an error on the main path, and a
-warning elsewhere, where the package works without this part. An import in `try` is a note. Files
-that are never imported are not reported, because they may be loaded by path.
+An abi3 wheel is compatible with any Python, but can contain a module only as
+`_C.cpython-312-x86_64-linux-gnu.so`. An import of such a module is an error on the main path.
+Elsewhere it is a warning, because the package works without this part. An import in `try` is a
+note. Files that are never imported are not reported, because they may be loaded by path.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_other_python(package_set: PackageSet, path: MainPath) -> list[Finding]
 
 
 def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
-    """Packages with such modules, without incompatible wheels, which another check reports."""
+    """Packages with such modules, except incompatible wheels, which another check reports."""
     for package in package_set.packages:
         wheel = package_set.wheels[package].wheel.file
         if not wheel.endswith(".whl") or package_set.tags.is_compatible(wheel):
@@ -53,7 +53,7 @@ def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[st
 
 
 def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
-    """The modules of `package` that may import `module`: those whose source contains its name."""
+    """The modules of `package` whose source contains the name of `module`."""
     parent, _, stem = module.rpartition(".")
     modules = package_set.modules_of(package)
     importers = {name for name in modules if name.rpartition(".")[0] not in modules}
@@ -70,7 +70,7 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
 def _module_findings(
     view: PackageSetView, path: MainPath, name: str, missing: str, text: str
 ) -> Iterator[Finding]:
-    """The findings `text` for module `name` if it imports `missing`."""
+    """Findings with `text` for imports of `missing` in module `name`."""
     facts = view.module(name)
     if not isinstance(facts, ModuleFacts):
         return
@@ -85,7 +85,7 @@ def _module_findings(
 def _import_finding(
     view: PackageSetView, path: MainPath, facts: ModuleFacts, line: Import, missing: str, text: str
 ) -> Finding | None:
-    """The finding for one import, if it runs in this package set."""
+    """The finding for an import; None if the import does not run in this package set."""
     course = judge_guards(view, line.guards)
     runner = module_scopes(facts).scope_runner(line.scope)
     how = path.reached(facts.module, runner)
@@ -115,7 +115,7 @@ def _is_below(module: str, parent: str) -> bool:
 
 
 def _is_bound(view: PackageSetView, facts: ModuleFacts, line: Import) -> bool:
-    """Whether `from x import _C` may find a name that x binds in another statement."""
+    """Whether another statement of package x may bind the name that `from x import _C` imports."""
     if facts.module == line.module:
         assigned = (
             assignment.name == line.name and assignment.line < line.line

@@ -1,7 +1,7 @@
-"""Finds code that raises at import in this package set (separate: evaluates code).
+"""Finds packages that raise an exception at import in this package set (separate: evaluates code).
 
 Statements, calls and decorators are evaluated with their actual arguments. A refusal is reported
-only if every path through the code ends in an exception that the package raises itself.
+only if every path through the code ends in an exception that the package itself raises.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Run = Callable[[Evaluation], object]
 class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """An exception raised while `place` is imported, because of the state of `cause`.
 
-    `raised` is the name of the exception, `at` the file and line of its `raise`.
+    `raised` is the name of the exception, `at` the file and line of the `raise` statement.
     """
 
     place: FindingPlace
@@ -47,10 +47,10 @@ class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
 def import_refusals(
     package_set: ImportablePackages, path: MainPath, published: Collection[str] = ()
 ) -> Iterator[ImportRefusal]:
-    """The refusals of modules that importing an entry point certainly imports.
+    """The refusals of modules that are certainly imported with an entry point.
 
-    Modules of `published` packages that import only such packages are skipped: they were
-    checked when those packages were locked.
+    Modules of `published` packages that import only `published` packages are skipped, because they
+    were checked when these packages were locked.
     """
     view = path.view(package_set)
     raising = _RaisingDefinitions(view)
@@ -76,7 +76,7 @@ def _imports_only(
 
 
 def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -> bool:
-    """Whether the module imports `module` at its top level and fails without it."""
+    """Whether a module imports `module` at its top level and fails without it."""
     for line in facts.imports:
         if not line.scope and f"{line.module}.".startswith(f"{module}."):
             course = judge_guards(package_set, line.guards)
@@ -117,7 +117,7 @@ _Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], list[_Run]]]
 
 
 def _raising_statements(facts: ModuleFacts) -> Iterator[_Step]:
-    """The top-level statements that contain a `raise` outside of definitions."""
+    """The top-level statements with a `raise` that is not in a function or class."""
     for refusal in facts.refusals:
         yield refusal.line, (), _Statement(facts.module, refusal.line)
 
@@ -163,13 +163,13 @@ def _decorators(
 
 
 class _Statement(msgspec.Struct, frozen=True):
-    """The top-level statement that contains a line."""
+    """Evaluates the top-level statement that contains a line."""
 
     module: str
     line: int
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """The evaluation of the statement, or none if the statement uses names that change."""
+        """The evaluation of the statement; empty if the statement uses names that change."""
         statements = [
             statement
             for statement in source.tree.body
@@ -181,9 +181,9 @@ class _Statement(msgspec.Struct, frozen=True):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """The calls on a line that runs at import, by callee.
+    """Evaluates the calls of one callee on a line that runs at import.
 
-    `called` is the callee's value; if UNKNOWN, it is evaluated, as for a method.
+    `called` is the value of the callee. If it is UNKNOWN, as for a method, it is evaluated first.
     """
 
     module: str
@@ -223,7 +223,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class _Decorator(msgspec.Struct, frozen=True):
-    """A decorator of a function or class that is applied at import."""
+    """Evaluates a decorator that is applied to a function or class at import."""
 
     module: str
     line: int
@@ -231,7 +231,7 @@ class _Decorator(msgspec.Struct, frozen=True):
     name: str
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """The evaluation of the decorator; none if the definition is not found."""
+        """The evaluation of the decorator; empty if the definition is not found."""
         function = source.find_function(self.decorated, self.line)
         node = function or source.find_class(self.line)
         used = [

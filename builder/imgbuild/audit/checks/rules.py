@@ -1,8 +1,8 @@
-"""The check `rules` finds known failures that no other check can find.
+"""Checks package sets for known failures that no other check can find: the check `rules`.
 
-`data/audit/rules.yaml` lists them. A rule applies if its two packages are installed in the listed
-versions and on the listed Pythons, if the package that it lists as missing is not installed, or if
-its wheel lacks a module for this Python. In each case the wheel must contain the evidence.
+`data/audit/rules.yaml` lists them. A rule applies to the listed versions of two packages on the
+listed Pythons, to a package without the package listed as missing, or to a wheel without a module
+for this Python. In each case the wheel must contain the evidence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHECK = "rules"
 class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The evidence of a rule: `text` is a regular expression for one line of `file`.
 
-    `file` is a path in the wheel of the rule's `package`, or of `of`.
+    `file` is a path in the wheel of `of`, by default the rule's `package`.
     """
 
     file: str
@@ -35,15 +35,15 @@ class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`package` in `versions` fails with `other` in `clash`; versions in `spec` work.
+    """A failure of `package` in `versions` with `other` in `clash`; `other` in `spec` works.
 
-    Alternatively, it fails without the package `missing`, or if its wheel does not have the
-    module `lacks` for this Python, unless another package has the module `unless`.
+    Alternatively, the package fails without the package `missing`, or if its wheel does not contain
+    the module `lacks` for this Python and no other package provides the module `unless`.
 
-    `python` is a specifier of the affected Pythons, if not all: "<3.11".
+    `python` is a specifier of the affected Pythons, such as "<3.11"; by default all are affected.
 
-    `gpu` are the affected compute capabilities, if not all. The rule then applies to targets with
-    such a GPU, and is a warning for a package set without GPUs.
+    `gpu` lists the affected compute capabilities; by default all are affected. A rule with `gpu`
+    applies to targets with such a GPU, and is a warning for a package set without GPUs.
     """
 
     id: str
@@ -74,7 +74,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 @lru_cache(maxsize=1)
 def load_rules() -> tuple[Rule, ...]:
-    """The bundled rules; their ids are unique."""
+    """The bundled rules; their ids must be unique."""
     return yaml_data.load_yaml_data(files.data("audit/rules.yaml"), tuple[Rule, ...])
 
 
@@ -83,7 +83,7 @@ def check_rules(
 ) -> list[Finding]:
     """The findings of `rules` (by default the bundled ones) in this package set.
 
-    `gpu` are the compute capabilities of the target, empty for other package sets.
+    `gpu` lists the compute capabilities of the target, and is empty for other package sets.
     """
     findings = (
         _apply_rule(package_set, rule, gpu) for rule in (load_rules() if rules is None else rules)
@@ -92,9 +92,9 @@ def check_rules(
 
 
 def drop_explained_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """`findings` without those about a module that causes a finding of a rule.
+    """Drop findings about modules that a finding of a rule explains.
 
-    A finding more severe than the rule's is kept.
+    A finding that is more severe than the rule's finding is not dropped.
     """
     modules = {rule.id: rule.lacks for rule in load_rules() if rule.lacks}
     explained = {
@@ -156,9 +156,9 @@ def _failure_condition(package_set: PackageSet, rule: Rule) -> str:
 
 
 def _rule_applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
-    """Whether the version `other` and the modules match the rule.
+    """Whether the installed versions and modules match a rule; `other` is a version.
 
-    Packages missing from a partial package set may be installed.
+    In a partial package set, packages that are missing may be installed.
     """
     if rule.lacks and package_set.exists(rule.lacks) is not False:
         return False
@@ -170,7 +170,7 @@ def _rule_applies(package_set: PackageSet, rule: Rule, other: str | None) -> boo
 
 
 def evidence_line(package_set: PackageSet, rule: Rule) -> int:
-    """The line of the wheel's file that matches the rule; 0 if there is none."""
+    """The number of the line in the wheel that matches the rule's evidence; 0 if none does."""
     source = package_set.read(rule.shown.of or rule.package, rule.shown.file)
     pattern = re.compile(rule.shown.text.encode())
     for number, line in enumerate((source or b"").splitlines(), 1):

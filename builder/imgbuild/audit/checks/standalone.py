@@ -1,6 +1,6 @@
 """Finds libraries that neither a standalone Python nor its base has (part of `elf`).
 
-Debian's Python declares its dependencies in its packages, but an archive declares none.
+Debian declares the dependencies of its Python in packages, but an archive declares none.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PACKAGE = "cpython"  # in evidence and waivers
 def check_standalone_python(
     package_set: PackageSet, base: Sequence[ElfFacts], interpreter: Sequence[ElfFacts]
 ) -> list[Finding]:
-    """An error for each library or symbol version that is missing for files of `interpreter`.
+    """An error for each library or symbol version that files of `interpreter` lack.
 
-    `base` contains the libraries that the interpreter has loaded.
+    `base` contains the libraries of the base, including those that the interpreter loads.
     """
     files = [(PACKAGE, facts) for facts in interpreter]
     return list(_findings(package_set, LibraryMap(files, base, package_set.arch.value, {})))

@@ -1,7 +1,7 @@
-"""The check `support` finds versions that another package rejects or warns about.
+"""Checks for versions that another package rejects or warns about: the check `support`.
 
-Exceptions on the main path are errors. Exceptions in a corner, or for some data only, are notes.
-Warnings of the code are warnings.
+Exceptions on the main path are errors. Exceptions elsewhere, or only for some data, are notes.
+Warnings that the code issues are warnings.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 def check_support(
     package_set: PackageSet, path: MainPath, published: Collection[str] = ()
 ) -> list[Finding]:
-    """All windows that exclude a version in this package set, and refusals of imports.
+    """The windows that exclude a version in this package set, and packages that refuse to import.
 
-    `published` packages were checked together before (see `import_refusals`).
+    `published` packages were checked together earlier (see `import_refusals`).
     """
     findings = [
         finding
@@ -130,7 +130,7 @@ def _is_caught(window: VersionWindow) -> bool:
 
 
 def subject_package(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
-    """The package that a guard's subject names, directly or by a module, and its version."""
+    """The package to which a guard's subject (a package or module) refers, and its version."""
     version = package_set.version(subject)
     if version is not None:
         return subject.replace("_", "-"), version

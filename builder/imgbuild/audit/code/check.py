@@ -1,4 +1,4 @@
-"""Runs all checks of a user's code against a package set; sorts findings by file and line."""
+"""Runs all checks of a user's code against a package set, and sorts the findings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CODE = re.compile(rb"[A-Z]+\d+")
 
 
 class CheckedCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, by file and line. `absent` are packages without available sources."""
+    """The findings, sorted by file and line. `absent` are packages without available sources."""
 
     findings: tuple[CodeFinding, ...]
     absent: tuple[str, ...]
@@ -49,9 +49,9 @@ def check_code(
 ) -> CheckedCode:
     """The findings in `texts` for these packages; `others` are searched for replacements.
 
-    `unread` are packages that are installed and were not read. `forks` replace packages missing
-    from the package set, and are also checked. With `key`, which stands for everything but `texts`,
-    the findings in each Python file are cached.
+    `unread` are installed packages that were not read. A fork in `forks` replaces a package that is
+    missing from the package set, and is also checked. `key` stands for all inputs except `texts`;
+    if it is set, the findings in each Python file are cached.
     """
     with pause_collector():
         return _run_all_checks(package_set, texts, store, others, unread, forks, key)
@@ -102,7 +102,7 @@ def _run_all_checks(
 
 
 def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
-    """Whether the line ends with `# noqa: CODE`, in the syntax of linters."""
+    """Whether the line ends with `# noqa: CODE`, as in linters."""
     first = text.cells[finding.cell - 1] - 1 if finding.cell else 0
     lines = text.source.splitlines()[first:]
     line = lines[finding.line - 1] if finding.line <= len(lines) else b""
@@ -111,7 +111,7 @@ def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
 
 
 def compared_packages() -> frozenset[str]:
-    """The packages with which command lines and variables are compared."""
+    """The packages whose options and variables are compared with command lines and settings."""
     programs = command_lines.load_programs()
     names = {name for program in programs for name in (program.package, *program.more)}
     prefixes = variable_settings.load_variable_table().prefixes.values()

@@ -37,8 +37,8 @@ _PYTHON = re.compile(rb"#!.*\bpython")
 def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[CodeText, ...]:
     """The files in `paths` and their subfolders, without duplicates.
 
-    Raises InputError for a path that does not exist, TimeoutError after `deadline` (in the
-    scale of `time.monotonic`).
+    Raises InputError for a path that does not exist, and TimeoutError after `deadline` (on the
+    clock of `time.monotonic`).
     """
     texts: dict[Path, CodeText] = {}
     for path in paths:
@@ -140,7 +140,7 @@ def _module(path: Path) -> tuple[str, str]:
 
 
 def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:
-    """The modules of `package` in a checkout of it; InputError if the folder has none."""
+    """The modules of `package` in a checkout; InputError if the folder contains none."""
     name = package.replace("-", "_")
     texts = tuple(text for text in find_files([folder]) if text.module.partition(".")[0] == name)
     if not texts:

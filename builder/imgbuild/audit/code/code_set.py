@@ -1,4 +1,4 @@
-"""Adds the user's code to a package set as a package, for the audit's checks."""
+"""Combines a package set with the user's code, so that the audit's checks treat it as a package."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _CERTAINLY_REACHED = Reached(Level.CERTAIN, "", user=True)
 
 
 def possible_roots(package: str) -> frozenset[str]:
-    """The possible names of the modules of a package that was not read."""
+    """The possible names of modules of a package that was not read."""
     return frozenset((package.replace("-", "_"), package.partition("-")[0]))
 
 
 class CodeSet:
-    """The packages of `base` and the modules of a user's code.
+    """The packages of `base`, together with the modules of a user's code.
 
-    A file shadowed by another one (a script `datasets.py` that belongs to no package, two
-    scripts of the same name) gets a name that no code imports. If several files have the same
-    name, its content is unknown.
+    A file that another one shadows (a script `datasets.py` outside of packages, the second of two
+    scripts with one name) gets a name that no code imports. If several files have the same name,
+    the content under this name is unknown.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class CodeSet:
         package: str = CODE,
         version: str = "0",
     ) -> None:
-        """The packages of `base` and the facts of the Python `files`, by `CodeText.file`.
+        """The packages of `base`, and the facts of the Python `files`, by `CodeText.file`.
 
-        `unread` are packages that are installed and were not read. The files are those of
-        `package` in this `version`, which is not part of `base`.
+        `unread` are installed packages that were not read. The files belong to `package` in this
+        `version`, which is not part of `base`.
         """
         self._base = base
         self._package = package
@@ -95,12 +95,12 @@ class CodeSet:
         return module
 
     def names(self) -> frozenset[str]:
-        """The modules of the user, with the names that several files have."""
+        """The modules of the user's code, including names that several files have."""
         return frozenset(self._modules)
 
     @property
     def code_by_module(self) -> Mapping[str, CodeText]:
-        """Module → file of the user's code."""
+        """Module → file, for the user's code."""
         return self._texts
 
     def root(self, file: str) -> str:
@@ -108,7 +108,7 @@ class CodeSet:
         return self._by_file[file].root
 
     def path(self, modules: Iterable[str] | None = None) -> MainPath:
-        """The user's code, or some of its modules, as code that runs."""
+        """A main path that runs the user's code, or some of its modules."""
         places: dict[Place, Reached] = {}
         for name in self._texts if modules is None else modules:
             facts = self._user_module(name)
@@ -138,7 +138,7 @@ class CodeSet:
         return None if module.partition(".")[0] in self._unread else self._base.exists(module)
 
     def owner(self, module: str) -> str | None:
-        """The package of `module`, which for the user's modules is the code itself."""
+        """The package of `module`; for the user's modules, the user's code itself."""
         name = module
         while name:
             if name in self._modules:
@@ -147,7 +147,7 @@ class CodeSet:
         return self._base.owner(module)
 
     def version(self, package: str) -> str | None:
-        """The version of a package; a placeholder for the user's code."""
+        """The version of a package, or a placeholder for the user's code."""
         return self._version if package == self._package else self._base.version(package)
 
     def modules_of(self, package: str) -> Mapping[str, str]:
@@ -161,7 +161,7 @@ class CodeSet:
         return self._sizes
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a file of a package or of the user's code."""
+        """The content of a file in a package or in the user's code."""
         if package != self._package:
             return self._base.read(package, path)
         text = self._by_file.get(path)
@@ -192,7 +192,7 @@ def _uses(facts: ModuleFacts) -> tuple[Import | Call | Attribute, ...]:
 
 
 def _without_data_conditions(facts: ModuleFacts) -> ModuleFacts:
-    """`facts` without conditions on data: at the top level of a user's program they may be true."""
+    """`facts` without conditions on data, which may hold at the top level of a user's program."""
 
     def _retained_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
         return tuple(guard for guard in guards if guard.kind != _DATA_SUBJECT)

@@ -1,4 +1,4 @@
-"""Checks flags and subcommands of packages' programs in scripts (separate: one check)."""
+"""Checks options and subcommands of packages' programs in scripts (separate: one check)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 
 
 class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A program of `data/audit/code_commands.yaml`, which documents the fields."""
+    """A row of `data/audit/code_commands.yaml`, which documents the fields."""
 
     names: tuple[str, ...]
     modules: tuple[str, ...]
@@ -54,10 +54,10 @@ class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parser(msgspec.Struct, frozen=True):
-    """The flags and subcommands of a program, as far as its source shows them.
+    """The options and subcommands of a program, as far as the source shows them.
 
-    `choices` belong to flags that have the same choices everywhere; `words` are all strings in
-    the files with subcommands.
+    `choices` contains options that have the same choices everywhere. `words` contains all strings
+    in files that define subcommands.
     """
 
     flags: frozenset[str]
@@ -70,7 +70,7 @@ Problem = tuple[Word, str, str, str, Severity]  # word, code, message, instead
 
 @lru_cache(maxsize=1)
 def load_programs() -> tuple[PackageProgram, ...]:
-    """The bundled table of programs."""
+    """Load the bundled table of programs."""
     return yaml_data.load_yaml_data(
         files.data("audit/code_commands.yaml"), tuple[PackageProgram, ...]
     )
@@ -79,7 +79,7 @@ def load_programs() -> tuple[PackageProgram, ...]:
 def check_command_lines(
     sources: PackageSources, texts: Sequence[CodeText]
 ) -> Iterator[CodeFinding]:
-    """Options, subcommands and values in commands that programs do not accept."""
+    """Options, subcommands and values in commands that the programs do not accept."""
     lines = _CommandLines(sources, texts)
     names = names_pattern([*_programs_by_name(), "verl"])
     for text in texts:
@@ -96,7 +96,7 @@ def check_command_lines(
 
 
 class _CommandLines:
-    """Checks commands; each program's parsers are read once."""
+    """Checks commands, and reads the parsers of each program once."""
 
     def __init__(self, sources: PackageSources, texts: Sequence[CodeText]) -> None:
         self._sources = sources
@@ -131,7 +131,7 @@ class _CommandLines:
                 return
 
     def _is_start(self, program: PackageProgram, before: Command, words: Command) -> bool:
-        """Whether a word behind a launcher starts the program, judged by the words around it."""
+        """Whether a word after a launcher starts the program, judged by the surrounding words."""
         if not program.subcommands:
             return bool(words)
         parser = self._parser(program)
@@ -144,7 +144,7 @@ class _CommandLines:
         return bool(likely) and _is_first(before)
 
     def _python_problems(self, words: Command) -> Iterator[Problem]:
-        """The finding for `python -m MODULE …`; flags of Python precede it."""
+        """The finding for `python -m MODULE …`, possibly with options of Python before `-m`."""
         for at, word in enumerate(words[:-1]):
             if word.text == "-m":
                 yield from self._check_module(words[at + 1], words[at + 2 :])
@@ -165,7 +165,7 @@ class _CommandLines:
         for program in load_programs():
             if package is None and self._sources.lacks_package(program.package):
                 if module.text.partition(".")[0] == program.package:
-                    message = f"runs {module.text}, and {program.package} is not in the package set"
+                    message = f"runs {module.text}, but {program.package} is not in the package set"
                     yield module, ABSENT, message, "", Severity.WARNING
                     return
             elif module.text in program.modules:
@@ -230,7 +230,7 @@ def _program(name: str) -> PackageProgram | None:
 
 
 def _is_first(before: Command) -> bool:
-    """Whether only a launcher with its options, or a container's image, precedes a program."""
+    """Whether only a launcher with options, or the image of a container, precedes a program."""
     last = before[-1].text
     if last == "--" or last in _WRAPPERS:
         return True
@@ -246,13 +246,13 @@ def _is_first(before: Command) -> bool:
 
 
 def _has_flags(parser: Parser, words: Command) -> bool:
-    """Whether options follow, all of which the program has."""
+    """Whether options follow, and the program accepts all of them."""
     flags = [word.text.partition("=")[0] for word in words if word.text.startswith("--")]
     return bool(flags) and all(_normalize_flag(flag) in parser.flags for flag in flags)
 
 
 def _normalize_flag(flag: str) -> str:
-    """A flag normalized for comparison: dashes and underscores are the same."""
+    """An option with dashes instead of underscores, for comparison."""
     return flag.lstrip("-").replace("_", "-")
 
 
@@ -287,7 +287,7 @@ def _flag_problems(
 
 
 def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: str) -> Parser:
-    """The flags in some files and the fields of their `classes`, and all strings of others."""
+    """The options in `contents` and fields of their `classes`, and all strings of other files."""
     flags: set[str] = {"help", "version", "config"}
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
@@ -321,7 +321,7 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
 
 
 def _literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The names at the top of modules that are bound to `Literal[…]` of strings."""
+    """Top-level names that are bound to `Literal[…]` of strings."""
     for tree in trees:
         for node in tree.body:
             target = node.targets[0] if isinstance(node, ast.Assign) else None
@@ -331,7 +331,7 @@ def _literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, tuple[str, ...
 
 
 def _allowed_strings(node: ast.expr, literals: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The strings that an annotation allows, besides None; empty if it allows others."""
+    """The strings that an annotation allows, besides None; empty if it allows other values."""
     if isinstance(node, ast.BinOp):
         parts = [each for each in (node.left, node.right) if not _is_none(each)]
         return _allowed_strings(parts[0], literals) if len(parts) == 1 else ()
@@ -348,13 +348,13 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _is_command(node: ast.FunctionDef) -> bool:
-    """Whether click or typer turns a function into a command with the function's name."""
+    """Whether click or typer turns a function into a command with the name of the function."""
     names = [ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list]
     return any(name.rpartition(".")[2] in ("command", "group") for name in names)
 
 
 def _add_choices(node: ast.Call, choices: dict[str, set[tuple[str, ...] | None]]) -> None:
-    """The `choices=[…]` of an `add_argument`; None if there are none or they are not literal."""
+    """The literal `choices=[…]` of an `add_argument`; None if there are no literal choices."""
     names = [text for item in node.args if (text := string_value(item)) and text.startswith("--")]
     if not names or not isinstance(node.func, ast.Attribute) or node.func.attr != "add_argument":
         return

@@ -1,7 +1,8 @@
 """Finds the commands in Python, YAML and Dockerfiles (separate: their formats).
 
-In Python these are the lists and strings that `subprocess` and `os.system` run, in YAML the values
-of `command`, `args`, `entrypoint` and `run`, of Compose, Kubernetes and schedulers.
+In Python these are the lists and strings that `subprocess` and `os.system` run. In YAML they are
+the values of `command`, `args`, `entrypoint` and `run` in files of Compose, Kubernetes and
+schedulers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _UNKNOWN_WORD = "$unknown"
 
 
 def find_commands(text: CodeText, names: re.Pattern[bytes]) -> Iterator[Command]:
-    """The commands in a file that contains one of the `names`, with positions in its `source`."""
+    """The commands in a file that contains one of the `names`, with positions in the file."""
     if text.kind == "shell":
         yield from shell.shell_commands(text.source.decode(errors="replace"))
         return
@@ -93,7 +94,7 @@ def _is_runner(callee: str) -> bool:
 
 
 def _word(node: ast.expr) -> Word:
-    """An element of a command; what is not a literal is an expansion."""
+    """A word of a command; an expression that is not a literal becomes an expansion."""
     line, column = node.lineno, node.col_offset + 1
     text = string_value(node)
     if text is not None:
@@ -118,7 +119,7 @@ def _yaml_commands(source: bytes) -> Iterator[Command]:
 
 
 def _mappings(document: yaml.Node | None) -> Iterator[dict[str, yaml.Node]]:
-    """The mappings in a document, each once."""
+    """The mappings in a document, without duplicates."""
     left, seen = [document], set()
     while left:
         node = left.pop()
@@ -160,7 +161,7 @@ def _items(node: yaml.Node | None) -> list[Word]:
 
 
 def _dockerfile_commands(source: str) -> Iterator[Command]:
-    """The commands of RUN, and ENTRYPOINT and CMD as one command if both are lists."""
+    """The commands of RUN, and of ENTRYPOINT and CMD as one command if both are lists."""
     start: Sequence[Word] = ()
     for line, text in _instructions(source):
         match = _INSTRUCTION.match(text)
@@ -181,7 +182,7 @@ def _dockerfile_commands(source: str) -> Iterator[Command]:
 
 
 def _instructions(source: str) -> Iterator[tuple[int, str]]:
-    """First line and text of each instruction, with its continued lines."""
+    """The first line and the text of each instruction, including continued lines."""
     lines: list[str] = []
     for number, line in enumerate(source.split("\n"), 1):
         comment = line.lstrip().startswith("#")
@@ -203,5 +204,5 @@ def _json_words(text: str, line: int) -> list[Word] | None:
 
 
 def names_pattern(names: Iterable[str]) -> re.Pattern[bytes]:
-    """A pattern of the names of programs and modules, for `find_commands`."""
+    """A pattern that matches the names of programs and modules, for `find_commands`."""
     return re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(name.encode()) for name in names))

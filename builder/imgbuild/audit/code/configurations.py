@@ -1,4 +1,4 @@
-"""Checks keys and values in files of accelerate and DeepSpeed (separate: one check)."""
+"""Checks configuration files of accelerate and DeepSpeed (separate: one check)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _AUTO_VALUE = '"auto"'  # in messages about values that only the default replace
 def check_configurations(
     sources: PackageSources, texts: Sequence[CodeText]
 ) -> Iterator[CodeFinding]:
-    """The findings in the accelerate and DeepSpeed files among `texts`."""
+    """The findings in accelerate and DeepSpeed files among `texts`."""
     for text in texts:
         content = _content(text)
         if isinstance(content, Mapping):
@@ -55,7 +55,7 @@ def check_configurations(
 
 
 def _content(text: CodeText) -> Any:
-    """The content of a possible accelerate or DeepSpeed file; None for other files."""
+    """The content of a file that may configure accelerate or DeepSpeed; None for other files."""
     try:
         if text.kind == "json" and b'"zero_optimization"' in text.source:
             return json.loads(text.source)
@@ -81,7 +81,7 @@ def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[P
 
 
 def _deepspeed_problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
-    """Keys that DeepSpeed's classes do not have, and "auto" where it is not replaced."""
+    """Keys that DeepSpeed's classes do not define, and "auto" where it is not replaced."""
     version = f"deepspeed {sources.package_set.version('deepspeed')}"
     for path, (file, name) in load_deepspeed_sections().items():
         section: Any = content
@@ -101,14 +101,14 @@ def _deepspeed_problems(sources: PackageSources, content: Mapping[Any, Any]) -> 
 
 @lru_cache(maxsize=1)
 def load_deepspeed_sections() -> Mapping[str, tuple[str, str]]:
-    """Section of DeepSpeed's configuration → file and class with its keys."""
+    """Section of a DeepSpeed configuration → the file and the class that define its keys."""
     return yaml_data.load_yaml_data(
         files.data("audit/code_deepspeed.yaml"), dict[str, tuple[str, str]]
     )
 
 
 def _model_fields(source: bytes, name: str) -> frozenset[str]:
-    """The fields of a class and their aliases; empty if it is missing or has other bases."""
+    """The fields of a class and their aliases; empty if the class is missing or has other bases."""
     tree = valid_source(source)
     if tree is None:
         return frozenset()
@@ -197,7 +197,7 @@ def _enumeration_problems(
 
 
 def _fields(sources: PackageSources) -> frozenset[str]:
-    """The settings that a file may have; empty if unknown, or if others are ignored."""
+    """The settings that a file can contain; empty if unknown, or if other settings are ignored."""
     package_set = sources.package_set
     try:
         facts = package_set.module(ARGUMENTS)
@@ -213,7 +213,7 @@ def _fields(sources: PackageSources) -> frozenset[str]:
 
 
 def _place(text: CodeText, key: str) -> tuple[int, int]:
-    """Line and column of a key, counted from 1."""
+    """The line and column of a key, counted from 1."""
     pattern = re.compile(rf"(?:^\s*|[{{,]\s*)[\"']?({re.escape(key)})[\"']?\s*:", re.MULTILINE)
     source = text.source.decode(errors="replace")
     match = pattern.search(source)

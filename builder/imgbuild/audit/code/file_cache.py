@@ -1,6 +1,7 @@
-"""Caches values derived from a user's files, one fact for each folder of imports.
+"""Caches values derived from a user's files, with one cache entry for each import root.
 
-A project has thousands of files: a fact for each would take longer to open than to read.
+A project can have thousands of files, and opening an entry for each would take longer than reading
+the files.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ CacheEntries = dict[str, tuple[str, msgspec.Raw]]  # file → the key of its val
 
 
 class FileCache:
-    """One value for each of a user's files, in MessagePack; a newer value replaces an older one."""
+    """Caches one value for each file of a user, in MessagePack, and keeps the newest."""
 
     def __init__(
         self, store: Store, kind: str, key: str, texts: Sequence[CodeText], place: str = ""
     ) -> None:
-        """The values of `kind` for `texts`; `key` stands for the code that derives them.
+        """Open the values of `kind` for `texts`; `key` stands for the code that derives the values.
 
-        Files with one `CodeText.root` are stored together, with `place` all of them.
+        Files with the same `CodeText.root` share an entry; with `place`, all files share one.
         """
         self._store = store
         self._kind = kind
@@ -35,7 +36,7 @@ class FileCache:
         self._new: dict[str, CacheEntries] = {}
 
     def read(self, file: str, key: str) -> msgspec.Raw | None:
-        """The value of a file that was written with `key`; None if there is none."""
+        """The value of a file that was written with `key`; None if there is no such value."""
         group = self._groups[file]
         entry = self._new.get(group, {}).get(file) or self._entries(group).get(file)
         return entry[1] if entry is not None and entry[0] == key else None
@@ -53,7 +54,7 @@ class FileCache:
         self._new.setdefault(self._groups[file], {})[file] = (key, msgspec.Raw(value))
 
     def save(self) -> None:
-        """Store the values set since the last time, and keep the values of other files."""
+        """Store the values that are new since the last call, and keep the values of other files."""
         for group, entries in self._new.items():
             self._stored[group] = {**self._entries(group), **entries}
             self._store.put_fact(self._kind, group, pack_value(self._stored[group]))
@@ -61,7 +62,7 @@ class FileCache:
 
 
 def decode_value(value: msgspec.Raw, form: type[T]) -> T | None:
-    """A value as `form`; None if it does not have that form."""
+    """A value decoded as `form`; None if the value has another form."""
     try:
         return msgspec.msgpack.decode(value, type=form)
     except msgspec.DecodeError:

@@ -27,7 +27,7 @@ _INITIALIZERS = ("initialize_config_module", "initialize_config_dir", "initializ
 
 
 def check_hydra_files(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """Keys of users' configurations, and overrides in Python, that a package does not have."""
+    """Findings for keys in users' configurations, and overrides in Python, that do not exist."""
     for package, module in PROGRAMS.items():
         if package not in sources.package_set.wheels:
             continue
@@ -44,9 +44,9 @@ def check_hydra_files(sources: PackageSources, texts: Sequence[CodeText]) -> Ite
 def _file_findings(
     sources: PackageSources, main: HydraProgram, text: CodeText, texts: Sequence[CodeText]
 ) -> Iterator[CodeFinding]:
-    """Keys that are missing in the extended configuration, although their parents exist.
+    """Keys that the extended configuration does not have, although it has the parent keys.
 
-    And options of groups that neither the package nor the user has.
+    Options of groups that neither the package nor the user defines are also reported.
     """
     try:
         content = yaml_data.parse_yaml(text.source)
@@ -87,7 +87,7 @@ def _file_findings(
 
 
 def _chosen_defaults(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Group and option of the entries of a defaults list that name both."""
+    """The group and option of each entry in a defaults list that contains both."""
     for each in defaults:
         entries = each.items() if isinstance(each, Mapping) else [str(each).rpartition("/")[::2]]
         for key, chosen in entries:
@@ -111,7 +111,7 @@ def _unknown_keys(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterato
 
 
 def _place(text: CodeText, path: str) -> tuple[int, int]:
-    """Line and column, from 1, of a dotted key in YAML, or of its last parent that is found."""
+    """The line and column, from 1, of a dotted key in YAML, or of its innermost parent found."""
     try:
         node = yaml.compose(text.source.decode("utf-8", "replace"), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -130,7 +130,7 @@ def _place(text: CodeText, path: str) -> tuple[int, int]:
 def _python_findings(
     sources: PackageSources, main: HydraProgram, text: CodeText
 ) -> Iterator[CodeFinding]:
-    """The findings for overrides in calls of `compose`, for a configuration of the package."""
+    """The findings for overrides in calls of `compose` with a configuration of the package."""
     tree = valid_source(text.source)
     if tree is None:
         return
@@ -178,14 +178,14 @@ def _callee_name(call: ast.Call) -> str:
 
 
 def _places(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call that initializes Hydra with a folder or a module."""
+    """The arguments of a call that initializes Hydra with a folder or module."""
     if _callee_name(call) not in _INITIALIZERS:
         return []
     return [*call.args[:1], *(each.value for each in call.keywords if each.arg != "version_base")]
 
 
 def _word(item: ast.expr) -> Word | None:
-    """An override as a word; of an f-string only the part before the first value is known."""
+    """An override as a word; of an f-string, only the part before the first value is known."""
     text, literal = string_value(item), True
     if isinstance(item, ast.JoinedStr) and item.values:
         text, literal = string_value(item.values[0]), False

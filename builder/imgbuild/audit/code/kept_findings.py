@@ -1,7 +1,7 @@
-"""Caches findings in Python files by the files on which they depend.
+"""Caches findings in Python files, by the files on which the findings depend.
 
-The findings in a file depend on the package set, on the file, and on what it sees of the user's
-modules that it uses, directly or through others: their summaries, rarely their content.
+The findings in a file depend on the package set, on the file, and on the user's modules that it
+uses directly or indirectly: on their summaries, rarely on their content.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ FINDINGS_FACT = "code-findings"
 
 
 class FileFindings(msgspec.Struct, frozen=True):
-    """The findings in a file. `local` is evidence omitted as local to the user."""
+    """The findings in a file; `local` is evidence omitted because the subject is the user's own."""
 
     findings: tuple[CodeFinding, ...] = ()
     local: tuple[Evidence, ...] = ()
 
 
 class FindingCache:
-    """The findings in the files of a user's code in the cache."""
+    """Caches the findings in the files of a user's code."""
 
     def __init__(self, store: Store, key: str, code: CodeSet, facts: CodeFacts) -> None:
-        """`key` stands for the package set and for the code of the checks."""
+        """Open the cache; `key` stands for the package set and the code of the checks."""
         self._cache = FileCache(store, FINDINGS_FACT, key, list(code.code_by_module.values()))
         files = {name: text.file for name, text in code.code_by_module.items()}
         contents = {name: f"{name} {facts.digests[file]}" for name, file in files.items()}
@@ -65,7 +65,7 @@ class FindingCache:
         return decode_value(data, FileFindings) if data is not None else None
 
     def write(self, file: str, findings: FileFindings) -> None:
-        """Set the findings in a file; `save` stores them."""
+        """Set the findings in a file; `save` writes them."""
         self._cache.write(file, self._keys[file], msgspec.msgpack.encode(findings))
 
     def save(self) -> None:
@@ -74,7 +74,7 @@ class FindingCache:
 
 
 def _used_modules(named: Collection[str], modules: Collection[str]) -> Collection[str]:
-    """The modules of the user among `named`, with their parents."""
+    """The user's modules among `named`, with their parents."""
     used: set[str] = set()
     for each in named:
         name = each.removesuffix(".*")
@@ -90,9 +90,9 @@ def _used_modules(named: Collection[str], modules: Collection[str]) -> Collectio
 def reachable_digests(
     content: Mapping[str, str], uses: Mapping[str, Collection[str]]
 ) -> dict[str, str]:
-    """Node → a digest of the content of all nodes that it reaches through `uses`, including cycles.
+    """Node → a digest of the content of all nodes reachable through `uses`, including cycles.
 
-    Tarjan's algorithm: the nodes of a cycle have one digest.
+    Uses Tarjan's algorithm: the nodes of a cycle have one digest.
     """
     digests: dict[str, str] = {}
     number: dict[str, int] = {}

@@ -46,12 +46,12 @@ class RejectedOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=1)
 def load_rejected_options() -> tuple[RejectedOption, ...]:
-    """The bundled table of options."""
+    """Load the bundled table of options."""
     return yaml_data.load_yaml_data(files.data("audit/code_zero3.yaml"), tuple[RejectedOption, ...])
 
 
 class SlurmGpus(msgspec.Struct, frozen=True):
-    """The resources requested by a Slurm script: GPUs per node, nodes, and the line of the GPUs."""
+    """The resources that a Slurm script requests; `line` is the line with the GPUs."""
 
     gpus: int
     nodes: int
@@ -59,7 +59,7 @@ class SlurmGpus(msgspec.Struct, frozen=True):
 
 
 def requested_gpus(source: str) -> SlurmGpus | None:
-    """The GPUs requested by the `#SBATCH` lines of a script; None without a number."""
+    """The GPUs that the `#SBATCH` lines of a script request; None if they contain no number."""
     given: dict[str, tuple[int, int]] = {}
     for match in _DIRECTIVE.finditer(source):
         name, value = _SHORT_OPTIONS.get(match["name"], match["name"]), match["value"] or ""
@@ -108,7 +108,7 @@ def check_launches(sources: PackageSources, texts: Sequence[CodeText]) -> Iterat
 
 
 def _find_launch(command: Command) -> tuple[str, Command] | None:
-    """The launcher that a command starts, directly or through a wrapper, and its words."""
+    """The launcher that a command starts, directly or through a wrapper, and the words after it."""
     for at, word in enumerate(command):
         name = word.text.rpartition("/")[2]
         if name == "accelerate" and (len(command) <= at + 1 or command[at + 1].text != "launch"):
@@ -119,7 +119,7 @@ def _find_launch(command: Command) -> tuple[str, Command] | None:
 
 
 def _value(words: Sequence[Word], name: str) -> tuple[str, Word] | None:
-    """The value of an option and its word; dashes and underscores are the same."""
+    """The value and the word of an option; dashes and underscores are equivalent."""
     for at, word in enumerate(words):
         if word.text.endswith(".py"):
             return None  # what follows belongs to the script
@@ -133,14 +133,14 @@ def _value(words: Sequence[Word], name: str) -> tuple[str, Word] | None:
 
 
 def _referenced_file(texts: Sequence[CodeText], path: str) -> CodeText | None:
-    """The file that a script refers to by this path, relative to an unknown folder."""
+    """The file to which a script refers by this path; the base folder of the path is unknown."""
     end = "/" + path.removeprefix("./").lstrip("/")
     matching = [text for text in texts if f"/{text.file}".endswith(end)]
     return matching[0] if len(matching) == 1 else None
 
 
 def _content(text: CodeText | None) -> Mapping[str, Any]:
-    """The content of a YAML or JSON file; empty for other files and if invalid."""
+    """The content of a YAML or JSON file; empty for other and invalid files."""
     if text is None or text.kind not in ("yaml", "json"):
         return {}
     try:
@@ -152,7 +152,7 @@ def _content(text: CodeText | None) -> Mapping[str, Any]:
 
 
 def _settings(texts: Sequence[CodeText], words: Command) -> Mapping[str, Any]:
-    """The accelerate configuration that a command refers to."""
+    """The accelerate configuration to which a command refers."""
     given = _value(words, "--config-file")
     return _content(_referenced_file(texts, given[0])) if given is not None else {}
 
@@ -185,7 +185,7 @@ def _processes(
 
 
 def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any]) -> object:
-    """The ZeRO stage of a command's configuration; None if there is none or it is unknown."""
+    """The ZeRO stage in the configuration of a command; None if it has none or it is unknown."""
     of_accelerate = settings.get("deepspeed_config")
     files_named = [each.text.partition("=")[2] or each.text for each in words]
     if isinstance(of_accelerate, Mapping):
@@ -201,7 +201,7 @@ def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any
 
 
 def _rejected_option_findings(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
-    """The options in a script that the installed versions reject with ZeRO-3."""
+    """Findings for options in a script that the installed versions reject with ZeRO-3."""
     tree = valid_source(text.source)
     if tree is None:
         return
@@ -231,7 +231,7 @@ def _rejected_option_findings(sources: PackageSources, text: CodeText) -> Iterat
 
 
 def _is_rejected(option: RejectedOption, value: ast.expr) -> bool:
-    """Whether a literal value is rejected; False for other expressions."""
+    """Whether a literal value is rejected; False for an expression that is not a literal."""
     if option.value is not None:
         return isinstance(value, ast.Constant) and value.value is option.value
     constant = isinstance(value, ast.Constant) and value.value is not None

@@ -1,4 +1,4 @@
-"""Finds the column of a finding in the syntax tree (separate: one walk of trees)."""
+"""Finds the column of a finding in the syntax tree (separate: one traversal of trees)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class CodeTree:
         return self._text.source.splitlines()
 
     def _is_import(self, line: int) -> bool:
-        """Whether a statement on this line is an import at the top of the file, in no block.
+        """Whether the statement on this line is an import at the top level, outside of any block.
 
-        Most findings are about these, and need no syntax tree.
+        Most findings are about such imports, which can be located without a syntax tree.
         """
         text = self._lines[line - 1] if line <= len(self._lines) else b""
         return text.startswith((b"import ", b"from "))
@@ -65,7 +65,7 @@ class CodeTree:
 
     @cached_property
     def _conditional_blocks(self) -> list[tuple[int, int]]:
-        """First and last lines of blocks that may not run, except `if __name__ == …`."""
+        """The first and last lines of blocks that may not run, except `if __name__ == …`."""
         kinds = (ast.If, ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)
         return [
             (node.lineno + 1, node.end_lineno or node.lineno)
@@ -81,7 +81,7 @@ class CodeTree:
 
     @cached_property
     def _tests(self) -> list[tuple[ast.If, frozenset[str]]]:
-        """The `if` statements, each with the functions that its condition calls without data."""
+        """The `if` statements, each with the functions that the condition calls without data."""
         found = [
             (node, _called_functions(node.test))
             for node in self._all_statements
@@ -99,7 +99,7 @@ class CodeTree:
         return unused_lines(self._code, self._text)
 
     def is_unused(self, line: int) -> bool:
-        """Whether a line is in a function that the file uses only in other package sets."""
+        """Whether a line is in a function that the file uses only with other package sets."""
         indented = line <= len(self._lines) and self._lines[line - 1][:1].isspace()
         return (
             indented
@@ -108,13 +108,13 @@ class CodeTree:
         )
 
     def _definition(self, line: int) -> str:
-        """The function or class at the top of the file that contains a line; "" if none."""
+        """The top-level function or class that contains a line; "" if none does."""
         around = (each for each in self._tree.body if each.lineno <= line <= (each.end_lineno or 0))
         return getattr(next(around, None), "name", "")
 
     @cached_property
     def _used(self) -> frozenset[str]:
-        """The names that the file uses outside of their own definition."""
+        """The names that the file uses outside of the definitions of these names."""
         return frozenset(
             node.id
             for statement in self._tree.body
@@ -123,10 +123,9 @@ class CodeTree:
         )
 
     def may_be_guarded(self, line: int) -> bool:
-        """Whether a line runs depending only on the user's function, called without data.
+        """Whether the user's function, called without data, determines if the line runs.
 
-        Such a function may test for a version or a name in a form that the audit does not
-        recognize.
+        Such a function may test for a version or name in a form that the audit does not recognize.
         """
         if self._is_import(line):
             return False
@@ -150,7 +149,7 @@ class CodeTree:
         return self._code.owner(module) == CODE
 
     def _leaves_before(self, node: ast.If, line: int) -> bool:
-        """Whether the function that contains `line` returns in `node`, which precedes it."""
+        """Whether the function that contains `line` returns in `node`, which is before `line`."""
         leaves = isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue))
         return leaves and any(
             function.lineno < node.lineno < line <= (function.end_lineno or 0)
@@ -158,7 +157,7 @@ class CodeTree:
         )
 
     def place(self, evidence: Evidence) -> tuple[int, int]:
-        """Line and column, from 1, of the subject of `evidence`; column 1 if it is not found."""
+        """Line and column, from 1, of the subject of `evidence`; column 1 if it cannot be found."""
         whole = evidence.relation in (ConflictRelation.MODULE, ConflictRelation.PACKAGE)
         if whole and self._is_import(evidence.line):
             return evidence.line, 1
@@ -196,7 +195,7 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def _called_functions(test: ast.expr) -> frozenset[str]:
-    """The functions that a condition calls by name, with only literal arguments."""
+    """The functions that a condition calls by name, without arguments or with literals only."""
     return frozenset(
         node.func.id
         for node in walk_tree(test)
@@ -224,5 +223,5 @@ def _named_node(node: ast.AST, relation: ConflictRelation, name: str) -> ast.exp
 
 
 def _callee(node: ast.Call) -> str:
-    """The last component of a callee's name; a constructor may have any name."""
+    """The last component of the name of a callee; a constructor can have any name."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

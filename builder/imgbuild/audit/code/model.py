@@ -10,10 +10,10 @@ from imgbuild.report import Finding, Report, Severity
 class CodeFinding(Finding, frozen=True, kw_only=True):
     """A finding in a user's file.
 
-    `code` is its type (`data/audit/code_kinds.yaml`). `line` and `column` count from 1; in a
-    notebook `line` counts within `cell`, which is 0 for other files. `instead` is the current
-    name, `since` the version of the package that introduced the change, as far as locked
-    targets show it, and `targets` are targets whose packages have the missing item.
+    `code` is the type of the finding (`data/audit/code_kinds.yaml`). `line` and `column` count from
+    1. In a notebook, `line` counts within `cell`; in other files `cell` is 0. `instead` is the
+    current name, `since` the version of the package that introduced the change, as far as locked
+    targets show it, and `targets` are the targets whose packages have the missing item.
     """
 
     code: str
@@ -27,18 +27,18 @@ class CodeFinding(Finding, frozen=True, kw_only=True):
 
 
 class CodeReport(Report, frozen=True, kw_only=True):
-    """The findings in a user's code for one package set; `files` is the number of files read."""
+    """The findings in a user's code for a package set; `files` is the number of files read."""
 
     findings: tuple[CodeFinding, ...] = ()
     files: int = 0
 
 
 class CodeText(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's file: `file` is its name in messages, `root` the folder that Python imports from.
+    """A user's file: `file` is the name in messages, `root` the folder from which Python imports.
 
-    `source` of a notebook consists of its cells as one module, without lines that are not
-    Python; `cells` are the first lines of its cells there, and `commands` its shell commands,
-    on the same lines. `kind` is "python", "shell", "yaml", "json" or "dockerfile".
+    For a notebook, `source` contains the cells as one module, without lines that are not Python,
+    `cells` are the first lines of the cells in `source`, and `commands` contains the shell commands
+    on their lines. `kind` is "python", "shell", "yaml", "json" or "dockerfile".
     """
 
     file: str
@@ -51,7 +51,7 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[int, ...] = ()
 
     def place(self, line: int) -> tuple[int, int]:
-        """The cell (from 1; 0 if not a notebook) and the line in it for a line of `source`."""
+        """The cell (from 1; 0 if no notebook) of a line of `source`, and the line in the cell."""
         cell = sum(first <= line for first in self.cells)
         return cell, line - self.cells[cell - 1] + 1 if cell else line
 

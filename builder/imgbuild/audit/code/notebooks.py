@@ -1,4 +1,4 @@
-"""Reads notebooks as modules and as shell commands (separate: one format)."""
+"""Reads notebooks as Python modules and shell commands (separate: one format)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAGIC = re.compile(
 
 
 def notebook_module(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
-    """The code cells of a notebook as one module, its commands, the first line of each cell.
+    """The code cells of a notebook as a module, the commands, and the first line of each cell.
 
     A cell that is not Python becomes empty lines in the module. The commands, `!COMMAND` and
     shell cells, are on the same lines as in the notebook.
@@ -57,7 +57,7 @@ def _lines(cell: Any) -> list[str]:
 
 
 def _commands(lines: list[str]) -> list[str]:
-    """The lines of the commands in a cell, `%env` as assignments; other lines are empty."""
+    """The lines with commands in a cell, `%env` as assignments; other lines become empty."""
     if lines and _SHELL_CELL.match(lines[0]):
         return ["", *lines[1:]]
     commands = []
@@ -72,7 +72,7 @@ def _commands(lines: list[str]) -> list[str]:
 
 
 def _python(lines: list[str]) -> list[str]:
-    """The lines of a cell that are Python; other lines are empty."""
+    """The lines of a cell that are Python; other lines become empty."""
     lines = [*lines]
     if not lines:
         return lines

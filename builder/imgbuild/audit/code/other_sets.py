@@ -1,4 +1,4 @@
-"""Finds the other locked targets that have a name, and the replacement of the name."""
+"""Finds locked targets that have a missing name, and the current name of the item."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OtherSet(msgspec.Struct, frozen=True):
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """The result for a name: `instead` is its replacement, `since` the first version without it."""
+    """The replacement of a missing name; `since` is the first version without the name."""
 
     instead: str = ""
     since: str = ""
@@ -46,7 +46,7 @@ class Replacement(msgspec.Struct, frozen=True):
 def find_replacement(
     package_set: ImportablePackages, evidence: Evidence, others: Sequence[OtherSet]
 ) -> Replacement:
-    """The replacement of the name missing in `evidence`, and the targets that have the name."""
+    """The replacement for the name missing in `evidence`, and the targets that have the name."""
     package = evidence.other
     having: dict[str, list[str]] = {}
     lacking: list[str] = [evidence.other_version] if evidence.other_version else []
@@ -93,7 +93,7 @@ def find_replacement(
 def _corrected_parameter(
     evidence: Evidence, here: str, opened: Mapping[str, tuple[OtherSet, ImportablePackages]]
 ) -> Replacement | None:
-    """A parameter in a different version whose name is nearer to the mistyped one than `here`."""
+    """The parameter of another version that is more similar to the mistyped name than `here`."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return None
@@ -110,7 +110,7 @@ def _corrected_parameter(
 def _sort_by_version_distance(
     package: str, evidence: Evidence, others: Sequence[OtherSet]
 ) -> Iterable[OtherSet]:
-    """The targets with the package, ordered by nearest version."""
+    """The targets with the package, sorted by the distance of the version."""
     if not package:
         return others
     fitting = [other for other in others if package in other.versions]
@@ -125,7 +125,7 @@ def _sort_by_version_distance(
 
 
 def resolve_path(package_set: ImportablePackages, path: str) -> LookupResult:
-    """The object at a dotted path: modules first, then names in the last of them."""
+    """The object at a dotted path. As much of the path as possible is resolved as modules."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         module = package_set.module(".".join(parts[:end]))
@@ -140,7 +140,7 @@ def resolve_path(package_set: ImportablePackages, path: str) -> LookupResult:
 
 
 def has_member(package_set: ImportablePackages, path: str, name: str) -> bool:
-    """Whether the class at `path` has a member, as far as the cached facts show."""
+    """Whether the class at `path` has a member, according to the cached facts."""
     try:
         return (
             classes.find_member(package_set, resolve_path(package_set, path), name).state
@@ -151,7 +151,7 @@ def has_member(package_set: ImportablePackages, path: str, name: str) -> bool:
 
 
 def _has_name(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
-    """Whether a package set has the item missing in `evidence`; None if not in the cached facts."""
+    """Whether a package set has the item missing in `evidence`; None if the cache cannot tell."""
     subject = evidence.subject
     try:
         match evidence.relation:
@@ -182,7 +182,7 @@ def _signature(package_set: ImportablePackages, path: str) -> CallSignature | No
 def _renamed_parameter(
     here: ImportablePackages, other: ImportablePackages, evidence: Evidence
 ) -> str:
-    """The new parameter at the position of the missing one in a different version."""
+    """The parameter that replaces the missing one, from its position in another version."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
@@ -201,7 +201,7 @@ def _renamed_parameter(
 def _parameter_from_decorator(
     package_set: ImportablePackages, here: ImportablePackages, evidence: Evidence
 ) -> str:
-    """The new name of a parameter of `here`, from a decorator that lists both names."""
+    """The new name of a parameter, from a decorator of `here` that lists both names."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
@@ -227,7 +227,7 @@ def _parameter_from_decorator(
 
 
 def _parameter_from_table(package_set: ImportablePackages, evidence: Evidence) -> str:
-    """The new name of a parameter from the table of renamed ones, if the signature has it."""
+    """The new name of a parameter, from the table of renamed parameters if the signature has it."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
@@ -238,9 +238,9 @@ def _parameter_from_table(package_set: ImportablePackages, evidence: Evidence) -
 
 
 def _most_similar_name(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
-    """The nearest existing name; with `nearly` only one that is a likely typo.
+    """The most similar existing name; with `nearly`, only a name that is a likely correction.
 
-    A name that exists in a different version is not a typo.
+    A name that exists in another version is not a typo.
     """
     name = _nearest_name(package_set, evidence)
     wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]

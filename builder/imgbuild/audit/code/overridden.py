@@ -1,4 +1,4 @@
-"""Checks methods that users override or replace in packages' classes (separate: one check)."""
+"""Checks methods that users override or replace in classes of packages (separate: one check)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SET = re.compile(rb"\bsetattr\(\s*([\w.]+)\s*,\s*[\"'](\w+)[\"']\s*,\s*(\w+)\s*
 def check_overridden_methods(
     code: CodeSet, others: Sequence[OtherSet], modules: Iterable[str]
 ) -> Iterator[CodeFinding]:
-    """Methods that lack a parameter passed by a base class, and methods that are never called.
+    """Findings for methods without a parameter that a base class passes, and for unused methods.
 
-    In the classes of `modules`, and functions that these assign to attributes of packages.
+    Checks the classes in `modules`, and functions that `modules` assign to attributes of packages.
     """
     for name in modules:
         facts, text = code.module(name), code.code_by_module[name]
@@ -76,7 +76,7 @@ def _is_package(code: CodeSet, ancestor: LookupResult) -> bool:
 
 
 class _Problem(NamedTuple):
-    """Arguments that a base class passes to a method; with `used`, the passing code is called."""
+    """The arguments that a base class passes to a method; `used` if the passing code is called."""
 
     text: str
     used: bool
@@ -89,7 +89,7 @@ def _additional_keyword_problem(
     method: str,
     function: Function,
 ) -> _Problem | None:
-    """The problem of a keyword that a base class passes to `method` and `function` lacks."""
+    """The problem of a keyword that a base class passes to `method` and `function` rejects."""
     if function.varkw:
         return None
     names = {each.name for each in function.parameters if each.kind != "positional"}
@@ -113,7 +113,7 @@ def _additional_keyword_problem(
 
 
 def _is_called(facts: ModuleFacts, chain: Sequence[LookupResult], method: str) -> bool:
-    """Whether Python, the classes or the user's file call a method of a base class."""
+    """Whether Python, one of the classes or the user's file calls a method of a base class."""
     return (
         method.startswith("__")
         or any(call.callee.endswith(f".{method}") for call in facts.calls)
@@ -150,7 +150,7 @@ def _removed_method(
     method: str,
     others: Sequence[OtherSet],
 ) -> tuple[str, str] | None:
-    """Message and remedy if no base has `method` but another target's version does; else None."""
+    """Message and remedy if no base has `method` but one in another target does; None otherwise."""
     for base in definition.bases:
         gone = _version_without_name(code, classes.full_name(facts, base), method, others)
         if gone is not None:
@@ -162,7 +162,7 @@ def _removed_method(
 def _version_without_name(
     code: CodeSet, path: str, name: str, others: Sequence[OtherSet]
 ) -> tuple[str, str] | None:
-    """The version of a package without a name that another target's version has; and a remedy."""
+    """The version of a package that lacks the name, if another target's has it; and a remedy."""
     package = code.owner(path)
     if package is None or package == CODE:
         return None
@@ -181,7 +181,7 @@ def _version_without_name(
 def _assigned_function_findings(
     code: CodeSet, facts: ModuleFacts, text: CodeText, others: Sequence[OtherSet]
 ) -> Iterator[CodeFinding]:
-    """Functions of the file that are assigned to names that the package removed."""
+    """Findings for functions that are assigned to names which the package removed."""
     defined = {each.name for each in facts.functions} | {each.name for each in facts.classes}
     imported = {line.bound for line in facts.imports}
     for match in (*_ASSIGNMENT.finditer(text.source), *_SET.finditer(text.source)):
@@ -196,7 +196,7 @@ def _assigned_function_findings(
         if gone is not None:
             line = text.source.count(b"\n", 0, match.start(1)) + 1
             column = match.start(1) - text.source.rfind(b"\n", 0, match.start(1))
-            message = f"{owner}.{name} is replaced, which {gone[0]} does not have: nothing calls it"
+            message = f"replaces {owner}.{name}, which {gone[0]} does not have or call"
             yield text.finding(
                 line, column, code=GONE, severity=Severity.WARNING, message=message, remedy=gone[1]
             )

@@ -28,7 +28,7 @@ Problem = tuple[Word, str, str, str]  # word, code, message, instead
 
 
 class ComposedTree(NamedTuple):
-    """A composed configuration: its tree, the options of each group, and its name."""
+    """A composed configuration: the tree of keys, the options of each group, and the name."""
 
     tree: Any
     options: Mapping[str, frozenset[str]]
@@ -42,7 +42,7 @@ def check_overrides(
     words: Sequence[Word],
     texts: Sequence[CodeText] = (),
 ) -> Iterator[Problem]:
-    """Overrides that the Hydra program `module` of a package rejects.
+    """Findings for overrides that the Hydra program `module` of a package rejects.
 
     With `--config-path`, the configurations among the user's `texts` are searched first.
     """
@@ -57,7 +57,7 @@ def compare_overrides(
     configuration: ComposedTree,
     words: Sequence[Word],
 ) -> Iterator[Problem]:
-    """Overrides that are invalid for a configuration."""
+    """Findings for overrides that are invalid in a configuration."""
     tree, options, name = configuration
     what = f"the configuration {name} of {package} {sources.package_set.version(package)}"
     for word in words:
@@ -84,11 +84,11 @@ def compare_overrides(
             yield word, EXISTS, f"{what} already has the key {key}: +{key} fails", key
         elif present is not None and word.literal and not _value_fits(present[0], value):
             kind = type(present[0]).__name__
-            yield word, TYPE, f"{key} of {what} is of type {kind}, not {value}", ""
+            yield word, TYPE, f"{key} of {what} has the type {kind}, so {value} is invalid", ""
 
 
 def lacks_option(options: Mapping[str, frozenset[str]], group: str, value: str) -> bool:
-    """Whether a group certainly has no option of this name."""
+    """Whether a group certainly has no option `value`."""
     is_name = re.fullmatch(r"[\w-]+", value) is not None and value not in ("null", "None")
     return is_name and bool(options.get(group)) and value not in options[group]
 
@@ -125,10 +125,10 @@ def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:
 
 
 def adjacent_files(texts: Sequence[CodeText], folder: str, name: str) -> dict[str, bytes]:
-    """Path in its folder → content of the user's files next to the configuration `name`.
+    """Path → content of the user's files next to the configuration `name`, relative to its folder.
 
-    Only the last component of `folder`, from the command line, is compared. Empty if several
-    folders have such a file.
+    Of `folder`, which is from the command line, only the last component is compared. Empty if
+    several folders contain such a file.
     """
     last = posixpath.basename(folder.rstrip("/"))
     ends = tuple(f"{last}/{name}{suffix}" for suffix in (".yaml", ".yml"))
@@ -152,9 +152,9 @@ def adjacent_files(texts: Sequence[CodeText], folder: str, name: str) -> dict[st
 
 
 def value_at(tree: Any, key: str) -> Any:
-    """The value at a dotted key, in a tuple; None if there is none; OPEN if it is unknown.
+    """The value at a dotted key, in a tuple; None if the key is missing, OPEN if it is unknown.
 
-    Keys below null, and below references to other parts of the configuration, are unknown.
+    Keys below null, or below references to other parts of the configuration, are unknown.
     """
     for part in key.split("."):
         if tree is OPEN_VALUE or tree is None or (isinstance(tree, str) and tree.startswith("${")):
@@ -198,7 +198,7 @@ def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _value_fits(value: Any, text: str) -> bool:
-    """Whether an override may be valid for a value of this type."""
+    """Whether an override may be valid where the configuration has a value of this type."""
     if text in ("null", "None", "") or "${" in text or isinstance(value, (str, type(None))):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Compares imports and calls in a user's Python with a package set (separate: one check)."""
+"""Compares imports and calls in a user's Python code with a package set (separate: one check)."""
 
 from __future__ import annotations
 
@@ -63,9 +63,8 @@ def check_python_code(
 ) -> list[CodeFinding]:
     """The findings in the Python files `texts` with the facts `facts`, for these packages.
 
-    `unread` are packages that are installed and were not read. Files whose findings are in the
-    `cache` are not checked again. Many files are checked in several processes, if their packages
-    can be `copied`.
+    `unread` are installed packages that were not read. Files whose findings are in the `cache` are
+    not checked again. If the packages can be `copied`, many files are checked in several processes.
     """
     code = CodeSet(package_set, texts, facts, unread)
     # Any package may be at fault, not only those that the audit of a package set walks.
@@ -98,7 +97,7 @@ def _check_modules(
     others: Sequence[OtherSet],
     copied: Callable[[], AbstractContextManager[None]] | None,
 ) -> dict[str, FileFindings]:
-    """File → the findings in the modules `new`, of which copies of this process check shares."""
+    """File → the findings in the modules `new`; copies of this process check shares of them."""
     size = sum(len(text.source) for text in new.values())
     processes = max(1, min(forked.copy_limit(), size // SHARE)) if copied is not None else 1
     first, *rest = _shares(new, processes)
@@ -124,7 +123,7 @@ def _check_modules(
 
 
 def _shares(new: Mapping[str, CodeText], count: int) -> list[dict[str, CodeText]]:
-    """At most `count` shares of the same size, of neighbours, which use the same packages."""
+    """Divide `new` into at most `count` shares of neighbours, which use the same packages."""
     size = sum(len(text.source) for text in new.values()) / count
     shares: list[dict[str, CodeText]] = [{}]
     total = 0
@@ -163,7 +162,7 @@ def _module_findings(
 
 
 def _is_current(stored: FileFindings, code: CodeSet) -> bool:
-    """Whether the folders of the user still have, and lack, the modules that findings are about."""
+    """Whether the user's folders still contain, and lack, the modules that findings are about."""
     evidence = [each.evidence for each in stored.findings if each.evidence is not None]
     return all(_is_local(each, code) for each in stored.local) and not any(
         _is_local(each, code) for each in evidence
@@ -171,7 +170,7 @@ def _is_current(stored: FileFindings, code: CodeSet) -> bool:
 
 
 def _syntax_finding(file: str, message: str) -> CodeFinding:
-    """The finding for a file that cannot be parsed; the parser's message ends with the line."""
+    """The finding for an invalid Python file; the message of the parser ends with the line."""
     match = PARSED_LINE.search(message)
     line = max(1, int(match["line"])) if match else 1
     return CodeFinding(
@@ -186,9 +185,9 @@ def _syntax_finding(file: str, message: str) -> CodeFinding:
 
 
 def _unique_findings(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
-    """Findings without duplicates, each with its highest severity.
+    """The findings without duplicates, each with its highest severity.
 
-    The statements of a program are read twice.
+    The statements of a program are read twice, so findings are duplicated.
     """
     unique: dict[tuple[str, str, str], CodeFinding] = {}
     for finding in sorted(findings, key=lambda finding: SEVERITY_ORDER[finding.severity]):
@@ -197,10 +196,11 @@ def _unique_findings(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
 
 
 def _is_local(evidence: Evidence, code: CodeSet) -> bool:
-    """Whether the subject is the user's: a relative import, or a file next to the script.
+    """Whether the subject is part of the user's code: a relative import, or a file next to it.
 
-    Python imports such a file first. A package unknown to all package sets may be in a parent
-    folder. What a module of the user imports from a package is not the user's.
+    Python imports a file next to the script first. A package that no package set has may be in a
+    parent folder. Names that a user's module imports from a package are not part of the user's
+    code.
     """
     root = re.split(r"[.:(]", evidence.subject, maxsplit=1)[0]
     if evidence.other and code.owner(root) == CODE:
@@ -219,13 +219,13 @@ def _is_local(evidence: Evidence, code: CodeSet) -> bool:
 
 
 def _has_module(folder: Path, name: str) -> bool:
-    """Whether a folder contains a module, or a folder with modules, of this name."""
+    """Whether a folder contains a module, or a folder of modules, named `name`."""
     inner = folder / name
     return (folder / f"{name}.py").is_file() or (inner.is_dir() and any(inner.glob("*.py")))
 
 
 class _ReplacementCache:
-    """Replacements, looked up once for each missing name."""
+    """Looks up replacements, once for each missing name."""
 
     def __init__(self, code: CodeSet, others: Sequence[OtherSet]) -> None:
         self.code = code
@@ -243,13 +243,13 @@ class _ReplacementCache:
 def _file_findings(
     look: _ReplacementCache, text: CodeText, group: Sequence[tuple[Finding, Evidence]]
 ) -> list[CodeFinding]:
-    """The findings in one file; its syntax tree is released afterwards."""
+    """The findings in one file. The syntax tree is released afterwards."""
     tree = CodeTree(text, look.code)
     return [_finding(look, finding, evidence, text, tree) for finding, evidence in group]
 
 
 def _severity(finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree) -> Severity:
-    """The severity in the user's code: a warning if the line may not run, or may not fail."""
+    """The severity in the user's code: a warning if the line may not run or may not fail."""
     if finding.severity is not Severity.ERROR:
         return finding.severity
     if evidence.relation is ConflictRelation.PACKAGE:
@@ -280,7 +280,7 @@ def _is_replaced(evidence: Evidence, source: bytes) -> bool:
 def _finding(
     look: _ReplacementCache, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
 ) -> CodeFinding:
-    """A finding of a check, converted to a finding in the user's code."""
+    """Convert a finding of a check to a finding in the user's code."""
     severity = _severity(finding, evidence, text, tree)
     # Notes are many, and are only shown on request: their trees are not read.
     note = severity is Severity.NOTE
@@ -311,7 +311,7 @@ def _finding(
 
 
 def _published_existence(evidence: Evidence) -> Existence | None:
-    """The releases that have a name, from the release table; None if this one may have it."""
+    """The releases that have a name, from the release table; None if this release may have it."""
     subject, known = evidence.subject, None
     match evidence.relation:
         case ConflictRelation.KEYWORD:
@@ -330,7 +330,7 @@ def _published_existence(evidence: Evidence) -> Existence | None:
 
 
 def _remedy(evidence: Evidence, elsewhere: Replacement, published: Existence | None) -> str:
-    """The remedy: use the replacement, or the version and the target that has the name."""
+    """The remedy: use the replacement, or a version or target that has the name."""
     parts = [f"use {elsewhere.instead}"] if elsewhere.instead else []
     if elsewhere.instead and elsewhere.targets and not elsewhere.since:
         having = f"{evidence.other} {elsewhere.having}"

@@ -26,10 +26,10 @@ SHARE = 40  # files in one task
 
 
 class CodeFacts(Mapping[str, ModuleFacts]):
-    """File → facts of the Python files in `texts`. `summaries` maps files to summaries."""
+    """Reads facts of the Python files in `texts` by file. `summaries` maps files to summaries."""
 
     def __init__(self, texts: Sequence[CodeText], store: Store, place: str = "") -> None:
-        """Read the files of which the cache has no summary. For `place`, see `FileCache`."""
+        """Read the files whose summaries are not cached. For `place`, see `FileCache`."""
         self._texts = {text.file: text for text in texts if text.kind == "python"}
         self._facts: dict[str, ModuleFacts] = {}
         self.summaries: dict[str, Summary] = {}
@@ -60,7 +60,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
         self._summaries.save()
 
     def __getitem__(self, file: str) -> ModuleFacts:
-        """The facts of a file, from the cache or read."""
+        """The facts of a file, from the cache if possible."""
         if file not in self._facts:
             data = self._modules.read(file, self.digests[file])
             cached = decode_value(data, ModuleFacts) if data is not None else None
@@ -78,13 +78,13 @@ class CodeFacts(Mapping[str, ModuleFacts]):
 
 
 def text_digest(text: CodeText) -> str:
-    """The digest of a file's name, module and content."""
+    """A digest of the name, module and content of a file."""
     content = (f"{text.file}\0{text.module}".encode(), text.source, text.commands)
     return sha256(b"\0".join(content))
 
 
 def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
-    """File → its facts as MessagePack, and its summary."""
+    """File → its facts (as MessagePack) and its summary."""
     processes = processor_count()
     if processes < 2 or sum(len(text.source) for text in texts) < PARALLEL_MINIMUM:
         return read_texts(texts)
@@ -100,7 +100,7 @@ def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
 
 
 def read_texts(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
-    """File → its facts as MessagePack, and its summary, read in this process."""
+    """File → its facts (as MessagePack) and its summary, read in this process."""
     read: dict[str, tuple[bytes, Summary]] = {}
     with pause_collector():
         for text in texts:

@@ -1,4 +1,4 @@
-"""Finds functions that a file may not use in a package set (separate: reads files again)."""
+"""Finds functions that a file may not use with a package set (separate: reads files again)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
-    """The lines of functions and classes at the top of a file that this package set may not use.
+    """The lines of top-level functions and classes that may be unused with this package set.
 
-    All their uses in the file are under conditions on versions that are false or unknown, such as
-    `if version < "0.20"`, or in other such functions: implementations for other versions.
+    All uses in the file are in such functions, or under conditions on versions that are false or
+    unknown, such as `if version < "0.20"`: the functions are implementations for other versions.
     """
     if _CONDITION.search(text.source) is None:
         return ()
@@ -45,9 +45,9 @@ def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
 def _uses(
     code: CodeSet, text: CodeText, tree: ast.Module, names: frozenset[str]
 ) -> Sequence[tuple[str, str, bool]]:
-    """The uses of some names: the name, the scope, and whether the code certainly runs.
+    """The uses of some names: name, scope, and whether the code certainly runs.
 
-    Each use is changed to a call, whose conditions the reader of source then finds.
+    Each use is changed to a call, because the reader of sources finds conditions of calls.
     """
     called = ast.unparse(ast.fix_missing_locations(_CallReplacer(names).visit(tree))).encode()
     facts = read_module(called, text.module, text.file, package=text.package)
@@ -58,13 +58,13 @@ def _uses(
 
 
 class _CallReplacer(ast.NodeTransformer):
-    """Changes uses of names to calls without arguments."""
+    """Replaces uses of names by calls without arguments."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Change a use."""
+        """Replace a use by a call."""
         if node.id in self._names and isinstance(node.ctx, ast.Load):
             return ast.Call(func=node, args=[], keywords=[])
         return node

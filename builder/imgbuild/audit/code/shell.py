@@ -1,7 +1,7 @@
-"""Reads commands of shell scripts as words with their positions.
+"""Reads the commands of shell scripts as words with positions.
 
-A simple parser. Of expansions, it only replaces words such as `$ARGS` and `"${ARGS[@]}"` by the
-words that the script assigns to the variable.
+The parser is simple. It expands only variables that are words by themselves, such as `$ARGS` and
+`"${ARGS[@]}"`, to the words that the script assigns.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NESTING_LIMIT = 3  # levels of `bash -c "…"` that are read
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word without its quotes; `literal` if it has nothing to expand.
+    """A word without quotes; `literal` if it contains no expansion.
 
-    `variable` is the name in a word that is only an expansion of several words: `$NAME`,
+    `variable` is the name in a word that is only an expansion to several words: `$NAME`,
     `"${NAME[@]}"`. `items` are the words of an array, in `NAME=(…)`.
     """
 
@@ -68,9 +68,9 @@ def nested_commands(command: Command, depth: int = 0) -> Iterator[Command]:
 
 
 def _values(read: Iterable[Command]) -> dict[str, tuple[Word, ...]]:
-    """Variable → the words that a script assigns and appends to it.
+    """Variable → the words that a script assigns or appends.
 
-    Without variables that have several values.
+    Variables with several values are omitted.
     """
     values: dict[str, tuple[Word, ...]] = {}
     others: set[str] = set()

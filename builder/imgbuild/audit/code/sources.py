@@ -1,4 +1,4 @@
-"""Opens the sources of packages that checks search, as a whole or in part."""
+"""Opens the sources of packages that checks search, completely or in part."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from imgbuild.errors import FetchFailed
 
 
 class PackageSources:
-    """Sources of packages, each read once.
+    """Provides the sources of packages, and reads each source once.
 
-    `unread` are packages that are installed and were not read. `absent` are those whose sources
-    a check required and that are not available.
+    `unread` are installed packages that were not read. `absent` are packages whose sources a check
+    required but that are not available.
     """
 
     def __init__(self, package_set: PackageSet, unread: Collection[str] = ()) -> None:
@@ -23,9 +23,9 @@ class PackageSources:
         self._names: dict[str, frozenset[str] | None] = {}
 
     def variables(self, package: str, prefix: str) -> frozenset[str] | None:
-        """The names in capitals with a prefix in the sources of a package.
+        """The names in capital letters that start with `prefix` in the sources of a package.
 
-        None if it is not installed or its sources are not available.
+        None if the package is not installed or the sources are not available.
         """
         if package not in self._names:
             self._names[package] = None
@@ -42,7 +42,7 @@ class PackageSources:
         return frozenset(name for name in names if name.startswith(prefix) and name != prefix)
 
     def files(self, package: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
-        """Path → content of the Python files of a package that match one of `patterns`."""
+        """Path → content of the Python files in a package that match one of `patterns`."""
         wheel = self.package_set.wheels.get(package)
         if wheel is None:
             return {}
@@ -58,7 +58,7 @@ class PackageSources:
             return {}
 
     def lacks_package(self, package: str) -> bool:
-        """Whether a package is not installed; False if the set may have more packages."""
+        """Whether a package is not installed; False if the set may contain more packages."""
         package_set = self.package_set
         known = package in package_set.wheels or package in self._unread or package_set.partial
         return not known

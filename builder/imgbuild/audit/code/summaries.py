@@ -1,8 +1,8 @@
 """Summarizes the part of a module on which other files depend (separate: runs in workers).
 
-These are the names that the module binds, with their signatures, types and conditions, not the
-bodies of its functions. Bodies count if conditions call functions (guards of kind "result"), since
-these are evaluated, and if the module has a `__getattr__`.
+A summary consists of the names that the module binds, with signatures, types and conditions, but
+without the bodies of functions. Bodies are included if conditions call functions (guards of kind
+"result"), because these functions are evaluated, and if the module has a `__getattr__`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Binding = Import | Function | Class | AssignedName
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A summary of one module, to decide which other modules a change affects.
+    """The summary of a module, used to determine which other modules a change affects.
 
-    `interface` is a digest of the names that other modules see. `named` are the modules and names
-    that the module refers to. `evaluated` are the modules with functions that its conditions call,
-    because their bodies count; `binding` are those called in conditions on names that it binds.
-    For `broken`, see ModuleFacts. `imports` are the top-level modules that it imports, and
-    `variables` are the environment variables that it uses.
+    `interface` is a digest of the names that are visible to other modules. `named` are the modules
+    and names to which the module refers. `evaluated` are the modules with functions that its
+    conditions call, whose bodies are included; `binding` are those called in conditions on names
+    that the module binds. For `broken`, see ModuleFacts. `imports` are the imported top-level
+    modules, and `variables` the environment variables that the module uses.
     """
 
     interface: str
@@ -43,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def summarize_module(facts: ModuleFacts, variables: FileVariables) -> Summary:
-    """The summary of a module that sets and reads these variables."""
+    """The summary of a module that sets and reads `variables`."""
     return Summary(
         interface=sha256(msgspec.msgpack.encode(_interface(facts))),
         named=tuple(dict.fromkeys(_named_modules(facts))),
@@ -58,7 +58,7 @@ def summarize_module(facts: ModuleFacts, variables: FileVariables) -> Summary:
 
 
 def _bindings(facts: ModuleFacts) -> list[Binding]:
-    """What other modules can use, in the order of the source."""
+    """The bindings that other modules can use, in the order of the source."""
     classes = {definition.name for definition in facts.classes}
     bound: list[Binding] = [
         line for line in facts.imports if not line.scope or line.scope in classes
@@ -69,7 +69,7 @@ def _bindings(facts: ModuleFacts) -> list[Binding]:
 
 
 def _interface(facts: ModuleFacts) -> list[Any]:
-    """What lookups from other modules use, without places."""
+    """The definitions that lookups from other modules use, without positions."""
     return [
         [_drop_line(entry) for entry in _bindings(facts)],
         [facts.package, facts.exports, sorted(facts.lazy.items()), facts.lazy_stars],
@@ -86,7 +86,7 @@ def _drop_line(entry: Binding) -> Binding:
 
 
 def _evaluated_modules(facts: ModuleFacts, guards: Iterable[Guard]) -> set[str]:
-    """The modules whose functions these conditions call; "" is the module itself."""
+    """The modules with functions that these conditions call; "" is the module itself."""
     if any(function.name == "__getattr__" for function in facts.functions):
         return {""}
     roots = {
@@ -112,7 +112,7 @@ def _guards(facts: ModuleFacts) -> Iterator[Guard]:
 
 
 def _binding_guards(facts: ModuleFacts) -> Iterator[Guard]:
-    """The conditions on names that other modules can use, and on results of functions."""
+    """The conditions on names visible to other modules, and on results of functions."""
     for entry in _bindings(facts):
         yield from entry.guards
         if isinstance(entry, Function):

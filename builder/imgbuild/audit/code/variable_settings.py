@@ -1,4 +1,4 @@
-"""Finds the environment variables that files set and read."""
+"""Finds environment variables that files set or read."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _USES = re.compile(b"|".join(_USE_WORDS))
 
 
 class VariablePrefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The packages that read variables with a prefix; `complete` if only Python code does."""
+    """Packages that read variables with a prefix; `complete` if only Python code reads them."""
 
     packages: tuple[str, ...]
     complete: bool
 
 
 class ValueSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The source of a variable's values in the code: `what` describes them."""
+    """The place in code that defines the values of a variable; `what` describes the values."""
 
     name: str
     package: str
@@ -70,12 +70,12 @@ class FileVariables(NamedTuple):
 
 @lru_cache(maxsize=1)
 def load_variable_table() -> VariableTable:
-    """The bundled table."""
+    """Load the bundled table."""
     return yaml_data.load_yaml_data(files.data("audit/code_variables.yaml"), VariableTable)
 
 
 def file_variables(text: CodeText) -> FileVariables:
-    """The variables of a file; none if it has no variable of the table."""
+    """The variables that a file sets and reads; none if it mentions no variable of the table."""
     used = text.kind != "python" or any(word in text.source for word in _USE_WORDS)
     prefixes = (
         [prefix.encode() for prefix in load_variable_table().prefixes]
@@ -116,7 +116,7 @@ def _line_settings(source: str) -> Iterator[VariableSetting]:
 
 
 def _nodes(tree: ast.Module, source: bytes) -> Iterator[ast.AST]:
-    """The nodes on lines with variables, in the order of `ast.walk`, which visits all of them."""
+    """The nodes on lines with variables, in the order of `ast.walk`, which visits all nodes."""
     lines = [at for at, line in enumerate(source.splitlines(), 1) if _USES.search(line)]
     waiting: deque[ast.AST] = deque([tree])
     while waiting:

@@ -1,4 +1,4 @@
-"""Checks environment variables that users set: names and values (separate: one check)."""
+"""Checks the names and values of environment variables that users set (separate: one check)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _QUOTED = re.compile(rb"[\"']([^\"']*)[\"']")
 def check_variables(
     sources: PackageSources, texts: Sequence[CodeText], known: Mapping[str, FileVariables]
 ) -> Iterator[CodeFinding]:
-    """Variables that no package reads, and values that the package does not list.
+    """Variables that no package reads, and values that the package does not accept.
 
-    `known` are the variables of files that have been read.
+    `known` are the variables of files that were already read.
     """
     table = load_variable_table()
     prefixes = tuple(table.prefixes)
@@ -65,7 +65,7 @@ def check_variables(
 def _unread_problem(
     sources: PackageSources, reading: VariablePrefix, prefix: str, setting: VariableSetting
 ) -> tuple[str, str, str] | None:
-    """The finding for a variable that none of the packages reads."""
+    """The finding for a variable that no package reads."""
     package_set = sources.package_set
     readers = [name for name in reading.packages if package_set.version(name) is not None]
     names = _read_names(sources, readers, prefix)
@@ -85,7 +85,7 @@ def _unread_problem(
 
 
 def _is_typo(name: str, other: str) -> bool:
-    """Whether two names differ by one letter: missing, added, replaced, or two transposed."""
+    """Whether two names differ by one letter (missing, added, replaced) or two swapped letters."""
     short, long = sorted((name, other), key=len)
     pairs = zip(short, long, strict=False)
     start = next((at for at, pair in enumerate(pairs) if len(set(pair)) > 1), len(short))
@@ -114,7 +114,7 @@ def _read_names(
 def _value(
     sources: PackageSources, table: VariableTable, setting: VariableSetting
 ) -> tuple[str, str, str] | None:
-    """The finding for a value that is not listed in the code."""
+    """The finding for a value that the code does not list."""
     if not setting.value:
         return None
     for each in table.values:

@@ -1,8 +1,9 @@
-"""Reads decorators, rejected names and rejected keywords from the sources of wheels.
+"""Reads decorators, rejected names and rejected keywords from sources in wheels.
 
-A module's `__getattr__` is evaluated for a name that the facts do not show. Decorators that return
-their function, or a wrapper that passes all arguments on, keep its parameters. A function that
-raises an exception for a remaining `**kwargs` has no other keywords than those that it removes.
+The `__getattr__` of a module is evaluated for names that the facts do not show. A decorator that
+returns the function, or a wrapper that passes all arguments on, keeps the parameters. A function
+that raises an exception if `**kwargs` is not empty accepts no keywords other than those that it
+removes first.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class WheelSources:
-    """Answers from the sources of the modules of a package set, each determined once."""
+    """Answers questions about the sources of a package set, and caches each answer."""
 
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = ref(package_set)  # which keeps this object
@@ -47,7 +48,7 @@ class WheelSources:
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
-        """Whether reading `name` of a module certainly raises AttributeError."""
+        """Whether reading `name` from a module certainly raises AttributeError."""
         key = (facts.module, name)
         if key not in self._rejected:
             self._rejected[key] = False  # of a name that depends on itself
@@ -55,7 +56,7 @@ class WheelSources:
         return self._rejected[key]
 
     def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:
-        """Whether a decorator, as written in a module, keeps the parameters of a function."""
+        """Whether a decorator, as written in a module, preserves the parameters of a function."""
         key = (facts.module, decorator.partition("(")[0])
         if key not in self._kept:
             self._kept[key] = key[1].rpartition(".")[2] in _COMPILED_DECORATORS
@@ -69,7 +70,7 @@ class WheelSources:
         return self._kept[key]
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
-        """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
+        """The keywords that a function accepts in `**kwargs`; None if it may accept any."""
         key = (facts.module, function.name, function.line)
         if key not in self._taken:
             listing = _KEYWORD_TABLES.get(f"{facts.module}.{function.name}")
@@ -80,7 +81,7 @@ class WheelSources:
         return self._taken[key]
 
     def _keys(self, modules: tuple[str, ...]) -> Iterator[str]:
-        """The keys of the dictionaries at the top of the first of these modules that exists."""
+        """The keys of top-level dictionaries in the first of these modules that exists."""
         package_set = self._package_set()
         candidates = (
             (package_set.module(name) for name in modules) if package_set is not None else ()
@@ -93,7 +94,7 @@ class WheelSources:
                 yield from filter(None, map(string_value, value.keys))
 
     def advice(self, module: str, name: str) -> str:
-        """The text of a module for a name that its `__getattr__` rejects by a table."""
+        """The message of a module for a name that its `__getattr__` rejects, from a table."""
         package_set = self._package_set()
         facts = package_set.module(module) if package_set is not None else None
         if package_set is None or not isinstance(facts, ModuleFacts):
@@ -148,7 +149,7 @@ class WheelSources:
     def _literal(
         self, package_set: ImportablePackages, facts: ModuleFacts, name: str
     ) -> Mapping[str, str]:
-        """The keys and texts of a dictionary at the top of a module, or imported there."""
+        """The keys and texts of a dictionary that is defined or imported at the top of a module."""
         table: LookupResult = classes.resolve_expression(package_set, facts, name)
         source = self._source(table.home) if table.home is not None else None
         last = getattr(table.definition, "name", name)
@@ -165,15 +166,16 @@ class WheelSources:
 
 
 def recommended_name(advice: str) -> str:
-    """The name of NumPy that a text recommends; "" if there is none."""
+    """The name that a message of NumPy recommends; "" if it recommends none."""
     match = _REPLACEMENT.search(advice)
     return match[1] if match else ""
 
 
 def keeps_parameters(decorator: FunctionNode) -> bool:
-    """Whether a decorator, called or not, keeps the parameters of the function.
+    """Whether a decorator, called or not, preserves the parameters of the function.
 
-    It returns the function, a wrapper that passes all arguments on, or a decorator that does.
+    The decorator returns the function, a wrapper that passes all arguments on, or another decorator
+    that does so.
     """
     given = decorator.args
     names = [each.arg for each in (*given.posonlyargs, *given.args)]
@@ -235,7 +237,7 @@ def _passes_arguments(wrapper: FunctionNode, functions: list[str]) -> bool:
 
 
 def _leaves_function(body: list[ast.stmt], functions: list[str]) -> bool:
-    """Whether a branch returns or raises without a call of one of `functions`."""
+    """Whether a branch returns or raises without calling one of `functions`."""
     return isinstance(body[-1], (ast.Return, ast.Raise)) and not any(
         isinstance(node, ast.Call) and dotted_name(node.func) in functions
         for node in _body_nodes(body)
@@ -243,9 +245,9 @@ def _leaves_function(body: list[ast.stmt], functions: list[str]) -> bool:
 
 
 def popped_keywords(function: FunctionNode) -> frozenset[str] | None:
-    """The keywords in `**kwargs` that a function uses before it raises for the rest.
+    """The keywords that a function removes from `**kwargs` before it raises for the rest.
 
-    None if it does not raise, or if other uses are possible.
+    None if the function does not raise, or may use `**kwargs` in other ways.
     """
     if function.args.kwarg is None:
         return None
@@ -290,7 +292,7 @@ def _raises_for(statement: ast.stmt, name: str) -> bool:
 
 
 def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes of a function's body, without the nodes of nested definitions."""
+    """The nodes in the body of a function, without those of nested definitions."""
     todo: list[ast.AST] = list(body)
     while todo:
         node = todo.pop()
@@ -300,7 +302,7 @@ def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _may_bind(source: ModuleTree, name: str) -> bool:
-    """Whether a module may bind a name otherwise than by statements: `globals()[name] = …`."""
+    """Whether a module may bind a name without a statement, such as `globals()[name] = …`."""
     nodes = list(walk_tree(source.tree))
     loops = {
         dotted_name(node.target): string_list(node.iter) for node in nodes if type(node) is ast.For

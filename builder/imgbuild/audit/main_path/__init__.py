@@ -1,1 +1,1 @@
-"""Determines which code runs when packages are used as intended, by evaluating their source."""
+"""Determines which code runs in the intended use of packages, by evaluating the source code."""

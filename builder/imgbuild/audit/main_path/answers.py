@@ -20,14 +20,14 @@ _evaluators: WeakKeyDictionary[ImportablePackages, Evaluator] = WeakKeyDictionar
 
 
 def package_set_evaluator(package_set: ImportablePackages) -> Evaluator:
-    """The evaluator of a package set, cached."""
+    """The cached evaluator of a package set."""
     if package_set not in _evaluators:
         _evaluators[package_set] = Evaluator(package_set)
     return _evaluators[package_set]
 
 
 def answer_expression(package_set: ImportablePackages, subject: str) -> bool | None:
-    """Whether "module:scope:expression" is true in this package set, cached; None if unknown.
+    """Whether "module:scope:expression" is true in this package set; None if unknown. Cached.
 
     `...` represents arguments that are not literals.
     """

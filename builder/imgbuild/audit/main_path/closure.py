@@ -1,8 +1,9 @@
 """Follows the main path: the code that runs from the policy's entry points.
 
-The top level of a module and of its parents runs when the module is imported, the body of a
+The top level of a module and of its parents runs when the module is imported, and the body of a
 function when the function is called. Constructing an object reaches all methods of its class and
-bases. Methods that are never called by name are less certain. Code that is not reached is a corner.
+base classes. Methods that are never called by name are less certain. Modules that are checked
+although the main path does not reach them are called corners.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ Place = tuple[str, str]  # module and runner: "" for its top level, else a funct
 class Reached(msgspec.Struct, frozen=True, array_like=True):
     """The entry point and the previous place from which the main path reaches a place.
 
-    With `importing`, the place runs while the entry point is imported, before any call. With
-    `optional`, the entry point may require packages that are not installed. With `user`, the entry
-    point is user code, all of which is assumed to run.
+    `importing` places run while the entry point is imported, before any call. `optional` means that
+    the entry point may require packages that are not installed, and `user` that the entry point is
+    user code, all of which is assumed to run.
     """
 
     level: Level
@@ -58,7 +59,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MainPath:
-    """The places in the view of a package set that the entry points reach."""
+    """The places that the entry points reach in a package set."""
 
     def __init__(
         self,
@@ -70,10 +71,10 @@ class MainPath:
         packages: frozenset[str] = frozenset(),
         default: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
-        """Start with imports, each a name with its entry point, and the packages to follow.
+        """Start with the imports `starts`, pairs of a name and its entry point.
 
-        `default` maps import statements, by module and line, that run with the default
-        configuration of an entry point, to that entry point.
+        `default` maps import statements (module and line) that run with the default configuration
+        of an entry point to that entry point.
         """
         self.default = dict(default or {})
         self.starts = tuple(starts)
@@ -84,29 +85,29 @@ class MainPath:
         self._corners = frozenset(corners)
 
     def view(self, package_set: ImportablePackages) -> PackageSetView:
-        """The path's own view if it is of `package_set`, else a new view."""
+        """The view for which the path was computed, if it is of `package_set`; else a new view."""
         if self._view is not None and self._view.is_of(package_set):
             return self._view
         return PackageSetView(package_set)
 
     def reached(self, module: str, runner: str) -> Reached | None:
-        """The way to `runner` in `module`; None if it is reached only as a corner."""
+        """The path to `runner` in `module`; None if the main path does not reach it."""
         return self.places.get((module, runner))
 
     def calls(self, module: str, runner: str) -> bool:
         """Whether code or a user likely calls `runner` by name.
 
-        Other methods are reached only because an object of their class is constructed.
+        Other methods are reached only because an object of the class is constructed.
         """
         how = self.places.get((module, runner))
         return how is not None and (how.via is None or (module, runner) in self._called)
 
     def modules(self) -> list[str]:
-        """All checked modules, sorted: the imported ones and the corners."""
+        """The names of all checked modules, including corners, sorted."""
         return sorted(self._corners.union(module for module, _ in self.places))
 
     def module_facts(self, modules: Modules) -> Iterator[ModuleFacts]:
-        """The facts of those `modules` whose names are known."""
+        """The facts of the checked modules in `modules`, if they are known."""
         for module in self.modules():
             facts = modules.module(module)
             if isinstance(facts, ModuleFacts):
@@ -120,7 +121,7 @@ def main_path(
 ) -> MainPath:
     """Follow the entry points of `rules` (default: the bundled policy) through `package_set`.
 
-    `corners` are modules that are checked even if they are not reached (see `corners.corners`).
+    The modules in `corners` are checked even if no entry point reaches them.
     """
     rules = rules or policy.load_policy()
     view = PackageSetView(package_set)
@@ -141,9 +142,9 @@ def main_path(
 def _entry_applies(
     package_set: ImportablePackages, entry: MainPathEntry, *, partial: bool = False
 ) -> bool:
-    """Whether the package set has the entry's package in one of the entry's versions.
+    """Whether the package set contains the entry's package in one of the entry's versions.
 
-    With `partial`, packages missing from the package set may be installed.
+    With `partial`, packages that are missing from the package set may be installed.
     """
     package = package_set.owner(entry.name.partition(".")[0])
     version = package_set.version(package) if package is not None else None
@@ -159,7 +160,7 @@ def _is_private(name: str) -> bool:
 
 
 class _BaseClasses:
-    """The bases of a class, which may call methods that the class overrides."""
+    """Looks up the bases of a class, which may call methods that the class overrides."""
 
     def __init__(self, bases: Iterable[LookupResult]) -> None:
         self._methods: set[str] = set()
@@ -174,14 +175,14 @@ class _BaseClasses:
                 self._unread = True
 
     def may_call(self, name: str) -> bool:
-        """Whether a base, or Python itself, may call a method of this name."""
+        """Whether a base class, or Python itself, may call a method of this name."""
         if name in self._methods or _is_private(name):
             return name in self._methods
         return self._unread or name.endswith("__") or name in self._others
 
 
 class _PathWalk:
-    """One pass over a package set; places are visited again if a more certain path is found."""
+    """Follows the main path; places are visited again if a more certain path is found."""
 
     def __init__(self, package_set: PackageSetView, rules: MainPathPolicy) -> None:
         self.package_set = package_set
@@ -196,7 +197,7 @@ class _PathWalk:
         self._queue: list[Place] = []
 
     def follow_entry(self, entry: MainPathEntry) -> None:
-        """Follow one entry point to its end."""
+        """Follow all code that one entry point reaches."""
         for name in (entry.name, *entry.also):
             how = Reached(Level.CERTAIN, entry.name, importing=True, optional=entry.optional)
             self._follow_start(name, how)
@@ -212,7 +213,7 @@ class _PathWalk:
                 self._follow_place(place)
 
     def _prefetch_batch(self, batch: list[Place]) -> None:
-        """Read the modules of a batch, and those that they import, together."""
+        """Read the modules of a batch and the modules that they import, together."""
         modules = sorted({module for module, _ in batch})
         self.package_set.prefetch(modules)
         targets: set[str] = set()
@@ -223,7 +224,7 @@ class _PathWalk:
         self.package_set.prefetch(sorted(filter(self._is_walked, targets)))
 
     def _follow_start(self, name: str, how: Reached) -> None:
-        """Start at a module, or at a name in one."""
+        """Start at a module, or at a name in a module."""
         entry_facts = self.package_set.module(name)
         if isinstance(entry_facts, ModuleFacts):
             self._follow_module(name, how)
@@ -264,7 +265,7 @@ class _PathWalk:
         return self._module_owner(module) in self._walked
 
     def _module_owner(self, module: str) -> str:
-        """The package that has a module; "" if there is none."""
+        """The package that contains a module; "" if there is none."""
         if module not in self._owners:
             self._owners[module] = normalize_package(self.package_set.owner(module) or "")
         return self._owners[module]
@@ -293,8 +294,9 @@ class _PathWalk:
         """Follow the construction of an object, whose own and inherited methods may be called.
 
         A private method is called only by its own class, which is followed, unless the method
-        overrides one of a base. A public method of an object that is constructed only in some cases
-        is remote until a call by name is found, unless a base or Python itself may call it.
+        overrides a method of a base class. For an object that is constructed only in some cases, a
+        public method is remote until a call by name is found, unless a base class or Python itself
+        may call the method.
         """
         chain = class_ancestors(self.package_set, lookup_result)
         for at, ancestor in enumerate(chain):
@@ -335,7 +337,7 @@ class _PathWalk:
         self._follow_decorators(facts, here, runner, how)
 
     def _guarded_level(self, course: Course, how: Reached, *errors: str) -> Reached:
-        """The level of code reached through a guarded step."""
+        """The level of code that is reached through a guarded step."""
         level, runner = how.level, how.via[1] if how.via is not None else ""
         if course.catches_error(*errors) or not course.is_understood(runner):
             level = Level.DOUBTFUL
@@ -363,7 +365,7 @@ class _PathWalk:
             self._follow_module(step.partition(":")[0].lstrip("*"), later)
 
     def _look_up(self, module: str, name: str) -> LookupResult:
-        """`names.lookup.look_up`, cached: the same names are imported in many places."""
+        """The cached result of `names.lookup.look_up`: many modules import the same names."""
         if (module, name) not in self._lookups:
             self._lookups[module, name] = look_up(self.package_set, module, name)
         return self._lookups[module, name]

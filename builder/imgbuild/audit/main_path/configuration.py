@@ -22,7 +22,7 @@ _DEPTH = 8
 
 
 class HydraProgram:
-    """A Hydra program: the folder of its configurations, and the name of the default one."""
+    """A Hydra program: the folder with its configurations, and the name of the default."""
 
     def __init__(
         self, package_set: ImportablePackages, package: str, folder: str, name: str
@@ -39,8 +39,8 @@ class HydraProgram:
     def compose_configuration(self, name: str, first: Mapping[str, bytes] | None = None) -> Any:
         """The configuration `name` as Hydra composes it; None if it does not exist.
 
-        `first` maps paths to the contents of files that precede the package's files, such as files
-        from `--config-path`.
+        `first` maps paths to contents of files that take precedence over the package's files, such
+        as files from `--config-path`.
         """
         try:
             return self._compose_nested(name, 0, first or {})
@@ -88,7 +88,7 @@ class HydraProgram:
 
 
 def group_options(paths: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Group → its options, the names of YAML files in a folder; "" is the folder itself."""
+    """Group → the options, which are the names of YAML files in a folder; "" is the top folder."""
     options: dict[str, set[str]] = {}
     for path in paths:
         stem, suffix = posixpath.splitext(path)
@@ -98,7 +98,7 @@ def group_options(paths: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def find_hydra_program(package_set: ImportablePackages, module: str) -> HydraProgram | None:
-    """The Hydra program in a module; None if there is none."""
+    """The Hydra program that a module defines; None if it defines none."""
     package = package_set.owner(module)
     path = package_set.modules_of(package).get(module, "") if package is not None else ""
     try:
@@ -134,7 +134,7 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _entry(entry: Any, folder: str) -> tuple[str, str, str]:
-    """The group, the place in the configuration and the file of an entry of `defaults`."""
+    """The group, the position in the configuration, and the file of an entry of `defaults`."""
     if isinstance(entry, str):
         text, _, package = entry.partition("@")
         group, _, chosen = posixpath.join(folder, text).rpartition("/")

@@ -1,8 +1,9 @@
 """Finds the code that an entry point runs by default (separate: follows statements in order).
 
-The statements of a function are followed in order. The configuration is from the Hydra program, or
-has the defaults of the dataclass that annotates a parameter. Conditions on it are evaluated; if one
-is unknown, neither branch is followed. `X.remote(…)` of Ray is a call.
+The statements of a function are followed in order. The configuration is that of the Hydra program,
+or consists of the defaults of the dataclass that annotates a parameter. Conditions on the
+configuration are evaluated; if a condition is unknown, neither branch is followed. `X.remote(…)` of
+Ray counts as a call.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class DefaultRun(msgspec.Struct):
 
 
 class _FollowedObject(msgspec.Struct):
-    """An object of a class, with the attributes assigned to it."""
+    """An object of a class that is followed, with the attributes assigned to the object."""
 
     kind: LookupResult
     attributes: dict[str, object] = {}
@@ -57,7 +58,7 @@ class _BoundMethod(msgspec.Struct, frozen=True):
 
 
 class _ReturnSignal(Exception):
-    """Raised when the rest of a function may not run; has the returned value if known."""
+    """Raised when the rest of a function may not run; contains the returned value if known."""
 
     def __init__(self, value: object = UNKNOWN) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ def default_run(view: PackageSetView, name: str) -> DefaultRun:
 
 
 class _DefaultWalk:
-    """One traversal from an entry point."""
+    """One traversal of the code from an entry point."""
 
     def __init__(self, view: PackageSetView, run: DefaultRun) -> None:
         self._view = view
@@ -87,7 +88,7 @@ class _DefaultWalk:
         self._home: ModuleFacts | None = None
 
     def follow_entry(self, lookup: LookupResult) -> None:
-        """Follow an entry point that has a configuration; others are called with data only."""
+        """Follow an entry point that has a configuration; others have only data as arguments."""
         definition, home = lookup.definition, lookup.home
         owner: tuple[object, ...] = ()
         if isinstance(definition, Class) and home is not None:
@@ -105,7 +106,7 @@ class _DefaultWalk:
             self._follow_call(home, definition, given, named)
 
     def _parameter_defaults(self, home: ModuleFacts, function: Function) -> dict[str, object]:
-        """Parameter → the defaults of the dataclass that annotates it: `args: Config | None`."""
+        """Parameter → the defaults of the dataclass in its annotation: `args: Config | None`."""
         configurations: dict[str, object] = {}
         for parameter in function.parameters:
             for name in re.findall(r"[\w.]+", parameter.annotation):
@@ -255,7 +256,7 @@ class _DefaultWalk:
                 self._skip_code(node)
 
     def _follow_optional_block(self, block: Sequence[ast.stmt] | None, node: ast.stmt) -> None:
-        """Follow a block of a statement, or skip the statement."""
+        """Follow a block of a statement if it certainly runs, else skip the statement."""
         if block is None:
             self._skip_code(node)
         else:
@@ -293,7 +294,7 @@ class _DefaultWalk:
             self._forget_names(target)
 
     def _skip_code(self, node: ast.stmt) -> None:
-        """Skip code that may run. If it may return, the rest may not run."""
+        """Skip code that may run. If the code may return, the rest of the function may not run."""
         self._forget_names(node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self._names[node.name] = UNKNOWN
@@ -312,7 +313,7 @@ class _DefaultWalk:
     # -- expressions
 
     def value(self, node: ast.expr) -> object:
-        """The value of an expression; calls in it are followed."""
+        """The value of an expression. Calls in the expression are followed."""
         match node:
             case ast.Constant():
                 return node.value if isinstance(node.value, _PLAIN_TYPES) else UNKNOWN
@@ -380,13 +381,13 @@ class _DefaultWalk:
 
 
 class _ValueSubstituter(ast.NodeTransformer):
-    """Substitutes values of the configuration in an expression."""
+    """Replaces expressions by values of the configuration."""
 
     def __init__(self, walk: _DefaultWalk) -> None:
         self._walk = walk
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """The node, or the constant that replaces it."""
+        """The node, or the constant that replaces the node."""
         is_get = (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -400,7 +401,7 @@ class _ValueSubstituter(ast.NodeTransformer):
 
 
 def _is_reference(value: object) -> bool:
-    """Whether a YAML value is a placeholder: "${trainer.device}", or "???"."""
+    """Whether a YAML value is a reference ("${trainer.device}") or a missing value ("???")."""
     return isinstance(value, str) and ("${" in value or value == "???")
 
 

@@ -1,7 +1,7 @@
 """Evaluates functions of a package set for given arguments.
 
-No code is run: the source is followed with known values, such as versions, existing modules, and
-literals. If a condition is unknown, both branches are followed, one after the other. The result
+No code is run. The source is followed with known values, such as versions, existing modules and
+literals. If a condition is unknown, both branches are followed, one after the other, and the result
 contains every possible outcome.
 """
 
@@ -61,7 +61,7 @@ _CHANGING_DECORATORS = ("contextmanager", "property", "overload", "fixture")
 
 
 class Evaluator:
-    """Evaluates calls in one package set, and caches the sources of modules."""
+    """Evaluates calls in a package set, and caches the sources of modules."""
 
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = ref(package_set)  # weak: the package set owns its evaluator
@@ -74,7 +74,7 @@ class Evaluator:
 
     @property
     def package_set(self) -> ImportablePackages:
-        """The package set; the caller keeps it alive."""
+        """The package set, which the caller must keep alive."""
         package_set = self._package_set()
         if package_set is None:
             raise UnsupportedCodeError
@@ -90,7 +90,7 @@ class Evaluator:
     def each_outcome(
         self, run: Callable[[Evaluation], object], *, strict: bool = False
     ) -> Iterator[Outcome | None]:
-        """The possible outcomes of `run`; None comes last if they cannot be determined."""
+        """The possible outcomes of `run`, followed by None if not all of them can be determined."""
         answers: list[bool] = []
         for _ in range(_MOST_OUTCOMES):
             evaluation = Evaluation(self, answers, strict=strict)
@@ -115,7 +115,7 @@ class Evaluator:
         yield None
 
     def source(self, module: str) -> ModuleTree | None:
-        """The source of a module, if it can be read."""
+        """The source of a module; None if it cannot be read."""
         if module not in self._sources:
             self._sources[module] = read_source(self.package_set, module)
         return self._sources[module]
@@ -129,7 +129,7 @@ class Evaluator:
         return self._suspended[node]
 
     def global_value(self, module: str, name: str) -> tuple[object, frozenset[str]]:
-        """The value of a name at the top of a module, and the packages that determine it."""
+        """The value of a top-level name of a module, and the packages that determine the value."""
         key = (module, name)
         if key not in self._globals:
             self._globals[key] = (UNKNOWN, frozenset())  # of a name that depends on itself
@@ -165,7 +165,7 @@ class Evaluator:
         return (UNKNOWN if empty else values[0]), causes
 
     def _unbound_name(self, module: str, name: str) -> object:
-        """The value of a name from a star import or of a builtin."""
+        """The value of a builtin, or of a name from a star import."""
         lookup_result = look_up(self.package_set, module, name)
         if (
             lookup_result.state == "defined"
@@ -180,7 +180,7 @@ class Evaluator:
         return ClassValue(name) if is_error else ModuleValue(f"builtins.{name}")
 
     def value_of(self, lookup_result: LookupResult) -> object:
-        """The value of a lookup result."""
+        """The value to which a lookup result refers."""
         definition, home = lookup_result.definition, lookup_result.home
         if isinstance(definition, ModuleFacts):
             return ModuleValue(definition.module)
@@ -204,9 +204,9 @@ class Evaluator:
 
 
 class Evaluation(Execution):
-    """One path through the evaluated code.
+    """Evaluates the code along one path.
 
-    `answers` are the outcomes of unknown conditions, in order; missing ones are appended.
+    `answers` contains the results of unknown conditions, in order; missing results are appended.
     """
 
     def __init__(self, evaluator: Evaluator, answers: list[bool], *, strict: bool) -> None:
@@ -232,7 +232,7 @@ class Evaluation(Execution):
             raise UnsupportedCodeError
 
     def read(self, name: str, frame: CallFrame) -> object:
-        """The value of a name."""
+        """The value to which a name is bound."""
         holder = frame.binding_frame(name)
         if holder is not None:
             return holder.names[name]
@@ -245,18 +245,18 @@ class Evaluation(Execution):
         self._objects.assign_attribute(instance, name, value)
 
     def source(self, module: str) -> ModuleTree | None:
-        """The source of a module, if it can be read."""
+        """The source of a module; None if it cannot be read."""
         return self._evaluator.source(module)
 
     def absolute_module(self, node: ast.ImportFrom, module: str) -> str:
-        """The module that an import in `module` refers to."""
+        """The absolute name of the module that a `from … import` in `module` refers to."""
         source = self._evaluator.source(module)
         return source.absolute_module(node) if source is not None else node.module or ""
 
     # -- queries of intrinsic functions to the package set
 
     def version(self, package: str) -> str | None:
-        """The version of an installed package; Raised if it is missing, None if unknown."""
+        """The version of a package; EvaluatedError if it is not installed, None if unknown."""
         self.causes.add(normalize_package(package))
         installed_version = self._package_set.version(normalize_package(package))
         if installed_version is None and not self._package_set.partial:
@@ -274,12 +274,12 @@ class Evaluation(Execution):
         return is_present
 
     def owner(self, module: str) -> str | None:
-        """The package that has a module; "" if the module is missing, None if unknown."""
+        """The package that contains a module; "" if the module is missing, None if unknown."""
         package = self._package_set.owner(module)
         return package or ("" if self.has_module(module) is False else None)
 
     def import_module(self, module: str) -> object:
-        """The module; Raised if it is missing, UNKNOWN if unknown."""
+        """The module; EvaluatedError if it is missing, UNKNOWN if that is unknown."""
         if module.partition(".")[0] in sys.stdlib_module_names:
             return ModuleValue(module)
         is_present = self.has_module(module)
@@ -290,7 +290,7 @@ class Evaluation(Execution):
         return ModuleValue(module)
 
     def attribute(self, value: object, name: str) -> object:
-        """The attribute of a value; Raised if it certainly has none."""
+        """The attribute of a value; EvaluatedError if the value certainly has no such attribute."""
         if isinstance(value, ModuleValue):
             return self._module_attribute(value.name, name)
         if isinstance(value, (ObjectInstance, ClassValue, SuperValue)):
@@ -329,7 +329,7 @@ class Evaluation(Execution):
     def apply_call(
         self, called: object, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
-        """The result of a call. An argument ... represents further unknown arguments."""
+        """The result of a call. An argument `...` stands for further unknown arguments."""
         self.count_steps()
         if isinstance(called, ObjectInstance):
             method_of = self._objects.attribute(called, "__call__")
@@ -362,7 +362,7 @@ class Evaluation(Execution):
         return self._function_call(called, given, named)
 
     def may_raise(self) -> None:
-        """Raise an exception of unknown class in some evaluations of the body of `try`."""
+        """Raise an exception of unknown class in some evaluations of a `try` body."""
         if self.trying and self.choose_branch():
             raise EvaluatedError(SOME, certain=False)
 
@@ -409,7 +409,7 @@ class Evaluation(Execution):
         return None
 
     def _is_changed(self, called: FunctionValue) -> bool:
-        """Whether decorators of a top-level function may change the effect of a call."""
+        """Whether decorators of a top-level function may change the result of a call."""
         node = called.node
         if isinstance(node, ast.Lambda) or called.frame.outer is not None or called.frame.names:
             return False  # its decorators were applied when it was defined
@@ -431,7 +431,7 @@ def bound_parameters(
     named: Mapping[str, object],
     default: Callable[[ast.expr], object],
 ) -> dict[str, object]:
-    """Parameter → value. An argument ... represents further unknown arguments."""
+    """Parameter → value. An argument `...` stands for further unknown arguments."""
     places = [item.arg for item in (*parameters.posonlyargs, *parameters.args)]
     every = [*places, *(item.arg for item in parameters.kwonlyargs)]
     values: dict[str, object] = dict.fromkeys(every, UNKNOWN)

@@ -30,7 +30,7 @@ ASSERTION, IMPORT = "AssertionError", "ImportError"
 
 @functools.lru_cache(maxsize=4096)
 def _loop_names(node: ast.For | ast.While) -> tuple[str, ...]:
-    """The names that a loop binds, cached because a function may be followed many times."""
+    """The names that a loop binds, cached because a function may be evaluated many times."""
     return tuple(dict.fromkeys(bound_names([node])))
 
 
@@ -51,7 +51,7 @@ class _ContinueSignal(Exception):
 
 
 class Execution(ExpressionValues):
-    """Executes the statements of one evaluation."""
+    """Executes the statements of an evaluation."""
 
     def __init__(self, *, strict: bool) -> None:
         """With `strict`, unrecognized decorators change the effect of a function."""
@@ -167,7 +167,7 @@ class Execution(ExpressionValues):
         return self._is_any_of(error, names)
 
     def _is_any_of(self, error: EvaluatedError, names: Sequence[str]) -> bool:
-        """Whether an exception is one of `names`; if unknown, both cases are tried."""
+        """Whether an exception is one of `names`; if that is unknown, both cases are evaluated."""
         if {"Exception", "BaseException"} & set(names):
             return error.name != "SystemExit" or "BaseException" in names
         above = _ancestors(error.name)
@@ -195,7 +195,7 @@ class Execution(ExpressionValues):
         self._unknown_loop(node, frame)
 
     def _unknown_loop(self, node: ast.For | ast.While, frame: CallFrame) -> None:
-        """Execute a loop of unknown length: names bound in its body become unknown."""
+        """Execute a loop of unknown length: names that are bound in the body become unknown."""
         names = _loop_names(node)
         if self.choose_branch():
             release_value(frame.visible_objects())
@@ -272,7 +272,7 @@ class Execution(ExpressionValues):
         frame.names[node.name] = value
 
     def is_transparent(self, decorator: ast.expr, frame: CallFrame) -> bool:
-        """Whether a decorator leaves the effect of its function unchanged."""
+        """Whether a decorator does not change the effect of the function."""
         callee = decorator.func if isinstance(decorator, ast.Call) else decorator
         if not isinstance(callee, (ast.Name, ast.Attribute)):
             return False
@@ -314,7 +314,7 @@ class Execution(ExpressionValues):
 
 
 def _class_names(value: object) -> list[str] | None:
-    """The exception names of an `except`, a class or a tuple; None if one is unknown."""
+    """The exceptions named by an `except` (a class or tuple); None if one of them is unknown."""
     parts = list(value) if isinstance(value, tuple) else [value]
     classes = [part for part in parts if isinstance(part, (ClassValue, ModuleValue))]
     if len(classes) < len(parts):

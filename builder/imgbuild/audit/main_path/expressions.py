@@ -41,10 +41,10 @@ _MAKERS = frozenset(
 
 
 class ExpressionValues(Interpreter):
-    """Evaluates the expressions of one evaluation."""
+    """Evaluates the expressions of an evaluation."""
 
     def condition_holds(self, test: ast.expr, frame: CallFrame) -> bool:
-        """Whether a condition holds; an unknown one holds in some evaluations."""
+        """Whether a condition holds. An unknown condition holds in some evaluations."""
         truth_value = value_truth(self.value(test, frame))
         return self.choose_branch() if truth_value is None else truth_value
 
@@ -121,7 +121,7 @@ class ExpressionValues(Interpreter):
         )
 
     def apply_operator(self, sign: ast.AST, left: object, right: object) -> object:
-        """The result of `left sign right`."""
+        """The result of `left sign right`, where `sign` is an operator."""
         return operations.apply_operator(sign, left, right)
 
     def _comparison_value(self, node: ast.Compare, frame: CallFrame) -> object:
@@ -149,7 +149,7 @@ class ExpressionValues(Interpreter):
         return self.apply_operator(sign, left, right)
 
     def _python_version_value(self, sign: ast.cmpop, left: object, right: object) -> object:
-        """`sys.version_info >= (3, 10)`, for up to two numbers."""
+        """The result of `sys.version_info >= (3, 10)` and the like, with up to two numbers."""
         if not isinstance(right, tuple) or not is_fully_known(right) or len(right) > 2:
             return UNKNOWN
         version = self.attribute(left, "[:2]")
@@ -279,7 +279,7 @@ class ExpressionValues(Interpreter):
                 self.assign_attribute(owner, target.attr, value)
 
     def invalidate_value(self, node: ast.expr, frame: CallFrame) -> None:
-        """Mark a collection that may be changed as unknown, under all of its names."""
+        """Make a collection that may be changed unknown, under all of its names."""
         while isinstance(node, (ast.Starred, ast.Subscript)):
             node = node.value
         holder = frame.binding_frame(node.id) if isinstance(node, ast.Name) else None
@@ -360,13 +360,13 @@ class ExpressionValues(Interpreter):
 
 
 def _contains_identical(holder: object, value: object) -> bool:
-    """Whether a collection contains an item identical to this value."""
+    """Whether a collection contains the same object as `value`."""
     items = tuple(holder.values()) if isinstance(holder, dict) else holder
     return isinstance(items, (tuple, list)) and any(item is value for item in items)
 
 
 def bound_method(value: object, name: str) -> object:
-    """The method of a plain value; UNKNOWN for methods that are not supported."""
+    """A method of a plain value; UNKNOWN if the method is not supported."""
     methods = METHODS.get(str if isinstance(value, str) else type(value), ())
     versioned = isinstance(value, VersionText) and name in ("endswith", "find", "count")
     return BoundValueMethod(value, name) if name in methods and not versioned else UNKNOWN

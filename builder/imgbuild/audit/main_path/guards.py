@@ -1,6 +1,6 @@
 """Determines whether guarded code runs in a package set, and which exceptions are caught.
 
-`audit.source` reads the guards; this module evaluates them.
+`audit.source` extracts the guards from code; this module evaluates them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from imgbuild.audit.source.text import dotted_name
 
 
 class GuardState(enum.Enum):
-    """The state of one guard in a package set."""
+    """The state of a guard in a package set."""
 
     RUNS = "runs"
     SKIPPED = "skipped"
@@ -37,12 +37,12 @@ class GuardState(enum.Enum):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """Whether a fact applies in a package set, according to all of its guards.
+    """The result of all guards of a fact in a package set.
 
-    With `certain`, no condition is undecided. With `clear`, no condition on the package set is
-    undecided, although conditions on data may be. `caught` are the names of exceptions that are
-    caught, where "" means all.
-    `asked` are expressions tested with hasattr, whose reads cannot fail.
+    `certain` means that no condition is undecided, `clear` that no condition on the package set is,
+    although conditions on data may be undecided. `caught` contains the names of caught exceptions;
+    "" stands for all exceptions. `asked` contains the expressions tested with hasattr, so reading
+    them cannot fail.
     """
 
     runs: bool
@@ -55,12 +55,12 @@ class Course(msgspec.Struct, frozen=True):
         """Whether no condition on the package set is undecided for the code of `runner`.
 
         While a module is imported (""), conditions cannot depend on user data. A condition that
-        seems to depend on data is unrecognized.
+        seems to depend on data is therefore one that was not recognized.
         """
         return self.clear if runner else self.certain
 
     def catches_error(self, *errors: str) -> bool:
-        """Whether an exception `errors[0]`, whose base classes are the others, is caught."""
+        """Whether an exception `errors[0]` with the base classes `errors[1:]` is caught."""
         return bool(self.caught & {*errors, "Exception", "BaseException", ""})
 
 
@@ -118,7 +118,7 @@ def judge_guards(package_set: ImportablePackages, guards: Iterable[Guard]) -> Co
 
 
 def evaluate_guard(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """The state of one guard in `package_set`."""
+    """The state of a guard in `package_set`."""
     if guard.kind in _STATES:
         return _STATES[guard.kind]
     match guard.kind:
@@ -146,7 +146,7 @@ def _guard_state(answer: bool | None) -> GuardState:
 
 
 def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """The state of a platform guard: images are Linux with NVIDIA GPUs, other subjects unknown."""
+    """The state of a platform guard: images are for Linux and NVIDIA GPUs, others are unknown."""
     subject = guard.subject.lower()
     here = {
         "linux",
@@ -188,7 +188,7 @@ def _is_importable(package_set: ImportablePackages, guard: Guard) -> bool | None
 
 
 def _has_parameter(package_set: ImportablePackages, guard: Guard) -> bool | None:
-    """Whether a callable has a parameter, or a dataclass a field, of this name."""
+    """Whether a callable has a parameter, or a dataclass has a field, of this name."""
     module, scope, expression = guard.subject.split(":")
     name = guard.spec.removeprefix("!")
     facts = package_set.module(module)
@@ -217,7 +217,7 @@ _results: WeakKeyDictionary[ImportablePackages, dict[Guard, GuardState | None]] 
 
 
 def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """Whether a function returns a true value, according to the guards of its results."""
+    """Whether a function returns a true value, according to the guards of its return statements."""
     memory = _results.setdefault(package_set, {})
     if guard not in memory:
         same = _guard_in_definition(package_set, guard)
@@ -230,7 +230,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _guard_in_definition(package_set: ImportablePackages, guard: Guard) -> Guard:
-    """The guard as written in the module that defines the function, if equivalent."""
+    """An equivalent guard for the module that defines the function, or `guard` itself."""
     module, scope, text = guard.subject.split(":", 2)
     facts, call = package_set.module(module), parse_subject(text)
     if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call) or "..." in text:
@@ -274,7 +274,7 @@ def _returned_state(package_set: ImportablePackages, guard: Guard) -> GuardState
 
 
 def _version(package_set: ImportablePackages, subject: str) -> str | None:
-    """The version of the package `subject`, or of the package that has this module."""
+    """The version of the package `subject`, or of the package with the module `subject`."""
     version = package_set.version(subject)
     if version is None:
         owner = package_set.owner(subject.replace("-", "_"))
@@ -284,7 +284,7 @@ def _version(package_set: ImportablePackages, subject: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _is_within(version: str | None, spec: str) -> bool | None:
-    """Whether `version` matches `spec`; None if either is invalid."""
+    """Whether `version` matches `spec`; None if one of them is invalid."""
     if version is None:
         return None
     try:
@@ -295,7 +295,7 @@ def _is_within(version: str | None, spec: str) -> bool | None:
 
 @lru_cache(maxsize=1024)
 def _python(python: str, part: str, spec: str) -> bool | None:
-    """The result of CPython's comparison; None if it depends on the micro version."""
+    """The result of comparing `sys.version_info`; None if it depends on the micro version."""
     match, taken = _COMPARISON.fullmatch(spec), _PART.fullmatch(part)
     if match is None or (part and taken is None):
         return None
@@ -318,7 +318,7 @@ def _python(python: str, part: str, spec: str) -> bool | None:
 def _version_slice(
     version: tuple[int | str, ...], items: tuple[int | str, ...], part: re.Match[str]
 ) -> tuple[object, object]:
-    """A slice or an item of the version, and the value it is compared with."""
+    """A slice or an item of the version, and the value with which it is compared."""
     place = int(part[2])
     if part[1]:
         return version[:place], items

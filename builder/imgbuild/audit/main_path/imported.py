@@ -1,7 +1,7 @@
-"""Finds the modules that importing the entry points certainly imports.
+"""Finds the modules that are certainly imported with the entry points.
 
-An exception while such a module is imported ends the import of the entry point, unless a `try` on
-each path catches it.
+An exception during the import of such a module ends the import of the entry point, unless a `try`
+on each path catches the exception.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class _Importer(msgspec.Struct, frozen=True):
 
 
 class CertainImports:
-    """The modules of `packages` that are imported from the names `starts`, and their importers.
+    """The modules of `packages` imported from the names `starts`, with the importing statements.
 
-    `entries` has the entry point of each module.
+    `entries` maps each module to its entry point.
     """
 
     def __init__(
         self, view: PackageSetView, starts: Iterable[tuple[str, str]], packages: frozenset[str]
     ) -> None:
-        """Follow all imports from `starts`, pairs of a name and its entry point."""
+        """Follow all imports from `starts`, which are pairs of a name and its entry point."""
         self.entries: dict[str, str] = {}
         self._view = view
         self._packages = packages
@@ -57,7 +57,7 @@ class CertainImports:
                 self._follow_module(module)
 
     def passes_exception(self, raised: str, module: str) -> bool:
-        """Whether an exception while `module` is imported ends the import of an entry point."""
+        """Whether an exception during the import of `module` ends the import of an entry point."""
         todo, seen = [module], {module}
         while todo:
             for importer in self._importers.get(todo.pop(), ()):
@@ -96,7 +96,7 @@ class CertainImports:
     def _follow_import(
         self, module: str, name: str, entry: str, how: _Importer | None, depth: int = 0
     ) -> None:
-        """Follow an import and its parent packages; the name may be a module or a lazy name."""
+        """Follow the import of a name, a module or a lazy name, and of its parent packages."""
         if self._view.owner(module) not in self._packages or depth > _MAXIMUM_DEPTH:
             return
         at = ""
@@ -124,7 +124,7 @@ class CertainImports:
             self._follow_import(inner, "", entry, how, depth + 1)
 
     def _listed_strings(self, module: str) -> frozenset[str]:
-        """The string constants in a module's unconditional top-level statements."""
+        """The string constants in unconditional top-level statements of a module."""
         source = package_set_evaluator(self._view).source(module)
         return frozenset(_texts(source)) if source is not None else frozenset()
 

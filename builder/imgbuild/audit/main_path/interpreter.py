@@ -1,4 +1,4 @@
-"""Defines the interface between the parts of an evaluation; `evaluation` implements it."""
+"""Defines the interface between the parts of an evaluation, which `evaluation` implements."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from imgbuild.audit.main_path.values import CallFrame, ObjectInstance
 
 
 class Interpreter(ABC):
-    """One evaluation of code in a package set.
+    """Evaluates code in a package set.
 
     With `strict`, unrecognized decorators change the effect of a function. `trying` is the number
-    of enclosing `try` statements whose handlers may catch.
+    of enclosing `try` statements whose handlers may catch exceptions.
     """
 
     strict: bool
@@ -26,11 +26,11 @@ class Interpreter(ABC):
 
     @abstractmethod
     def count_steps(self, count: int = 1) -> None:
-        """Count a step; TooHardError if there are too many."""
+        """Count a step; UnsupportedCodeError if there are too many."""
 
     @abstractmethod
     def may_raise(self) -> None:
-        """Raise an exception of unknown class in some evaluations of the body of `try`."""
+        """Raise an exception of unknown class in some evaluations of a `try` body."""
 
     @abstractmethod
     def value(self, node: ast.expr, frame: CallFrame) -> object:
@@ -38,11 +38,11 @@ class Interpreter(ABC):
 
     @abstractmethod
     def read(self, name: str, frame: CallFrame) -> object:
-        """The value of a name."""
+        """The value to which a name is bound."""
 
     @abstractmethod
     def attribute(self, value: object, name: str) -> object:
-        """The attribute of a value; Raised if it certainly has none."""
+        """The attribute of a value; EvaluatedError if the value certainly has no such attribute."""
 
     @abstractmethod
     def assign_attribute(self, instance: ObjectInstance, name: str, value: object) -> None:
@@ -56,19 +56,19 @@ class Interpreter(ABC):
     def apply_call(
         self, called: object, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
-        """The result of a call. An argument ... represents further unknown arguments."""
+        """The result of a call. An argument `...` stands for further unknown arguments."""
 
     @abstractmethod
     def source(self, module: str) -> ModuleTree | None:
-        """The source of a module, if it can be read."""
+        """The source of a module; None if it cannot be read."""
 
     @abstractmethod
     def absolute_module(self, node: ast.ImportFrom, module: str) -> str:
-        """The module that an import in `module` refers to."""
+        """The absolute name of the module that a `from … import` in `module` refers to."""
 
     @abstractmethod
     def version(self, package: str) -> str | None:
-        """The version of an installed package; Raised if it is missing, None if unknown."""
+        """The version of a package; EvaluatedError if it is not installed, None if unknown."""
 
     @abstractmethod
     def has_module(self, module: str) -> bool | None:
@@ -76,8 +76,8 @@ class Interpreter(ABC):
 
     @abstractmethod
     def owner(self, module: str) -> str | None:
-        """The package that has a module; "" if the module is missing, None if unknown."""
+        """The package that contains a module; "" if the module is missing, None if unknown."""
 
     @abstractmethod
     def import_module(self, module: str) -> object:
-        """The module; Raised if it is missing, UNKNOWN if unknown."""
+        """The module; EvaluatedError if it is missing, UNKNOWN if that is unknown."""

@@ -78,7 +78,7 @@ Intrinsic = Callable[[Interpreter, Arguments, Mapping[str, object]], object]
 
 
 def _wrap_pure_function(function: Callable[..., Any]) -> Intrinsic:
-    """A wrapper for a function of completely known values."""
+    """A wrapper that calls a pure function if all arguments are completely known."""
 
     def _apply_function(
         _: Interpreter, arguments: Arguments, named: Mapping[str, object]
@@ -102,7 +102,7 @@ def _range(*numbers: int) -> object:
 
 
 def _length(numbers: range) -> int:
-    """The number of items; -1 if Python cannot determine it."""
+    """The number of items; -1 if there are too many for `len`."""
     try:
         return len(numbers)
     except OverflowError:
@@ -242,7 +242,7 @@ def _return_none(*_: object) -> object:
 def apply_plain_method(
     called: BoundValueMethod, arguments: Sequence[object], named: Mapping[str, object]
 ) -> object:
-    """The result of a method of a plain value."""
+    """The result of calling a method of a plain value."""
     owner = called.owner
     if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
         if called.name != "get":
@@ -260,7 +260,7 @@ def apply_plain_method(
 
 
 def _is_long(text: str, name: str, arguments: Sequence[object]) -> bool:
-    """Whether a string method may return a long string, or read attributes of its arguments."""
+    """Whether a string method may return a long string, or reads attributes of the arguments."""
     if name == "format":
         return "{" in _FIELD.sub("", text)
     if name == "replace" and len(arguments) > 1:

@@ -1,7 +1,8 @@
-"""Adds the packages that the user names to the entry points of the main path.
+"""Adds the packages that the user lists to the entry points of the main path.
 
-The user names packages by the pins of a target, the requirements of an extension, or pins that are
-audited without a target. If two packages are named, the part of one for the other is also imported.
+The user lists packages as pins of a target, as requirements of an extension, or as pins that are
+audited without a target. If two listed packages integrate with each other, the modules for the
+integration are imported, too.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ def add_named_packages(
     *,
     alone: bool = False,
 ) -> MainPathPolicy:
-    """The default policy, in which `named` packages are imported by their top-level modules.
+    """The default policy, with the top-level modules of `named` packages as further entry points.
 
-    The code of packages in `added` is followed, too, if another package imports it. `alone` omits
-    the other entry points.
+    Packages in `added` are followed, too, if another package imports them. `alone` omits the other
+    entry points.
     """
     rules = policy.load_policy()
     roots = {
@@ -80,7 +81,7 @@ def add_named_packages(
 
 
 def _namespace_modules(modules: Collection[str]) -> list[str]:
-    """The public modules directly below folders without `__init__`, which no module imports."""
+    """Public modules directly below folders without `__init__`, which no module imports."""
     return sorted(
         module
         for module in modules
@@ -91,10 +92,10 @@ def _namespace_modules(modules: Collection[str]) -> list[str]:
 
 
 def _main_parts(package_set: PackageSet, module: str) -> list[str]:
-    """The module from which `module` lazily imports most names, and the main part of that module.
+    """The module from which `module` lazily imports most names, and the main part of the former.
 
-    If that module in turn lazily imports its names from many parts, the main part is the one that
-    most of the others use.
+    If the former also imports its names lazily from many modules, the main part is the one that
+    most of these modules use.
     """
     places = _places(package_set, module)
     part, count = max(places.items(), key=lambda item: item[1], default=("", 0))
@@ -115,7 +116,7 @@ def _main_parts(package_set: PackageSet, module: str) -> list[str]:
 
 
 def _places(package_set: PackageSet, module: str) -> Counter[str]:
-    """Module → the number of names that `module` lazily imports from it."""
+    """Module → how many names `module` lazily imports from it."""
     facts = package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return Counter()
@@ -125,11 +126,11 @@ def _places(package_set: PackageSet, module: str) -> Counter[str]:
 def _integrations(
     package_set: PackageSet, named: Collection[str], roots: Collection[str]
 ) -> list[str]:
-    """The public parts of `named` packages for each other: `lmformatenforcer.integrations.vllm`.
+    """The modules of `named` packages for each other: `lmformatenforcer.integrations.vllm`.
 
-    Such a part has the name of the other package's top-level module (one of `roots`) and uses that
-    module. `torchvision.prototype.datasets` does not use the package datasets, so it is not a part
-    for it.
+    The last component of such a module is the top-level module of the other package (one of
+    `roots`), which the module uses. `torchvision.prototype.datasets` does not use the package
+    datasets, so it is not an integration.
     """
     candidates = [
         module
@@ -152,7 +153,7 @@ def _is_named_as_integration(module: str, roots: Collection[str]) -> bool:
 
 
 def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
-    """Whether a module, a submodule, or a module that it re-exports uses the module `name`."""
+    """Whether a module, a submodule, or a re-exported module uses the module of the same name."""
     name = module.rpartition(".")[2]
     below = [
         other
@@ -165,7 +166,7 @@ def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
 
 
 def _reexported_modules(facts: ModuleFacts | OpaqueModule | None) -> Iterator[str]:
-    """The modules of its package that a module without definitions re-exports names from."""
+    """The modules of the same package from which a module without definitions re-exports names."""
     if isinstance(facts, ModuleFacts) and not facts.functions and not facts.classes:
         root = facts.module.partition(".")[0]
         for line in facts.imports:

@@ -1,6 +1,6 @@
 """Evaluates objects: construction, attributes, methods (separate: one level of the interpreter).
 
-A class is followed if all of its bases can be read, its metaclass is known, and all of its
+A class is followed if all of its base classes can be read, its metaclass is known, and all of its
 decorators are in `_TRANSPARENT_DECORATORS`.
 """
 
@@ -58,7 +58,7 @@ class _ClassLevel(msgspec.Struct, frozen=True):
         return ClassValue(self.definition.name, self.home.module, self.definition.line)
 
     def functions(self, name: str) -> Sequence[Function]:
-        """The methods of this name that the class itself defines."""
+        """The methods of this name that are defined in the class itself."""
         every = module_scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
         return [
             function
@@ -67,7 +67,7 @@ class _ClassLevel(msgspec.Struct, frozen=True):
         ]
 
     def has(self, name: str) -> bool:
-        """Whether the class itself binds a name."""
+        """Whether the body of the class binds a name."""
         definition = self.definition
         return (
             name in definition.methods
@@ -84,7 +84,7 @@ class _ClassLevel(msgspec.Struct, frozen=True):
 
 
 class ObjectModel:
-    """The classes and objects of one evaluation."""
+    """Evaluates the classes and objects of an evaluation."""
 
     def __init__(self, interpreter: Interpreter, package_set: ImportablePackages) -> None:
         self._interpreter = interpreter
@@ -94,7 +94,7 @@ class ObjectModel:
     def construct_object(
         self, kind: ClassValue, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
-        """The object constructed by a call of a class; UNKNOWN if the class is not followed."""
+        """The object that a call of a class constructs; UNKNOWN if the class is not followed."""
         chain = self._chain(kind)
         if not chain:
             return UNKNOWN
@@ -120,7 +120,7 @@ class ObjectModel:
         given: Sequence[object],
         named: Mapping[str, object],
     ) -> None:
-        """Call the constructor: the first `__init__`, or the generated one of a dataclass."""
+        """Call the first `__init__` in the chain, or the generated one of a dataclass."""
         for at, level in enumerate(chain):
             text = level.dataclass_decorator()
             if level.has("__init__"):
@@ -181,7 +181,7 @@ class ObjectModel:
         return self._constant(level, value)
 
     def call_object_method(self, name: str, given: Sequence[object]) -> object:
-        """The result of a method of `object`."""
+        """The result of a method that a class inherits from `object`."""
         if name == "__new__" and given and isinstance(given[0], ClassValue):
             return self.empty_instance(given[0])
         if name == "__setattr__" and len(given) == 3 and isinstance(given[0], ObjectInstance):
@@ -196,7 +196,7 @@ class ObjectModel:
     # -- attributes
 
     def attribute(self, value: ObjectInstance | ClassValue | SuperValue, name: str) -> object:
-        """The attribute of an object, a class or `super()`; UNKNOWN if it is not followed."""
+        """An attribute of an object, a class or `super()`; UNKNOWN if it is not followed."""
         owner = value.owner if isinstance(value, SuperValue) else value
         kind = owner.kind if isinstance(owner, ObjectInstance) else owner
         chain = self._chain(kind)
@@ -224,7 +224,7 @@ class ObjectModel:
     def member(
         self, chain: Sequence[_ClassLevel], owner: ObjectInstance | ClassValue, name: str
     ) -> object:
-        """The attribute of `owner` from the first class with this name; ABSENT if there is none."""
+        """The attribute of `owner` from the first class that has it; ABSENT if no class has it."""
         for level in chain:
             if not level.has(name):
                 continue
@@ -259,7 +259,7 @@ class ObjectModel:
         return MethodValue(value, owner)
 
     def _bound_expression(self, level: _ClassLevel, name: str) -> ast.expr | None:
-        """The expression assigned to a name in a class body, if there is exactly one."""
+        """The expression assigned to a name in a class body; None unless there is exactly one."""
         source = self._interpreter.source(level.home.module)
         node = source.find_class(level.definition.line) if source is not None else None
         values: list[ast.expr | None] = []
@@ -288,7 +288,7 @@ class ObjectModel:
         return frame
 
     def assign_attribute(self, instance: ObjectInstance, name: str, value: object) -> None:
-        """Set an attribute. Collections become unknown, because they may be changed in place."""
+        """Set an attribute. A collection becomes unknown, because it may be changed in place."""
         chain = self._chain(instance.kind)
         if any(level.has(hook) for level in chain for hook in _HOOKS):
             instance.open = True

@@ -46,7 +46,7 @@ _LOCAL_COMPARISONS = (ast.Eq, ast.NotEq, ast.Gt, ast.LtE)
 
 
 def apply_operator(sign: ast.AST, left: object, right: object) -> object:
-    """The result of `left sign right`; UNKNOWN if it may be large, Raised if it must fail."""
+    """The result of `left sign right`: UNKNOWN if possibly large, EvaluatedError if it fails."""
     operation = _OPERATIONS.get(type(sign))
     if operation is None or not is_fully_known(left) or not is_fully_known(right):
         return UNKNOWN
@@ -73,7 +73,7 @@ def is_identical(left: object, right: object) -> bool | None:
 
 
 def is_contained(item: object, holder: object) -> bool | None:
-    """Whether `item in holder`; None if unknown."""
+    """The result of `item in holder`; None if unknown."""
     if isinstance(holder, VersionText) or not is_fully_known(item):
         return None
     if isinstance(holder, str):
@@ -101,7 +101,7 @@ def _is_too_large(sign: ast.AST, left: object, right: object) -> bool:
 
 
 def _depends_on_local(sign: ast.AST, left: object, right: object) -> bool:
-    """Whether a comparison with an installed version depends on its local part (`+cu124`)."""
+    """Whether a comparison with an installed version depends on the local part (`+cu124`)."""
     for value, other in ((left, right), (right, left)):
         if isinstance(value, VersionText) and isinstance(other, str):
             return isinstance(sign, (ast.Eq, ast.NotEq)) and other.partition("+")[0] == value

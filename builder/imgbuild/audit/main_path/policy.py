@@ -12,10 +12,10 @@ from imgbuild.system import files, yaml_data
 class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A place where users' programs start: a module, a function, or a class that they construct.
 
-    It applies if its package is installed in one of `versions`, and all packages in `beside` are
-    installed. A name that does not exist in the installed version is skipped. `also` are objects
-    that are loaded by names in strings or in separate processes, so that no statement refers to
-    them. An `optional` entry may import packages that are not installed, which is not reported.
+    An entry applies if its package is installed in one of `versions` and all packages in `beside`
+    are installed. A name that does not exist in the installed version is skipped. `also` lists
+    objects that are loaded by name from strings or in separate processes, so no statement refers to
+    them. For an `optional` entry, imports of packages that are not installed are not reported.
     """
 
     name: str
@@ -27,9 +27,9 @@ class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class NameRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A `method` that rejects names already present in the `table` of one of `files`.
+    """A `method` that rejects names that are already in the `table` of one of `files`.
 
-    The keyword `allowed_by` makes it accept them.
+    With the keyword `allowed_by`, the method accepts such names.
     """
 
     method: str
@@ -39,7 +39,7 @@ class NameRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Packages whose code is followed (`walk`), entry points, and registries of names.
+    """The packages whose code is followed (`walk`), entry points, and registries of names.
 
     For packages in `imported`, only code that certainly runs at import is followed.
     """
@@ -52,5 +52,5 @@ class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 @lru_cache(maxsize=1)
 def load_policy() -> MainPathPolicy:
-    """The bundled policy."""
+    """Load the bundled policy."""
     return yaml_data.load_yaml_data(files.data("audit/entry_points.yaml"), MainPathPolicy)

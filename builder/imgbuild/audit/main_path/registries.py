@@ -1,4 +1,4 @@
-"""Finds names that a package registers itself; registering them again raises an exception."""
+"""Finds names that packages register themselves: a second registration raises an exception."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imgbuild.system.syntax import parse_source
 def registered_name(
     package_set: ImportablePackages, rules: MainPathPolicy, call: Call, what: Meaning
 ) -> str | None:
-    """The already registered name that `call` registers again; None if there is none."""
+    """The name that `call` registers although it is already registered; None if there is none."""
     home, definition = what.found.home, what.found.definition
     if not call.literals or home is None or not isinstance(definition, Function):
         return None
@@ -47,7 +47,7 @@ def has_registered_name(
 
 @lru_cache(maxsize=64)
 def _keys(source: bytes, table: str) -> frozenset[str]:
-    """The keys of the dict, or list of pairs, that a module assigns to `table`."""
+    """The keys of the dict or list of pairs that a module assigns to `table`."""
     try:
         tree = parse_source(source)
     except SyntaxError:

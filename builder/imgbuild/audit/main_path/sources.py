@@ -43,7 +43,7 @@ class ModuleTree:
         self._classes: dict[int, ast.ClassDef] | None = None
 
     def may_change(self, name: str) -> bool:
-        """Whether functions of the module may change the value of a name."""
+        """Whether functions of the module may rebind a name."""
         return name in self._globals or (
             re.search(rf"\b{re.escape(name)}{_CHANGES}", self._text) is not None
         )
@@ -55,7 +55,7 @@ class ModuleTree:
         return frozenset(name for names in declared for name in names.replace(" ", "").split(","))
 
     def find_function(self, name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """The definition of a function, by unqualified name and line."""
+        """The definition of a function with this unqualified name and line."""
         if self._functions is None:
             self._functions = {
                 (node.name, node.lineno): node
@@ -65,7 +65,7 @@ class ModuleTree:
         return self._functions.get((name.rpartition(".")[2], line))
 
     def bindings_in(self, definition: ast.ClassDef) -> Mapping[str, Sequence[ast.stmt]]:
-        """Name → the statements that bind it in the body of a class of this module."""
+        """Name → the statements in the body of a class of this module that bind it."""
         line = definition.lineno
         if line not in self._class_bindings:
             self._class_bindings[line] = _bindings(definition.body)
@@ -73,7 +73,7 @@ class ModuleTree:
 
     @functools.cached_property
     def stored(self) -> frozenset[str]:
-        """The attributes that the module assigns on objects other than `self`."""
+        """The attributes that the module assigns to objects other than `self`."""
         return frozenset(
             node.attr
             for node in walk_tree(self.tree)
@@ -83,7 +83,7 @@ class ModuleTree:
         )
 
     def find_class(self, line: int) -> ast.ClassDef | None:
-        """The definition of a class, by line."""
+        """The definition of a class that starts on this line."""
         if self._classes is None:
             self._classes = {
                 node.lineno: node
@@ -93,7 +93,7 @@ class ModuleTree:
         return self._classes.get(line)
 
     def binding_statements(self, name: str) -> Sequence[ast.stmt]:
-        """The top-level statements that may set `name`, from the last unconditional one."""
+        """The top-level statements that may set `name`, starting at the last unconditional one."""
         statements = self.bindings.get(name, [])
         certain = [
             at for at, statement in enumerate(statements) if not isinstance(statement, _BRANCHES)
@@ -103,8 +103,8 @@ class ModuleTree:
     def import_time_nodes(self) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
         """The nodes that run when the module is imported, each with the node to evaluate for it.
 
-        The node to evaluate is the enclosing loop or comprehension, if any, else the node itself.
-        The third item contains the names of the enclosing class body.
+        The node to evaluate is the enclosing loop or comprehension, if there is one, else the node
+        itself. The third item contains the names in the enclosing class body.
         """
         none = frozenset[str]()
         todo: list[tuple[ast.AST, ast.AST | None, frozenset[str]]] = [
@@ -122,7 +122,7 @@ class ModuleTree:
             todo.extend((child, whole, names) for child in reversed(inner))
 
     def exceptions_caught_at(self, line: int) -> frozenset[str]:
-        """The exceptions that `try` and `with` around a line catch; "" means any."""
+        """The exceptions that `try` and `with` statements around a line catch; "" is any."""
         caught: set[str] = set()
         for node in walk_tree(self.tree):
             body = node.body if isinstance(node, (ast.Try, ast.TryStar, ast.With)) else ()
@@ -159,7 +159,7 @@ class ModuleTree:
 
 
 def _nested_statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """All statements, nested ones included, without their expressions."""
+    """All statements, including nested ones, without their expressions."""
     todo: list[ast.AST] = list(tree.body)
     while todo:
         node = todo.pop()
@@ -169,7 +169,7 @@ def _nested_statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _executed_nodes(node: ast.AST) -> list[ast.AST]:
-    """The nodes in `node` that run with it, or for a function at its definition."""
+    """The nodes in `node` that are executed with it; for a function, when it is defined."""
     if isinstance(node, _DEFERRED_NODES):
         return []
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -187,13 +187,13 @@ def _last_name(node: ast.expr | None) -> str:
 
 
 def _suppressed_exceptions(node: ast.expr) -> str:
-    """The exceptions that a context manager catches: OPEN for none, "" for any."""
+    """The exceptions that a context manager suppresses: OPEN for none, "" for any."""
     name = _last_name(node.func if isinstance(node, ast.Call) else node)
     return UNKNOWN_EXCEPTIONS if name in OPEN_MANAGERS else ""
 
 
 def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
-    """The source of a module; None if it has none or it cannot be read."""
+    """The source of a module; None if the module has none or the source cannot be read."""
     facts = package_set.module(module)
     owner = package_set.owner(module)
     if not isinstance(facts, ModuleFacts) or facts.broken or owner is None:
@@ -214,7 +214,7 @@ def _parse_module(content: bytes, module: str, *, package: bool) -> ModuleTree |
 
 
 def _bindings(statements: Sequence[ast.stmt]) -> dict[str, list[ast.stmt]]:
-    """Name → the statements that bind it."""
+    """Name → the statements that bind it, among `statements`."""
     bindings: dict[str, list[ast.stmt]] = {}
     for statement in statements:
         for bound in dict.fromkeys(bound_names([statement])):

@@ -1,4 +1,4 @@
-"""Defines the values of expressions in a package set, as far as known without running code."""
+"""Defines values of expressions in a package set, as far as known without running code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.version import Version
 
 
 class OpaqueObject(msgspec.Struct, frozen=True):
-    """An object of which at most the truth value is known."""
+    """An object of which only the truth value may be known."""
 
     truth: bool | None = None
 
@@ -22,7 +22,7 @@ UNKNOWN, TRUE, FALSE = OpaqueObject(None), OpaqueObject(True), OpaqueObject(Fals
 
 
 class ModuleValue(msgspec.Struct, frozen=True):
-    """A module, or an unread object with a dotted name: `operator.ge`."""
+    """A module, or an object that is not read and has a dotted name: `operator.ge`."""
 
     name: str
 
@@ -35,7 +35,7 @@ class BoundValueMethod(msgspec.Struct, frozen=True):
 
 
 class ClassValue(msgspec.Struct, frozen=True):
-    """A class, by its name, and the module and line of its definition, if it can be read."""
+    """A class: its name, and the module and line of its definition if it can be read."""
 
     name: str
     module: str = ""
@@ -45,8 +45,9 @@ class ClassValue(msgspec.Struct, frozen=True):
 class ObjectInstance:
     """An object of a class whose methods are followed.
 
-    `attributes` are the ones that its methods assign. `truth` is None if the class has a method
-    that determines it. If `open`, code that is not followed may have changed the object.
+    `attributes` contains the attributes that methods assign. `truth` is None if a method of the
+    class determines the truth value. `open` means that code that is not followed may have changed
+    the object.
     """
 
     def __init__(self, kind: ClassValue, *, truth: bool | None) -> None:
@@ -64,16 +65,16 @@ class MethodValue(msgspec.Struct, frozen=True):
 
 
 class SuperValue(msgspec.Struct, frozen=True):
-    """`super()` in a method of the class `after`, called for `owner`."""
+    """`super()` in a method of the class `after` that is called for `owner`."""
 
     after: ClassValue
     owner: ObjectInstance | ClassValue
 
 
 class CallFrame:
-    """The names of a running function, or of module statements; `outer` is the enclosing frame.
+    """The names of a running function or of module statements; `outer` is the enclosing frame.
 
-    In a method, `kind` is the class that defines it, and `owner` its first argument.
+    In a method, `kind` is the class that defines the method, and `owner` its first argument.
     """
 
     def __init__(self, module: str, outer: CallFrame | None = None) -> None:
@@ -91,7 +92,7 @@ class CallFrame:
         return frame
 
     def visible_objects(self) -> list[object]:
-        """The objects bound to names in this and the enclosing frames."""
+        """The objects bound to names in this frame and the enclosing frames."""
         instances = [value for value in self.names.values() if isinstance(value, ObjectInstance)]
         return instances + (self.outer.visible_objects() if self.outer is not None else [])
 
@@ -100,7 +101,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class FunctionValue:
-    """A function with Python source, its enclosing frame, and the class of a method."""
+    """A function with Python source, the enclosing frame and, for a method, the class."""
 
     def __init__(
         self, node: FunctionNode, frame: CallFrame, kind: ClassValue | None = None
@@ -123,7 +124,7 @@ class VersionText(str):
 
 
 class InstalledVersion(Version):
-    """A `VersionText` parsed as a version; the local part of the installed package may differ."""
+    """A `VersionText` parsed as a version; the local part of the installed version may differ."""
 
     __slots__ = ()
 
@@ -131,8 +132,8 @@ class InstalledVersion(Version):
 class EvaluatedError(Exception):
     """An exception in the evaluated code.
 
-    An exception from a `raise`, an `assert` or a failing import is `certain`, because other
-    operations may be evaluated incorrectly.
+    An exception is `certain` if it is from a `raise`, an `assert` or a failing import, because
+    other operations may be evaluated incorrectly.
     """
 
     def __init__(self, name: str, *, line: int = 0, module: str = "", certain: bool = True) -> None:
@@ -145,13 +146,13 @@ class EvaluatedError(Exception):
 
 
 class UnsupportedCodeError(Exception):
-    """The code has an unsupported statement, or takes too many steps."""
+    """The code contains an unsupported statement or takes too many steps."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A possible outcome of an evaluation: a value, or an exception.
 
-    `causes` are the packages, and missing modules, that determined it.
+    `causes` are the packages and the missing modules that determined the outcome.
     """
 
     value: object = None
@@ -185,9 +186,9 @@ def is_key(value: object) -> bool:
 
 
 def count_items(value: object, limit: int) -> int:
-    """The number of items in a value, including nested ones; at most about `limit`.
+    """The number of items in a value, including nested items; the count stops near `limit`.
 
-    A hundred characters and a thousand bits count as an item.
+    A hundred characters, or a thousand bits, count as an item.
     """
     total, waiting = 0, [value]
     while waiting and total <= limit:
@@ -219,7 +220,7 @@ def value_truth(value: object) -> bool | None:
 
 
 def release_value(value: object) -> None:
-    """Clear the attributes of objects in `value`, which code that is not followed may change."""
+    """Clear attributes of objects in `value`, because code that is not followed may change them."""
     waiting, seen = [value], 0
     while waiting and seen < _RELEASE_LIMIT:
         item = waiting.pop()

@@ -1,7 +1,7 @@
-"""Filters the facts of a package set: branches that are not taken are omitted.
+"""Filters the facts of a package set: branches that do not run are omitted.
 
-Names that are bound under conditions that do not hold are removed from modules. Of a name with
-several definitions, the one for the installed versions remains.
+Names that are bound only under conditions that do not hold are removed from modules. If a name has
+several definitions, the definition for the installed versions is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Bound = TypeVar("Bound", Import, Function, Class, AssignedName)
 
 
 class PackageSetView:
-    """A package set without branches that are not taken."""
+    """A package set without the branches that do not run."""
 
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = package_set
@@ -43,11 +43,11 @@ class PackageSetView:
         self.sources = module_sources(package_set)
 
     def is_of(self, package_set: ImportablePackages) -> bool:
-        """Whether it is a view of `package_set`."""
+        """Whether this is a view of `package_set`."""
         return self._package_set is package_set
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """The facts of module `name` without branches that are not taken."""
+        """The facts of module `name`, without branches that do not run."""
         if name not in self._facts:
             facts = self._package_set.module(name)
             if isinstance(facts, ModuleFacts):
@@ -60,11 +60,11 @@ class PackageSetView:
         return self._package_set.modules_of(package)
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a small file of `package`; None if there is none."""
+        """The content of a small file of `package`; None if it does not exist."""
         return self._package_set.read(package, path)
 
     def prefetch(self, modules: Iterable[str]) -> None:
-        """Read many modules at once."""
+        """Read many modules together."""
         self._package_set.prefetch(name for name in modules if name not in self._facts)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
@@ -85,7 +85,7 @@ class PackageSetView:
         )
 
     def _possible_facts(self, bound: tuple[Bound, ...]) -> tuple[Bound, ...]:
-        """The facts whose guards may hold, and bindings for type checkers, which have types."""
+        """The facts whose guards may hold, and bindings for type checkers, which contain types."""
         return tuple(
             fact
             for fact in bound

@@ -103,7 +103,7 @@ _UNION = re.compile(
 
 
 def full_name(facts: ModuleFacts, expression: str) -> str:
-    """The full dotted name of an expression: `Struct` is msgspec.Struct."""
+    """The full dotted name of an expression: `Struct` becomes msgspec.Struct."""
     first, _, rest = strip_subscript(expression).partition(".")
     for entry in module_index(facts).top.get(first, ()):
         if isinstance(entry, Import):
@@ -125,7 +125,7 @@ def resolve_expression(
 
 
 def strip_subscript(expression: str) -> str:
-    """An expression without its subscript: "Generic[T]" is Generic."""
+    """An expression without its subscript: "Generic[T]" becomes Generic."""
     return expression.partition("[")[0].strip()
 
 
@@ -163,14 +163,14 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
 
 
 def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
-    """Whether all unread bases of a class are enumerations or types (only in a user's code)."""
+    """Whether all unread bases of a class are enumerations or types (user code only)."""
     bases = {each.trace[0] if each.trace else "" for each in chain if each.definition is None}
     is_readable = bases <= {*_ENUMERATIONS, "str", "int"} and not bases.isdisjoint(_ENUMERATIONS)
     return is_readable and module_sources(modules) is not None
 
 
 def follow_assignment(modules: Modules, lookup_result: LookupResult) -> LookupResult:
-    """The definition that an assigned name refers to: `X = module.Y`."""
+    """The definition to which an assigned name refers: `X = module.Y`."""
     for _ in range(_DEPTH):
         definition = lookup_result.definition
         if not isinstance(definition, AssignedName) or lookup_result.home is None:
@@ -189,7 +189,7 @@ def receiver_class(
 ) -> LookupResult:
     """The class of the `receiver` of a Call or Attribute, if known.
 
-    "X" is an instance of X or of a subclass; "X()" the result of calling X.
+    "X" is an instance of X or of a subclass; "X()" is the result of calling X.
     """
     if not receiver.endswith("()"):
         return _instance(
@@ -225,7 +225,7 @@ def receiver_class(
 def receiver_classes(
     modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
 ) -> tuple[LookupResult, ...]:
-    """The classes of the `receiver` "f()", if the result of f has several; else empty."""
+    """The classes of the `receiver` "f()" if the result of f can have several; else empty."""
     lookup_result = follow_assignment(
         modules, resolve_expression(modules, facts, receiver.removesuffix("()"), scope=scope)
     )
@@ -248,7 +248,7 @@ def union_members(annotation: str) -> list[str]:
 
 
 def _result_class(modules: Modules, holder: LookupResult, method: str) -> LookupResult:
-    """The class of the result of `method` of an object of class `holder`."""
+    """The class of the object that `method` of an object of class `holder` returns."""
     if holder.state != "defined":
         return holder
     lookup_result = find_member(modules, holder, method)
@@ -284,8 +284,8 @@ def _annotated_class(
 def _instance(lookup_result: LookupResult) -> LookupResult:
     """The class in an annotation; the object may be an instance of a subclass.
 
-    An Auto class of transformers stands for the class of the loaded model, and `constexpr` of
-    Triton for a constant of any class.
+    An Auto class of transformers represents the class of the loaded model, and `constexpr` of
+    Triton a constant of any class.
     """
     name = getattr(lookup_result.definition, "name", "")
     if lookup_result.home is not None and re.match(r"Auto[A-Z]|constexpr$", name):
@@ -333,7 +333,7 @@ def _first_definition(modules: Modules, facts: ModuleFacts, name: str, scope: st
 
 
 def look_up_module(modules: Modules, name: str) -> LookupResult:
-    """The LookupResult for a module name."""
+    """The LookupResult of a module name."""
     facts = modules.module(name)
     if isinstance(facts, ModuleFacts):
         return LookupResult(state="defined", definition=facts, home=facts)
@@ -341,7 +341,7 @@ def look_up_module(modules: Modules, name: str) -> LookupResult:
 
 
 def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None:
-    """A member defined by the class itself."""
+    """A member that the class itself defines."""
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None:
         return None
@@ -358,7 +358,7 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
 
 
 def _imported_names(home: ModuleFacts, definition: Class) -> Iterable[str]:
-    """The names that import statements in the body of a class bind."""
+    """The names that import statements in a class body bind."""
     return [line.bound for line in module_index(home).scoped.get(definition.name, ())]
 
 
@@ -367,8 +367,9 @@ def class_ancestors(
 ) -> list[LookupResult]:
     """A class and its bases in method resolution order.
 
-    A base that cannot be read is a LookupResult without a definition. A class that is inherited
-    several times is at its last position, which differs from Python's order only in rare cases.
+    A base class that cannot be read is a LookupResult without a definition. A class that is
+    inherited several times is listed at its last position, which rarely differs from Python's
+    order.
     """
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None or depth > _DEPTH:
@@ -404,7 +405,7 @@ def _ancestors(
 
 
 def find_metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
-    """Empty for a known metaclass; None for one that may change the effect of a call."""
+    """Empty for a known metaclass; None for a metaclass that may change the effect of a call."""
     for ancestor in class_ancestors(modules, lookup_result):
         if (
             isinstance(ancestor.definition, Class)
@@ -415,7 +416,7 @@ def find_metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
 
 
 def instance_attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
-    """All names that an instance of a class has, or None if there may be other names.
+    """All names that an instance of a class has; None if it may have other names.
 
     Subclasses may have additional names.
     """

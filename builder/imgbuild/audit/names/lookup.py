@@ -1,7 +1,7 @@
-"""Looks up names in modules: re-exports, star imports, lazy tables and submodules are followed.
+"""Looks up names in modules, including re-exports, star imports, lazy tables and submodules.
 
-A name is "absent" only if Python would not find it either; if it may exist without being visible in
-the facts, it is "unknown".
+A name is "absent" only if Python would not find it either. If it may exist although the facts do
+not show it, it is "unknown".
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def is_typing_only(guards: tuple[Guard, ...]) -> bool:
 
 
 class SameFacts:
-    """Facts compared by identity, which is faster than comparing their content."""
+    """Wraps facts to compare them by identity, which is faster than by content."""
 
     __slots__ = ("facts",)
 
@@ -133,7 +133,7 @@ class SameFacts:
 
 
 def _is_variant(function: Function) -> bool:
-    """Whether this is an overload, setter or variant of another function of the same name."""
+    """Whether this is an overload, setter or variant of another function with the same name."""
     return any(
         decorator.split("(")[0].rsplit(".", 1)[-1]
         in ("overload", "setter", "deleter", "getter", "register")
@@ -162,7 +162,7 @@ def _search_module(modules: Modules, module: str, name: str, path: tuple[str, ..
 def search_module(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...] = ()
 ) -> LookupResult:
-    """The definition of a name at the top of this module."""
+    """The definition of a name at the top level of this module."""
     bound = module_index(facts).top.get(name, ())
     entries = [entry for entry in bound if not is_typing_only(entry.guards)]
     if name in facts.deleted:
@@ -187,13 +187,13 @@ def search_module(
 
 
 def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
-    """Whether the source of the module's `__getattr__` certainly raises for a name."""
+    """Whether the source of the module's `__getattr__` certainly rejects a name."""
     read = module_sources(modules)
     return read is not None and read.attribute_raises(facts, name)
 
 
 def may_add_names(facts: ModuleFacts) -> bool:
-    """Whether a function that adds names is called: `lazy_import(globals(), …)`, or protobuf's."""
+    """Whether the module calls a function that adds names, such as `lazy_import(globals(), …)`."""
     return any(
         not call.scope and call.positional and _ADDING_CALLS.search(call.callee)
         for call in facts.calls
@@ -209,12 +209,12 @@ def _has_getattr_class(facts: ModuleFacts) -> bool:
 
 
 def _is_torch_name(module: str, name: str) -> bool:
-    """Whether torch's compiled code adds this name: `torch.cuda.FloatTensor`."""
+    """Whether compiled code of torch adds this name: `torch.cuda.FloatTensor`."""
     return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 
 
 def _missing_module_result(modules: Modules, module: str, path: tuple[str, ...]) -> LookupResult:
-    """The result for a module without a file: unknown if a parent may add it to sys.modules."""
+    """The result for a module without a file; unknown if a parent may add it to sys.modules."""
     parent = module.rpartition(".")[0]
     while parent:
         facts = modules.module(parent)
@@ -227,14 +227,14 @@ def _missing_module_result(modules: Modules, module: str, path: tuple[str, ...])
 
 
 def _alias(modules: Modules, module: str) -> str:
-    """The module that a parent of `module` registers in sys.modules under its name; "" if none."""
+    """The module that a parent of `module` registers as `module` in sys.modules; "" if none."""
     parent = module.rpartition(".")[0]
     facts = modules.module(parent) if parent else None
     return facts.aliases.get(module, "") if isinstance(facts, ModuleFacts) else ""
 
 
 def matches_pattern(module: str, pattern: str) -> bool:
-    """Whether a registered name (with "*" for any text) is this module or a parent of it."""
+    """Whether a registered name (with "*" for any text) is this module or one of its parents."""
     if "*" not in pattern:
         return module == pattern or module.startswith(pattern + ".")
     head, _, tail = pattern.partition("*")
@@ -244,7 +244,7 @@ def matches_pattern(module: str, pattern: str) -> bool:
 def _choose_definition(
     modules: Modules, facts: ModuleFacts, entries: list[Entry], path: tuple[str, ...]
 ) -> LookupResult:
-    """The definition of a name bound several times: the last one without guards."""
+    """The definition of a name with several bindings: the last one without guards."""
     last = max((i for i, entry in enumerate(entries) if not entry.guards), default=0)
     lookup_results = [_entry(modules, facts, entry, path) for entry in entries[last:]]
     there = [
@@ -348,9 +348,9 @@ def _lazy_result(
 
 
 def _likely_modules(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
-    """The modules from which a name may be lazily imported, the most likely first.
+    """The modules from which a name may be lazily imported, most likely ones first.
 
-    If there are many, only modules with the word in their source are included.
+    If there are many, only modules whose source contains the word are included.
     """
     stars = facts.lazy_stars
     if len(stars) > _FEW_MODULES:
@@ -390,7 +390,7 @@ def _star_result(
 def _exported_result(
     modules: Modules, module: str, name: str, path: tuple[str, ...]
 ) -> LookupResult:
-    """The name bound by `from module import *`; "a.b.*" means every module below a.b."""
+    """The name that `from module import *` binds; "a.b.*" stands for every module below a.b."""
     if module.endswith(".*"):
         return _nested_result(modules, module[:-2], name, path)
     if f"*{module}:{name}" in path:

@@ -1,4 +1,4 @@
-"""Defines the modules that a name lookup searches and its result."""
+"""Defines the modules in which names are looked up, and the results of lookups."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Modules(Protocol):
     """Modules by name."""
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """The module of this dotted name; None if there is none."""
+        """The module with this dotted name; None if there is none."""
 
 
 @runtime_checkable
 class Searchable(Protocol):
-    """Modules that support a text search, instead of reading hundreds of them.
+    """Modules that support a text search, so not every module must be read.
 
-    Otherwise a name that transformers lazily imports from one of its models would be looked up
-    in every model.
+    Otherwise a name that transformers lazily imports from one of its models would be looked up in
+    hundreds of models.
     """
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
@@ -40,16 +40,16 @@ class Searchable(Protocol):
 
 
 class ModuleSources(Protocol):
-    """Answers questions from the source of modules that facts leave open."""
+    """Answers questions about the source of modules that facts do not answer."""
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
-        """Whether `__getattr__` of the module raises AttributeError for a name."""
+        """Whether the `__getattr__` of the module raises AttributeError for a name."""
 
     def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:
-        """Whether a decorator (as written in the module) keeps the parameters of a function."""
+        """Whether a decorator (as written in the module) preserves the parameters of a function."""
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
-        """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
+        """The keywords that a function accepts in `**kwargs`; None if it may accept any."""
 
 
 def module_sources(modules: Modules) -> ModuleSources | None:
@@ -59,13 +59,13 @@ def module_sources(modules: Modules) -> ModuleSources | None:
 
 
 def cached_results(modules: Modules) -> dict[object, Any]:
-    """The earlier results of `modules` that cache lookups (`View.results`), else an empty dict."""
+    """The cached lookup results of `modules` (`View.results`); an empty dict if it has no cache."""
     results: dict[object, Any] | None = getattr(modules, "results", None)
     return {} if results is None else results
 
 
 def stdlib_module(modules: Modules, name: str) -> OpaqueModule | None:
-    """The module of this dotted name if it is in the standard library, else None."""
+    """The standard library module with this dotted name; None if there is none."""
     module = modules.module(name)
     return module if isinstance(module, OpaqueModule) and module.why == "stdlib" else None
 
@@ -77,12 +77,12 @@ Definition = Function | Class | AssignedName | ModuleFacts
 class LookupResult(msgspec.Struct, frozen=True):
     """The result of a lookup.
 
-    `definition` is None if the state is not "defined", and if nothing more is known about the name
-    (an extension module, `__file__`). `home` is the module that contains the definition, `owner`
-    the class, possibly an ancestor, in which a member was found. `exact` is False for a class if
-    instances of subclasses are possible. `trace` lists the visited modules as "module:name".
-    With `ambiguous`, other conditions lead to a different definition. With `tried`, the name is
-    imported in a `try`, and its module may be missing.
+    `definition` is None if the state is not "defined", and if only the existence of the name is
+    known (an extension module, `__file__`). `home` is the module that contains the definition,
+    `owner` the class, possibly an ancestor, in which a member was found. `exact` is False for a
+    class if instances of subclasses are possible. `trace` lists the visited modules as
+    "module:name". `ambiguous` means that other conditions lead to a different definition, and
+    `tried` that the name is imported in a `try`, so its module may be missing.
     """
 
     state: LookupState
@@ -96,7 +96,7 @@ class LookupResult(msgspec.Struct, frozen=True):
 
 
 class CallSignature(msgspec.Struct, frozen=True):
-    """The parameters of a call, without self, and whether it accepts others."""
+    """The parameters of a call, without self, and whether further arguments are accepted."""
 
     parameters: tuple[Parameter, ...] = ()
     varargs: bool = False

@@ -1,7 +1,7 @@
 """Finds the releases of a package that have an argument, a name, a module or a variable.
 
-`tools/name_versions.py` generates the data in `data/diagnose/versions/` from published wheels. They
-list the names that are not in every version between `first` and `last`.
+`tools/name_versions.py` generates the data in `data/diagnose/versions/` from published wheels. The
+data list the names that exist in some, but not all, versions between `first` and `last`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NameGroup = Mapping[str, str]  # versions → names, separated by spaces
 
 
 class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The names that exist in some versions of a package from `first` to `last`."""
+    """The names that exist in some of the versions of a package from `first` to `last`."""
 
     package: str
     first: str
@@ -38,7 +38,7 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return next((spec for spec, names in group.items() if name in names.split()), None)
 
     def names_in_last_version(self, group: NameGroup) -> list[str]:
-        """The names of a group in version `last`."""
+        """The names of a group that exist in version `last`."""
         return [
             name
             for spec, names in group.items()
@@ -47,16 +47,16 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ]
 
     def existence(self, spec: str, instead: str = "") -> Existence:
-        """The versions `spec` of this package, with a replacement."""
+        """The existence in versions `spec` of this package, with a replacement."""
         return Existence(
             package=self.package, spec=spec, first=self.first, last=self.last, instead=instead
         )
 
 
 class Existence(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions with a name: `spec` of `package`; "" if none between `first` and `last`.
+    """The versions of `package` with a name: `spec`, "" if none from `first` to `last` has it.
 
-    `instead` is its replacement in the newest version; "" if unknown.
+    `instead` replaces the name in the newest version; "" if unknown.
     """
 
     package: str
@@ -67,12 +67,12 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def removing_version(self) -> str:
-        """The version that removed it; "" if it was added and not removed."""
+        """The version that removed the name; "" if it was added and not removed."""
         return self.spec.rpartition("<")[2] if "<" in self.spec else ""
 
     @property
     def adding_version(self) -> str:
-        """The version that added it; "" if the first listed version has it."""
+        """The version that added the name; "" if the first listed version has it."""
         return self.spec.partition(",")[0].removeprefix(">=") if ">=" in self.spec else ""
 
     def change_sentence(self, what: str) -> str:
@@ -93,9 +93,9 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return f"{text}; {'its replacement' if self.spec else 'the nearest name'} is {self.instead}"
 
     def change(self, version: str) -> str:
-        """The change that affects a version without it: "removed in 0.16.0"; "" if unknown.
+        """The change that explains a version without the name: "removed in 0.16.0"; "" if unknown.
 
-        It is also "" if the version has the name according to `spec`.
+        "" also if the version has the name according to `spec`.
         """
         if not self.spec or (version and self.allows_version(version)):
             return ""
@@ -108,7 +108,7 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def requirement(self) -> str:
-        """A requirement for a version that has it."""
+        """A requirement for a version that has the name; "" if none has it."""
         return f"{self.package}{self.spec}" if self.spec else ""
 
     def covers_version(self, version: str) -> bool:
@@ -116,13 +116,13 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return version in SpecifierSet(f">={self.first},<={self.last}", prereleases=True)
 
     def allows_version(self, version: str) -> bool:
-        """Whether a version has it, as far as `spec` covers the version."""
+        """Whether a version has the name according to `spec`."""
         return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
 
 
 @lru_cache(maxsize=1)
 def load_package_names() -> dict[str, PackageNames]:
-    """All packages by their import name."""
+    """Import name → names of the package, for all packages."""
     values = [
         yaml_data.load_yaml_data(path, PackageNames)
         for path in sorted(files.data("diagnose/versions").glob("*.yaml"))
@@ -132,7 +132,7 @@ def load_package_names() -> dict[str, PackageNames]:
 
 
 class InventedName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name that exists in no release: its pattern, the cause and the remedy."""
+    """A name that exists in no release: a pattern, the cause and the remedy."""
 
     pattern: str
     cause: str
@@ -140,7 +140,7 @@ class InventedName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The content of `data/diagnose/facts/names.yaml`, where the fields are described."""
+    """The content of `data/diagnose/facts/names.yaml`, which describes the fields."""
 
     packages: str
     import_names: Mapping[str, str]
@@ -155,14 +155,14 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @lru_cache(maxsize=1)
 def load_name_table() -> Names:
-    """The bundled data."""
+    """Load the bundled table."""
     return yaml_data.load_yaml_data(files.data("diagnose/facts/names.yaml"), Names)
 
 
 def argument_existence(callee: str, name: str) -> Existence | None:
     """The versions in which `callee` (`SFTTrainer`, `LLM.generate`) accepts the argument `name`.
 
-    None if no callable of that name is known.
+    None if no callable with this name is known.
     """
     callee = callee.removesuffix(".__init__")
     for package in load_package_names().values():
@@ -229,7 +229,7 @@ def module_existence(module: str) -> Existence | None:
 
 
 def exact_module_existence(module: str) -> Existence | None:
-    """The versions that have exactly this module; None if all have it, or none."""
+    """The versions that have exactly this module; None if all or none of them have it."""
     package = load_package_names().get(module.partition(".")[0])
     spec = package.look_up_versions(package.modules, module) if package is not None else None
     if package is None or spec is None:
@@ -238,7 +238,7 @@ def exact_module_existence(module: str) -> Existence | None:
 
 
 def variable_existence(name: str) -> Existence | None:
-    """The versions that read an environment variable; None if its package has no table."""
+    """The versions that read an environment variable; None if the package has no such table."""
     package = next(
         (
             each
@@ -263,7 +263,7 @@ def variable_existence(name: str) -> Existence | None:
 def symbol_existence(name: str) -> Existence | None:
     """The versions of torch in which libc10 or libc10_cuda exports a symbol.
 
-    None for a symbol that all of them have, or that belongs to another library.
+    None if all versions export the symbol, or if another library does.
     """
     package = load_package_names().get("torch")
     spec = package.look_up_versions(package.symbols, name) if package is not None else None
@@ -273,7 +273,7 @@ def symbol_existence(name: str) -> Existence | None:
 
 
 def name_owner(name: str) -> str:
-    """The package of a name: of a class that one package defines, or of an import name; else ""."""
+    """The package of a class that only one package defines, or of an import name; "" otherwise."""
     for package in load_package_names().values():
         if name in package.arguments or name in package.members:
             return package.package
@@ -305,9 +305,9 @@ def _classes() -> Mapping[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=256)
 def accepting(name: str) -> Existence | None:
-    """The versions of the one class or function that accepts the argument `name`.
+    """The versions in which the class or function with the argument `name` accepts it.
 
-    None if no class is known to, or those of several packages.
+    None if no package, or more than one, is known to have such an argument.
     """
     found = {
         package.package: package.existence(spec)
@@ -319,25 +319,25 @@ def accepting(name: str) -> Existence | None:
 
 
 def exporting_package(name: str) -> str:
-    """The package of a function, such as peft for get_peft_model; else ""."""
+    """The package that exports a function, such as peft for get_peft_model; "" if unknown."""
     functions = load_name_table().functions.items()
     return next((package for package, names in functions if name in names.split()), "")
 
 
 def distribution_of_module(module: str) -> str:
-    """The package to install for a module, by import name."""
+    """The package to install for a module, from its import name."""
     names = load_name_table().import_names
     distributions = (names[path] for path in _parent_packages(module) if path in names)
     return next(distributions, normalize_package(module.partition(".")[0]))
 
 
 def package_name(module: str) -> str:
-    """The name of the package that provides a module, without installation notes; "" for ""."""
+    """The package that provides a module, without installation notes; "" for ""."""
     return distribution_of_module(module).partition(" ")[0]
 
 
 def _parent_packages(module: str) -> Iterator[str]:
-    """A module and its parent packages."""
+    """A module, followed by its parent packages."""
     while module:
         yield module
         module = module.rpartition(".")[0]
@@ -351,7 +351,7 @@ def _renamed_parameters() -> Mapping[str, Mapping[str, str]]:
 
 
 def renamed_parameter(package: str, callee: str, parameter: str) -> str:
-    """The name of a parameter in newer versions of `package`; "" if unknown.
+    """The name of a parameter in newer versions of `package`; "" if no new name is known.
 
     `callee` is a class or function without its module.
     """

@@ -1,7 +1,7 @@
-"""Sorts the facts of a module by scope, and finds the definitions of its expressions.
+"""Groups the facts of a module by scope, and finds the definitions of expressions.
 
-It determines which statements run when the module is imported or one of its functions is called,
-and the definitions of expressions such as "super().__init__" and "self.llm.generate".
+Determines which statements run when the module is imported or a function of it is called, and the
+definitions of expressions such as "super().__init__" and "self.llm.generate".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAKERS = ("__init__", "__new__", "__post_init__")  # methods that constructing a
 
 
 class Scopes:
-    """A module's facts, sorted by scope."""
+    """The facts of a module, grouped by scope."""
 
     def __init__(self, facts: ModuleFacts) -> None:
         self.facts = facts
@@ -38,10 +38,9 @@ class Scopes:
         self._names = sorted({*self.imports, *self.calls, *self.attributes})
 
     def scope_runner(self, scope: str) -> str:
-        """The function that runs the statements of `scope` when called; "" for import.
+        """The function that runs the statements of `scope` when it is called; "" at import.
 
-        A class body runs with the enclosing scope; nested functions are assumed to be
-        called.
+        A class body runs with the enclosing scope. Nested functions are assumed to be called.
         """
         if scope not in self._runners:
             names = itertools.accumulate(scope.split("."), "{}.{}".format) if scope else ()
@@ -57,7 +56,7 @@ class Scopes:
         return [name for name in self._names if name == runner or name.startswith(prefix)]
 
     def class_methods(self, owner: str) -> list[str]:
-        """Qualified names of the functions of a class."""
+        """The qualified names of the functions of a class."""
         prefix = owner + "."
         return [
             name
@@ -66,7 +65,7 @@ class Scopes:
         ]
 
     def is_method(self, runner: str) -> bool:
-        """Whether `runner` is a method that the construction of an object does not call."""
+        """Whether `runner` is a method that is not called when an object is constructed."""
         owner, _, name = runner.rpartition(".")
         return owner in self.classes and name not in MAKERS
 
@@ -101,9 +100,10 @@ def module_scopes(facts: ModuleFacts) -> Scopes:
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """The object of a call or read: `found`, the member `name` of the class or module `holder`.
+    """The meaning of a call or read: `found`, the member `name` of the class or module `holder`.
 
-    `path` is its import path in the reading module ("vllm.SamplingParams"); "" if there is none.
+    `path` is the path under which the reading module imports the object ("vllm.SamplingParams"); ""
+    if there is none.
     """
 
     found: LookupResult = UNKNOWN_RESULT
@@ -113,7 +113,7 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 def find_meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Meaning:
-    """The definition that the callee of a call, or the expression of an attribute, refers to."""
+    """The definition to which the callee of a call or the expression of an attribute refers."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     first, _, rest = expression.partition(".")
     if first == "super()":
@@ -136,7 +136,7 @@ def find_meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -
 def find_alternatives(
     modules: Modules, facts: ModuleFacts, fact: Call | Attribute
 ) -> list[Meaning]:
-    """The definitions for each class of a receiver that may have several; empty for others."""
+    """The definitions for each possible class of a receiver; empty if it has only one."""
     if not fact.receiver.endswith("()"):
         return []
     expression = fact.callee if isinstance(fact, Call) else fact.expression
@@ -151,7 +151,7 @@ _cached_meanings: WeakKeyDictionary[Modules, dict[tuple[object, ...], LookupResu
 
 
 def _first_part(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
-    """The definition of the first part of an expression, cached."""
+    """The definition of the first component of an expression, cached."""
     memory = _cached_meanings.setdefault(modules, {})
     key = (facts.module, name, scope)
     if key not in memory:
@@ -201,7 +201,7 @@ def _enclosing_class(facts: ModuleFacts, scope: str) -> LookupResult:
 
 
 def _base(modules: Modules, facts: ModuleFacts, scope: str) -> LookupResult:
-    """The class that super() refers to, if the enclosing class has one base."""
+    """The class to which super() refers, if the enclosing class has exactly one base."""
     around = module_scopes(facts).class_around(scope)
     if around is None or len(around.bases) != 1:
         return UNKNOWN_RESULT

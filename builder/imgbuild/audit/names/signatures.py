@@ -1,6 +1,6 @@
 """Determines the parameters of functions and classes.
 
-They are None if an unknown decorator, base class or metaclass may change them.
+Parameters are None if an unknown decorator, base class or metaclass may change them.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ _DEPTH = 4
 def find_signature(
     modules: Modules, lookup_result: LookupResult, *, bound: bool = True
 ) -> CallSignature | None:
-    """The parameters of a function, or of a class's constructor; None if unknown.
+    """The parameters of a function or of the constructor of a class; None if unknown.
 
     With `bound`, the method is called on an instance (or is a classmethod), and self is omitted. If
-    a function forwards its `**kwargs`, the parameters of the callees are included.
+    a function forwards `**kwargs`, the parameters of the callees are included.
     """
     results, result = cached_results(modules), lookup_result
     facts = (SameFacts(each) for each in (result.definition, result.home, result.owner))
@@ -93,7 +93,7 @@ def find_signature(
 
 
 def parameter_names(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
-    """The parameter names that inspect.signature returns for a definition; None if unknown.
+    """The parameter names as returned by inspect.signature for a definition; None if unknown.
 
     Unlike `find_signature`, this excludes the parameters of callees to which `**kwargs` is
     forwarded.
@@ -157,7 +157,7 @@ def _add_callee_parameters(
     call_signature: CallSignature,
     depth: int,
 ) -> CallSignature:
-    """`call_signature` with the parameters of the callees to which `**kwargs` is forwarded."""
+    """`call_signature`, extended with the parameters of the callees that receive `**kwargs`."""
     read = module_sources(modules)
     if call_signature.varkw and not function.kwargs_callees and read is not None:
         return _restrict_keywords(call_signature, read.accepted_keywords(home, function))
@@ -175,7 +175,7 @@ def _add_callee_parameters(
 def _join_signatures(
     function: Function, call_signature: CallSignature, callees: Iterable[CallSignature | None]
 ) -> CallSignature:
-    """The signature of a function, with the keywords of its callees."""
+    """The signature of a function, extended with keywords of the callees."""
     parameters = {parameter.name: parameter for parameter in call_signature.parameters}
     for name in function.popped_keys:
         parameters.setdefault(name, Parameter(name, "keyword", default=True))
@@ -192,7 +192,7 @@ def _join_signatures(
 def _restrict_keywords(
     call_signature: CallSignature, taken: frozenset[str] | None
 ) -> CallSignature:
-    """`call_signature`, in which `**kwargs` accepts only the keywords `taken`, if known."""
+    """`call_signature`, with `**kwargs` limited to the keywords `taken`, if they are known."""
     if taken is None:
         return call_signature
     more = tuple(Parameter(name, "keyword", default=True) for name in sorted(taken))
@@ -214,7 +214,7 @@ def _class_signature(
 def _constructor_signature(
     modules: Modules, lookup_result: LookupResult, chain: Sequence[LookupResult], depth: int
 ) -> CallSignature | None:
-    """The constructor of a class; `chain` are its ancestors from the one that is called on."""
+    """The constructor of a class; `chain` contains the ancestors from the class that is called."""
     for at, ancestor in enumerate(chain, 1):
         definition, home = ancestor.definition, ancestor.home
         if not isinstance(definition, Class) or home is None:
@@ -242,7 +242,7 @@ def _constructor_signature(
 
 
 def _style(definition: Class, home: ModuleFacts) -> str | None:
-    """The kind of constructor: "dataclass", or "" for an `__init__`; None if unknown."""
+    """The kind of constructor: "dataclass", "" for an `__init__`, or None if unknown."""
     style = ""
     for text in definition.decorators:
         callee, _, given = text.replace(" ", "").partition("(")
@@ -258,7 +258,7 @@ def _style(definition: Class, home: ModuleFacts) -> str | None:
 
 
 def _field_signature(modules: Modules, lookup_result: LookupResult) -> CallSignature | None:
-    """The parameters of a dataclass: the fields of its dataclass bases, then its own."""
+    """The parameters of a dataclass: fields of dataclass bases first, then those of the class."""
     fields: dict[str, Parameter] = {}
     for ancestor in reversed(class_ancestors(modules, lookup_result)):
         if not isinstance(ancestor.definition, Class) or ancestor.home is None:
@@ -284,7 +284,7 @@ def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
 def _base_signature(
     modules: Modules, lookup_result: LookupResult, base: str
 ) -> CallSignature | None:
-    """The constructor that a base such as Struct or NamedTuple generates from fields."""
+    """The constructor that a base class such as Struct or NamedTuple generates from fields."""
     if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
         return None
     fields: dict[str, Parameter] = {}
@@ -300,7 +300,7 @@ def _base_signature(
 def keyword_receiver(
     modules: Modules, lookup_result: LookupResult, owner: Callable[[str], str | None]
 ) -> LookupResult | None:
-    """The callable of another package that receives keywords of this class or function.
+    """The callable of another package that receives keywords from this class or function.
 
     `owner` returns the package of a module. A class passes keywords to the constructor of its base
     class, and a function passes its `**kwargs` to one callee.
@@ -330,7 +330,7 @@ def _foreign_base(
     owner: Callable[[str], str | None],
     package: str | None,
 ) -> LookupResult | None:
-    """The first base class of another package, if all classes before it pass their keywords on."""
+    """The first base class in another package, if all classes before it pass keywords on."""
     for ancestor in class_ancestors(modules, lookup_result):
         definition, home = ancestor.definition, ancestor.home
         if not isinstance(definition, Class) or home is None:

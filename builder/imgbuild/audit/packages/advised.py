@@ -25,10 +25,10 @@ _QUOTES = {ord(quote): None for quote in "\"'`"}
 
 
 class AdvisedExtra(msgspec.Struct, frozen=True, array_like=True):
-    """An extra recommended by the message of a failing import of `file`.
+    """An extra that the error message recommends when importing `file` fails.
 
-    `modules` are the modules whose absence leads to the message. It is empty if they are the
-    package's own.
+    `modules` are the modules whose absence causes the message; empty if they belong to the package
+    itself.
     """
 
     file: str
@@ -74,7 +74,7 @@ def _advised_in_source(
 
 
 def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
-    """The modules that statements import; empty if one is below `root`."""
+    """The modules that statements import; empty if one of them is below `root`."""
     modules: set[str] = set()
     for statement in body:
         if isinstance(statement, ast.Import):
@@ -88,7 +88,7 @@ def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
 
 
 def _extras(handler: ast.ExceptHandler, package: str) -> list[str]:
-    """The extras of a package in installation instructions, in the strings of a handler."""
+    """The extras of a package in installation instructions, from the strings in a handler."""
     texts = [
         part.value.translate(_QUOTES)
         for part in walk_tree(handler)

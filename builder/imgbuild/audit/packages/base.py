@@ -1,6 +1,6 @@
 """Reads the shared objects and the interpreter of an image's base from Debian packages.
 
-Facts are cached in the store by the sha256 of the Debian package.
+The facts are cached in the store under the sha256 of the Debian package.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INTERPRETER = re.compile(r"usr/bin/python3\.\d+")
 
 
 def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) -> list[ElfFacts]:
-    """The libraries of `debs`, whose files `locate` returns; IntegrityError if one is damaged.
+    """The libraries of `debs`, whose files `locate` returns; IntegrityError if a file is damaged.
 
     A symbolic link counts as a separate library.
     """
@@ -54,7 +54,7 @@ def read_standalone(
 ) -> list[ElfFacts]:
     """The interpreter in `archive`, its libraries and its extension modules.
 
-    Raises IntegrityError for a damaged file, as `read_base` does.
+    Raises IntegrityError if a file is damaged, like `read_base`.
     """
     stored = store.fact(STANDALONE_FACT, _key(archive))
     facts = unpack_value(stored, tuple[ElfFacts, ...]) if stored is not None else None
@@ -71,8 +71,8 @@ def read_standalone(
 def libraries_loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFacts]:
     """The interpreter in an archive, and the libraries that it loads.
 
-    Their symbols are visible to all modules. The dynamic linker does not search their folder for
-    other files.
+    The symbols of these libraries are visible to all modules. The dynamic linker does not search
+    the folder of the libraries for other files.
     """
     program = [each for each in facts if posixpath.basename(each.file) == f"python{python}"]
     loaded = {posixpath.basename(name) for each in program for name in each.needed}
@@ -80,7 +80,7 @@ def libraries_loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFa
 
 
 def is_read(archive: PythonArchive, store: Store) -> bool:
-    """Whether `read_standalone` needs no file of `archive`."""
+    """Whether the facts of `archive` are stored, so `read_standalone` does not open the file."""
     return store.fact(STANDALONE_FACT, _key(archive)) is not None
 
 
@@ -94,12 +94,12 @@ def linked_libraries(links: Mapping[str, str]) -> list[ElfFacts]:
 
 
 def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
-    """The packages in `debs` whose files `read_base` will request."""
+    """The packages in `debs` that `read_base` has to read."""
     return [deb for deb in debs if stored_libraries(deb, store) is None]
 
 
 def stored_libraries(deb: Deb, store: Store) -> tuple[ElfFacts, ...] | None:
-    """The libraries of `deb` from the cache or from the published facts."""
+    """The libraries of `deb`, from the cache or from the published facts."""
     stored = store.fact(FACT, _key(deb))
     libraries = unpack_value(stored, tuple[ElfFacts, ...]) if stored is not None else None
     return libraries if libraries is not None else published_facts().deb_libraries(deb.sha256)

@@ -1,8 +1,8 @@
-"""Reads single members of a wheel in a file or on a server.
+"""Reads individual members of a wheel from a file or a server.
 
-From a server, only the directory of the zip file and the requested members are transferred,
-adjacent ones in one request: the Python code of a 400 MB wheel takes a few megabytes. Every member
-is checked against its CRC.
+From a server, only the central directory of the zip file and the requested members are transferred,
+and adjacent members in one request. The Python code of a 400 MB wheel takes a few megabytes. The
+CRC of every member is checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIMIT = 64 << 20  # bytes of a member that is read whole
 
 
 class WheelMember(msgspec.Struct, frozen=True, array_like=True):
-    """A file of the zip: `start` is its local header, `end` the start of the next one."""
+    """A file in a zip archive: `start` is its local header, `end` the start of the next header."""
 
     start: int
     end: int
@@ -49,17 +49,17 @@ class WheelContent(Protocol):
     path: Path | None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All files, by name in the zip."""
+        """All members, by name in the zip archive."""
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """The contents of the members `names`; missing ones are omitted."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of one member in pieces, checked as it is read."""
+        """The content of a member in pieces, checked while it is read."""
 
 
 class LocalContent:
-    """A wheel in a file."""
+    """A wheel in a local file."""
 
     def __init__(self, path: Path, label: str) -> None:
         self.path: Path | None = path
@@ -68,7 +68,7 @@ class LocalContent:
         self._members: dict[str, WheelMember] | None = None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All files, by name in the zip; IntegrityError if it is not a zip file."""
+        """All members, by name in the zip archive; IntegrityError if it is not a zip file."""
         if self._members is None:
             try:
                 with open(self._path, "rb", opener=open_regular) as file:
@@ -89,7 +89,7 @@ class LocalContent:
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of one member in pieces, checked as it is read."""
+        """The content of a member in pieces, checked while it is read."""
         member = self.members()[name]
         with FileReader() as files:
 
@@ -104,7 +104,7 @@ class LocalContent:
 
 
 class RemoteContent:
-    """A wheel on a server. Not thread-safe, although it starts threads."""
+    """A wheel on a server. Not thread-safe, although it uses threads."""
 
     def __init__(self, url: str, label: str, http: RangeClient) -> None:
         self.path: Path | None = None
@@ -114,7 +114,7 @@ class RemoteContent:
         self._members: dict[str, WheelMember] | None = None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All files, by name in the zip; FetchFailed, or IntegrityError if it is not a zip file."""
+        """All members, by name; FetchFailed, or IntegrityError if it is not a zip file."""
         if self._members is None:
             file = RemoteFile(self._url, self._http)
             self._members = _directory(io.BufferedReader(file, 1 << 16), self.label)
@@ -132,7 +132,7 @@ class RemoteContent:
         return dict(pair for pairs in contents for pair in pairs)
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of one member, fetched whole."""
+        """The content of a member, fetched in one request."""
         yield self.read([name])[name]
 
     def _group(self, group: Sequence[tuple[str, WheelMember]]) -> list[tuple[str, bytes]]:
@@ -159,7 +159,7 @@ class RemoteContent:
 def group_members(
     members: Sequence[tuple[str, WheelMember]],
 ) -> list[list[tuple[str, WheelMember]]]:
-    """Members in the order of the file, grouped by request."""
+    """The members in the order of the file, grouped into requests."""
     groups: list[list[tuple[str, WheelMember]]] = []
     for name, member in members:
         if groups:

@@ -1,8 +1,8 @@
 """Opens an environment on this machine for `audit --environment`: a venv, a Python, a folder.
 
-A virtual environment is read without running it: `pyvenv.cfg` contains the version of Python. The
-interpreter runs only if no file contains the version. It then prints its version and folders,
-isolated and without site-packages.
+A virtual environment is read without running its interpreter: `pyvenv.cfg` contains the Python
+version. The interpreter runs only if no file contains the version. It then prints its version and
+folders, in isolated mode and without site-packages.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PROBE = (
 class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
     """An installed package with its folder `NAME-VERSION.dist-info` (or `.egg-info`).
 
-    `wheel` represents it in a package set, with `InstalledContent.digest` as sha256. `tops` are the
-    files and folders of site-packages that belong to it.
+    `wheel` represents the package in a package set, with `InstalledContent.digest` as sha256.
+    `tops` are the files and folders in site-packages that belong to the package.
     """
 
     wheel: Wheel
@@ -47,10 +47,11 @@ class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstalledEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of one Python: `python` is "3.12.4", or "3.12" if it was not run.
+    """The packages of a Python. `python` is "3.12.4", or "3.12" if the interpreter was not run.
 
-    `folders` are its site-packages in the order of `sys.path`. If a package is in several, the
-    first one counts. `unread` are packages and modules in the folders that cannot be read.
+    `folders` are the site-packages folders in the order of `sys.path`. If several folders contain a
+    package, the first one counts. `unread` are packages and modules in the folders that cannot be
+    read.
     """
 
     python: str
@@ -65,10 +66,10 @@ class _EnvironmentPlace(msgspec.Struct, frozen=True):
 
 
 def open_environment(where: str | None, *, python: str | None = None) -> InstalledEnvironment:
-    """The environment at `where`: its folder, its Python, a site-packages; None for the active one.
+    """The environment at `where` (a folder, Python or site-packages); None for the active one.
 
-    `python` is its version, for a folder that does not contain it. InputError if there is no
-    environment or it contains no package.
+    `python` is the version, for a folder from which it cannot be determined. InputError if there is
+    no environment or it contains no package.
     """
     path = files.expand_home(where) if where is not None else active_environment()
     place = _place(path, python, named=where is not None)
@@ -84,7 +85,7 @@ def open_environment(where: str | None, *, python: str | None = None) -> Install
 
 
 def active_environment() -> Path:
-    """The active environment ($VIRTUAL_ENV, $CONDA_PREFIX), else ./.venv, else python3 in PATH."""
+    """The active environment ($VIRTUAL_ENV, $CONDA_PREFIX), or ./.venv, or python3 on PATH."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if os.environ.get(name):
             return Path(os.environ[name])
@@ -116,10 +117,10 @@ def _place(path: Path, python: str | None, *, named: bool) -> _EnvironmentPlace:
 
 
 def _read_virtual_environment(root: Path, python: str | None, *, named: bool) -> _EnvironmentPlace:
-    """A virtual environment, from its pyvenv.cfg.
+    """A virtual environment, read from its pyvenv.cfg.
 
-    It may include the packages of another Python, which then has to run: InputError if it is a
-    `.venv` that the user did not name (`named`).
+    The environment may include the packages of another Python, which then has to run. InputError
+    for a `.venv` that the user did not pass (`named`).
     """
     text = boundary.read_regular_file(root / CONFIG).decode(errors="replace")
     pairs = (line.partition("=") for line in text.splitlines())
@@ -135,7 +136,7 @@ def _read_virtual_environment(root: Path, python: str | None, *, named: bool) ->
         program = Path(config.get("home", "/usr/bin"), "python3")
         if not named and root == Path(FOLDER):
             message = (
-                f"{root / CONFIG} includes the packages of {program}, which runs only for an "
+                f"{root / CONFIG} includes the packages of {program}, which is run only for an "
                 "environment that is passed with --environment"
             )
             raise InputError(message, hint=f"if you trust it, pass --environment {FOLDER}")
@@ -177,7 +178,7 @@ def _version_in_path(*folders: Path) -> str:
 def _packages(
     folders: Iterable[Path],
 ) -> tuple[tuple[InstalledPackage, ...], tuple[UncheckedPart, ...]]:
-    """The packages, sorted by name, and the unreadable ones."""
+    """The packages, sorted by name, and the packages that cannot be read."""
     packages: dict[str, InstalledPackage] = {}
     unread: list[UncheckedPart] = []
     for folder in folders:
@@ -200,7 +201,7 @@ def _packages(
 
 
 def _metadata_folders(folder: Path) -> Iterator[Path]:
-    """Metadata folders, without the leftovers of pip, whose names start with a tilde."""
+    """The metadata folders, without remnants of pip, whose names start with a tilde."""
     for name in sorted(path.name for path in folder.iterdir()):
         if name.endswith(FOLDERS) and not name.startswith(("~", ".")):
             path = folder / name
@@ -212,7 +213,7 @@ def _package(info: Path) -> InstalledPackage | UncheckedPart:
     headers = _headers(info)
     name, version = headers.get("name", ""), headers.get("version", "")
     if not name or not version:
-        return UncheckedPart(what=info.name, why="it has no METADATA", required=True)
+        return UncheckedPart(what=info.name, why="METADATA is missing", required=True)
     content = InstalledContent(info, info.name)
     try:
         digest = content.digest()
@@ -230,7 +231,7 @@ def _package(info: Path) -> InstalledPackage | UncheckedPart:
 
 
 def _headers(info: Path) -> dict[str, str]:
-    """Name and version from the first lines of METADATA."""
+    """The name and version from the first lines of METADATA."""
     for file_name in ("METADATA", "PKG-INFO"):
         try:
             with (info / file_name).open(encoding="utf-8", errors="replace") as file:
@@ -249,7 +250,7 @@ def _headers(info: Path) -> dict[str, str]:
 def _unowned_modules(
     folders: Iterable[Path], packages: Sequence[InstalledPackage]
 ) -> tuple[UncheckedPart, ...]:
-    """Modules, and folders on `sys.path`, that no package lists: one entry per folder."""
+    """Modules, and folders on `sys.path`, that no package lists, as one entry for each folder."""
     by_folder: dict[Path, set[str]] = {}
     for package in packages:
         by_folder.setdefault(package.info.parent, set()).update(package.tops)

@@ -1,8 +1,8 @@
-"""Determines from the file name which Python loads an extension module.
+"""Determines from the file name which Python versions can load an extension module.
 
-Python 3.12 alone loads `_C.cpython-312-x86_64-linux-gnu.so`, and any Python loads `_C.abi3.so` and
-`_C.so`. A wheel for several Pythons may have builds for some of them only. Platforms and
-free-threaded builds ("cpython-313t") are not distinguished: a wheel is for one platform.
+Only Python 3.12 loads `_C.cpython-312-x86_64-linux-gnu.so`, and any Python loads `_C.abi3.so` and
+`_C.so`. A wheel for several Pythons may contain builds for only some of them. Platforms and
+free-threaded builds ("cpython-313t") are not distinguished, because a wheel is for one platform.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _BUILD = re.compile(r"\.cpython-(\d)(\d+)[a-z]*(?:-[\w-]+)?\.so$")
 
 
 def python_for_extension(file: str) -> str:
-    """The Python that loads an extension module, such as "3.12"; "" for any."""
+    """The Python version that loads an extension module, such as "3.12"; "" for any."""
     match = _BUILD.search(file) if file.endswith(".so") else None
     return f"{match[1]}.{match[2]}" if match is not None else ""
 
 
 def extension_modules(files: Iterable[str], python: str) -> dict[str, str]:
-    """Module → file of all modules in these files that Python `python` ("3.12") can import."""
+    """Module → file, for the modules among `files` that Python `python` ("3.12") can import."""
     return find_modules(file for file in files if python_for_extension(file) in ("", python))
 
 
 def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, list[str]]:
-    """Module → the Pythons with a build in `files`, for extension modules not in `modules`."""
+    """Module → the Pythons with a build in `files`, for extension modules that `modules` lacks."""
     builds: dict[str, set[str]] = {}
     for file in files:
         python = python_for_extension(file)
@@ -38,5 +38,5 @@ def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, lis
 
 
 def _minor_version(python: str) -> int:
-    """A sort key that places 3.9 before 3.10."""
+    """A sort key that orders 3.9 before 3.10."""
     return int(python.partition(".")[2])

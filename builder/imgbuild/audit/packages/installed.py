@@ -1,8 +1,8 @@
 """Reads the files of an installed package in place.
 
-RECORD lists the files. For a package without RECORD, such as one of Debian, they are the files of
-its top-level modules. An editable installation has only a pointer in site-packages: its modules are
-read from the source folder.
+RECORD lists the files of a package. For a package without RECORD, such as one installed by Debian,
+the files of its top-level modules are read. An editable installation has only a pointer in
+site-packages, and its modules are read from the source folder.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MAPPING = re.compile(r"^MAPPING(?::[^=]+)? = (\{.*\})\s*$", re.MULTILINE)
 
 
 class InstalledContent:
-    """An installed package as a `WheelContent`; `path` is its folder `NAME-VERSION.dist-info`.
+    """An installed package as a `WheelContent`; `path` is the folder `NAME-VERSION.dist-info`.
 
-    Members have the same paths as in a wheel, except for files of `.data`.
+    Members have the same paths as in a wheel, except for files in `.data`.
     """
 
     def __init__(self, path: Path, label: str) -> None:
@@ -42,7 +42,7 @@ class InstalledContent:
         self._site = path.parent
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All files by path below site-packages; IntegrityError if RECORD is damaged.
+        """All files by path relative to site-packages; IntegrityError if RECORD is damaged.
 
         Byte code and files outside site-packages, such as programs, are omitted.
         """
@@ -61,7 +61,7 @@ class InstalledContent:
         return contents
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of one file in pieces."""
+        """The content of a file in pieces."""
         with self.file(name).open("rb") as file:
             while piece := file.read(CHUNK):
                 yield piece
@@ -75,7 +75,7 @@ class InstalledContent:
         return place
 
     def digest(self) -> str:
-        """A hash of paths, sizes and modification times of all files, and of METADATA."""
+        """A hash of the paths, sizes and modification times of all files, and of METADATA."""
         total = hashlib.sha256(b"installed\0")
         for name, (size, time) in sorted(self._file_stats.items()):
             total.update(f"{name}\0{size}\0{time}\n".encode())
@@ -102,7 +102,7 @@ class InstalledContent:
         return stats
 
     def _metadata(self) -> Iterator[tuple[str, Path]]:
-        """METADATA or PKG-INFO, under the name that it has in a wheel."""
+        """METADATA or PKG-INFO, under the name used in a wheel."""
         for file_name in ("METADATA", "PKG-INFO"):
             place = self._info / file_name
             if place.is_file():
@@ -148,7 +148,7 @@ class InstalledContent:
         return tuple(sorted(roots.items()))
 
     def _source_packages(self, folder: Path) -> list[str]:
-        """The packages in top_level.txt of a source folder, else all possible ones."""
+        """The packages in top_level.txt, or else the importable packages in a source folder."""
         listed = self._info / "top_level.txt"
         if listed.is_file():
             tops = boundary.read_regular_file(listed).decode(errors="replace").split()
@@ -210,7 +210,7 @@ def _recorded_paths(record: Path, label: str) -> Iterator[str]:
 
 
 def _files_below(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
-    """All files of a folder as `top/…` without byte code; `folder` itself if it is a file."""
+    """All files of a folder as `top/…`, without byte code; `folder` itself if it is a file."""
     if folder.is_file():
         yield top, folder
         return

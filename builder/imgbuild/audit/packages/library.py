@@ -1,9 +1,10 @@
-"""Caches the facts of wheels in the store, so each wheel is read once.
+"""Caches the facts of wheels in the store, so that each wheel is read once.
 
-The key is the wheel's sha256 and a hash of the reading code. Modules are read on demand and stored
-in one blob for each wheel. `save` adds to it under a lock, so processes that read the same wheel do
-not overwrite each other's facts. Facts of remote wheels are stored separately: the sha256 of a
-local wheel has been checked, but a range of a remote one only against its CRC.
+The key consists of the sha256 of the wheel and a hash of the reading code. Modules are read on
+demand and stored in one blob for each wheel. `save` adds to the blob under a lock, so that
+processes that read the same wheel do not overwrite each other's facts. Facts of remote wheels are
+stored separately: the sha256 of a local wheel was checked, but ranges of a remote wheel only by
+CRC.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILI
 
 
 class SearchText(msgspec.Struct, frozen=True):
-    """The sources of many modules in one string, for a fast search.
+    """The sources of many modules in one string, for fast text search.
 
-    `ends` are the offsets in `source` at which each of `modules` ends.
+    `ends` contains the offset in `source` at which each of `modules` ends.
     """
 
     modules: tuple[str, ...]
@@ -92,7 +93,7 @@ class SearchText(msgspec.Struct, frozen=True):
 
 
 class LibraryWheel:
-    """The facts of one wheel in the library, read on demand. Not thread-safe."""
+    """The facts of a wheel in the library, read on demand. Not thread-safe."""
 
     def __init__(
         self, wheel: Wheel, where: Path | str, library: Library, omit: Sequence[str] = ()
@@ -114,7 +115,7 @@ class LibraryWheel:
 
     @property
     def is_local(self) -> bool:
-        """Whether the wheel is a local file; shared objects are read from local files only."""
+        """Whether the wheel is a local file. Shared objects are read only from local files."""
         return isinstance(self.where, Path)
 
     @cached_property
@@ -124,7 +125,7 @@ class LibraryWheel:
 
     @cached_property
     def published_wheel_facts(self) -> PublishedWheelFacts | None:
-        """The published facts; None if the wheel has none."""
+        """The published facts about the wheel; None if there are none."""
         return self._library.published.wheel(self.package, self.wheel.sha256)
 
     @cached_property
@@ -140,7 +141,7 @@ class LibraryWheel:
 
     @cached_property
     def files(self) -> Mapping[str, int]:
-        """Path in the wheel → size, without omitted files."""
+        """Path in the wheel → size, without files that the `omit` patterns match."""
         return {path: size for path, size in self.index.files.items() if not self._is_omitted(path)}
 
     def _is_omitted(self, path: str) -> bool:
@@ -152,14 +153,14 @@ class LibraryWheel:
         return self.index.metadata
 
     def modules(self, python: str) -> Mapping[str, str]:
-        """Module → file in the wheel that Python `python` imports: source or "….so"."""
+        """Module → file that Python `python` imports from the wheel: source or "….so"."""
         if python not in self._modules:
             self._modules[python] = extension_modules(self.files, python)
         return self._modules[python]
 
     @cached_property
     def sources(self) -> Mapping[str, str]:
-        """Module → source file, even if an extension module takes precedence."""
+        """Module → source file, even if an extension module of the same name takes precedence."""
         return _sources(self.files)
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
@@ -186,7 +187,7 @@ class LibraryWheel:
 
     @cached_property
     def imports(self) -> Mapping[str, tuple[str, ...]]:
-        """Module → the top-level modules that the import lines of its source name."""
+        """Module → the top-level modules that the import lines in its source name."""
         form = dict[str, tuple[str, ...]]
         stored: Mapping[str, tuple[str, ...]] | None = self._stored_value(IMPORTS, form)
         if stored is None and self.published_wheel_facts is not None:
@@ -201,7 +202,7 @@ class LibraryWheel:
         return {name: imported for name, imported in stored.items() if name in self.sources}
 
     def names_in_capitals(self, tops: Iterable[str]) -> frozenset[str]:
-        """The names in capitals, such as environment variables, below the modules `tops`."""
+        """The names in capital letters, such as environment variables, below the modules `tops`."""
         form = tuple[str, ...]
 
         def _read_names() -> tuple[str, ...]:
@@ -214,7 +215,7 @@ class LibraryWheel:
 
     @cached_property
     def generated_code(self) -> tuple[GeneratedCode, ...]:
-        """The modules that protobuf generated and that check the version of protobuf."""
+        """The protobuf-generated modules that check the version of protobuf."""
         if not generated_files(self.files):
             return ()
         codes = self._read_once(
@@ -224,7 +225,7 @@ class LibraryWheel:
 
     @cached_property
     def advised_extras(self) -> tuple[AdvisedExtra, ...]:
-        """The package's own extras that its import errors recommend."""
+        """The extras of the package that its import errors recommend."""
         if not part_files(self.files):
             return ()
         form = tuple[AdvisedExtra, ...]
@@ -272,13 +273,13 @@ class LibraryWheel:
     # -- modules
 
     def module(self, name: str) -> ModuleFacts | None:
-        """The facts of module `name`; None if there is no source."""
+        """The facts of module `name`; None if it has no source."""
         if name not in self._found:
             self._library.prefetch({self: [name]})
         return self._found.get(name)
 
     def lacking(self, names: Iterable[str]) -> dict[str, str]:
-        """Module → file, for the modules in `names` that have not been read."""
+        """Module → file, for the modules in `names` that were not read yet."""
         missing = {
             name: self.sources[name]
             for name in names
@@ -299,12 +300,12 @@ class LibraryWheel:
         return missing
 
     def add_facts(self, facts: Mapping[str, ModuleFacts]) -> None:
-        """Add facts of modules, which `save` stores."""
+        """Add facts of modules; `save` stores them."""
         self._found.update(facts)
         self._new.update(facts)
 
     def save(self) -> None:
-        """Store the modules and the mentions read since the last save."""
+        """Store the modules and the mentions that were read since the last call."""
         if self._new_mentions:
             with self._library.store.hold_lock(f"audit-{self.wheel.sha256}"):
                 mentions = self._mentions or {}
@@ -333,7 +334,7 @@ class LibraryWheel:
         )
 
     def stored_elf_facts(self) -> tuple[ElfFacts, ...] | None:
-        """The shared objects from the store; None if it does not have them."""
+        """The shared objects from the store; None if they are not stored."""
         if self._elf_facts is None:
             stored = self._stored_value(ELF_FACTS, tuple[ElfFacts, ...])
             if stored is None:
@@ -359,7 +360,7 @@ class LibraryWheel:
 
     @cached_property
     def loaded(self) -> NamesByFile:
-        """Shared objects that load libraries by name → the names in their strings."""
+        """Shared object that loads libraries by name → the library names in its strings."""
         loading = loading_files(self.elf_facts(), self.files)
         if not loading:
             return {}
@@ -375,10 +376,11 @@ class LibraryWheel:
     # -- facts in the store
 
     def stored_facts(self, whole: Collection[str] = ()) -> PublishedWheelFacts:
-        """The facts to publish, which are read from the wheel.
+        """The facts to publish, read from the wheel.
 
-        Modules that cannot be parsed are omitted: another version of Python may parse them.
-        Sources are without docstrings and comments, except for files with paths in `whole`.
+        Modules that cannot be parsed are omitted, because another version of Python may parse them.
+        Sources are stored without docstrings and comments, except for files whose paths are in
+        `whole`.
         """
         modules = self._stored_value(MODULES, dict[str, msgspec.Raw]) or {}
         return PublishedWheelFacts(
@@ -400,7 +402,7 @@ class LibraryWheel:
         )
 
     def _read_once(self, kind: str, form: type[T], read: Callable[[], T]) -> T:
-        """A fact from the published facts or the store, else from `read`; `form` has the format."""
+        """A fact from the published facts or the store, or else from `read`; `form` is its type."""
         kinds = (kind,) if self.is_local else (kind, kind + REMOTE_SUFFIX)
         for each in kinds:
             data = self._library.store.fact(each, self.wheel.sha256)
@@ -437,7 +439,7 @@ class Library:
         published: PublishedFacts | None = None,
         ahead: bool = True,
     ) -> None:
-        """With `ahead`, more modules than required are read if that is faster."""
+        """Open the library. With `ahead`, more modules than required are read if that is faster."""
         self.store = store
         self.published = published_facts() if published is None else published
         self.http = http
@@ -449,7 +451,7 @@ class Library:
 
     @contextlib.contextmanager
     def progress(self, title: str, packages: int, reporter: Reporter) -> Iterator[None]:
-        """A progress bar for the packages that are read in this context, `packages` in total."""
+        """A progress bar for the packages read in this context; `packages` is their number."""
         with reporter.progress(title, packages, unit="packages read") as bar:
             self._bar = bar
             try:
@@ -464,10 +466,10 @@ class Library:
 
     @contextlib.contextmanager
     def use_in_copied_process(self) -> Iterator[None]:
-        """Use the library in a copy of the process (`system.forked`), and save its facts.
+        """Use the library in a forked copy of the process (`system.forked`), and save its facts.
 
         Files are opened again, because copies of an open file share its position. Nothing is
-        fetched.
+        downloaded.
         """
         self.http = None
         self.workers = ReaderProcesses(1)
@@ -484,9 +486,9 @@ class Library:
         self.save()
 
     def wheel(self, wheel: Wheel, where: Path | str, omit: Sequence[str] = ()) -> LibraryWheel:
-        """The facts of `wheel`, which is at `where` (a file or a URL).
+        """The facts of `wheel`, located at `where` (a file or URL).
 
-        Paths below site-packages that match the patterns `omit` are treated as missing.
+        Paths relative to site-packages that match the patterns `omit` are treated as missing.
         """
         key = (wheel.sha256, isinstance(where, Path), tuple(omit))
         library_wheel = self._library_wheels.get(key)
@@ -495,7 +497,7 @@ class Library:
         return library_wheel
 
     def prefetch(self, requested: Mapping[LibraryWheel, Iterable[str]]) -> None:
-        """Read modules of several wheels together: in processes, and with few requests."""
+        """Read modules of several wheels together, in several processes and with few requests."""
         requests = {
             library_wheel: library_wheel.lacking(names)
             for library_wheel, names in requested.items()
@@ -513,7 +515,7 @@ class Library:
             self._count_package(library_wheel)
 
     def prefetch_elf_facts(self, library_wheels: Sequence[LibraryWheel]) -> None:
-        """Read the shared objects of all local `library_wheels` that have not been read."""
+        """Read the shared objects of local wheels in `library_wheels`, if not read already."""
         unread = [
             library_wheel
             for library_wheel in library_wheels
@@ -546,7 +548,7 @@ class Library:
         return value
 
     def save(self) -> None:
-        """Store all modules read since the last save."""
+        """Store all modules that were read since the last call."""
         for library_wheel in self._library_wheels.values():
             library_wheel.save()
 
@@ -557,7 +559,7 @@ def pack_value(value: object) -> bytes:
 
 
 def unpack_value(data: bytes, form: type[T]) -> T | None:
-    """The value passed to `pack_value`; None for invalid data."""
+    """The value that was passed to `pack_value`; None for invalid data."""
     try:
         return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
     except (INFLATE_ERROR, msgspec.DecodeError):
@@ -565,5 +567,5 @@ def unpack_value(data: bytes, form: type[T]) -> T | None:
 
 
 def _sources(files: Iterable[str]) -> dict[str, str]:
-    """Module → file, for modules with source."""
+    """Module → file, for modules with source code."""
     return find_modules(file for file in files if file.endswith(".py"))

@@ -1,10 +1,10 @@
 """Determines where the dynamic linker finds the libraries and symbols of a package set.
 
-A library is found by the file's own RUNPATH, in the base's folders, or because the process has
-already loaded one with that SONAME: torch loads NVIDIA's libraries, and `import torch` loads its
-own for every extension. A library therefore counts as found if the package itself, a required
-package, torch or a package of NVIDIA has it anywhere. A copy that auditwheel bundled is visible to
-its package only.
+A library is found by the RUNPATH of the file, in the folders of the base, or because the process
+has already loaded a library with the same SONAME: torch loads NVIDIA's libraries, and `import
+torch` loads the libraries of torch for every extension. A library therefore counts as found if it
+is in any folder of the package itself, a required package, torch or a package of NVIDIA. A copy
+that auditwheel bundled is visible only to the package that contains it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LINK = "link"
 
 
 class LibraryMap:
-    """The shared objects of one package set."""
+    """Maps the libraries and symbols of a package set to the shared objects that provide them."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LibraryMap:
     def find_by_runpath(self, facts: ElfFacts, library: str) -> tuple[str, ElfFacts] | None:
         """The file of a package that `facts` finds as `library` by its RUNPATH.
 
-        A `library` with a slash is a path, and no folder is searched.
+        A `library` with a slash is a path, for which no folder is searched.
         """
         folder = posixpath.dirname(installed_path(facts.file)) or "."
         for path in ("",) if "/" in library else facts.runpath:
@@ -75,11 +75,11 @@ class LibraryMap:
         return None
 
     def base_library(self, library: str) -> ElfFacts | None:
-        """The base's library named `library`."""
+        """The library of the base with this name; None if it has none."""
         return self._base_names.get(library)
 
     def similar_libraries(self, library: str) -> list[tuple[str, ElfFacts]]:
-        """Libraries in wheels with the same name before ".so" but a different major version."""
+        """Libraries in wheels with the same name before ".so" but another major version."""
         stem, major = _stem_and_number(library)
         return [
             pair
@@ -135,11 +135,11 @@ def _symbols(facts: ElfFacts) -> Iterator[int]:
 
 
 def _stem_and_number(library: str) -> tuple[str, str]:
-    """Stem and major number: "libcudart" and "13" for "libcudart.so.13.0"."""
+    """The stem and major number of a library: "libcudart" and "13" for "libcudart.so.13.0"."""
     stem, _, number = library.partition(".so")
     return stem, number.removeprefix(".").partition(".")[0]
 
 
 def is_private(file: str) -> bool:
-    """Whether a library is a private copy of its package."""
+    """Whether a library is a private copy, which only the package that contains it uses."""
     return _PRIVATE.search(file) is not None

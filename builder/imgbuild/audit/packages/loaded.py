@@ -32,7 +32,7 @@ def loading_files(elf_facts: Iterable[ElfFacts], sizes: Mapping[str, int]) -> li
 
 
 def read_loaded(content: WheelContent, loading: Iterable[ElfFacts]) -> dict[str, tuple[str, ...]]:
-    """File → names of libraries in its strings, without those to which it is linked."""
+    """File → library names in its strings, without the libraries to which the file is linked."""
     loaded = {}
     for facts in loading:
         data = content.read([facts.file]).get(facts.file, b"")

@@ -1,4 +1,4 @@
-"""Provides a package set: the modules and files of installed packages for one Python."""
+"""Provides a package set: the modules and files of packages installed for one Python."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class ModuleMap(msgspec.Struct, frozen=True):
 
 
 class PackageSet:
-    """Packages that are installed together. It implements `Modules` for `names.lookup`.
+    """Packages that are installed together. Implements `Modules` for `names.lookup`.
 
-    With `partial`, packages are omitted deliberately, so it is unknown whether a missing one is
-    installed. `unread_versions` are installed packages of which only the version is known. `python`
-    is "3.11" or "3.11.4".
+    `partial` means that packages were omitted deliberately, so whether a missing package is
+    installed is unknown. `unread_versions` are installed packages of which only the version is
+    known. `python` is "3.11" or "3.11.4".
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class PackageSet:
 
     @cached_property
     def tags(self) -> WheelTags:
-        """The wheel tags of the machine."""
+        """The wheel tags that the machine supports."""
         return WheelTags(python=self.python, glibc=self.glibc, arch=self.arch)
 
     def use_in_copied_process(self) -> contextlib.AbstractContextManager[None]:
-        """A context for a forked process, as `Library.use_in_copied_process` returns."""
+        """A context for a forked process (see `Library.use_in_copied_process`)."""
         return self._library.use_in_copied_process()
 
     # -- packages
@@ -101,13 +101,13 @@ class PackageSet:
         return tuple(sorted(self.wheels))
 
     def version(self, package: str) -> str | None:
-        """The version of `package` (any spelling); None if it is not in the package set."""
+        """The version of `package` (in any spelling); None if it is not in the package set."""
         name = normalize_package(package)
         library_wheel = self.wheels.get(name)
         return library_wheel.version if library_wheel is not None else self._known.get(name)
 
     def metadata(self, package: str) -> WheelMetadata | None:
-        """METADATA of `package`; None if it is not in the package set."""
+        """METADATA of `package`; None if the package set does not contain it."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.metadata if library_wheel is not None else None
 
@@ -116,22 +116,22 @@ class PackageSet:
         return next((file for file in self.files(package) if is_metadata(file)), "METADATA")
 
     def files(self, package: str) -> Mapping[str, int]:
-        """Path in the wheel of `package` → size; empty if it is not in the package set."""
+        """Path in the wheel of `package` → size; empty if the package set does not contain it."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.files if library_wheel is not None else {}
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a small file of `package`; None if there is none."""
+        """The content of a small file of `package`; None if it does not exist."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.read([path]).get(path) if library_wheel is not None else None
 
     def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
-        """The modules of `package` that protobuf generated and that check its version."""
+        """The protobuf-generated modules of `package` that check the version of protobuf."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.generated_code if library_wheel is not None else ()
 
     def elf_facts(self) -> Iterator[tuple[str, ElfFacts]]:
-        """Every shared object and program of local wheels, with its package."""
+        """Every shared object and program in local wheels, with its package."""
         self._library.prefetch_elf_facts([self.wheels[package] for package in self.packages])
         for package in self.packages:
             for facts in self.wheels[package].elf_facts():
@@ -149,21 +149,21 @@ class PackageSet:
         return library_wheel.advised_extras if library_wheel is not None else ()
 
     def loaded(self, package: str) -> NamesByFile:
-        """File of `package` that loads libraries by name → the names in its strings."""
+        """File of `package` that loads libraries by name → the library names in its strings."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.loaded if library_wheel is not None else {}
 
     # -- modules
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file in the wheel of `package`; empty if it is not in the package set."""
+        """Module → file in the wheel of `package`; empty if the package set does not contain it."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.modules(self._release) if library_wheel is not None else {}
 
     def owner(self, module: str) -> str | None:
-        """The package that has `module` or its nearest parent; None if there is none.
+        """The package that contains `module` or its nearest parent; None if there is none.
 
-        A namespace shared by several packages has no owner.
+        A namespace that several packages share has no owner.
         """
         name = "" if self._is_stdlib(module) else module
         while name:
@@ -176,7 +176,7 @@ class PackageSet:
         return None
 
     def exists(self, module: str) -> bool | None:
-        """Whether `module` can be imported, without reading it; None if unknown."""
+        """Whether `module` can be imported, determined without reading it; None if unknown."""
         if self._is_stdlib(module):
             return stdlib.opaque_module(module, self.python) is not None
         if module in self._owners or module in self._folders:
@@ -185,7 +185,7 @@ class PackageSet:
         return None if opaque is not None else False
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """The facts of a module; Opaque if its names are unknown, None if there is none."""
+        """The facts of a module; OpaqueModule if its names are unknown, None if missing."""
         if self._is_stdlib(name):
             return stdlib.opaque_module(name, self.python)
         owner = self._owners.get(name)
@@ -267,7 +267,7 @@ class PackageSet:
         return module.partition(".")[0] in stdlib.stdlib_modules(self.python)
 
     def _injected_module(self, name: str) -> OpaqueModule | None:
-        """Opaque if a module that no wheel contains may exist, else None."""
+        """An OpaqueModule if a module that no wheel contains may exist, else None."""
         if name.partition(".")[0] == "distutils" and "setuptools" in self.wheels:
             return OpaqueModule(name, "injected")
         parent = name.rpartition(".")[0]
@@ -286,7 +286,7 @@ class PackageSet:
         return None
 
     def _is_shared(self, module: str) -> bool:
-        """Whether missing packages may have modules below `module`, as for `nvidia`."""
+        """Whether missing packages may have modules below `module`, as below `nvidia`."""
         if module in self._folders:
             return True
         if module not in self._shared:
@@ -310,7 +310,7 @@ class PackageSet:
         return self._injections(module).may_create(name)
 
     def _may_serve(self, name: str, parent: str) -> bool:
-        """Whether the top-level module above `parent` creates modules with names like `name`."""
+        """Whether the top-level module above `parent` creates modules with names such as `name`."""
         top = parent.partition(".")[0]
         facts = self.module(top) if top != parent else None
         registers = isinstance(facts, ModuleFacts) and (facts.registers or facts.aliases)
@@ -323,7 +323,7 @@ class PackageSet:
 
 
 class Injections:
-    """The submodules without a file that the source of a module may create."""
+    """Determines which submodules without a file the source of a module may create."""
 
     def __init__(self, source: bytes, module: str) -> None:
         self._source = source
@@ -343,7 +343,7 @@ class Injections:
     def has_form_of(self, name: str) -> bool:
         """Whether the module may create `name` from its own name and the files that it globs.
 
-        An example is f"{__name__}.models.{model}.{module}_fast".
+        Example: f"{__name__}.models.{model}.{module}_fast".
         """
         head, _, last = name.removeprefix(self._module).rpartition(".")
         return self._computed and any(
@@ -358,7 +358,7 @@ class Injections:
 
     @cached_property
     def _forms(self) -> list[tuple[re.Pattern[str], str]]:
-        """Patterns of computed names, and the ends of these."""
+        """Patterns of computed module names, and of their ends."""
         return list(self._read_forms())
 
     def _read_forms(self) -> Iterator[tuple[re.Pattern[str], str]]:
@@ -395,9 +395,10 @@ def open_package_set(  # noqa: PLR0913 - as PackageSet
 ) -> PackageSet:
     """The package set of `wheels`, whose paths or URLs `locate` returns.
 
-    For example, `python` is "3.11" and `glibc` is "2.36". For `partial` and `unread_versions`, see
-    `PackageSet`.
-    `omit` maps a package to patterns of paths that are omitted, relative to the prefix.
+    `python` is, for example, "3.11", and `glibc` "2.36". For `partial` and `unread_versions`, see
+    `PackageSet`. `omit` maps a package to patterns of omitted paths, relative to the prefix.
+
+
     """
     places = f"lib/python{python}/site-packages/"
     library_wheels = [

@@ -25,9 +25,9 @@ ANY_GLIBC = "2.99"
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of a package, and its requested extras.
+    """A version of a package, and the requested extras.
 
-    `url` is the URL in `NAME @ URL`, otherwise "".
+    `url` is the URL in `NAME @ URL`, or "".
     """
 
     version: str
@@ -36,7 +36,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinList(msgspec.Struct, frozen=True, kw_only=True):
-    """Package → pin, the lines with an unknown version, and the indexes in the files."""
+    """Package → pin, the lines whose version is unknown, and the indexes given in the files."""
 
     pins: dict[str, Pin]
     unread: tuple[UncheckedPart, ...] = ()
@@ -49,7 +49,7 @@ class PinList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PickedWheels(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheels of a set, their URLs, and the packages without a wheel for the machine.
+    """The wheels of a package set, their URLs, and the packages without a wheel for the machine.
 
     `public` are pins with a local version (`2.10.0+cu130`) whose public version is read instead.
     """
@@ -68,11 +68,11 @@ def pick_wheels(
     *,
     builds: Callable[[str], Sequence[IndexLookup]] = lambda _: (),
 ) -> PickedWheels:
-    """The best wheel of each pin, sorted by package; FetchFailed for an index error.
+    """The best wheel of each pin, sorted by package; FetchFailed for an error of an index.
 
-    If all wheels need a newer glibc, one of them is used, and the audit reports it. `builds`
-    returns additional indexes that may have the builds of a local version ("cu130"); one that does
-    not respond is skipped.
+    If all wheels require a newer glibc, one of them is used, and the audit reports it. `builds`
+    returns additional indexes for the builds of a local version ("cu130"); an index that does not
+    respond is skipped.
     """
     wheels: list[Wheel] = []
     urls: dict[Sha256, str] = {}

@@ -1,6 +1,6 @@
-"""Defines protocols for package sets, so that tests can pass small ones to checks.
+"""Defines protocols of package sets, so that tests can pass small sets to checks.
 
-`package_set.PackageSet` and `view.View` implement all of them.
+`package_set.PackageSet` and `view.View` implement all protocols.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ class InstalledPackages(ModuleSource, Protocol):
 
     @property
     def python(self) -> str:
-        """The version of Python: "3.11"."""
+        """The Python version: "3.11"."""
 
     @property
     def arch(self) -> str:
-        """The architecture in the notation of users: "x86_64", "arm64"."""
+        """The architecture, as users write it: "x86_64", "arm64"."""
 
     @property
     def partial(self) -> bool:
-        """Whether packages are omitted deliberately."""
+        """Whether packages were omitted deliberately."""
 
     def version(self, package: str) -> str | None:
-        """The version of `package`; None if it is not in the package set."""
+        """The version of `package`; None if the package set does not contain it."""
 
     def files(self, package: str) -> Mapping[str, int]:
         """Path in the wheel of a package → size."""
 
 
 class ImportablePackages(InstalledPackages, Protocol):
-    """Package sets for guards, the main path and the checks of imports and calls."""
+    """Package sets as guards, the main path, and the checks of imports and calls use them."""
 
     def exists(self, module: str) -> bool | None:
-        """Whether `module` can be imported, without reading it; None if unknown."""
+        """Whether `module` can be imported, determined without reading it; None if unknown."""
 
     def owner(self, module: str) -> str | None:
-        """The package that has `module`; None if there is none."""
+        """The package that contains `module`; None if there is none."""
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a small file of `package`; None if there is none."""
+        """The content of a small file of `package`; None if it does not exist."""
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
         """The modules below `package` whose source contains the word."""

@@ -1,11 +1,11 @@
 """Decodes the facts about published wheels and Debian packages that imgbuild bundles.
 
 Each package has one entry, `PublishedPackageFacts`, for all of its wheels, because most of their
-files, modules and symbols are equal. `PublishedWheelFacts` are the facts about one wheel.
+files, modules and symbols are the same. `PublishedWheelFacts` contains the facts about one wheel.
 
 Facts that the file omits are read from the wheel: modules, sources and mentions of words that no
-audit of a published target needs. Exported symbols are stored as 40 bits of their hashes: with a
-million symbols, the probability that a missing one counts as defined is one in a million.
+audit of a published target requires. An exported symbol is stored as 40 bits of its hash: with a
+million symbols, a missing symbol counts as defined with a probability of one in a million.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ class FileList(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
-    """How the files that a wheel installs differ from its members.
+    """The differences between the installed files and the members of a wheel.
 
-    It applies to installations with one of the arguments `keys`. `added` has path (as in RECORD),
-    CRC and size of files that are not members. `absent` are members that are omitted or changed.
+    The differences apply to installations with one of the arguments `keys`. `added` contains the
+    path (as in RECORD), CRC and size of installed files that are not members. `absent` lists
+    members that are omitted or changed.
     """
 
     keys: tuple[str, ...]
@@ -72,11 +73,11 @@ class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ElfLists(msgspec.Struct, frozen=True, array_like=True):
-    """Shared objects of several files; symbols refer to objects by number.
+    """The shared objects of several files; symbols refer to the objects by number.
 
-    `files` has for each file its objects, without symbols; None if they were not read. `undefined`
-    are names. `defined` are sorted hashes of `SYMBOL_BITS` bits, stored as differences in byte
-    planes.
+    `files` contains the objects of each file, without symbols; None if they were not read.
+    `undefined` contains names. `defined` contains sorted hashes of `SYMBOL_BITS` bits, stored as
+    differences in byte planes.
     """
 
     files: tuple[tuple[ElfFacts, ...] | None, ...]
@@ -85,12 +86,13 @@ class ElfLists(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
-    """The facts about all published wheels of one package; wheels are referred to by number.
+    """The facts about all published wheels of a package; wheels are referred to by number.
 
-    Each item of the following lists ends with the wheels to which it applies. `modules` have the
-    name, and facts with relative lines (see `relative_lines`). `members` have path and content.
-    `imports` have the module, and the packages in its import lines. `mentions` have "PARENT WORD",
-    and the modules below the parent with a source that contains the word.
+    Each item of the following lists ends with the numbers of the wheels to which it applies. Items
+    of `modules` have the name, and facts with relative lines (see `relative_lines`). Items of
+    `members` have path and content. Items of `imports` have the module, and the packages in its
+    import lines. Items of `mentions` have "PARENT WORD", and the modules below the parent whose
+    source contains the word.
     """
 
     wheels: tuple[Sha256, ...]
@@ -104,14 +106,14 @@ class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DebFacts(msgspec.Struct, frozen=True, array_like=True):
-    """The libraries of Debian packages, in their order."""
+    """The libraries of Debian packages, in the order of the packages."""
 
     debs: tuple[Sha256, ...]
     elf_facts: ElfLists
 
 
 class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about one wheel; unknown ones are None.
+    """The facts about a wheel; None for unknown facts.
 
     `crcs` are the CRCs of the files in `index`. For `installed`, see
     `InstalledDifference`; for `modules`, `imports` and `mentions`, see `PublishedPackageFacts`.
@@ -134,7 +136,7 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     def installed_files(self, key: str) -> tuple[tuple[str, int, int], ...] | None:
         """Path (as in RECORD), CRC and size of each file that is installed with `key`.
 
-        None if the installed files for these arguments are unknown.
+        None if the files installed with these arguments are unknown.
         """
         difference = next((each for each in self.installed if key in each.keys), None)
         if difference is None:
@@ -149,7 +151,7 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedFacts:
-    """The facts of one file, decoded package by package. Not thread-safe."""
+    """The facts in one file, decoded one package at a time. Not thread-safe."""
 
     def __init__(self, file: FactsFile) -> None:
         self._file = file
@@ -158,7 +160,7 @@ class PublishedFacts:
         self._names: Mapping[Sha256, tuple[str, ...]] | None = None
 
     def wheel(self, package: str, sha256: Sha256) -> PublishedWheelFacts | None:
-        """The facts about a wheel without its shared objects; None if it is not published."""
+        """The facts about a wheel, without its shared objects; None if it is not published."""
         known = self._package(package)
         return known.wheel(sha256, self._file) if known is not None else None
 
@@ -178,7 +180,9 @@ class PublishedFacts:
         return self._debs.get(sha256)
 
     def names(self, key: Sha256) -> frozenset[str] | None:
-        """The names that the audit of the set `key` (`queried.key_of`) looks up; None if unknown.
+        """The names that the audit of the package set `key` looks up; None if unknown.
+
+        The key is a result of `queried.package_set_key`.
 
         The audit of a set in the facts file has no errors.
         """
@@ -196,7 +200,7 @@ class PublishedFacts:
 
 
 class _PackageFacts:
-    """The facts about the wheels of one package."""
+    """The facts about the wheels of a package."""
 
     def __init__(self, facts: PublishedPackageFacts) -> None:
         self._facts = facts
@@ -247,7 +251,7 @@ def published_facts() -> PublishedFacts:
 
 
 def package_facts(wheels: Mapping[Sha256, PublishedWheelFacts]) -> PublishedPackageFacts:
-    """Encode the facts about the wheels of one package for the facts file."""
+    """Encode the facts about the wheels of a package for the facts file."""
     hashes = tuple(sorted(wheels))
     ordered = [wheels[sha256] for sha256 in hashes]
     return PublishedPackageFacts(
@@ -277,7 +281,7 @@ def _file_lists(wheels: Sequence[PublishedWheelFacts]) -> tuple[FileList, ...]:
 
 
 def _share_values(wheels: Sequence[Mapping[str, T]]) -> tuple[tuple[str, T, WheelNumbers], ...]:
-    """The distinct values of each name, with the numbers of the wheels that have them."""
+    """The distinct values of each name, with the numbers of the wheels that have the value."""
     shared: dict[tuple[str, bytes], tuple[T, list[int]]] = {}
     for number, values in enumerate(wheels):
         for name, value in values.items():
@@ -368,7 +372,7 @@ def absolute_lines(module: msgspec.Raw) -> ModuleFacts:
 
 
 def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
-    """The lists of a module's facts whose items have a line, and its position in the items."""
+    """The lists of a module's facts whose items have a line, with the position of the line."""
     for name, place in _LINES.items():
         yield facts.get(name, []), place
     for definition in facts.get("classes", []):
@@ -376,7 +380,7 @@ def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
 
 
 def metadata_headers(metadata: bytes) -> bytes:
-    """METADATA without the description after its headers."""
+    """METADATA up to the end of the headers, without the description."""
     end = _HEADERS.match(metadata)
     return metadata[: end.end()] if end is not None else metadata
 
@@ -395,7 +399,7 @@ def _group_by_numbers(items: Mapping[K, Sequence[int]]) -> Iterator[tuple[WheelN
 
 
 def _planes(symbols: Sequence[int]) -> bytes:
-    """Encode sorted numbers as differences: all first octets, then all second ones, and so on."""
+    """Encode sorted numbers as differences: all first octets, then all second octets, and so on."""
     before = itertools.chain((0,), symbols)
     octets = b"".join(
         (symbol - last).to_bytes(_OCTETS, "little")

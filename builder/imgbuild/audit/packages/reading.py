@@ -1,6 +1,6 @@
-"""Reads a wheel into facts: its index, its modules, its shared objects.
+"""Reads facts from a wheel: its index, modules and shared objects.
 
-`ReaderProcesses` read the modules of local wheels in parallel if there are many.
+`ReaderProcesses` reads the modules of local wheels in parallel if there are many.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 def reader_version() -> str:
-    """The part of a cache key that changes with the code that reads the facts."""
+    """The part of a cache key that changes when the code that reads facts changes."""
     return f"{FACTS_FORMAT} {code_digest(__name__)[:16]}"
 
 
 class WheelMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The requirements in METADATA.
 
-    `lines` are the line numbers of `requires` in the file, `python_line` is the line of
-    `requires_python`. They are empty and 0 if unknown.
+    `lines` contains the line numbers of `requires` in the file, `python_line` is the line number of
+    `requires_python`. If unknown, they are empty and 0.
     """
 
     name: str
@@ -59,16 +59,16 @@ class WheelMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WheelIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """The sizes of a wheel's files, and its METADATA."""
+    """The sizes of the files in a wheel, and its METADATA."""
 
     files: dict[str, int]
     metadata: WheelMetadata
 
 
 def open_content(where: Path | str, label: str, http: RangeClient | None = None) -> WheelContent:
-    """The wheel at `where`, a file (Path) or a URL (str); `label` is its name in errors.
+    """Open the wheel at `where`, a file (Path) or a URL (str); `label` is used in error messages.
 
-    A Path may also be the folder `.dist-info` of an installed package.
+    A Path can also be the `.dist-info` folder of an installed package.
     """
     if isinstance(where, Path):
         if where.is_dir():
@@ -83,7 +83,7 @@ def open_content(where: Path | str, label: str, http: RangeClient | None = None)
 
 
 def read_index(content: WheelContent) -> WheelIndex:
-    """The files and METADATA of a wheel; IntegrityError unless it has exactly one METADATA."""
+    """The files and METADATA of a wheel; IntegrityError unless there is exactly one METADATA."""
     members = content.members()
     paths = [name for name in members if is_metadata(name)]
     if len(paths) != 1:
@@ -97,7 +97,7 @@ def read_index(content: WheelContent) -> WheelIndex:
 
 
 def is_metadata(file: str) -> bool:
-    """Whether a member of a wheel is its METADATA."""
+    """Whether a member of a wheel is METADATA."""
     return file.endswith(".dist-info/METADATA") and file.count("/") == 1
 
 
@@ -119,13 +119,13 @@ def parse_metadata(text: str) -> WheelMetadata:
 
 
 def required_packages(metadata: WheelMetadata | None) -> tuple[str, ...]:
-    """The packages that METADATA requires, ignoring markers; empty if it is unknown."""
+    """The packages that METADATA requires, ignoring markers; empty if METADATA is None."""
     requirements = map(valid_requirement, metadata.requires if metadata is not None else ())
     return tuple(normalize_package(each.name) for each in requirements if each is not None)
 
 
 def _header_lines(text: str, header: str) -> tuple[int, ...]:
-    """The lines on which headers of this name start; the headers end with the first empty line."""
+    """The lines on which headers of this name start. Headers end at the first empty line."""
     numbers = []
     for number, line in enumerate(_NEWLINE.split(text), 1):
         if not line:
@@ -136,7 +136,7 @@ def _header_lines(text: str, header: str) -> tuple[int, ...]:
 
 
 def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
-    """Module → its facts, for `files` (module → file)."""
+    """Module → facts, for `files` (module → file)."""
     from imgbuild.audit.source import module, windows
 
     sources = content.read(files.values())
@@ -151,9 +151,9 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
 
 
 def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
-    """All shared objects and programs of a wheel, in the order of their paths.
+    """All shared objects and programs in a wheel, sorted by path.
 
-    GPU code of installed packages is omitted, because finding it requires reading all bytes.
+    GPU code of installed packages is omitted, because a search for it would read all bytes.
     """
     from imgbuild.audit.binaries.elf import read_elf, read_elf_file
 
@@ -186,10 +186,10 @@ def read_assemblers(content: WheelContent, files: Iterable[str]) -> tuple[ElfFac
 
 
 def find_modules(files: Iterable[str]) -> dict[str, str]:
-    """The modules that Python can import from a wheel with these files, with their files.
+    """Module → file, for the modules that Python can import from a wheel with these files.
 
-    As in Python, a package precedes an extension module of the same name, and an extension module a
-    source file.
+    As in Python, a package takes precedence over an extension module of the same name, and an
+    extension module over a source file.
     """
     modules: dict[str, str] = {}
     for file in files:
@@ -204,7 +204,7 @@ def _rank(file: str) -> int:
 
 
 def installed_path(file: str) -> str:
-    """The path of a wheel's member, relative to site-packages."""
+    """The path of a member of a wheel, relative to site-packages."""
     return _DATA.sub("", file, count=1) if ".data/" in file else file
 
 
@@ -223,7 +223,7 @@ def module_name(file: str) -> str | None:
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """Modules to read from one wheel: `files` is module → file, `sizes` file → bytes."""
+    """A request to read modules from a wheel: `files` is module → file, `sizes` file → bytes."""
 
     content: WheelContent
     files: Mapping[str, str]
@@ -231,7 +231,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class ReaderProcesses:
-    """Processes that read files, started for the first large task and ended by `close`."""
+    """Reads files in processes that are started for the first large task and ended by `close`."""
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
@@ -266,7 +266,7 @@ class ReaderProcesses:
         return results
 
     def elf_facts(self, contents: Sequence[WheelContent]) -> list[tuple[ElfFacts, ...]]:
-        """The shared objects of each of `contents`, which are local; in the same order."""
+        """The shared objects of each of `contents`, in the same order. All must be local."""
         if self._processes < 2 or len(contents) < 2:
             return [read_elf_facts(content) for content in contents]
         pool = self._start_workers()

@@ -1,7 +1,7 @@
-"""Reads requirements files (`-r`, `-c`) as one set of pins, with pip's semantics.
+"""Reads requirements files (`-r`, `-c`) as one set of pins, with the semantics of pip.
 
-Included files (-r and -c) are read. A package has one pin, and all other lines about the package
-must allow this version.
+Included files (-r and -c) are read. A package has one pin, which all other lines about the package
+must allow.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PATH = re.compile(r"(?:\.{0,2}/|\w+:|[^\s=<>~!@\[]+/)\S*|[^\s@]+\.(?:whl|tar\.g
 
 
 class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
-    """Requirement lines. `name` is the file's name in messages; `path` is None for no file."""
+    """Requirement lines. `name` is used for the file in messages; `path` is None without a file."""
 
     name: str
     text: str
@@ -53,11 +53,11 @@ class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotPinned(InputError):
-    """Requirements without an exact version of a package, or another type of file."""
+    """Raised for a package without an exact version, or for another type of file."""
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement and its location. A `constraint` adds no package."""
+    """A statement and its location. With `constraint`, it does not add a package."""
 
     file: str
     number: int
@@ -73,7 +73,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PlacedRequirement(msgspec.Struct, frozen=True, kw_only=True):
-    """An applicable requirement and its location; `pin` if it is an exact version."""
+    """An applicable requirement and its location; `pin` is set if the version is exact."""
 
     line: _Line
     requirement: Requirement
@@ -83,7 +83,7 @@ class _PlacedRequirement(msgspec.Struct, frozen=True, kw_only=True):
 def read_file(path: Path, name: str = "") -> RequirementText:
     """The text of a requirements file; NotPinned for other types of files.
 
-    InputError if it cannot be read.
+    InputError if the file cannot be read.
     """
     if path.suffix in PROJECTS or path.name in KINDS or path.is_dir():
         message = f"{path} is not a requirements file"
@@ -92,19 +92,19 @@ def read_file(path: Path, name: str = "") -> RequirementText:
         text = boundary.read_regular_file(path, LIMIT).decode("utf-8-sig")
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message, hint="pass a file of pins") from error
+        raise InputError(message, hint="pass a requirements file with exact versions") from error
     except UnicodeDecodeError as error:
         message = f"{path} is not a UTF-8 text file: invalid byte at offset {error.start}"
-        raise InputError(message, hint="pass a file of pins") from error
+        raise InputError(message, hint="pass a requirements file with exact versions") from error
     return RequirementText(name=name or str(path), text=text, path=path)
 
 
 def read_pins(texts: Sequence[RequirementText], tags: WheelTags) -> PinList:
-    """The pins of all `texts` together, for the machine.
+    """The pins in all `texts` together, for the machine.
 
-    NotPinned for a package without an exact version; InputError for an invalid requirement, and
-    for lines that no version satisfies. Hashes, comments, markers and continued lines in the
-    format of pip and uv are accepted.
+    NotPinned for a package without an exact version; InputError for an invalid requirement, and for
+    lines that no version satisfies. Hashes, comments, markers and continued lines are accepted in
+    the formats of pip and uv.
     """
     reader = _RequirementReader(tags)
     for text in texts:
@@ -124,7 +124,7 @@ def read_pins(texts: Sequence[RequirementText], tags: WheelTags) -> PinList:
 
 
 class _RequirementReader:
-    """The state of reading: requirements, lines with an unknown version, and errors."""
+    """Collects requirements, lines whose version is unknown, and errors."""
 
     def __init__(self, tags: WheelTags) -> None:
         self._tags = tags
@@ -135,7 +135,7 @@ class _RequirementReader:
         self.problems: list[InputProblem] = []
 
     def read(self, text: RequirementText, *, constraint: bool = False) -> None:
-        """Add the lines of `text`, and of the files that it includes, each once."""
+        """Add the lines of `text` and of the files that it includes, reading each file once."""
         if text.path is not None:
             key = (text.path.resolve(), constraint)
             if key in self._seen:
@@ -158,7 +158,7 @@ class _RequirementReader:
             name, value = name[:2], name[2:]
         value = value or " ".join(words[1:])
         if name in ("-e", "--editable"):
-            why = "editable installations are only read with --environment"
+            why = "editable installations are read only with --environment"
             self.unread.append(UncheckedPart(what=value, why=why, required=True))
         if requirement_lines.INDEX.match(line.text):
             folder = origin.parent if origin is not None else Path()
@@ -170,7 +170,7 @@ class _RequirementReader:
         if constraint is None:
             return
         if "://" in value:
-            message = f"{line.text}: remote files are not supported; download it and use the copy"
+            message = f"{line.text}: remote files are not supported; download the file first"
             raise ValueError(message)
         folder = origin.parent if origin is not None else Path()
         try:
@@ -193,7 +193,7 @@ class _RequirementReader:
         if requirement.url is not None:
             pin = _url_pin(requirement)
             if pin is None:
-                why = "the URL does not name a wheel or an sdist, so the version is unknown"
+                why = "the URL is not that of a wheel or an sdist, so the version is unknown"
                 unread = UncheckedPart(what=str(requirement), why=why, required=True)
                 self.unread.append(unread)
                 return
@@ -203,7 +203,7 @@ class _RequirementReader:
         self._entries.setdefault(normalize_package(requirement.name), []).append(entry)
 
     def pins(self) -> dict[str, Pin]:
-        """Package → pin, for packages that a requirement names and a line pins."""
+        """Package → pin, for packages that have a requirement and a line with an exact version."""
         pins: dict[str, Pin] = {}
         for package, entries in self._entries.items():
             pinned = [(entry, entry.pin) for entry in entries if entry.pin is not None]
@@ -240,7 +240,7 @@ class _RequirementReader:
     def refuse_unpinned(
         self, names: str, unpinned: Sequence[_PlacedRequirement], paths: Sequence[Path | None]
     ) -> None:
-        """A NotPinned error with the first requirements without a pin, and how to pin them."""
+        """A NotPinned error that lists the first requirements without pins, with a remedy."""
         packages = sum(
             any(not entry.line.constraint for entry in entries)
             for entries in self._entries.values()
@@ -281,7 +281,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _url_pin(requirement: Requirement) -> Pin | None:
-    """The pin of `NAME @ URL`, with the version in the name of a wheel or sdist."""
+    """The pin of `NAME @ URL`, with the version from the file name of the wheel or sdist."""
     url = requirement.url or ""
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     with contextlib.suppress(InvalidWheelFilename):

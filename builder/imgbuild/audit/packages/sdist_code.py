@@ -1,6 +1,6 @@
-"""Writes the Python code of an sdist as a wheel that the audit can read.
+"""Writes the Python code of an sdist as a wheel, so that the audit can read it.
 
-The sdist is neither built nor run: files that a build would add are missing from the wheel.
+The sdist is not built or run, so files that a build would add are missing from the wheel.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NAME = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
 def code_wheel(
     package: str, version: str, sdist_hash: Sha256, sdist: Callable[[], Path], store: Store
 ) -> tuple[Wheel, Path]:
-    """The wheel of an sdist with this hash, cached if it was written before.
+    """The wheel with the code of an sdist with this hash, cached after the first call.
 
-    `sdist` returns the path of the archive; it is called only if needed. Raises IntegrityError if
-    the archive is not readable.
+    `sdist` returns the path of the archive, and is called only if needed. Raises IntegrityError if
+    the archive cannot be read.
     """
     digest = (store.fact(FACT, sdist_hash) or b"").decode()
     path = store.file(digest) if digest else None
@@ -58,9 +58,9 @@ def code_wheel(
 
 
 def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> None:
-    """Write the packages, the module named after the package, and the metadata to a .tar file.
+    """Write packages, the module named after the package, and metadata of a .tar file to `wheel`.
 
-    IntegrityError if the sdist is not readable, too large, or without PKG-INFO.
+    IntegrityError if the sdist cannot be read, is too large, or has no PKG-INFO.
     """
     files = _read_sdist(sdist)
     info = f"{package.replace('-', '_')}-{version}.dist-info"
@@ -71,7 +71,7 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
 
 
 def _read_sdist(sdist: Path) -> dict[str, bytes]:
-    """The Python files and metadata, by path below the archive's folder."""
+    """The Python files and metadata, by path relative to the top folder of the archive."""
     files: dict[str, bytes] = {}
     total = 0
     for number, (member, content) in enumerate(read_entries(sdist, sdist.name), start=1):
@@ -88,7 +88,7 @@ def _read_sdist(sdist: Path) -> dict[str, bytes]:
 
 
 def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]]:
-    """The files that an installation would copy, by path below site-packages."""
+    """The files that an installation would copy, by path relative to site-packages."""
     source = [name.removeprefix("src/") for name in files if name.startswith("src/")]
     folder = "src/" if any(name.count("/") == 1 for name in source) else ""
     packages = {
@@ -104,7 +104,7 @@ def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]
 
 
 def _metadata(files: Mapping[str, bytes], sdist: str) -> bytes:
-    """METADATA of the sdist, with the requirements that older versions store in requires.txt."""
+    """METADATA of the sdist, with requirements that older formats store in requires.txt."""
     metadata = files.get("PKG-INFO")
     if metadata is None:
         message = f"{sdist} has no PKG-INFO"
@@ -118,7 +118,7 @@ def _metadata(files: Mapping[str, bytes], sdist: str) -> bytes:
 
 
 def _required_lines(lines: Iterable[bytes]) -> Iterator[str]:
-    """The lines of requires.txt before its first section, which are unconditional."""
+    """The unconditional requirements: lines of requires.txt before the first section."""
     for line in lines:
         text = line.decode("utf-8", "replace").strip()
         if text.startswith("["):

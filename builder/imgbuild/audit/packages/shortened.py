@@ -1,4 +1,4 @@
-"""Removes docstrings and comments from source, not lines (separate: one transformation)."""
+"""Removes docstrings and comments from source, but no lines (separate: one transformation)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def shorten_source(source: bytes) -> bytes:
     """`source` with empty strings instead of docstrings, and without comments.
 
-    It is returned unchanged if it cannot be parsed.
+    If `source` cannot be parsed, it is returned unchanged.
     """
     try:
         tree = parse_source(source.decode())

@@ -1,8 +1,8 @@
-"""Finds variants: builds of one library for several CUDA families, of which one is loaded.
+"""Finds variants: builds of a library for several CUDA families, of which only one is loaded.
 
-Variants for a CUDA family other than the package set's are skipped if a variant for the set's
-family is next to them. If a wheel has no variant for the family, none is skipped, because one of
-them would be loaded.
+A variant for another CUDA family than that of the package set is skipped if the same wheel has a
+variant for the right family. If it has none, no variant is skipped, because one of them would be
+loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def linked_runtimes(facts: ElfFacts) -> frozenset[str]:
 
 
 def cuda_family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
-    """The CUDA family of a package set, such as "13", which is torch's; "" if unknown."""
+    """The CUDA family of a package set, such as "13", determined by torch; "" if unknown."""
     majors: set[str] = set()
     for owner, facts in elf_facts:
         if owner == "torch" and not is_private(facts.file):
@@ -34,7 +34,7 @@ def cuda_family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
 
 
 def find_skipped_variants(elf_facts: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
-    """Package and file of the variants that this package set does not load."""
+    """The packages and files of variants that this package set does not load."""
     elf_facts = tuple(elf_facts)
     ours = cuda_family(elf_facts)
     skipped: set[tuple[str, str]] = set()
@@ -47,7 +47,7 @@ def find_skipped_variants(elf_facts: Iterable[tuple[str, ElfFacts]]) -> frozense
 
 
 def _groups(elf_facts: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, list[ElfFacts]]]:
-    """The files of one package whose paths differ only in the family."""
+    """The files of a package, grouped by paths that differ only in the CUDA family."""
     groups: dict[tuple[str, str], list[ElfFacts]] = {}
     for package, facts in elf_facts:
         groups.setdefault((package, _TAG.sub("", facts.file)), []).append(facts)
@@ -55,7 +55,7 @@ def _groups(elf_facts: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, li
 
 
 def _file_family(facts: ElfFacts) -> str:
-    """The family of a file: from its path, else from its libraries; "" for any."""
+    """The CUDA family in the path of a file, or else of its libraries; "" for any family."""
     tag = _TAG.search(facts.file)
     if tag is not None:
         return tag[1]

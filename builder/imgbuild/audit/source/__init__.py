@@ -1,1 +1,1 @@
-"""Reads Python source into facts without running it: imports, calls, guards, versions."""
+"""Reads facts from Python source without running it: imports, calls, guards, versions."""

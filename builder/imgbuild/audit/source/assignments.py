@@ -1,4 +1,4 @@
-"""Reads imports, assignments and `__all__` into facts and values of names."""
+"""Reads imports, assignments and `__all__`, and records facts and the values of names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AssignmentReader:
         value: str = "",
         name_value: NameValue = UNKNOWN_VALUE,
     ) -> None:
-        """Record a name that is not bound by a definition or an import."""
+        """Record a name whose binding is neither a definition nor an import."""
         self.names.bind_name(name, name_value)
         scope = self.expressions.scope
         if scope.kind == "module":
@@ -47,7 +47,7 @@ class AssignmentReader:
             scope.locals.bind_type(name, kind)
 
     def targets(self, target: ast.expr, node: ast.stmt) -> None:
-        """Record names that are bound by unpacking, a loop or `with`: their types are unknown."""
+        """Record names bound by unpacking, a loop or `with`, whose types are unknown."""
         if isinstance(target, ast.Name):
             self.bind_name(target.id, "", node)
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -80,7 +80,7 @@ class AssignmentReader:
             self._bind_import(node.lineno, module, name, bound, NameValue(module=whole))
 
     def read_import_from(self, node: ast.ImportFrom) -> None:
-        """Record `from a import b as c`; `__future__` determines if annotations are evaluated."""
+        """Record `from a import b as c`. An import from `__future__` can defer annotations."""
         module = self.absolute_module(node)
         if module == "__future__":
             lazy = any(alias.name == "annotations" for alias in node.names)
@@ -93,7 +93,7 @@ class AssignmentReader:
             self._bind_import(node.lineno, module, alias.name, alias.asname or alias.name, value)
 
     def absolute_module(self, node: ast.ImportFrom) -> str:
-        """The absolute name of the module in a `from` import."""
+        """The absolute name of the module in a `from … import`."""
         if not node.level:
             return node.module or ""
         parts = self.base.split(".")
@@ -103,7 +103,7 @@ class AssignmentReader:
     # Values
 
     def read_return(self, node: ast.Return) -> None:
-        """Record `return value`: conditions that call the function depend on it."""
+        """Record `return value`, on which conditions that call the function depend."""
         if node.value is not None:
             self.expressions.read_expression(node.value)
             scope, name_value = self.expressions.scope, self.conditions.value(node.value)
@@ -111,7 +111,7 @@ class AssignmentReader:
             self.names.frame.results.append((self.expressions.guards[scope.guarded :], name_value))
 
     def read_expression_statement(self, node: ast.Expr) -> None:
-        """An expression statement: `__all__.extend(…)` at the top of the module adds exports."""
+        """Record an expression statement; a top-level `__all__.extend(…)` adds exports."""
         self.expressions.read_expression(node.value)
         value = node.value
         if isinstance(value, ast.Call) and self.expressions.scope.kind == "module":

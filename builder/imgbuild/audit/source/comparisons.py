@@ -1,7 +1,8 @@
-"""Reads comparisons with the Python version, a platform, or the parameters of a callable.
+"""Reads comparisons with the Python version, a platform or the parameters of a callable.
 
-`main_path.guards` evaluates the guards with CPython's semantics. Code tests for a parameter (`"x"
-in inspect.signature(f).parameters`) if releases of another package differ.
+`main_path.guards` evaluates the resulting guards with the semantics of CPython. Code tests for a
+parameter (`"x" in inspect.signature(f).parameters`) if it differs between releases of another
+package.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ UNNAMED_CALLABLE = "?"  # a callable that is not a dotted name
 
 
 def opposite_guards(guards: tuple[Guard, ...], text: str) -> tuple[Guard, ...]:
-    """The guards of the branch that runs if these do not all hold."""
+    """The guards of the branch that runs if not all of `guards` hold."""
     if not guards:
         return ()
     if len(guards) == 1:
@@ -67,7 +68,7 @@ def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
 
 
 def _part(node: ast.expr) -> str | None:
-    """Empty for the whole version_info, "[0]" or "[:2]" for a part; None for other expressions."""
+    """The part: "" for all of version_info, "[0]" or "[:2]"; None for other expressions."""
     if isinstance(node, ast.Call):  # tuple(sys.version_info[:2])
         whole = dotted_name(node.func) == "tuple" and len(node.args) == 1 and not node.keywords
         return _part(node.args[0]) if whole else None
@@ -124,13 +125,13 @@ class Signatures:
     """Recognizes expressions for the parameters of callables."""
 
     def __init__(self, names: NameValues) -> None:
-        """Use the values of names: `sig = inspect.signature(f)`, `params = sig.parameters`."""
+        """Use the values of `names`, such as the results of `inspect.signature(f)`."""
         self.names = names
 
     def find_callable(self, node: ast.expr) -> str:
         """The callable whose parameters an expression returns; "" for other expressions.
 
-        For the fields of a dataclass this is "X.__dataclass_fields__".
+        For the fields of a dataclass X, the result is "X.__dataclass_fields__".
         """
         if isinstance(node, ast.NamedExpr):
             return self.find_callable(node.value)
@@ -166,7 +167,7 @@ class Signatures:
     def _callable_of_fields(
         self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp | ast.DictComp
     ) -> str:
-        """The callable of `{field.name for field in fields(X)}` or a parameter comprehension."""
+        """The callable in `{field.name for field in fields(X)}` or a parameter comprehension."""
         part = node.generators[0]
         if len(node.generators) != 1 or part.ifs:
             return ""
@@ -184,9 +185,9 @@ class Signatures:
         )
 
     def parameter_test(self, test: ast.expr) -> tuple[str, str] | None:
-        """The callable and the parameter of `"x" in P`, `"x" not in P` and `P.get("x")`.
+        """The callable and the parameter in `"x" in P`, `"x" not in P` or `P.get("x")`.
 
-        The parameter is "" if it is not a literal.
+        The parameter is "" if it is not given as a literal.
         """
         holder, name = "", None
         if isinstance(test, ast.Compare):

@@ -1,6 +1,6 @@
-"""Reads conditions into the guards under which each branch of a test runs.
+"""Reads conditions, and returns the guards under which each branch of a test runs.
 
-A condition on data instead of installed packages has no guards: both branches may run.
+A condition on data, not on installed packages, has no guards: both branches may run.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _PACKAGE_PREDICATES = frozenset(
 
 
 class ConditionReader:
-    """Reads conditions, using the values that names have at the place of the condition."""
+    """Reads conditions, with the values that names have at the position of the condition."""
 
     def __init__(self, source: SourceText, module: str, names: NameValues) -> None:
-        """Read for one module, given by dotted name."""
+        """Create a reader for the module with this dotted name."""
         self.source = source
         self.module = module
         self.scope = ""  # the qualified name of the function that is being read
@@ -75,7 +75,7 @@ class ConditionReader:
         self.signatures = Signatures(names)
 
     def read(self, test: ast.expr) -> Branches:
-        """The guards of the branch in which the test is true, and of the other."""
+        """The guards of the branch that runs if the test is true, and those of the other branch."""
         branches = self._read_by_type(test)
         return branches if self.refine is None else self.refine(test, branches)
 
@@ -117,7 +117,7 @@ class ConditionReader:
         return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
     def _guards_of_result(self, test: ast.expr) -> Branches | None:
-        """The guards of `is_nvtx_available()`, `HAS_RAY`, evaluated later in the package set."""
+        """The guards of `is_nvtx_available()` or `HAS_RAY`, for evaluation in a package set."""
         text = evaluated_text(test, self.names.is_local)
         if not text:
             return None
@@ -138,7 +138,7 @@ class ConditionReader:
         return (evaluated and not self.scope and self._guards_of_result(test)) or DATA
 
     def value(self, node: ast.expr) -> NameValue:
-        """The value of a name bound to this expression."""
+        """The value that a name has when it is bound to this expression."""
         if isinstance(node, ast.Constant):
             return literal_value(node.value)
         if (
@@ -170,7 +170,7 @@ class ConditionReader:
         return guards, opposite_guards(guards, self.source.short_text(test))
 
     def _guards_of_boolean(self, test: ast.BoolOp) -> Branches:
-        """The guards of `and`, `or`. With a part on data, the other branch may always run."""
+        """The guards of `and` or `or`. If an operand is data, the other branch may always run."""
         parts = [self.read(value) for value in test.values]
         every = isinstance(test.op, ast.And)
         if not every:
@@ -209,7 +209,7 @@ class ConditionReader:
         )
 
     def _one_branch(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
-        """The guards of a condition with one recognized branch."""
+        """The guards of a condition of which only one branch was recognized."""
         text = self.source.short_text(test)
         if not _SURROUNDINGS.search(text):
             return yes, no
@@ -217,7 +217,7 @@ class ConditionReader:
         return yes or unknown[0], no or unknown[1]
 
     def unpacked(self, node: ast.expr, count: int) -> list[NameValue] | None:
-        """The values of `count` names that an expression is unpacked into; None if unknown.
+        """The values of `count` names to which an expression is unpacked; None if unknown.
 
         `_is_package_available("x", return_version=True)` returns a condition and a version.
         """
@@ -332,7 +332,7 @@ class ConditionReader:
     def _guards_of_python_version(
         self, test: ast.Compare, operands: list[ast.expr]
     ) -> Branches | None:
-        """The guards of sys.version_info comparisons: `(3, 9) <= sys.version_info < (3, 12)`."""
+        """The guards of comparisons such as `(3, 9) <= sys.version_info < (3, 12)`."""
         guards = []
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
             sign = OPERATORS.get(type(operator))

@@ -1,4 +1,4 @@
-"""Reads definitions: functions with their parameters, classes with their members."""
+"""Reads definitions: functions with parameters, classes with members."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DefinitionReader:
         self.classes: list[Class] = []
 
     def read_function(self, node: FunctionNode, block: ReadBlock) -> None:
-        """Record a function and read its body, in which parameters have their annotated types."""
+        """Record a function, and read its body with parameters of the annotated types."""
         expressions, scope = self.expressions, self.expressions.scope
         name = scope.qualified_name(node.name)
         decorators = tuple(self.source.short_text(item) for item in node.decorator_list)
@@ -93,7 +93,7 @@ class DefinitionReader:
         self.names.leave_scope()
 
     def read_class(self, node: ast.ClassDef, block: ReadBlock) -> None:
-        """Read the body of a class, then record the class with its members."""
+        """Read the body of a class, then record the class and its members."""
         expressions, outer = self.expressions, self.expressions.scope
         for item in (*node.decorator_list, *node.bases, *(item.value for item in node.keywords)):
             expressions.read_expression(item)
@@ -127,9 +127,9 @@ class DefinitionReader:
 
 
 def result_guards(node: FunctionNode, results: Sequence[GuardedValue]) -> Branches:
-    """The guards under which a function returns a true value, and a false one.
+    """The guards under which a function returns a true value, and those for a false value.
 
-    Both are empty unless one of them is recognized: a condition, or constants in branches.
+    Both are empty unless at least one is recognized, from a condition or constants in branches.
     """
     if not results or not all(
         name_value.as_condition or name_value.is_literal for _, name_value in results
@@ -162,7 +162,7 @@ def result_guards(node: FunctionNode, results: Sequence[GuardedValue]) -> Branch
 
 
 def _common_guards(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
-    """The guards that hold on every path, and an unknown one if there is more than one path."""
+    """The guards that hold on all paths, and an unknown guard if there are several paths."""
     if len(alternatives) <= 1:
         return alternatives[0] if alternatives else unknown
     return (
@@ -172,12 +172,12 @@ def _common_guards(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
 
 
 def _is_complete(name_value: NameValue) -> bool:
-    """Whether both sides of a condition are recognized, and each is the other's opposite."""
+    """Whether the guards of the true and the false value were recognized."""
     return bool(name_value.truthy and name_value.falsy)
 
 
 def _without_caught_guards(guards: Guards) -> Guards:
-    """Guards without those for exceptions caught around them."""
+    """The guards, except those for exceptions that are caught."""
     return tuple(dict.fromkeys(guard for guard in guards if guard.kind != "handled"))
 
 
@@ -189,7 +189,7 @@ def function_facts(
     guards: tuple[Guard, ...],
     forwarded: tuple[tuple[str, ...], tuple[str, ...]],
 ) -> Function:
-    """The fact of a function; `name` is qualified, `forwarded` as of `forwarded_keywords`."""
+    """The facts of a function with the qualified name `name`; see `forwarded_keywords`."""
     given = node.args
     plain = [*given.posonlyargs, *given.args]
     bare = len(plain) - len(given.defaults)
@@ -220,7 +220,7 @@ def function_facts(
 
 
 def _returns_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
-    """`Self` if a classmethod returns only results of `cls(…)`, else empty."""
+    """The annotation "Self" if a classmethod returns only results of `cls(…)`, else ""."""
     text = source.statement_lines(node)
     matches = _RETURN.findall(text)
     constructed = {cls + b"("}
@@ -236,7 +236,7 @@ def _parameter(source: SourceText, item: ast.arg, kind: str, *, default: bool) -
 
 
 def read_field(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
-    """The fact of an annotated name of a class."""
+    """The facts of an annotated name in a class."""
     default, init = node.value is not None, True
     if isinstance(node.value, ast.Call) and dotted_name(node.value.func).endswith("ield"):
         given = {item.arg: item.value for item in node.value.keywords}
@@ -254,7 +254,7 @@ def read_field(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
 
 
 def value_text(source: SourceText, node: ast.expr | None) -> str:
-    """The `value` of Assigned and Field."""
+    """The text for the field `value` of AssignedName and Field."""
     if isinstance(node, ast.Call):
         name = dotted_name(node.func)
         return f"{name}()" if name else ""
@@ -267,9 +267,9 @@ def value_text(source: SourceText, node: ast.expr | None) -> str:
 def forwarded_keywords(
     node: ast.FunctionDef | ast.AsyncFunctionDef, *, supers: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The callees that get `**kwargs`, and the keys removed before; empty if unclear.
+    """The callees to which `**kwargs` is passed, and the keys removed before; empty if unclear.
 
-    With `supers`, one of the callees may be SUPER.
+    With `supers`, SUPER can be one of the callees.
     """
     if node.args.kwarg is None:
         return (), ()
@@ -299,7 +299,7 @@ def _is_super(node: ast.expr) -> bool:
 
 
 def _recognized_uses(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> int:
-    """The number of recognized uses of the dictionary in this call."""
+    """The number of recognized uses of the dictionary `name` in this call."""
     explained = 0
     for keyword in node.keywords:
         if keyword.arg is None and dotted_name(keyword.value) == name:
@@ -316,7 +316,7 @@ def _recognized_uses(node: ast.Call, name: str, receivers: list[str], taken: lis
 
 
 def _key(node: ast.Subscript | ast.Compare, name: str, taken: list[str]) -> int:
-    """1 if `kwargs["x"]` or `"x" in kwargs` is a recognized use of the dictionary, else 0."""
+    """1 if `node` is `kwargs["x"]` or `"x" in kwargs` for the dictionary `name`, else 0."""
     if isinstance(node, ast.Compare):
         is_membership = len(node.comparators) == 1 and dotted_name(node.comparators[0]) == name
         return int(is_membership and string_value(node.left) is not None)

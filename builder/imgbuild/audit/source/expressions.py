@@ -1,4 +1,4 @@
-"""Reads expressions: calls and attribute reads, with the types of their receivers.
+"""Reads calls and attribute accesses in expressions, with the types of their receivers.
 
 A reference whose receiver is a local name is resolved at the end of the module, when all bindings
 of the name are known.
@@ -25,7 +25,7 @@ _EVALUATED_ANNOTATIONS = (Guard("python", "", "<3.14"),)
 
 
 class NameUse(msgspec.Struct, gc=False):
-    """A call or read that becomes a fact if its first component is known in the end.
+    """A call or read that becomes a fact if its first component turns out to be known.
 
     Either `root` must be bound at the top of the module, or the name `key` must have a type in
     `types`.
@@ -43,7 +43,7 @@ class NameUse(msgspec.Struct, gc=False):
 
 
 class ExpressionReader:
-    """Reads the expressions of a module, in the current scope and under the current guards."""
+    """Reads expressions of a module, in the current scope and under the current guards."""
 
     def __init__(self, conditions: ConditionReader) -> None:
         self.conditions = conditions
@@ -58,7 +58,7 @@ class ExpressionReader:
         self._classes = {name.rpartition(".")[2] for name in subscriptable_classes()}
 
     def read_expression(self, node: ast.AST) -> None:
-        """Record the names that an expression uses."""
+        """Record the names used in an expression."""
         visitor = self._visitors.get(type(node))
         if visitor is not None:
             visitor(self, node)
@@ -82,16 +82,16 @@ class ExpressionReader:
         self.guards = before
 
     def read_annotation(self, node: ast.expr) -> None:
-        """Read an annotation, which Python before 3.14 evaluates in place."""
+        """Read an annotation, which Python before 3.14 evaluates when it is defined."""
         if not self.lazy_annotations:
             self.read_under_guards(_EVALUATED_ANNOTATIONS, node)
 
     def add_current_guards(self, guards: Guards) -> Guards:
-        """The current guards and these, without duplicates."""
+        """The current guards, followed by `guards`, without duplicates."""
         return self.guards + tuple(guard for guard in guards if guard not in self.guards)
 
     def expression_type(self, node: ast.AST | None) -> str:
-        """The type of an expression's value; "" if unknown, "None" for None."""
+        """The type of the value of an expression; "" if unknown, "None" for None."""
         if isinstance(node, ast.Await):
             return ""
         if isinstance(node, ast.Call):
@@ -109,7 +109,7 @@ class ExpressionReader:
         return ""
 
     def _result_type(self, node: ast.Call, name: str) -> str:
-        """The type of the result of `name.method()`, or of a method of a call's result."""
+        """The type of the result of `name.method()`, or of a method call on another result."""
         if not name:
             callee = self._callee_text(node)
             return f"{callee}()" if callee else ""
@@ -129,7 +129,7 @@ class ExpressionReader:
         return name if is_global else ""
 
     def local_types(self, name: str) -> LocalTypes | None:
-        """The types of the function that binds a name; None if the module binds it."""
+        """The types recorded by the function that binds a name; None if the module binds it."""
         scope: SourceScope | None = self.scope
         inside = True
         while scope is not None and scope.kind != "module":
@@ -151,7 +151,7 @@ class ExpressionReader:
         return False
 
     def is_self(self, name: str) -> bool:
-        """Whether a name is the first parameter of the method being read."""
+        """Whether a name is the first parameter of the current method."""
         scope: SourceScope | None = self.scope
         while scope is not None and scope.kind == "function":
             if scope.instance:
@@ -180,13 +180,13 @@ class ExpressionReader:
             self.read_expression(keyword.value)
 
     def _read_getattr(self, node: ast.Call) -> None:
-        """Record `getattr(module, "name")` without a default as a read."""
+        """Record `getattr(module, "name")` without a default as an attribute read."""
         subject, name = dotted_name(node.args[0]), string_value(node.args[1])
         if subject and name and name.isidentifier():
             self._record_reference(f"{subject}.{name}", node)
 
     def _read_chained_call(self, func: ast.Attribute, inner: ast.Call, node: ast.Call) -> None:
-        """Record a method of a call's result: `LLM(…).generate()`, `super().__init__()`."""
+        """Record a method call on the result of a call, such as `LLM(…).generate()`."""
         callee = dotted_name(inner.func)
         if callee == "super":
             if self.scope.owner is not None and not inner.args:
@@ -221,14 +221,14 @@ class ExpressionReader:
             self._record_reference(dotted_name(node.value), node)
 
     def self_attribute(self, name: str, kind: str) -> None:
-        """Record an attribute of this type that a method assigns on self."""
+        """Record an attribute of this type that a method assigns to self."""
         owner = self.scope.owner
         if owner is not None:
             owner.assigned.bind_type(name, kind)
             owner.dynamic = owner.dynamic or name == "__dict__"
 
     def _record_reference(self, name: str, node: ast.expr, call: ast.Call | None = None) -> None:
-        """Add a reference if its first part is imported, bound by the module, or has a type."""
+        """Add a reference if its first component is imported, bound by the module, or typed."""
         first, *rest = name.split(".")
         if rest and self.is_self(first):
             self._self_reference(first, rest, node, call)
@@ -289,7 +289,7 @@ class ExpressionReader:
         )
 
     def _read_subscript(self, node: ast.Subscript) -> None:
-        """Record `array.array[int]`, to be kept if the module imports the name."""
+        """Record `array.array[int]`; it is kept if the module imports the name."""
         self.read_expression(node.value)
         self.read_expression(node.slice)
         name = dotted_name(node.value)
@@ -301,7 +301,7 @@ class ExpressionReader:
             self._add_reference(name + SUBSCRIPT, node, root=root)
 
     def _forget_type(self, node: ast.expr) -> None:
-        """Read `isinstance(name, …)`: the name has more than one type."""
+        """Read `isinstance(name, …)`, which shows that the name can have several types."""
         name = dotted_name(node)
         first, _, rest = name.partition(".")
         if rest and self.is_self(first):
@@ -311,14 +311,14 @@ class ExpressionReader:
             types.forget(first)
 
     def _read_setattr(self, node: ast.expr) -> None:
-        """Read `setattr(thing, …)`, which adds attributes with unknown names."""
+        """Read `setattr(object, …)`, which adds attributes with unknown names."""
         if isinstance(node, ast.Name):
             if self.is_self(node.id) and self.scope.owner is not None:
                 self.scope.owner.dynamic = True
             self.stored.add(f"{node.id}.*")
 
     def _read_boolean(self, node: ast.BoolOp) -> None:
-        """Read `a and b`: b is evaluated only if a holds; with `or` only if it does not."""
+        """Read `a and b`, where b runs only if a is true, or `a or b`, where a must be false."""
         before = self.guards
         for value in node.values:
             self.read_expression(value)

@@ -1,7 +1,8 @@
-"""Defines the facts that are read from a wheel's files.
+"""Defines the facts that are read from the files of a wheel.
 
-`audit.source` and `audit.binaries` read them, `packages.library` caches them by the wheel's digest,
-`audit.checks` evaluates them. Raise FACTS_FORMAT if a reader's result changes for the same bytes.
+`audit.source` and `audit.binaries` read facts, `packages.library` caches them by the digest of the
+wheel, and `audit.checks` evaluates them. Increment FACTS_FORMAT if the result of a reader changes
+for the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SUPER_INIT = "super().__init__"  # a callee in `Function.kwargs_callees`
 
 
 class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A condition under which code runs. A fact has a tuple of them, all of which must hold.
+    """A condition under which code runs. All guards in the tuple of a fact must hold.
 
     kind        subject                             spec
     version     package ("vllm")                    the required version: ">=0.10.1,<0.12"
@@ -37,11 +38,11 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data        ""                                  "": depends on data, not on installed packages
     unknown     the condition's source text         "": on installed packages, not recognized
 
-    The subject of `present` and `absent` is "module:name" for a name in a module, and a list
-    with commas for several: in the `except` branch of a `try` that imports a and c from b, "a,
-    b:c" is absent. The spec of a `handled` AttributeError is the expression that hasattr tests
-    ("vllm.envs.VLLM_USE_V1"); the code runs only if that exists. The callable of `takes` is
-    "X.__dataclass_fields__" for a field of the dataclass X. In a `result`, `...` represents
+    The subject of `present` and `absent` is "module:name" for a name in a module, and a
+    comma-separated list for several: in the `except` branch of a `try` that imports a and c from b,
+    "a,b:c" is absent. The spec of a `handled` AttributeError is the expression that hasattr tests
+    ("vllm.envs.VLLM_USE_V1"); the code runs only if the expression exists. The callable of `takes`
+    is "X.__dataclass_fields__" for a field of the dataclass X. In a `result`, `...` stands for
     arguments of a call that are not literals.
     """
 
@@ -63,7 +64,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Import(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One name that an import statement binds. Relative imports are made absolute.
+    """A name that an import statement binds. Relative imports are converted to absolute ones.
 
     `import a.b as c`: module "a.b", name "", bound "c"; `import a.b` binds "a". `import a.b as
     a` is recorded as `from a import b as a`, which is equivalent. `from a import b as c`:
@@ -89,7 +90,7 @@ def import_target(line: Import) -> tuple[str, str]:
 
 
 class Parameter(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A parameter; `kind` is "positional" (only), "any", "keyword" (only)."""
+    """A parameter; `kind` is "positional" (only), "any" or "keyword" (only)."""
 
     name: str
     kind: Literal["positional", "any", "keyword"] = "any"
@@ -100,12 +101,14 @@ class Parameter(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A function or method: `name` is qualified within its module ("Class.method").
 
-    `returns` is the annotation, "Self" for a classmethod without one that returns the result of
-    `cls(…)`. `kwargs_callees` are the callees that get its `**kwargs`, if they are not used
-    otherwise (`super().__init__` only in a program); `popped_keys` the keys that it removes before.
-    `truthy` and `falsy` are the guards that hold if its result is true, and if it is false; both
-    are empty if they are not recognized.
-    With `raises`, the function or one nested in it has a `raise` or an `assert`.
+    `returns` is the annotation, or "Self" for a classmethod without annotation that returns the
+    result of `cls(…)`. `kwargs_callees` are the callees to which `**kwargs` is passed, if it is not
+    used otherwise (`super().__init__` only in a program), and `popped_keys` the keys that are
+    removed before. `truthy` and `falsy` are the guards that hold if the result is true or false;
+    both are empty if they were not recognized. `raises` is set if the function or a nested one
+    contains a `raise` or an `assert`.
+
+
     """
 
     name: str
@@ -124,9 +127,9 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Field(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A class-level name, annotated (`annotation`) or assigned. With `default`, it has a value.
+    """An annotated or assigned name in a class; `default` is set if the name has a value.
 
-    `init` is False for `field(init=False)`; `value` is as in Assigned.
+    `init` is False for `field(init=False)`. For `value`, see AssignedName.
     """
 
     name: str
@@ -138,10 +141,10 @@ class Field(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Class(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A class: its bases, decorators and metaclass as written (dotted expressions), its own names.
+    """A class: bases, decorators and metaclass as written (dotted expressions), and its names.
 
-    `attributes` are names assigned on self in its methods, `methods` names of its functions
-    (properties included); `dynamic` if it has `__getattr__` or `__getattribute__`.
+    `attributes` are names that methods assign to self, `methods` the names of functions, including
+    properties. `dynamic` is set if the class defines `__getattr__` or `__getattribute__`.
     """
 
     name: str
@@ -157,10 +160,10 @@ class Class(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AssignedName(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A module-level name bound by other means: an assignment, a loop, `with`, `global`.
+    """A module-level name that is bound by an assignment, a loop, `with` or `global`.
 
-    `value` is the right-hand expression if it is dotted ("vllm.LLM", also "Union[A, B]"), the
-    called expression and "()" if it is a call ("LazyModule()"), else "".
+    `value` is the right-hand expression if it is dotted ("vllm.LLM") or a union ("Union[A, B]"),
+    the callee followed by "()" if it is a call ("LazyModule()"), else "".
     """
 
     name: str
@@ -170,16 +173,16 @@ class AssignedName(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A call. `callee` is dotted and as written in its scope: "SFTConfig", "self.llm.generate".
+    """A call. `callee` is dotted, and as written in the scope: "SFTConfig", "self.llm.generate".
 
-    `positional` counts plain positional arguments; `star` and `double_star` are whether more are
-    unpacked. `receiver` is the type of the callee without its last component, if known in the
-    scope: the type of a local name ("args.x" with args: AsyncEngineArgs), or of an attribute of
-    self ("self.llm.generate" with self.llm = LLM(…)). It is as written in the source: a type
-    ("AsyncEngineArgs"), or an expression whose call creates the object, followed by "()"
-    ("AsyncEngineArgs.from_cli_args()", "LLM()"); `names.class_of` finds the class of either. A
-    method of super() is written "super().__init__". `literals` are the leading positional arguments
-    that are strings.
+    `positional` counts plain positional arguments; `star` and `double_star` show whether more
+    arguments are unpacked. `receiver` is the type of the callee without its last component, if the
+    scope determines it: the type of a local name ("args.x" with args: AsyncEngineArgs), or of an
+    attribute of self ("self.llm.generate" with self.llm = LLM(…)). It is written as in the source:
+    a type ("AsyncEngineArgs"), or an expression followed by "()" if calling the expression creates
+    the object ("AsyncEngineArgs.from_cli_args()", "LLM()"); `classes.receiver_class` finds the
+    class in both cases. A method of super() is written "super().__init__". `literals` contains the
+    leading positional arguments that are strings.
     """
 
     line: int
@@ -197,11 +200,11 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A read of `expression` (dotted, as written) that is not the callee of a recorded Call.
 
-    Only if the first component is an imported name, or a local one of known type (`receiver`,
-    as in Call). Reads through getattr with a default, and under hasattr, are omitted. A
-    subscript of a class that only some versions of Python can subscript is written
-    "array.__class_getitem__". In annotations, reads and calls are guarded by the versions that
-    evaluate annotations.
+    Recorded only if the first component is an imported name, or a local name of known type
+    (`receiver`, as in Call). Reads by getattr with a default, and reads under hasattr, are omitted.
+    A subscript of a class that only some versions of Python can subscript is written
+    "array.__class_getitem__". Reads and calls in annotations are guarded by the Python versions
+    that evaluate annotations.
     """
 
     line: int
@@ -212,11 +215,11 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class VersionWindow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A place that raises or warns for some versions of another package.
+    """A place in code that raises or warns for some versions of another package.
 
-    `name` is the exception or the function that warns. It runs if all `guards` hold; a guard's
-    spec may be "!" and a specifier (its complement), or compare with another package's version:
-    "==@other", "!=@other", "^=@other" (starts with) and "!^=@other".
+    `name` is the exception, or the function that warns. The place runs if all `guards` hold. The
+    spec of a guard can be "!" and a specifier (its complement), or a comparison with the version of
+    another package: "==@other", "!=@other", "^=@other" (starts with) or "!^=@other".
     """
 
     line: int
@@ -230,17 +233,18 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """The facts of a Python module.
 
     `exports` is `__all__` if it is a literal (or sum of literals), else None. `lazy` maps a name to
-    the module that it is lazily imported from (`_import_structure` of transformers and trl, vLLM's
-    MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule that is itself
-    exported, its own name; "module:other" if it has another name there; "" if the module is
-    unknown. `lazy_stars` are modules whose exports are all lazily imported (transformers derives
-    its table from the `__all__` of the files in the folder); "a.b.*" means every module below a.b.
-    `registers` are names that the module assigns in `sys.modules` (with "*" for computed parts),
-    `aliases` the names that it assigns for other modules. `deleted` are module-level names that
-    `del` removes. With `dynamic`, names may be bound by unrecognized means (`__getattr__` without a
-    readable table, `globals().update`, `sys.modules[__name__] = …`). `broken` is the message of a
-    syntax error; all other fields are empty then. `refusals` are the `raise` statements outside of
-    functions and classes. `windows` are read by `windows`, the rest by `module`.
+    the module from which it is lazily imported (`_import_structure` of transformers and trl,
+    MODULE_ATTRS of vLLM, PEP 562 tables): "LLM" → "vllm.entrypoints.llm". The value is the name
+    itself for an exported submodule, "module:other" for a name that differs in the module, and ""
+    for an unknown module. `lazy_stars` are modules whose exports are all lazily imported
+    (transformers derives the table from the `__all__` of the files in the folder); "a.b.*" stands
+    for every module below a.b. `registers` are names that the module assigns in `sys.modules` (with
+    "*" for computed parts), `aliases` names that it assigns for other modules. `deleted` are
+    module-level names that `del` removes. `dynamic` is set if names may be bound in unrecognized
+    ways (`__getattr__` without a readable table, `globals().update`, `sys.modules[__name__] = …`).
+    `broken` is the message of a syntax error; all other fields are then empty. `refusals` are the
+    `raise` statements outside of functions and classes. `audit.source.windows` reads `windows`, and
+    `audit.source.module` the other fields.
     """
 
     module: str
@@ -265,11 +269,11 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class OpaqueModule(msgspec.Struct, frozen=True):
-    """A module that exists and whose names are unknown.
+    """A module that exists, but whose names are unknown.
 
     `why` is "compiled", "namespace", "stdlib", "injected" (a module that its package adds to
-    sys.modules) or "unknown" (of a package missing from a partial package set). `lacks` are
-    names that it certainly does not have (`stdlib.lacks`).
+    sys.modules) or "unknown" (in a package missing from a partial package set). `lacks` are names
+    that the module certainly does not have (`stdlib.missing_names`).
     """
 
     module: str
@@ -278,11 +282,11 @@ class OpaqueModule(msgspec.Struct, frozen=True):
 
 
 class GpuCode(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """GPU code in a library: "sm_90a" for machine code, "compute_90" for PTX and its version.
+    """GPU code in a library: "sm_90a" for machine code, "compute_90" for PTX.
 
     `ptx` is the version of the PTX language ("8.4" for CUDA 12.4), "" for machine code. `units`
-    counts the fat binaries (about one per source file) with this architecture: a library may
-    have most of its kernels for one architecture and a few for another.
+    counts the fat binaries (about one per source file) with this architecture, because a library
+    may have most kernels for one architecture and a few for another.
     """
 
     arch: str
@@ -302,15 +306,15 @@ class ElfFacts(
         "ptxas_architectures": "assembles",
     },
 ):
-    """A shared object or program of a wheel; `file` is its path in the wheel.
+    """A shared object or program in a wheel; `file` is its path in the wheel.
 
-    `undefined` are strong undefined dynamic symbols (weak ones do not fail to load), written "name"
-    or "name@VERSION". `defined` are hashes of exported symbols: the first 8 bytes of blake2b(name,
-    digest_size=8) as little-endian integers, sorted, in one bytes object, which is compact for
-    libtorch's hundred thousand symbols. `required_versions` maps a library to the symbol versions
-    required of it ("libc.so.6": ("GLIBC_2.28",)); `defined_versions` are the versions that the file
-    itself defines. `ptxas_architectures` are the architectures that a ptxas supports ("sm_90a").
-    `numpy` is the C API that it was compiled against: 1, 2, or 0 for none detected.
+    `undefined` are strong undefined dynamic symbols (loading does not fail for weak ones), written
+    "name" or "name@VERSION". `defined` are hashes of exported symbols: the first 8 bytes of
+    blake2b(name, digest_size=8) as little-endian integers, sorted, in one bytes object, because
+    libtorch has a hundred thousand symbols. `required_versions` maps a library to the required
+    symbol versions ("libc.so.6": ("GLIBC_2.28",)); `defined_versions` are the versions that the
+    file defines. `ptxas_architectures` are the architectures that a ptxas supports ("sm_90a").
+    `numpy` is the C API version for which the file was compiled: 1, 2, or 0 if none was detected.
     """
 
     file: str

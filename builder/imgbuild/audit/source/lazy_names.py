@@ -1,4 +1,4 @@
-"""Reads lazy tables, `__getattr__` and sys.modules: unbound names (separate: many idioms)."""
+"""Reads lazily bound names: tables, `__getattr__`, sys.modules (separate: many idioms)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LazyNames:
     """Reads the fields `lazy`, `registers` and `dynamic` of ModuleFacts."""
 
     def __init__(self, tree: ast.Module, source: bytes, assignments: AssignmentReader) -> None:
-        """Read a module; `assignments` has already read it."""
+        """Read a module that `assignments` has already read."""
         self.assignments = assignments
         self.lazy: dict[str, str] = {}
         self.stars: list[str] = []
@@ -77,7 +77,7 @@ class LazyNames:
     def _read_alias_loop(self, loop: ast.For) -> None:
         """Read `for alias in ALIASES: _import_structure.setdefault(alias, set())`.
 
-        The keys of the literal table are old names of submodules, imported on demand.
+        The keys of the literal table are old names of submodules, which are imported on demand.
         """
         table = self.tables.get(dotted_name(loop.iter))
         if not isinstance(table, ast.Dict) or not isinstance(loop.target, ast.Name):
@@ -123,13 +123,13 @@ class LazyNames:
                 self.lazy.setdefault(name, "")
 
     def _register_module(self, name: ast.expr) -> None:
-        """Record a module added to sys.modules, with "*" for computed parts of its name."""
+        """Record a module that is added to sys.modules, with "*" for computed parts of the name."""
         text = string_pattern(name, self.assignments.module)
         if text is not None and text.strip("*."):
             self.registers.append(text)
 
     def _lazy_module(self, call: ast.Call) -> None:
-        """Read `sys.modules[__name__] = _LazyModule(…)`: its table, and type-checking imports."""
+        """Read the table and type-checking imports of `sys.modules[…] = _LazyModule(…)`."""
         table = self.tables.get(_TABLE)
         if isinstance(table, ast.Dict):
             self._read_structure(_entries(table))
@@ -151,7 +151,7 @@ class LazyNames:
             self.dynamic = True
 
     def _read_structure(self, entries: dict[str, list[str] | None]) -> None:
-        """Read `_import_structure`: submodule → its names."""
+        """Read `_import_structure`: submodule → names in the submodule."""
         for key, names in entries.items():
             if not key or names is None:
                 # Dummy objects for an absent package may be computed: they cannot be used.
@@ -226,12 +226,12 @@ class LazyNames:
             self.dynamic = True
 
     def _typing_imports(self) -> list[Import]:
-        """The top-level imports that only type checkers see."""
+        """The top-level imports that run only for type checkers."""
         top = [line for line in self.assignments.imports if not line.scope]
         return [line for line in top if any(guard.kind == "typing" for guard in line.guards)]
 
     def _read_getattr(self, node: FunctionNode) -> None:
-        """Read a module's `__getattr__`: the names for which it returns values."""
+        """Read the `__getattr__` of a module: the names for which it returns values."""
         name = node.args.args[0].arg if node.args.args else "name"
         understood = any(isinstance(inner, ast.Raise) for inner in walk_tree(node))
         for statement in node.body:
@@ -247,7 +247,7 @@ class LazyNames:
                     self.lazy[line.bound] = _source(line)
 
     def _returns_for_names(self, statement: ast.stmt, name: str) -> bool:
-        """Whether a statement returns values only for names that could be read from it."""
+        """Whether a statement returns values only for names that could be determined."""
         if isinstance(statement, ast.If):
             is_understood = self._read_name_test(statement, name)
             rest = all(self._returns_for_names(child, name) for child in statement.orelse)
@@ -262,7 +262,7 @@ class LazyNames:
         return True
 
     def _read_name_test(self, statement: ast.If, name: str) -> bool:
-        """Read `if name == "X"`, `if name in TABLE`: the names are lazy."""
+        """Read `if name == "X"` or `if name in TABLE`, whose names are lazy."""
         test = statement.test
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test = test.operand
@@ -302,7 +302,7 @@ class LazyNames:
         return False
 
     def _branch_module(self, body: list[ast.stmt], name: str) -> str:
-        """The module from which the branch for one name imports it; "" if unknown."""
+        """The module from which the branch for a name imports the name; "" if unknown."""
         for statement in body:
             if isinstance(statement, ast.ImportFrom):
                 for alias in statement.names:
@@ -312,7 +312,7 @@ class LazyNames:
         return ""
 
     def _uses_table(self, statement: ast.stmt) -> bool:
-        """Whether a statement uses a table; the names in the table are recorded."""
+        """Whether a statement uses a table. The names in the table are recorded."""
         for node in walk_tree(statement):
             if isinstance(node, ast.Name) and node.id in self.tables:
                 self._record_table(self.tables[node.id])
@@ -335,7 +335,7 @@ class LazyNames:
                 self.lazy[text] = self._table_target(value, text)
 
     def _table_target(self, value: ast.expr, name: str) -> str:
-        """Module and name of a table's value: ".outputs:X", "pkg.mod", (".mod", "X")."""
+        """The module and name in the value of a table: ".outputs:X", "pkg.mod", (".mod", "X")."""
         text = string_value(value) or ":".join((string_values(value) or [])[:2])
         module, _, other = text.partition(":")
         if module.startswith("."):
@@ -363,7 +363,7 @@ def _import_time_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """The calls of a statement itself, without calls of nested statements."""
+    """The calls in a statement, except those in nested statements."""
     for name in ("value", "test", "iter"):
         part = getattr(statement, name, None)
         if isinstance(part, ast.AST):
@@ -371,7 +371,7 @@ def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 
 def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
-    """Literal dictionaries and lists at the top of the module."""
+    """Literal dictionaries and lists at the top level of the module."""
     tables: dict[str, ast.expr] = {}
     for statement in statements:
         target: ast.expr | None = None
@@ -388,7 +388,7 @@ def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
 
 
 def _sets_computed_names(source: bytes, module: str) -> bool:
-    """Whether a function imports its own module and sets computed names in it: numpy.dtypes."""
+    """Whether a function sets computed names in its own module, as in numpy.dtypes."""
     if b"setattr(" not in source:
         return False
     stem = module.rpartition(".")[2].encode()
@@ -396,12 +396,12 @@ def _sets_computed_names(source: bytes, module: str) -> bool:
 
 
 def _source(line: Import) -> str:
-    """The value of `lazy` for a name imported like this."""
+    """The value in `lazy` for a name that is imported by this statement."""
     return line.module if line.name == line.bound else f"{line.module}:{line.name}"
 
 
 def _registers_alias(node: FunctionNode) -> bool:
-    """Whether a function of an alias and its target assigns the alias in `sys.modules`."""
+    """Whether a function with parameters for alias and target assigns to `sys.modules[alias]`."""
     if len(node.args.args) != 2:
         return False
     text = ast.unparse(node)

@@ -1,4 +1,4 @@
-"""Reads the source of a Python module into facts, without running it."""
+"""Reads facts from the source of a Python module, without running it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _CHAIN = 8  # methods whose results are followed
 def read_module(
     source: bytes, module: str, file: str, *, package: bool, program: bool = False
 ) -> ModuleFacts:
-    """The facts of one module; `broken` has the message if it cannot be parsed.
+    """The facts of a module; if it cannot be parsed, `broken` contains the error message.
 
-    `module` is the dotted name, and `file` is the path in the wheel. With `package`, the module is
-    an `__init__`. With `program`, the top-level statements are also read as a function `PROGRAM`,
-    whose names have types, because no other module binds the names of a program.
+    `module` is the dotted name, and `file` the path in the wheel. With `package`, the module is an
+    `__init__`. With `program`, the top-level statements are also read as a function `PROGRAM`, in
+    which names have types, because no other module binds the names of a program.
     """
     try:
         # A tree has no cycles, and the search for them takes a third of the time.
@@ -102,7 +102,7 @@ def _read_module(
 
 
 def _bound_names(statements: StatementReader) -> set[str]:
-    """The names that any top-level statement of the module binds."""
+    """The names that top-level statements of the module bind."""
     assignments, definitions = statements.assignments, statements.definitions
     names = {line.bound for line in assignments.imports if not line.scope}
     names.update(
@@ -118,7 +118,7 @@ def _bound_names(statements: StatementReader) -> set[str]:
 def _resolved_references(
     statements: StatementReader,
 ) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
-    """The references that are facts: their root is bound, or their receiver has a type."""
+    """The references that are facts, because the root is bound or the receiver has a type."""
     imports, stored = statements.assignments.imports, statements.expressions.stored
     bound = _bound_names(statements)
     scoped = {line.bound for line in imports if line.scope}
@@ -167,7 +167,7 @@ def _result_type(types: LocalTypes, kind: str) -> str:
 
 
 def _requires_attribute(record: NameUse, stored: set[str], imported: set[str]) -> bool:
-    """Whether a read requires that an attribute exists: the module may assign it itself."""
+    """Whether a read requires that an attribute exists, because the module does not assign it."""
     expression = record.expression
     first, _, _ = expression.partition(".")
     if record.types is not None:
@@ -210,7 +210,7 @@ def _call_fact(record: NameUse, node: ast.Call, receiver: str) -> Call:
 
 
 def _complete_class(definition: Class, stored: set[str]) -> Class:
-    """A class with the attributes that the module assigns to it: `Class.name = …`."""
+    """The class, with attributes that the module assigns to it: `Class.name = …`."""
     prefix = f"{definition.name}."
     extra = tuple(name.removeprefix(prefix) for name in stored if name.startswith(prefix))
     if not extra:

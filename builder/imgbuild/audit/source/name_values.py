@@ -1,8 +1,8 @@
-"""Tracks the values of a module's names at each place, as far as conditions depend on them.
+"""Tracks the values of names at each place in a module, as far as conditions depend on them.
 
-Names follow Python's scoping rules: a function sees the names of enclosing scopes that it does not
-bind itself, and names of a class end with its body. A name with several different bindings is
-unknown.
+Names follow the scoping rules of Python: a function sees the names of enclosing scopes that it does
+not bind itself, and the names of a class are visible only in its body. A name with several
+different bindings has an unknown value.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _VERSION_WORDS = (
 
 
 class NameValue(msgspec.Struct, frozen=True):
-    """The value of a name. If it is unknown, all fields have their defaults.
+    """The value of a name. If the value is unknown, all fields have their defaults.
 
-    `truthy` and `falsy` are the guards that hold if the value is true, and if it is false. They are
-    None if the value never is. `is_none` is whether the value is None, and `is_literal` whether it
-    is any literal. A `derived` value was computed from a version by unrecognized means; conditions
-    on it are unknown.
+    `truthy` and `falsy` are the guards that hold if the value is true or false; None if the value
+    is never true or never false. `is_none` is set for None, and `is_literal` for any literal. A
+    `derived` value was computed from a version in an unrecognized way; conditions on it are
+    unknown.
     """
 
     package: str = ""  # the version of this package
@@ -57,14 +57,14 @@ class NameValue(msgspec.Struct, frozen=True):
 
     @property
     def is_informative(self) -> tuple[bool, bool]:
-        """Whether a true value, and whether a false value, depends on installed packages."""
+        """Whether a true value depends on installed packages, and whether a false value does."""
         if self.derived or self.package:
             return True, True
         return _is_informative(self.truthy), _is_informative(self.falsy)
 
     @property
     def as_condition(self) -> Branches | None:
-        """The guards of the name as a condition; None if it has none."""
+        """The guards of the name when it is used as a condition; None if it has no guards."""
         return (self.truthy or (), self.falsy or ()) if self.truthy or self.falsy else None
 
 
@@ -77,7 +77,7 @@ GuardedValue = tuple[Guards, NameValue]
 
 
 class FlowPath(msgspec.Struct, frozen=True):
-    """One path through a statement: the values of names at its end, and its guards."""
+    """A path through a statement: the values of names at its end, and its guards."""
 
     state: ScopeState
     guards: Guards = ()
@@ -85,7 +85,7 @@ class FlowPath(msgspec.Struct, frozen=True):
 
 
 class ScopeFrame:
-    """The names of one scope that is being read."""
+    """The names of a scope that is being read."""
 
     __slots__ = (
         "_sites",
@@ -110,9 +110,9 @@ class ScopeFrame:
         *,
         expressions: bool = True,
     ) -> None:
-        """A scope whose `names` are bound from its start; "inner" is a comprehension.
+        """Create a scope in which `names` are bound from the start; "inner" is a comprehension.
 
-        `expressions` is whether expressions of this module can bind names (`:=`).
+        `expressions` is False if no expression in the module binds names (`:=`).
         """
         self.kind = kind
         self.parent = parent
@@ -127,7 +127,7 @@ class ScopeFrame:
         self._sites: dict[str, list[BindingSite]] | None = None
 
     def binding_sites(self, name: str) -> list[BindingSite]:
-        """The places in this scope that bind a name."""
+        """The places in this scope where a name is bound."""
         if self._sites is None:
             self._sites = binding_sites(self.body, expressions=self.expressions)
         return self._sites.get(name, [])
@@ -145,10 +145,10 @@ def literal_value(value: object) -> NameValue:
 
 
 class NameValues:
-    """The values of names, by scope."""
+    """Tracks the values of names by scope."""
 
     def __init__(self, body: Sequence[ast.AST] = (), source: bytes = b"") -> None:
-        """Read a module with these statements and this text."""
+        """Prepare to read a module with these statements and this text."""
         self._expressions = b":=" in source or not source
         self.frame = ScopeFrame("module", None, body, expressions=self._expressions)
         # Names that some function binds for a scope around it.
@@ -177,11 +177,11 @@ class NameValues:
         self.frame = ScopeFrame(kind, self.frame, body, line, names, expressions=self._expressions)
 
     def leave_scope(self) -> None:
-        """Leave a scope: its values are not visible outside."""
+        """Leave a scope, whose values are not visible outside."""
         self.frame = self.frame.parent or self.frame
 
     def declare_names(self, names: Collection[str]) -> None:
-        """Record `global` or `nonlocal`, which let other scopes bind the names."""
+        """Record `global` or `nonlocal`, which allow several scopes to bind the names."""
         self.frame.declared.update(names)
         self.frame.values.update(dict.fromkeys(names, UNKNOWN_VALUE))
 
@@ -195,7 +195,7 @@ class NameValues:
             self.add_answer(name, name_value)
 
     def add_answer(self, name: str, name_value: NameValue) -> None:
-        """Record the value of an attribute, or the result of a function, of this name."""
+        """Record the value of an attribute or the result of a function, by name."""
         if name_value.is_literal and name_value.as_condition is None:
             return
         yes, no = name_value.is_informative
@@ -204,7 +204,7 @@ class NameValues:
         self.versioned = self.versioned or (yes and no)
 
     def bind_conditionally(self, name: str, name_value: NameValue) -> None:
-        """Bind a name in an expression that may not run: the name may keep its value."""
+        """Bind a name in an expression that may not run, so the name may keep its value."""
         frame = self.frame
         while frame.kind == "inner" and frame.parent is not None:
             frame = frame.parent
@@ -213,7 +213,7 @@ class NameValues:
         frame.values[name] = name_value if before is None else _merge_values(name_value, before)
 
     def value(self, name: str) -> NameValue:
-        """The value of a name at this place."""
+        """The value of a name at the current place."""
         frame: ScopeFrame | None = self.frame
         passed: list[ScopeFrame] = []
         line = 0  # that of the outermost function between here and the name, which runs later
@@ -238,7 +238,7 @@ class NameValues:
         return UNKNOWN_VALUE
 
     def is_local(self, name: str) -> bool:
-        """Whether a name is a parameter or a local variable, which may have any meaning.
+        """Whether a name is a parameter or local variable, which can have any meaning.
 
         Names of imports, definitions and module variables are assumed to have their usual meaning.
         """
@@ -257,7 +257,7 @@ class NameValues:
     def _is_only_binding(
         self, name: str, name_value: NameValue, frame: ScopeFrame, line: int
     ) -> bool:
-        """Whether the value of a name here comes only from this binding in its scope."""
+        """Whether this binding alone determines the value that a name has here."""
         if name in self.elsewhere and (line or name not in frame.declared):
             return False
         return not line or all(
@@ -268,16 +268,16 @@ class NameValues:
     # Paths through statements
 
     def state(self) -> ScopeState:
-        """A copy of the values of this scope, for `restore`."""
+        """A copy of the values in this scope, for `restore`."""
         return dict(self.frame.values)
 
     def restore(self, state: ScopeState) -> ScopeState:
-        """Continue with the values of `state`; returns the current ones."""
+        """Set the values to `state`, and return the previous values."""
         before, self.frame.values = self.frame.values, dict(state)
         return before
 
     def join(self, *paths: FlowPath) -> None:
-        """Continue after any of these paths; no effect if there are none."""
+        """Continue after one of these paths; without paths, nothing changes."""
         if not paths:
             return
         state = dict(paths[0].state)
@@ -319,18 +319,18 @@ class NameValues:
         return name_value
 
     def enter_loop(self, body: Sequence[ast.AST]) -> None:
-        """Start a loop: names may have values from the end of its body."""
+        """Start a loop: names can have values from the end of the loop body."""
         for name in self._rebound_names(body):
             self.frame.values[name] = UNKNOWN_VALUE
 
     def end_interruptible_block(self, body: Sequence[ast.AST], before: ScopeState) -> None:
-        """End a loop or a `try`, which may be left anywhere within its body."""
+        """End a loop or `try`, which can be left at any point of its body."""
         for name, count in self._rebound_names(body).items():
             if count > 1 or self.frame.values[name] == before.get(name):
                 self.frame.values[name] = UNKNOWN_VALUE
 
     def _rebound_names(self, body: Sequence[ast.AST]) -> dict[str, int]:
-        """The names with known values that `body` rebinds, and how often."""
+        """The names with known values that `body` rebinds, with the number of bindings."""
         values = {
             name: value for name, value in self.frame.values.items() if value is not UNKNOWN_VALUE
         }
@@ -351,7 +351,7 @@ def _is_informative(guards: Guards | None) -> bool:
 
 
 def _add_guards(name_value: NameValue, guards: Guards) -> NameValue:
-    """A value assigned on a path with guards: if the value is true, the guards hold."""
+    """A value assigned on a path with guards. The guards are added to those of the value."""
     lasting = tuple(guard for guard in guards if guard.kind in _LASTING_GUARDS)
     if not lasting:
         return name_value
@@ -367,16 +367,17 @@ def _combine_guards(guards: Guards | None, more: Guards) -> Guards | None:
 
 
 def _common_guards(first: Guards | None, other: Guards | None) -> Guards | None:
-    """The guards that hold in either case."""
+    """The guards that hold in both cases."""
     if first is None or other is None:
         return other if first is None else first
     return tuple(guard for guard in first if guard in other)
 
 
 def _merge_values(first: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
-    """The value of a name that has one value or the other.
+    """The value of a name that has one of two values.
 
-    A literal on a `fallback` path is ignored, as is None: reading a version from it fails.
+    A literal on a `fallback` path is ignored, and so is None, because reading a version from it
+    fails.
     """
     if other.is_none or (fallback and other.is_literal):
         main = first

@@ -1,8 +1,8 @@
-"""Rewrites a user's program into equivalent statements of which more facts can be read.
+"""Rewrites a user's program into equivalent statements from which more facts can be read.
 
 In the result, `f(**options)` has the keywords of the dictionary `options`, `partial(f, x=1)` also
-contains the call `f(x=1)`, `f.options(x=1)` of a remote function of Ray is `ray.remote(x=1)`, and a
-name that successive statements bind to different values has a name for each value.
+contains the call `f(x=1)`, `f.options(x=1)` of a remote function of Ray becomes `ray.remote(x=1)`,
+and a name to which successive statements bind different values has a new name for each value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
 
 def rewrite_program(tree: ast.Module, source: bytes) -> None:
-    """Rewrite the statements of a program, and add those at its top as the function PROGRAM."""
+    """Rewrite the statements of a program, and add the top-level ones as the function PROGRAM."""
     names = _dictionaries(source)
     if names or b"partial(" in source or _INLINE_KEYWORDS.search(source) is not None:
         _expand_keywords(tree, names)
@@ -70,7 +70,7 @@ def _dictionaries(source: bytes) -> set[str]:
 
 
 def _functions(body: Sequence[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions among statements and the blocks in them."""
+    """The functions among statements, including those in nested blocks."""
     for statement in body:
         if isinstance(statement, _FUNCTIONS):
             yield statement
@@ -79,7 +79,7 @@ def _functions(body: Sequence[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncF
 
 
 def _set_options(tree: ast.Module) -> None:
-    """Read `f.options(x=1)` of a function or class with the decorator `ray.remote` as its call."""
+    """Read `f.options(x=1)` as a call of `ray.remote`, if f has this decorator."""
     remote: dict[str, ast.expr] = {}
     nodes = walk_tree(tree)
     for node in nodes:
@@ -122,7 +122,7 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
 
 
 class _NameTree:
-    """Parent nodes, calls, and the uses of `names` in each function and in the module."""
+    """The parent nodes, the calls, and the uses of `names` in the module and in each function."""
 
     def __init__(self, tree: ast.Module, names: Collection[str]) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
@@ -147,7 +147,7 @@ class _NameTree:
 
 
 def _expand_keywords(tree: ast.Module, names: Collection[str]) -> None:
-    """Replace `**{…}`, and `**name` of a local dictionary, by keywords; add calls of `partial`.
+    """Replace `**{…}` and `**name` of a local dictionary by keywords; add calls of `partial`.
 
     `names` are the names of dictionaries.
     """
@@ -163,7 +163,7 @@ def _expand_keywords(tree: ast.Module, names: Collection[str]) -> None:
 
 
 def _inline_keywords(word: ast.keyword) -> list[ast.keyword]:
-    """The keywords of `**{…}` and `**dict(…)`; others unchanged."""
+    """The keywords in `**{…}` or `**dict(…)`; another keyword unchanged."""
     names = _keys(word.value) if word.arg is None else None
     return [word] if names is None else [_keyword(name, word) for name in names]
 
@@ -174,7 +174,7 @@ def _keyword(name: str, place: ast.keyword) -> ast.keyword:
 
 
 def _keys(node: ast.expr) -> list[str] | None:
-    """The keys of a literal dictionary; None for others."""
+    """The keys of a literal dictionary; None for other expressions."""
     if isinstance(node, ast.Dict):
         keys = [string_value(key) for key in node.keys]
         return None if None in keys else [key for key in keys if key is not None]
@@ -185,7 +185,7 @@ def _keys(node: ast.expr) -> list[str] | None:
 
 
 def _expand_scope(scope: _Scope, nodes: _NameTree) -> None:
-    """Replace `**name` where the scope binds the name once, to a dictionary that keeps its keys."""
+    """Expand `**name` where the scope binds `name` once, to a dictionary with constant keys."""
     by_name: dict[str, list[ast.Name]] = {}
     for use in nodes.uses[scope]:
         by_name.setdefault(use.id, []).append(use)
@@ -208,7 +208,7 @@ def _expand_scope(scope: _Scope, nodes: _NameTree) -> None:
 
 
 def _is_starred(node: ast.AST) -> TypeGuard[ast.keyword]:
-    """Whether a node is `**value` in a call."""
+    """Whether a node is unpacked in a call: `**value`."""
     return isinstance(node, ast.keyword) and node.arg is None
 
 
@@ -227,7 +227,7 @@ def _set_key(
 
 
 def _replace_keyword(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, more: bool) -> None:
-    """Replace `**name` in a call by keywords; with `more`, it may also have others."""
+    """Replace `**name` in a call by keywords; with `more`, the dictionary may have other keys."""
     if isinstance(call, ast.Call) and word in call.keywords:
         given = {each.arg for each in call.keywords}
         added = [_keyword(key, word) for key in dict.fromkeys(keys) if key not in given]
@@ -248,7 +248,7 @@ def _classify_use(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> str:
 
 
 def _add_call(node: ast.Call) -> None:
-    """Make `f(x=1)` an argument of `partial(f, x=1)`; further arguments are unknown."""
+    """Add `f(x=1)` to the arguments of `partial(f, x=1)`; further arguments are unknown."""
     function, *rest = node.args
     if not dotted_name(function):
         return
@@ -265,9 +265,9 @@ def _add_call(node: ast.Call) -> None:
 
 
 def _rename_values(body: list[ast.stmt], bound: set[str], *, shared: bool = False) -> None:
-    """Give each value of a name its own name, in statements that bind it one after another.
+    """Rename a name that consecutive statements rebind, so that each value has its own name.
 
-    `bound` are names with a value before. Statements that are `shared` with other code are copied.
+    `bound` contains the names with earlier values. Statements `shared` with other code are copied.
     """
     plain: dict[str, list[int]] = {}
     for at, statement in enumerate(body):
@@ -305,7 +305,7 @@ def _is_call(statement: ast.stmt) -> bool:
 
 
 def _names(statement: ast.stmt) -> Iterator[tuple[ast.Name, bool]]:
-    """The names in a statement, and whether each is in a function or class of its own."""
+    """The names in a statement, and whether each is in a nested function or class."""
     left: list[tuple[ast.AST, bool]] = [(statement, False)]
     while left:
         node, closed = left.pop()

@@ -1,6 +1,6 @@
-"""Keeps the scopes of a module: bindings, types of names, members of classes.
+"""Tracks the scopes of a module: bindings, types of names, members of classes.
 
-A name bound to values of different types has no type.
+A name has no type if it is bound to values of different types.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class LocalTypes:
-    """Types of names; a name bound to values of different types has none."""
+    """Types of names. A name bound to values of different types has no type."""
 
     __slots__ = ("names",)
 
@@ -63,7 +63,7 @@ class LocalTypes:
     def bind_type(self, name: str, kind: str) -> None:
         """Bind a name to an expression of this type, "" if unknown.
 
-        None does not count, because it is often a placeholder for a value assigned later.
+        None is ignored, because it is often a placeholder for a value that is assigned later.
         """
         current = self.names.get(name)
         if current is None or current == NONE_TYPE:
@@ -76,13 +76,13 @@ class LocalTypes:
             )
 
     def forget(self, name: str) -> None:
-        """Remove the type of a name, which may have several."""
+        """Remove the type of a name that may have several types."""
         if name in self.names:
             self.names[name] = UNTYPED_VALUE
 
 
 class ClassMembers:
-    """The members of a class being read, including those that its methods assign on self."""
+    """The members of a class being read, including attributes that methods assign to self."""
 
     __slots__ = ("assigned", "dynamic", "fields", "methods")
 
@@ -103,7 +103,7 @@ class SourceScope:
     def __init__(
         self, name: str, kind: str, parent: SourceScope | None, members: ClassMembers | None = None
     ) -> None:
-        """A scope by its qualified name; `kind` is "module", "class" or "function"."""
+        """Create a scope with a qualified name; `kind` is "module", "class" or "function"."""
         self.name = name
         self.kind = kind
         self.parent = parent
@@ -123,7 +123,10 @@ class SourceScope:
 
 
 class BindingSite(msgspec.Struct, frozen=True):
-    """A binding. `module` is the imported module. Imports and definitions have `definition`."""
+    """A place where a name is bound. `module` is the imported module, if any.
+
+    `definition` is set for imports and definitions.
+    """
 
     line: int
     module: str = ""
@@ -133,9 +136,10 @@ class BindingSite(msgspec.Struct, frozen=True):
 def binding_sites(
     body: Sequence[ast.AST], *, expressions: bool = True
 ) -> dict[str, list[BindingSite]]:
-    """Name → bindings among statements, without names declared global or nonlocal.
+    """Name → bindings in statements, without names that are declared global or nonlocal.
 
-    `expressions=False` skips expressions, which are most of a tree, for a module without `:=`.
+    `expressions=False` skips expressions, which are most nodes of a tree, if the module does not
+    use `:=`.
     """
     inside = _scope_parts if expressions else _binding
     sites: dict[str, list[BindingSite]] = {}
@@ -164,7 +168,7 @@ def binding_sites(
 
 
 def imported_module(alias: ast.alias) -> tuple[str, str]:
-    """The name that `import …` binds, and the imported module."""
+    """The name that an `import` binds, and the imported module."""
     first = alias.name.partition(".")[0]
     return alias.asname or first, alias.name if alias.asname else first
 
@@ -179,7 +183,7 @@ def _imported_names(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, Bi
 
 
 def _name(node: ast.AST) -> str:
-    """The name that a definition, a handler or a pattern binds."""
+    """The name that a definition, an exception handler or a pattern binds."""
     if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
         return node.name or ""
     return (node.rest or "") if isinstance(node, ast.MatchMapping) else ""

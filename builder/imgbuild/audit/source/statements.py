@@ -1,6 +1,6 @@
-"""Reads statements of each type, and the guards under which nested statements run.
+"""Reads each type of statement, and the guards under which nested statements run.
 
-After a statement with branches, a name has any of the values assigned on the paths through it.
+After a statement with branches, a name can have any value assigned on a path through it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imgbuild.audit.source.try_statements import (
 
 
 class StatementReader:
-    """Reads the statements of a module in order, each once."""
+    """Reads the statements of a module in order."""
 
     def __init__(self, conditions: ConditionReader, *, package: bool) -> None:
         """Prepare to read the module of `conditions`; with `package`, it is an `__init__`."""
@@ -43,7 +43,7 @@ class StatementReader:
         self._caught = False  # whether a `try` around it handles an import's exception
 
     def read_block(self, statements: Sequence[ast.stmt], guards: Guards = ()) -> None:
-        """Read statements in order; after an early exit, the rest has the opposite guards."""
+        """Read statements in order. After an early exit, the rest has the opposite guards."""
         expressions = self.expressions
         before = expressions.guards
         if guards:
@@ -114,7 +114,7 @@ class StatementReader:
     def _read_handlers(
         self, node: TryStatement, tried: TryGuards, failed: ScopeState
     ) -> list[FlowPath]:
-        """Read the handlers; returns the paths that continue after them."""
+        """Read the handlers of a `try`, and return the paths that continue after them."""
         paths = []
         scope = self.expressions.scope
         for handler, guards in zip(node.handlers, tried.handlers, strict=True):
@@ -165,7 +165,7 @@ class StatementReader:
         self.read_block(node.orelse)
 
     def _read_loop(self, body: Sequence[ast.stmt], before: ScopeState) -> None:
-        """Read a loop: names have their values from before it, or from its end."""
+        """Read a loop. In the body, names have the values from before the loop or from its end."""
         self.names.join(FlowPath(self.names.state()), FlowPath(before))
         self.names.end_interruptible_block(body, before)
 
@@ -192,7 +192,7 @@ class StatementReader:
         self.names.join(*paths)
 
     def _read_import(self, node: ast.Import | ast.ImportFrom) -> Guards | None:
-        """Read a `try` body: statements after an import run only if it succeeded."""
+        """Read a `try` body, where statements after an import run only if the import succeeded."""
         if isinstance(node, ast.Import):
             self.assignments.read_import(node)
         else:
@@ -250,5 +250,5 @@ def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
 
 
 def is_typing_only(guards: Guards) -> bool:
-    """Whether a condition is on TYPE_CHECKING; one branch then always runs."""
+    """Whether a condition tests TYPE_CHECKING, so one branch runs only for type checkers."""
     return any(guard.kind == "typing" for guard in guards)

@@ -1,4 +1,4 @@
-"""Reads `data/audit/stdlib.yaml`: names that the standard library of some versions lacks."""
+"""Reads `data/audit/stdlib.yaml`: names missing in the standard library of some versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Names = dict[str, str]  # specifier of Python's version → names, separated by
 
 
 class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Python specifier → names in these versions. `names` and `subscripts` are by module."""
+    """Python specifier → names in these versions; `names` and `subscripts` map modules to them."""
 
     modules: _Names
     names: dict[str, _Names]
@@ -33,12 +33,12 @@ class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 @lru_cache(maxsize=1)
 def load_standard_library() -> StandardLibrary:
-    """The bundled table."""
+    """Load the bundled table."""
     return yaml_data.load_yaml_data(files.data("audit/stdlib.yaml"), StandardLibrary)
 
 
 def opaque_module(module: str, python: str) -> OpaqueModule | None:
-    """A module or submodule of the standard library; None if this version does not have it."""
+    """A module of the standard library; None if this version does not have it."""
     parent, _, name = module.rpartition(".")
     while parent:
         if name in missing_names(python).get(parent, ()):
@@ -57,7 +57,7 @@ def stdlib_modules(python: str) -> frozenset[str]:
 
 @lru_cache
 def pythons_with_module(module: str) -> str:
-    """The Pythons with a top-level module that some lack, such as "Python 3.11 or newer"; or ""."""
+    """The Pythons with a top-level module that not all have ("Python 3.11 or newer"), or ""."""
     pythons = [python for python in STANDALONE_RELEASES if module in stdlib_modules(python)]
     if len(pythons) in (0, len(STANDALONE_RELEASES)):
         return ""
@@ -68,10 +68,10 @@ def pythons_with_module(module: str) -> str:
 
 @lru_cache
 def missing_names(python: str) -> Mapping[str, frozenset[str]]:
-    """Module → the names missing in a Python version.
+    """Module → the names that it lacks in a Python version.
 
-    A submodule is a name of its parent; a class that cannot be subscripted is listed with the
-    suffix SUBSCRIPT.
+    A submodule counts as a name of its parent. A class that cannot be subscripted is listed with
+    the suffix SUBSCRIPT.
     """
     table = load_standard_library()
     missing = {module: set(_removed_names(names, python)) for module, names in table.names.items()}
@@ -83,7 +83,7 @@ def missing_names(python: str) -> Mapping[str, frozenset[str]]:
 
 @lru_cache(maxsize=1)
 def subscriptable_classes() -> frozenset[str]:
-    """The classes that can be subscripted in some versions only: "array.array"."""
+    """The classes that can be subscripted only in some versions: "array.array"."""
     return frozenset(
         f"{module}.{name}"
         for module, names in load_standard_library().subscripts.items()
@@ -92,7 +92,7 @@ def subscriptable_classes() -> frozenset[str]:
 
 
 def unread_parts(python: str) -> tuple[UncheckedPart, ...]:
-    """The unchecked part of the standard library, for a Python that no base has; else empty."""
+    """The standard library as an unchecked part, if no base has this Python; else empty."""
     minor = ".".join(python.split(".")[:2])
     if minor in SUPPORTED_PYTHONS:
         return ()

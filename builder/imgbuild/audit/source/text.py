@@ -1,4 +1,4 @@
-"""Converts parts of a syntax tree to text: dotted names, literals, type names, source."""
+"""Converts nodes of syntax trees to text: dotted names, literals, type names, source."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dotted_name(node: ast.AST) -> str:
-    """The dotted text of names and attributes, "a.b.c"; "" for other expressions."""
+    """The dotted text of a name or attribute, such as "a.b.c"; "" for other expressions."""
     parts = []
     while type(node) is ast.Attribute:
         parts.append(node.attr)
@@ -72,14 +72,14 @@ def dotted_name(node: ast.AST) -> str:
 
 
 def string_value(node: ast.AST | None) -> str | None:
-    """The value of a string literal; None for one with surrogates, which UTF-8 cannot encode."""
+    """The value of a string literal; None for other nodes and for strings with surrogates."""
     if type(node) is ast.Constant and type(node.value) is str and not SURROGATE.search(node.value):
         return node.value
     return None
 
 
 def string_values(node: ast.AST | None) -> list[str] | None:
-    """The strings of a literal list, tuple or set, or of a sum of them; None for others."""
+    """The strings in a literal list, tuple or set, or in a sum of these; None for other nodes."""
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         values = [string_value(item) for item in node.elts]
         return None if None in values else [item for item in values if item is not None]
@@ -90,13 +90,13 @@ def string_values(node: ast.AST | None) -> list[str] | None:
 
 
 def string_list(node: ast.AST) -> list[str] | None:
-    """The result of `string_values`; for a single string literal, a list with it."""
+    """The result of `string_values`, or a list with the value of a single string literal."""
     literal = string_value(node)
     return string_values(node) if literal is None else [literal]
 
 
 def type_name(node: ast.AST | None) -> str:
-    """The class that an annotation names, X for `Optional[X]`; "" if none or several."""
+    """The class in an annotation, which is X for `Optional[X]`; "" if none or several."""
     if node is None:
         return ""
     text = string_value(node)
@@ -120,21 +120,21 @@ def type_name(node: ast.AST | None) -> str:
 
 
 def _only_type(nodes: list[ast.expr]) -> str:
-    """The only type of a union other than None."""
+    """The type in a union other than None, if there is exactly one."""
     rest = [node for node in nodes if not (isinstance(node, ast.Constant) and node.value is None)]
     return type_name(rest[0]) if len(rest) == 1 else ""
 
 
 class SourceText:
-    """The source of a module, to extract the text of nodes: faster than ast.unparse."""
+    """Extracts the text of nodes from the source of a module, faster than ast.unparse."""
 
     def __init__(self, source: bytes) -> None:
-        """Split the source into lines like the parser."""
+        """Split the source into lines in the same way as the parser."""
         self.whole = source
         self.lines = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
     def text(self, node: ast.expr) -> str:
-        """The node's source on one line, without spaces at line ends."""
+        """The source of a node on one line, without whitespace at line ends."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         if first == last:
             cut = self.lines[first][node.col_offset : node.end_col_offset]
@@ -148,7 +148,7 @@ class SourceText:
         return cut.decode("utf-8", "replace")
 
     def short_text(self, node: ast.expr) -> str:
-        """The node's source, shortened to 160 characters."""
+        """The source of a node, shortened to 160 characters."""
         text = self.text(node)
         return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
 
@@ -158,10 +158,10 @@ class SourceText:
 
 
 def evaluated_text(node: ast.expr, is_local: Callable[[str], bool]) -> str:
-    """A name, a call, or a comparison of these, in the form that `main_path.answers` evaluates.
+    """The text of a name, a call or a comparison, in the form that `main_path.answers` evaluates.
 
-    Literal arguments of calls are included, `...` represents other arguments: "f(1, x=...)". ""
-    for any other expression, and if a name in it is local to a function.
+    Literal arguments of calls are included, and `...` stands for other arguments: "f(1, x=...)". ""
+    for other expressions, and if the expression contains a local name of a function.
     """
     if isinstance(node, ast.Compare):
         operands = [evaluated_text(item, is_local) for item in (node.left, *node.comparators)]
@@ -205,7 +205,7 @@ def empty_collection(node: ast.expr) -> bool:
 
 
 def never_continues(block: Sequence[ast.stmt]) -> bool:
-    """Whether a block never continues with the following statement."""
+    """Whether the statement after a block is never reached from the block."""
     if not block:
         return False
     last = block[-1]

@@ -1,4 +1,4 @@
-"""Reads guards and flags from branches of `try` statements (separate: one statement type)."""
+"""Reads guards and flags in branches of `try` statements (separate: one statement type)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HIDING_ERRORS = _IMPORT_ERRORS | _ANY_ERRORS | {"AttributeError", "TypeError", 
 
 
 class TryGuards(msgspec.Struct, frozen=True):
-    """The guards of each branch of a `try`, and of names that record which one ran."""
+    """The guards of each branch of a `try`, and of names that record which branch ran."""
 
     body: Guards
     handlers: tuple[Guards, ...]
@@ -40,8 +40,8 @@ def read_try(
 ) -> TryGuards:
     """The guards of a `try`; `absolute` returns the module of a `from` import.
 
-    `after` are the following statements of its block: they may raise the stored exception of a
-    handler.
+    `after` are the statements that follow the `try` in its block, which may raise the exception
+    that a handler stored.
     """
     caught = [_caught_names(handler) for handler in node.handlers]
     raised = _guards_of_raise(node, conditions)
@@ -86,16 +86,16 @@ def _caught_names(handler: ast.ExceptHandler) -> list[str]:
 
 
 def _handles_absence(names: list[str], *, more: bool) -> bool:
-    """Whether a handler of these exceptions runs only if a package or name is missing.
+    """Whether a handler of these exceptions runs only if a package or a name is missing.
 
-    `more` is whether the body contains anything but imports and reads of versions.
+    `more` is set if the body contains anything but imports and reads of versions.
     """
     wide = bool(_ANY_ERRORS & set(names))
     return not (wide and more) and bool((_IMPORT_ERRORS | _ANY_ERRORS) & set(names))
 
 
 def _queries_only(body: list[ast.stmt], conditions: ConditionReader) -> bool:
-    """Whether statements only import, read versions, or cannot fail."""
+    """Whether statements only import modules, read versions, or cannot fail."""
     before = conditions.names.state()
     asks = all(_is_query(statement, conditions) for statement in body)
     conditions.names.restore(before)
@@ -139,7 +139,7 @@ def _raises_later(handler: ast.ExceptHandler, after: Sequence[ast.stmt]) -> bool
 
 
 def _guards_of_raise(node: TryStatement, conditions: ConditionReader) -> Branches | None:
-    """Whether `try: if not is_torch_available(): raise X` with `except X` works like an `if`."""
+    """Whether `try: if not is_torch_available(): raise X`, `except X` is equivalent to an `if`."""
     first = node.body[0]
     if len(node.body) != 1 or not isinstance(first, ast.If) or first.orelse:
         return None
@@ -152,7 +152,7 @@ def _guards_of_raise(node: TryStatement, conditions: ConditionReader) -> Branche
 def _subjects(
     body: list[ast.stmt], conditions: ConditionReader, absolute: AbsoluteFunction
 ) -> list[str]:
-    """The modules, and names as "module:name", that the body requires."""
+    """The modules, and the names as "module:name", that the body requires."""
     subjects: list[str] = []
     for statement in body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -165,7 +165,7 @@ def _subjects(
 
 
 def imported_subjects(node: ast.Import | ast.ImportFrom, absolute: AbsoluteFunction) -> list[str]:
-    """The modules, and names as "module:name", that an import requires."""
+    """The modules, and the names as "module:name", that an import requires."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     module = absolute(node)
@@ -173,7 +173,7 @@ def imported_subjects(node: ast.Import | ast.ImportFrom, absolute: AbsoluteFunct
 
 
 def _flags(node: TryStatement, present: Guards, missing: Guards) -> dict[str, Branches]:
-    """Names whose value depends on success: a flag, or a module that becomes None."""
+    """Names whose value shows whether the `try` succeeded: flags, or modules that become None."""
     succeeded = {name: True for name, value in _constants([*node.body, *node.orelse]) if value}
     for statement in node.body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -194,7 +194,7 @@ def _flags(node: TryStatement, present: Guards, missing: Guards) -> dict[str, Br
 
 
 def _is_flag(node: TryStatement, name: str) -> bool:
-    """Whether a `try` sets a name to a constant, such as a flag that was False before."""
+    """Whether a `try` changes a name with a constant value, such as a flag that was False."""
     return any(
         isinstance(statement, ast.Assign)
         and isinstance(statement.value, ast.Constant)
@@ -204,7 +204,7 @@ def _is_flag(node: TryStatement, name: str) -> bool:
 
 
 def _constants(block: list[ast.stmt]) -> list[tuple[str, bool]]:
-    """Names that a block sets to True, False or None."""
+    """The names that a block sets to True, False or None."""
     constants: list[tuple[str, bool]] = []
     for statement in block:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):

@@ -1,7 +1,7 @@
-"""Reads expressions for versions of packages and their parts (separate: one type of condition).
+"""Reads expressions for package versions and parts of them (separate: one type of condition).
 
-`Version(torch.__version__).release[:2] >= (2, 6)` compares a part. Only parts that start with the
-first number have a specifier; other parts have no guard.
+`Version(torch.__version__).release[:2] >= (2, 6)` compares a part of a version. A part has a
+specifier only if it starts with the first number; other parts have no guard.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _SINGLE_KINDS = ("number", "text")
 
 
 class VersionReader:
-    """Recognizes expressions for versions of packages."""
+    """Recognizes expressions for the versions of packages."""
 
     def __init__(self, names: NameValues) -> None:
-        """Use the values of names at the current place."""
+        """`names` contains the values of names at the current position."""
         self.names = names
 
     def package(self, node: ast.AST) -> str:
-        """The package whose version an expression is; "" if it is not a version."""
+        """The package whose version an expression returns; "" if it is not a version."""
         if not self.names.versioned:
             return ""
         if isinstance(node, ast.Name):
@@ -67,7 +67,7 @@ class VersionReader:
         return ""
 
     def _first_of_split(self, node: ast.Subscript) -> str:
-        """The version in `….split("+")[0]`, without its local part."""
+        """The version in `….split("+")[0]`, which removes the local part."""
         zero = isinstance(node.slice, ast.Constant) and node.slice.value == 0
         call = node.value
         if not zero or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -104,7 +104,7 @@ class VersionReader:
         return self.package(node.args[0]) if last in _PARSERS else ""
 
     def depends_on_version(self, node: ast.AST) -> bool:
-        """Whether a value was computed from a version, or from a condition on one."""
+        """Whether a value was computed from a version, or from a condition on a version."""
         if not self.names.versioned:
             return False
         if isinstance(node, ast.Name):
@@ -122,7 +122,7 @@ class VersionReader:
         return any(map(self.depends_on_version, _operands(node)))
 
     def version_conditions(self, node: ast.AST) -> tuple[bool, bool]:
-        """Whether an attribute or function of this module is informative if true, and if false."""
+        """Whether a true, and a false, result of an attribute or function depends on packages."""
         last = ""
         if isinstance(node, ast.Attribute):
             last = node.attr
@@ -139,13 +139,13 @@ class VersionReader:
         return isinstance(node.func, ast.Attribute) and self.depends_on_version(node.func.value)
 
     def _version(self, node: ast.expr) -> bool:
-        """Whether an operand is a version: of a package, or a literal."""
+        """Whether an operand is the version of a package or a version literal."""
         if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in _MAKERS:
             return bool(self.literal_version(node)) or self.depends_on_version(node)
         return self.depends_on_version(node)
 
     def literal_version(self, node: ast.AST) -> str:
-        """The version in a literal expression; "" if it is not one."""
+        """The version in a literal expression; "" if it contains none."""
         text = string_value(node)
         if text is None and isinstance(node, ast.Name):
             text = self.names.value(node.id).literal or None
@@ -160,7 +160,7 @@ class VersionReader:
 
 
 def _operands(node: ast.AST) -> Sequence[ast.expr]:
-    """The parts of an expression that may be its value."""
+    """The operands of an expression that can be its value."""
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.IfExp):
@@ -173,7 +173,7 @@ def _operands(node: ast.AST) -> Sequence[ast.expr]:
 
 
 def number_tuple_version(node: ast.AST) -> str:
-    """The version of a tuple of numbers: 3.11 for (3, 11); "" for other expressions."""
+    """The version in a tuple of numbers: 3.11 for (3, 11); "" for other expressions."""
     if not isinstance(node, ast.Tuple) or not node.elts:
         return ""
     parts = []
@@ -185,7 +185,7 @@ def number_tuple_version(node: ast.AST) -> str:
 
 
 class VersionPart(msgspec.Struct, frozen=True):
-    """The first `count` numbers of a package's version, and their type in a comparison."""
+    """The first `count` numbers of the version of a package, and their type in a comparison."""
 
     package: str
     count: int
@@ -195,7 +195,7 @@ class VersionPart(msgspec.Struct, frozen=True):
 def part_comparison(
     versions: VersionReader, left: ast.expr, sign: str, right: ast.expr
 ) -> tuple[str, str] | None:
-    """The package and the specifier of one comparison; None if neither side is a part."""
+    """The package and specifier of a comparison; None if neither side is part of a version."""
     part = _part(versions, left)
     if part is None:
         left, right, sign = right, left, MIRROR[sign]
@@ -210,7 +210,7 @@ def part_comparison(
 
 
 def _spec(sign: str, items: list[int]) -> str:
-    """The specifier of versions whose first numbers compare like this with `items`."""
+    """A specifier of the versions whose first numbers compare to `items` as given by `sign`."""
     text = ".".join(map(str, items))
     if sign in ("==", "!="):
         return f"{sign}{text}.*"
@@ -232,7 +232,7 @@ def _part(versions: VersionReader, node: ast.expr) -> VersionPart | None:
 
 
 def _sliced_part(versions: VersionReader, node: ast.Subscript) -> VersionPart | None:
-    """The part in `….release[:2]`, `….split(".")[0]`."""
+    """The part of a version in `….release[:2]` or `….split(".")[0]`."""
     value, single, count = node.value, not isinstance(node.slice, ast.Slice), 0
     if isinstance(node.slice, ast.Slice):
         first = node.slice.lower
@@ -257,7 +257,7 @@ def _sliced_part(versions: VersionReader, node: ast.Subscript) -> VersionPart | 
 def _converted_part(
     versions: VersionReader, callee: str, given: list[ast.expr]
 ) -> VersionPart | None:
-    """The part in `int(….split(".")[0])`, `tuple(map(int, ….split(".")[:2]))`."""
+    """The part of a version in `int(….split(".")[0])` or `tuple(map(int, ….split(".")[:2]))`."""
     inner = given[0]
     if callee == "int" and len(given) == 1:
         part = _part(versions, inner)
@@ -276,7 +276,7 @@ def _converted_part(
 
 
 def _integer_iterable(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
-    """The iterable of `int(x) for x in …`; None for other comprehensions."""
+    """The iterable in `int(x) for x in …`; None for other comprehensions."""
     each, element = node.generators[0], node.elt
     if len(node.generators) != 1 or each.ifs or not isinstance(element, ast.Call):
         return None
@@ -288,7 +288,7 @@ def _integer_iterable(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
 
 
 def _items(part: VersionPart, node: ast.expr) -> list[int]:
-    """The numbers with which a part is compared; empty unless they are literals of its form."""
+    """The numbers with which a part is compared; empty unless they are suitable literals."""
     if part.form in _SINGLE_KINDS:
         nodes = [node]
     else:

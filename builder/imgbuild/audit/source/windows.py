@@ -1,7 +1,7 @@
-"""Finds version windows: places where code raises or warns for versions of a package.
+"""Finds version windows: code that raises or warns for some versions of a package.
 
-These are a `raise`, a failing `assert`, a warning or a call such as `require_version("numpy>=2")`,
-with the conditions under which it runs.
+A window is a `raise`, a failing `assert`, a warning, or a call such as
+`require_version("numpy>=2")`, with the conditions under which it runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Outcome = Literal["raise", "warn"]
 
 
 def read_windows(source: bytes, module: str, *, package: bool) -> tuple[VersionWindow, ...]:
-    """The windows that `source` declares; empty if it cannot be parsed."""
+    """The windows declared in `source`; empty if it cannot be parsed."""
     if _COMPARISON.search(source) is None or _REFUSAL.search(source) is None:
         return ()
     try:
@@ -45,11 +45,11 @@ def read_windows(source: bytes, module: str, *, package: bool) -> tuple[VersionW
 
 
 class _WindowReader:
-    """Records the statements that raise or warn, with the guards under which they run.
+    """Records statements that raise or warn, with the guards under which they run.
 
-    The guards are complete: conditions on data and the complement of a range are included. A
-    spec that starts with "!" is the complement of a specifier; "==@other", "!=@other",
-    "^=@other" and "!^=@other" compare with the version of another package (equal, starts with).
+    The guards are complete: conditions on data and complements of ranges are included. A spec that
+    starts with "!" is the complement of a specifier; "==@other", "!=@other", "^=@other" and
+    "!^=@other" compare with the version of another package (equal, starts with).
     """
 
     def __init__(self, source: bytes, tree: ast.Module, module: str, *, package: bool) -> None:
@@ -73,7 +73,7 @@ class _WindowReader:
         return _complement_guards(yes, no), _complement_guards(no, yes)
 
     def _two_versions(self, test: ast.expr) -> Branches | None:
-        """A comparison of the versions of two packages: `x == y`, `x.startswith(y)`."""
+        """A comparison of the versions of two packages, such as `x == y` or `x.startswith(y)`."""
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.comparators[0], test.left
             if not isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
@@ -114,7 +114,7 @@ class _WindowReader:
                 self._read_requirement(call)
 
     def _read_requirement(self, call: ast.Call) -> None:
-        """Record `require_version("numpy>=2")`, which raises without such a numpy."""
+        """Record `require_version("numpy>=2")`, which raises unless numpy is compatible."""
         requirement = valid_requirement(string_value(call.args[0]) or "")
         if requirement is None:
             return
@@ -124,7 +124,7 @@ class _WindowReader:
         )
 
     def _record_window(self, line: int, outcome: Outcome, name: str, guards: Guards) -> None:
-        """Record a window if the last guard in its function is on another package's version."""
+        """Record a window if its last guard in the function is on another package's version."""
         scope = self.expressions.scope
         retained = tuple(guard for guard in guards if not _UNSET_CONDITION.fullmatch(guard.subject))
         within = [guard for guard in guards[scope.guarded :] if guard in retained]
@@ -134,9 +134,9 @@ class _WindowReader:
 
 
 def _complement_guards(guards: Guards, other: Guards) -> Guards:
-    """`guards`, or the complement of `other` if only the other branch is recognized.
+    """`guards`, or the complement of `other` if only the other branch was recognized.
 
-    There is a complement if `other` is a version range of one package, or data.
+    A complement exists if `other` is a version range of one package, or depends on data.
     """
     if len(guards) != 1 or guards[0].kind != "unknown" or not other:
         return guards

@@ -218,7 +218,7 @@ def test_files_that_include_each_other_are_read_once(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("-r gone.txt", "cannot read"),
-        ("-r https://x.invalid/r.txt", "download it"),
+        ("-r https://x.invalid/r.txt", "download the file"),
         ("-r pyproject.toml", "is not a requirements file"),
         ("-r 'unclosed", "No closing quotation"),
     ],
