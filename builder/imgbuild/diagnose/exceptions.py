@@ -54,7 +54,7 @@ LIKELY = re.compile(
     r"NotFound|UnpicklingError|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible|"
     r"Unsupported|OutOfResources|Divergence)|"
     r"ArrowInvalid|BadZipFile|InvalidSchema|InvalidVersion|InvalidSpecifier|InvalidRequirement|InvalidURL|"
-    r"\w{0,40}LimitHit)|"
+    r"\w{0,40}LimitHit|Exception)|"
     r"(?:[a-z_]\w{0,60}\.){1,8}(?:exc|errors?|exceptions?)\.[A-Z]\w{1,80}(?=:))"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )

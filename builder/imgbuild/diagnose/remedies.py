@@ -19,7 +19,8 @@ MOST_ADVICE = 240  # characters
 # A sentence with advice begins with one of these.
 OPENINGS = (
     *("[Pp]lease", "[Tt]ry", "[Cc]onsider", "Set", "Use", "Install", "Run"),
-    r"(?<![\])'\"`] )(?:set|use|install|run(?= [`'\"]?(?:pip|python|accelerate|hf|git|apt|trl)\b))",
+    r"(?<![\])'\"`] )(?:set|use|install)(?= [`'\"\w-])",
+    r"(?<![\])'\"`] )run(?= [`'\"]?(?:pip|python|accelerate|hf|git|apt)\b)",
     *("Upgrade", "Downgrade", "Either (?:set|pass|use|enable|disable|remove|specify)"),
     *(
         "Pass",

@@ -33,6 +33,10 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
         ("Failed. Please open an issue at the tracker.", ""),
         ("Failed. Please file a bug. Use a wider slot!", "Use a wider slot"),
         ("Users were counted. Settings are fine.", ""),
+        ("Please check the fan. Set fan=1 to stop it.", "Set fan=1 to stop it"),
+        ("You can't use a fan with two pumps", ""),
+        ("The fan is absent => run `pip install fan`", "run `pip install fan`"),
+        ("Stopped: run 'left' does not exist", ""),
     ],
 )
 def test_advice_in_message_is_used(message: str, advice: str) -> None:
@@ -56,6 +60,21 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
         ("AcmeError: pump 'left' was not found", "correct the name or path"),
         ("ValueError: fan_speed must be specified", "set fan_speed"),
         ("TypeError: expected a slot but got a fan", "the type in the message"),
+        ("ValueError: a_fan and b_fan must be the same if both spin", "the same value"),
+        (
+            "ValueError: slots * rows must equal fans, got 6 and 4",
+            "so that slots * rows equals fans",
+        ),
+        ("ValueError: You cannot set both `fan_a` and `fan_b`", "only one of fan_a and fan_b"),
+        ("ValueError: expected both fan_a and fan_b, got fan_a", "set both fan_a and fan_b"),
+        ("ValueError: fan must be at least 2, got 1", "so that fan is at least 2"),
+        ("ValueError: fan_mode must be 'on' or 'off', got 'x'", "set fan_mode to 'on' or 'off' in"),
+        ("ValueError: `fan` must be `True` if `pump` is `True`", "set `fan` to `True`"),
+        ("RuntimeError: acme-pump version must be >= 2.1", "pip install 'acme-pump>=2.1'"),
+        ("ValueError: When using pumps, you must enable `fan_on`", "enable fan_on"),
+        ("ValueError: the fan is only supported with two pumps", "needs this: with two pumps"),
+        ("ValueError: Unknown fan mode: fast", "correct fast, the fan mode"),
+        ("AcmeError: numpy has ScalarType: Got unsupported ScalarType BFloat16", "float()"),
     ],
 )
 def test_known_kinds_of_messages_have_specific_cures(message: str, words: str) -> None:
