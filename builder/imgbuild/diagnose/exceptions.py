@@ -49,10 +49,13 @@ NAMED = re.compile(
 )
 # Names that are those of exceptions wherever they begin a line.
 LIKELY = re.compile(
-    r"(?:[a-z_]\w{0,60}\.){0,8}_?[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
+    r"(?:(?:[a-z_]\w{0,60}\.){0,8}(?:_?[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
     r"TimeoutExpired|"
-    r"NotFound|ArrowInvalid|BadZipFile|UnpicklingError|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible|"
-    r"InvalidSchema|InvalidVersion|InvalidSpecifier|InvalidRequirement|InvalidURL|LimitHit|Unsupported|OutOfResources|Divergence)"
+    r"NotFound|UnpicklingError|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible|"
+    r"Unsupported|OutOfResources|Divergence)|"
+    r"ArrowInvalid|BadZipFile|InvalidSchema|InvalidVersion|InvalidSpecifier|InvalidRequirement|InvalidURL|"
+    r"\w{0,40}LimitHit|Exception)|"
+    r"(?:[a-z_]\w{0,60}\.){1,8}(?:exc|errors?|exceptions?)\.[A-Z]\w{1,80}(?=:))"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )
 # In the middle of a line: the part of an exception that a warning or log call repeats.
@@ -79,7 +82,7 @@ WRAPPERS = re.compile(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|"
     r"RemoteTraceback|EngineDeadError|BrokenProcessPool|SystemExit|KeyboardInterrupt|"
     r"BrokenPipeError|ConnectionResetError|EOFError|CancelledError|DistBackendError|"
-    r"DatasetGenerationError"
+    r"DatasetGenerationError|CheckpointException"
 )
 WRAPPING_MESSAGES = re.compile(
     r"^backend='?\w+'? raised:?$|An issue was found when launching the training|"

@@ -439,8 +439,12 @@ def _cure(
         )
     remedy = None if silent else remedies.find_remedy(exception.text, package, at)
     kind = remedy.cure if remedy else ""
+    useful = remedy is not None and not remedy.weak
     if advice and not (remedy and remedy.first):
-        return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
+        if remedies.is_vague(advice) and useful:
+            return kind
+        more = useful and "install" not in advice.lower()
+        return f'follow the message: "{advice}"' + (f"; else {kind}" if more else "")
     if part is not None and (
         remedy is None or remedy.weak or (remedy.means and caller is None and not remedy.first)
     ):

@@ -7,6 +7,7 @@ known cure: `data/diagnose/facts/remedies.yaml`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -17,7 +18,10 @@ from imgbuild.system import files, yaml_data
 MOST_ADVICE = 240  # characters
 # A sentence with advice begins with one of these.
 OPENINGS = (
-    *("[Pp]lease", "[Tt]ry", "[Cc]onsider", "Set", "Use", "Install", "Upgrade", "Downgrade", "Run"),
+    *("[Pp]lease", "[Tt]ry", "[Cc]onsider", "Set", "Use", "Install", "Run"),
+    r"(?<![\])'\"`] )(?:set|use|install)(?= [`'\"\w-])",
+    r"(?<![\])'\"`] )run(?= [`'\"]?(?:pip|python|accelerate|hf|git|apt)\b)",
+    *("Upgrade", "Downgrade", "Either (?:set|pass|use|enable|disable|remove|specify)"),
     *(
         "Pass",
         "Call",
@@ -30,7 +34,8 @@ OPENINGS = (
         "Decreasing",
         "Enable",
     ),
-    *("Disable", "Add", "Remove", "Make sure", "Ensure", "Rename", "Change", "Update", "Provide"),
+    *("Disable", "Add", "Create", "Remove", "Make sure", "Ensure", "Rename", "Change"),
+    *("Update", "Provide"),
     *(
         "Configure",
         "Restart",
@@ -41,13 +46,15 @@ OPENINGS = (
         "H(?:INT|int)(?=:)",
     ),
     r"(?:To|In order to) (?:fix|solve|resolve|avoid|disable|enable|use|run|overcome|work around)\b",
-    r"(?:[Yy]ou|Users?) (?:can|should|may|need to|must|have to|might)\b",
+    r"To [\w' ]{3,60}, (?:set|use|pass|run|add|install|make|call|please|you|specify|update)\b",
+    r"(?:[Yy]ou|Users?) (?:can|should|may|need to|must|have to|might)(?!'t| not)\b",
     r"(?:Do not|Don't) (?:set|use|pass|call|specify|mix|enable)\b",
     r"--[\w-]{2,40} (?:should|must|needs to)\b",
     r"If (?:you|this|the|that|your)\b.{1,120}?(?=,)",
 )
 ADVICE = re.compile(
-    r"(?:^|(?<=[.!?;:)\]'\"`])\s+|(?<=\))\.(?=--\w)|\n\s*|, (?=please|try|consider))"
+    r"(?:^|(?<=[.!?;:)\]'\"`])\s+|(?<=\))\.(?=--\w)|\n\s*|, (?=please|try|consider|use|set|run)|"
+    r"\s?(?:=>|->|;|—)\s?)"
     rf"(?P<advice>(?:{'|'.join(OPENINGS)})(?!\w)[^\n]{{6,}}?)(?=[.!?](?:\s|$)|\n|$)"
 )
 # Advice without use here: reports to maintainers, places of logs, options of debuggers.
@@ -83,6 +90,10 @@ def load_remedies() -> tuple[tuple[re.Pattern[str], MessageRemedy], ...]:
     return tuple((re.compile(row.match), row) for row in rows)
 
 
+# Advice that names no action: what to compare or verify.
+VAGUE = re.compile(
+    r"(?i)(?:please |you should |make sure |ensure )*(?:double[- ])?(?:check|verify|see)\b"
+)
 # A variable that a message proposes within a sentence.
 VARIABLE = re.compile(
     r"(?:[Ss]et(?:ting)?|[Ee]xport|[Uu]s(?:e|ing)|with)"
@@ -91,15 +102,22 @@ VARIABLE = re.compile(
 
 
 def message_advice(message: str) -> str:
-    """The first sentence of a message that proposes something; "" if it has none."""
-    for match in ADVICE.finditer(message[:2000]):
-        text = re.sub(r"\s+", " ", match["advice"]).strip()
-        if not IDLE.search(text):
-            return text if len(text) <= MOST_ADVICE else f"{text[:MOST_ADVICE]}…"
+    """The first sentence of a message that proposes an action; "" if it has none."""
+    sentences = [
+        text
+        for match in ADVICE.finditer(message[:2000])
+        if not IDLE.search(text := re.sub(r"\s+", " ", match["advice"]).strip())
+    ]
     variable = VARIABLE.search(message[:2000])
     if variable is not None and not IDLE.search(variable["set"]):
-        return f"set {variable['set']}"
-    return ""
+        sentences.append(f"set {variable['set']}")
+    text = min(sentences, key=lambda each: bool(VAGUE.match(each)), default="")
+    return text if len(text) <= MOST_ADVICE else f"{text[:MOST_ADVICE]}…"
+
+
+def is_vague(advice: str) -> bool:
+    """Whether advice only says what to check."""
+    return VAGUE.match(advice) is not None
 
 
 def find_remedy(message: str, package: str, call: str) -> MessageRemedy | None:
@@ -110,10 +128,17 @@ def find_remedy(message: str, package: str, call: str) -> MessageRemedy | None:
             groups |= {"package": package, "call": call}
             return msgspec.structs.replace(
                 row,
-                cure=rules.fill_placeholders(row.cure, groups),
-                means=rules.fill_placeholders(row.means, groups),
+                cure=_filled(row.cure, groups),
+                means=_filled(row.means, groups),
             )
     return None
+
+
+def _filled(text: str, groups: Mapping[str, str]) -> str:
+    """`text` with its placeholders replaced; "the package" may follow an article in it."""
+    full = rules.fill_placeholders(text, groups)
+    full = re.sub(r"\bthe installed the package\b", "the installed package", full)
+    return re.sub(r"\b(an?|another) ((?:newer )?)the package\b", r"\1 \2release", full)
 
 
 def find_cure(message: str, package: str, call: str) -> str:

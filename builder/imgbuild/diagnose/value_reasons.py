@@ -42,7 +42,7 @@ OLD_FIELD = re.compile(
 )
 # Validators of packages: "… must be one of [a, b], got c"; the value is quoted before or after.
 ONE_OF = re.compile(
-    r"(?i)(?:(?:must|should|has to|needs to|can only|expected to) be (?:one of|in|either|among)|"
+    r"(?i)(?:(?:must|should|has to|needs to|can only|expected to) be (?:one of|in|either|among)\b|"
     r"expected one of|\bonly(?= [\[({'\"`])|choose (?:from|one of)|"
     r"(?:valid|available|allowed|supported|possible|known) (?:\w+ )?"
     r"(?:values|options|choices|ones|names|methods|types|backends|modes|keys)? ?"

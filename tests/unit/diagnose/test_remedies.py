@@ -33,6 +33,10 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
         ("Failed. Please open an issue at the tracker.", ""),
         ("Failed. Please file a bug. Use a wider slot!", "Use a wider slot"),
         ("Users were counted. Settings are fine.", ""),
+        ("Please check the fan. Set fan=1 to stop it.", "Set fan=1 to stop it"),
+        ("You can't use a fan with two pumps", ""),
+        ("The fan is absent => run `pip install fan`", "run `pip install fan`"),
+        ("Stopped: run 'left' does not exist", ""),
     ],
 )
 def test_advice_in_message_is_used(message: str, advice: str) -> None:
@@ -42,17 +46,35 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
 @each_row(
     ("message", "words"),
     [
-        ("ValueError: slots (6) must be divisible by fans (4)", "sizes that divide each other"),
+        (
+            "ValueError: slots (6) must be divisible by fans (4)",
+            "change slots 6 to a multiple of fans (4)",
+        ),
         ("ValueError: fan mode 'x' is bad, must be one of ['off', 'on']", "use one of off, on"),
-        ("ValueError: fan and pump cannot be used together", "remove one of the two settings"),
+        ("ValueError: fan and pump cannot be used together", "set only one of fan and pump"),
         ("NotImplementedError: pumps are not supported", "a release of acme that supports it"),
         ("ValueError: slot 9 exceeds the fan's 8", "lower the value"),
         ("RuntimeError: fan shape (2, 3) and slot shape (3, 2)", "compare the sizes"),
         ("RuntimeError: the pump was registered twice", "remove or rename the second"),
         ("OSError: the slot file is truncated", "download or write it again"),
         ("AcmeError: pump 'left' was not found", "correct the name or path"),
-        ("ValueError: fan_speed must be specified", "set the option"),
+        ("ValueError: fan_speed must be specified", "set fan_speed"),
         ("TypeError: expected a slot but got a fan", "the type in the message"),
+        ("ValueError: a_fan and b_fan must be the same if both spin", "the same value"),
+        (
+            "ValueError: slots * rows must equal fans, got 6 and 4",
+            "so that slots * rows equals fans",
+        ),
+        ("ValueError: You cannot set both `fan_a` and `fan_b`", "only one of fan_a and fan_b"),
+        ("ValueError: expected both fan_a and fan_b, got fan_a", "set both fan_a and fan_b"),
+        ("ValueError: fan must be at least 2, got 1", "so that fan is at least 2"),
+        ("ValueError: fan_mode must be 'on' or 'off', got 'x'", "set fan_mode to 'on' or 'off' in"),
+        ("ValueError: `fan` must be `True` if `pump` is `True`", "set `fan` to `True`"),
+        ("RuntimeError: acme-pump version must be >= 2.1", "pip install 'acme-pump>=2.1'"),
+        ("ValueError: When using pumps, you must enable `fan_on`", "enable fan_on"),
+        ("ValueError: the fan is only supported with two pumps", "needs this: with two pumps"),
+        ("ValueError: Unknown fan mode: fast", "correct fast, the fan mode"),
+        ("AcmeError: numpy has ScalarType: Got unsupported ScalarType BFloat16", "float()"),
     ],
 )
 def test_known_kinds_of_messages_have_specific_cures(message: str, words: str) -> None:
@@ -62,8 +84,10 @@ def test_known_kinds_of_messages_have_specific_cures(message: str, words: str) -
 
 
 def test_advice_is_quoted_before_the_cure_of_its_kind() -> None:
-    finding = first("ValueError: slot 9 exceeds the fan's 8. Try a larger fan.")
-    assert finding.cure.startswith('follow the message: "Try a larger fan"; else lower the value')
+    finding = first("ValueError: fans must be at least 9. Try a larger fan.")
+    assert finding.cure.startswith(
+        'follow the message: "Try a larger fan"; else change the options'
+    )
 
 
 def test_message_of_an_unknown_kind_gets_the_general_cure() -> None:
