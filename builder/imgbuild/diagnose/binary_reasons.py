@@ -452,11 +452,15 @@ def _version(text: str) -> Reason | None:
 
 
 class CudaError(msgspec.Struct, frozen=True, kw_only=True):
-    """The meaning of a CUDA error number, and the cure."""
+    """The meaning of a CUDA error number, and the cure.
+
+    `says` is the message of CUDA, for errors that torch prints without the number.
+    """
 
     name: str
     means: str
     cure: str
+    says: str = ""
 
 
 @lru_cache(maxsize=1)
@@ -477,6 +481,10 @@ def _cuda_code(text: str) -> Reason | None:
     number = int(match["code"]) if match else 0
     if not match and "CUDA driver initialization failed" in text:
         number = 3
+    if not number and CUDA.search(text):
+        lower = text.lower()
+        rows = cuda_errors().items()
+        number = next((key for key, row in rows if row.says and row.says in lower), 0)
     error = cuda_errors().get(number)
     if error is None:
         return None

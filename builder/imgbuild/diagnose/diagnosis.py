@@ -159,7 +159,9 @@ def _order(reason: Reason, event: LogEvent) -> tuple[int, ...]:
 
 def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     texts = value.event_texts[:MOST_TEXTS]
-    failed = value.failed
+    failed = value.failed or (
+        value.is_single_message and not any(event.level in ("I", "W") for event in value.events)
+    )
     explained: set[int | None] = set()
     allowed: dict[str, bool] = {}
     first = _first_exception(value)
@@ -337,9 +339,9 @@ def _stated_reason(text: str, facts: LogFacts) -> Reason | None:
 
 def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason | None:
     """The reason for a line that is not an exception."""
-    if not failed and (not value.is_excerpt or event.level in ("I", "W")):
-        return None
     text = event.text
+    if not failed and (not value.is_excerpt or event.level in ("I", "W")):
+        return binary_reasons.binary_reason(text, value.facts) if value.is_single_message else None
     stated = _stated_reason(text, value.facts)
     if stated is not None:
         return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))
