@@ -39,6 +39,9 @@ MOST_FINDINGS = 6
 MOST_TEXTS = 8000
 NEAR = 60  # lines between the last frame of a traceback without an exception and the log's end
 REPORTS = re.compile(r"(?i)(?:\S{1,60}: )?(?:fatal|error|failed|aborted|abort)\b.{0,12}[: ]\S")
+FAILURE = re.compile(
+    r"(?i)\b(?:\w{0,60}error|fatal|fail(?:ed|ure|s)|\w{0,60}exception|abort(?:ed)?)\b"
+)
 WIDE = 50  # rules of a lower priority match lines of many programs
 SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
@@ -209,9 +212,12 @@ def _unfinished_log_reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent
     if any(each.traced for each in value.exceptions):
         return
     cut = value.cut
-    if value.failed or cut is not None:
+    single = value.number == 1  # such as the message of a program in C++
+    if value.failed or cut is not None or single:
         for event in value.events:
             reports = event.level == "E" or (not event.level and REPORTS.match(event.text))
+            if not event.level and single:
+                reports = FAILURE.search(event.text) is not None and event.text[:1] != "{"
             if reports and not (cut is not None and event.number > cut.number):
                 yield message_reasons.reported_reason(event.text), event
                 return
