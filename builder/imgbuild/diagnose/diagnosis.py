@@ -40,7 +40,7 @@ MOST_TEXTS = 8000
 NEAR = 60  # lines between the last frame of a traceback without an exception and the log's end
 REPORTS = re.compile(r"(?i)(?:\S{1,60}: )?(?:fatal|error|failed|aborted|abort)\b.{0,12}[: ]\S")
 FAILURE = re.compile(
-    r"(?i)\b(?:\w{0,60}error|fatal|fail(?:ed|ure|s)|\w{0,60}exception|abort(?:ed)?)\b"
+    r"(?i)\b(?:\w{0,60}error|fatal|failed|failure|fails|\w{0,60}exception|abort(?:ed)?)\b"
 )
 WIDE = 50  # rules of a lower priority match lines of many programs
 SHOWN = 240  # characters of a line
