@@ -220,13 +220,13 @@ def test_resolution_to_outdated_packages_is_refused(
     text = "torch==2.6.0\ndrift<=0.6\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
     refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
-    newest = "requires drift<=0.6, whose newest version, 0.6 of 2025-01, is not installable"
+    newest = "requires drift<=0.6, but its newest version, 0.6 of 2025-01, is not installable"
     assert f"{newest}, nor is any version after 0.2" in refused
     assert "vanished was not found" in refused
     assert "drift==0.2" in refused
     (project.folder / "requirements.txt").write_text("torch==2.6.0\nvllm<=0.6.3\n")
     refused = unwrap_text(project.run("lock", ROW, status=8).stderr)
-    assert "requires vllm<=0.6.3, whose newest version, 0.6.3 of 2024-10, is not" in refused
+    assert "requires vllm<=0.6.3, but its newest version, 0.6.3 of 2024-10, is not" in refused
     assert "sourced: only an sdist exists, and the matrix does not list sourced" in refused
     assert "if the old one is intended, vllm==0.5.1" in refused
     for accepted in ("drift==0.2", "drift>=0.1,<=0.6"):

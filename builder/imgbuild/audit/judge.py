@@ -269,7 +269,7 @@ def apply_waivers(
 
 
 def exempt_finding(finding: Finding, terms: AuditTerms) -> Finding:
-    """Turn `finding` into a warning if its package is in `AuditTerms.exempt`, or its GPU optional."""
+    """Turn `finding` into a warning if `terms` exempts its package, or if its GPU is optional."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding

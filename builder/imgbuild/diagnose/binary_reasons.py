@@ -452,11 +452,15 @@ def _version(text: str) -> Reason | None:
 
 
 class CudaError(msgspec.Struct, frozen=True, kw_only=True):
-    """The meaning of a CUDA error number, and the cure."""
+    """The meaning of a CUDA error number, and the cure.
+
+    `says` is the message of CUDA, for errors that torch prints without the number.
+    """
 
     name: str
     means: str
     cure: str
+    says: str = ""
 
 
 @lru_cache(maxsize=1)
@@ -475,14 +479,20 @@ def start_reason(text: str) -> Reason | None:
 def _cuda_code(text: str) -> Reason | None:
     match = CUDA_CODE.search(text)
     number = int(match["code"]) if match else 0
-    if not match and "CUDA driver initialization failed" in text:
+    lower = text.lower()
+    if not number and "cuda" in lower:
+        rows = cuda_errors().items()
+        number = next((key for key, row in rows if row.says and row.says in lower), 0)
+    if not number and not match and "CUDA driver initialization failed" in text:
         number = 3
     error = cuda_errors().get(number)
     if error is None:
         return None
+    called = 200 <= number < 500 or 700 <= number < 800
+    failed = "a call of CUDA failed" if called else "CUDA cannot be used"
     return Reason(
         code="IMG907",
-        cause=f"CUDA cannot be used (error {number}, {error.name}): {error.means}",
+        cause=f"{failed} (error {number}, {error.name}): {error.means}",
         cure=error.cure,
         confidence="high",
     )

@@ -39,6 +39,9 @@ MOST_FINDINGS = 6
 MOST_TEXTS = 8000
 NEAR = 60  # lines between the last frame of a traceback without an exception and the log's end
 REPORTS = re.compile(r"(?i)(?:\S{1,60}: )?(?:fatal|error|failed|aborted|abort)\b.{0,12}[: ]\S")
+FAILURE = re.compile(
+    r"(?i)\b(?:\w{0,60}error|fatal|failed|failure|fails|\w{0,60}exception|abort(?:ed)?)\b"
+)
 WIDE = 50  # rules of a lower priority match lines of many programs
 SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
@@ -159,7 +162,9 @@ def _order(reason: Reason, event: LogEvent) -> tuple[int, ...]:
 
 def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     texts = value.event_texts[:MOST_TEXTS]
-    failed = value.failed
+    failed = value.failed or (
+        value.is_single_message and not any(event.level in ("I", "W") for event in value.events)
+    )
     explained: set[int | None] = set()
     allowed: dict[str, bool] = {}
     first = _first_exception(value)
@@ -207,9 +212,12 @@ def _unfinished_log_reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent
     if any(each.traced for each in value.exceptions):
         return
     cut = value.cut
-    if value.failed or cut is not None:
+    single = value.number == 1  # such as the message of a program in C++
+    if value.failed or cut is not None or single:
         for event in value.events:
             reports = event.level == "E" or (not event.level and REPORTS.match(event.text))
+            if not event.level and single:
+                reports = FAILURE.search(event.text) is not None and event.text[:1] != "{"
             if reports and not (cut is not None and event.number > cut.number):
                 yield message_reasons.reported_reason(event.text), event
                 return
@@ -337,9 +345,9 @@ def _stated_reason(text: str, facts: LogFacts) -> Reason | None:
 
 def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason | None:
     """The reason for a line that is not an exception."""
-    if not failed and (not value.is_excerpt or event.level in ("I", "W")):
-        return None
     text = event.text
+    if not failed and (not value.is_excerpt or event.level in ("I", "W")):
+        return binary_reasons.binary_reason(text, value.facts) if value.is_single_message else None
     stated = _stated_reason(text, value.facts)
     if stated is not None:
         return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))

@@ -28,6 +28,7 @@ ENDED = re.compile(
 LINES_AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 LONG_TEXT = 600  # characters; of longer lines, `MOST_LONG` are examined whole
 MOST_LONG = 200
+LONGEST_MESSAGE = 2  # lines
 SHORT_LOG = 30  # lines
 SHAPE = re.compile(r"\d+")
 # A source line below a frame with an unformatted message; the exception has the formatted one.
@@ -82,6 +83,11 @@ class ParsedLog(msgspec.Struct, kw_only=True):
     def is_excerpt(self) -> bool:
         """Whether the log is an excerpt that shows only its failure."""
         return self.number <= SHORT_LOG
+
+    @property
+    def is_single_message(self) -> bool:
+        """Whether the log is only one message."""
+        return self.number <= LONGEST_MESSAGE
 
     def is_handled(self, number: int) -> bool:
         """Whether the log goes on for long after a line, and does not end with a failure."""

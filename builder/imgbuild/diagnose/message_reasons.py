@@ -77,7 +77,7 @@ def exception_reason(exception: LoggedException, facts: LogFacts) -> Reason | No
     caller = next(
         (f for f in reversed(exception.frames) if not f.package and not f.is_standard), None
     )
-    missing = _failed_lookup_reason(exception, raised, caller)
+    missing = _failed_lookup_reason(exception, raised, caller, facts)
     if missing is not None:
         return missing
     package = raised.package if raised else _type_package(exception.type)
@@ -262,13 +262,17 @@ def cut_off_reason(frame: TraceFrame) -> Reason:
 
 def reported_reason(text: str) -> Reason:
     """The reason for a log without an exception, by its first line that reports an error."""
+    advice = remedies.message_advice(text)
+    cure = f'follow the message: "{advice}"' if advice else ""
+    cure = cure or remedies.find_cure(text, "the program", "the command")
     return Reason(
         code="IMG999",
         cause=f"the first line that reports an error is: {text.strip()[:MOST_MESSAGE]}",
         confidence="low",
         role="consequence",
         source="first",
-        cure="look at the lines before it; imgbuild doctor --collect prints what a report needs",
+        cure=f"{cure or 'look at the lines before it'}; imgbuild doctor --collect prints what a"
+        " report needs",
     )
 
 
@@ -308,7 +312,10 @@ def _place(frame: TraceFrame) -> str:
 
 
 def _failed_lookup_reason(
-    exception: LoggedException, raised: TraceFrame | None, caller: TraceFrame | None
+    exception: LoggedException,
+    raised: TraceFrame | None,
+    caller: TraceFrame | None,
+    facts: LogFacts,
 ) -> Reason | None:
     """The reason for a failed lookup of an item."""
     at = f", read in {_place(raised)}" if raised else ""
@@ -345,6 +352,9 @@ def _failed_lookup_reason(
             cure += f"; if {name} looks for it itself, the weights, configuration or data are of"
             cure += f" another version than it expects: update {name}{_companions(name)}, or use a"
             cure += " model that it supports"
+            if caller is None and (other := _calling_package(exception.frames, package)):
+                cause += f", which {other} calls"
+                cure += _pair(exception, name, other, facts)
     elif match := NONE_USED.search(text):
         cause, cure = _none_value_cause(match, raised, at, outside=caller is not None)
     if not cause:

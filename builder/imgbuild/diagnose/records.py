@@ -38,7 +38,8 @@ def unwrap_record(raw: str) -> LogRecord | None:
         return None
     level = next((value[key] for key in LEVELS if key in value), "")
     if not level and not any(key in value for key in TIMES):
-        return None if any(key in value for key in FAILURES) else LogRecord("", ())
+        failed = any(key in value for key in FAILURES) or value.get("success") is False
+        return None if failed else LogRecord("", ())
     texts = [value.get(key) for key in (*TEXTS, *TRACES)]
     return _record(level, texts) if any(isinstance(text, str) for text in texts) else None
 

@@ -75,6 +75,19 @@ STATED = tuple(
 )
 # Others depend on their exact version.
 BASES = ("torch", "numpy", "triton")
+# Packages that programs use directly, so that their version is not that of an engine.
+MAIN = (
+    "transformers",
+    "vllm",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "ray",
+    "sglang",
+    "pydantic",
+)
+GROWING = ("typing-extensions", "openai", "packaging", "filelock")
 UPPER = ("less", "lower", "older", "earlier", "below", "at most", "maximum")
 NO_PACKAGES = frozenset(("python", "cuda", "version", "the", "driver", "gcc", "glibc", "gpu"))
 
@@ -160,8 +173,18 @@ def update_cure(package: str, caller: str, facts: LogFacts) -> str:
             f"update both: pip install -U {user} {package}; if another package pins one of them,"
             f" imgbuild resolve {user} {package} finds versions that fit"
         )
+    if package in GROWING:
+        return f"pip install -U {package}: its releases only add names, so the installed one is old"
     if twin := _twin(package):
         return f"update both, which are released together: pip install -U {package} {twin}"
+    users = [name for name, names in load_requirements().items() if package in names]
+    if users and not user and package not in (*BASES, *MAIN):
+        spec = newest_specifier(users[0], package)
+        return (
+            f"{' and '.join(users[:3])} require a release of {package}: pip check names the one for"
+            f" the installed {users[0]} (imgbuild resolve {users[0]} {package}); or update both:"
+            f" pip install -U {users[0]} '{package}{spec}'"
+        )
     return (
         f"install the {package} that the program's README or requirements name, or that was the"
         f" newest when it was written: pip install '{package}==VERSION' (pip index versions"

@@ -108,8 +108,9 @@ def far_behind_error(
     """
     lag, overlay, row = behind.lag, problem.overlay, problem.row
     message = (
-        f"{problem.name} requires {lag.package}{behind.spec}, but its newest version, {lag.newest} of"
-        f" {lag.newest_uploaded:%Y-%m}, is not installable, nor is any version after {installable}"
+        f"{problem.name} requires {lag.package}{behind.spec}, but its newest version, {lag.newest}"
+        f" of {lag.newest_uploaded:%Y-%m}, is not installable, nor is any version after"
+        f" {installable}"
     )
     hint = (
         "set a lower bound in the project's files to require a newer version, or pin"
