@@ -419,7 +419,7 @@ def test_packages_can_be_added_to_the_image_with_apt(
 
 @whole
 def test_arm64_root_is_consistent_with_ldconfig(base: DebianBase, tmp_path: Path) -> None:
-    """The root is assembled without emulation; only this check runs the ldconfig of arm64."""
+    """The root is assembled without emulation; the check runs ldconfig for arm64."""
     needs.require_root()
     emulator = needs.require_emulator("aarch64")
     ours = assembled(base, Arch.ARM64, tmp_path)

@@ -116,7 +116,7 @@ class Workplace:
 
 @pytest.fixture(name="shared_cache", scope="module")
 def _shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the Debian packages of the base."""
+    """A cache that contains the Debian packages of the base."""
     needs.user_namespaces()
     return tmp_path_factory.mktemp("cache")
 

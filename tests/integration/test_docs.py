@@ -67,7 +67,7 @@ def test_documented_commands_print_the_documented_output(
 
 
 def do(block: CodeBlock, shell: DocsShell) -> None:
-    """Run a block, or write it to a file and run the program that reads it."""
+    """Run a code block, or write it to a file and check the file with its reader."""
     assert block.mark is not None
     if not block.mark.verb:
         for command in block_commands(block):

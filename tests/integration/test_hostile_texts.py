@@ -263,7 +263,7 @@ def check_requirements(text: str, lock: Lock) -> None:
 
 
 def check(name: str, text: str, shell: Callable[[str], Any], lock: Lock) -> None:
-    """Parse `text` with a parser of its language."""
+    """Check `text` with a parser of its format."""
     assert not CONTROL.search(text)
     match name.split(maxsplit=1)[0]:
         case "definition":

@@ -267,7 +267,7 @@ def test_sif_of_a_pushed_image_matches_the_target(shop, tmp_path):
 
 
 def listed_first(subject: Descriptor) -> dict[str, artifact_store.ArtifactFile]:
-    """Attach an invalid lock that the registry lists before the valid one."""
+    """Attach an invalid lock that the registry lists before the valid lock."""
     for number in range(1 << 16):
         part = artifact_store.ArtifactFile(
             data=f"{{}}{' ' * number}".encode(), media_type="application/json"

@@ -187,7 +187,7 @@ def user(
     wheels: Path, site: FileSite, debian: Path, published: Project,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> User:  # fmt: skip
-    """A user with an empty home who installs imgbuild."""
+    """A user with an empty home folder who has installed imgbuild."""
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("machine")
     for name in ("home", "served"):

@@ -97,7 +97,7 @@ def test_missing_requirements_file_is_reported(project: Project) -> None:
 
 @pytest.fixture
 def private() -> Iterator[str]:
-    """An index with a package that the default index lacks, and its dependencies."""
+    """An index with a package that the default index lacks, and with dependencies."""
     files = LocalIndex()
     files.wheel("team-rewards", "1.4", ["team-base>=2"])
     files.wheel("team-base", "2.0")

@@ -36,7 +36,7 @@ def _two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="repository")
 def _repository() -> str:
-    """An unused repository of the registry on this machine."""
+    """An unused repository name on the registry of this machine."""
     return f"{needs.require_registry()}/test-{uuid.uuid4().hex[:12]}"
 
 

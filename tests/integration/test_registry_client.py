@@ -89,7 +89,7 @@ def crane(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(name="repository")
 def _repository(host: str, request: pytest.FixtureRequest) -> Repository:
-    """A repository that only this test uses."""
+    """A repository that no other test uses."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower())
     return Repository(host, f"client/{name.strip('-')}".replace("--", "-"))
 

@@ -36,7 +36,7 @@ def site() -> FileSite:
 
 @pytest.fixture(scope="module")
 def project(site: FileSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A locked project with its wheels in a folder, while its index is available."""
+    """A locked project with a folder of its wheels and a running index."""
     needs.require_network()  # for Debian's packages
     with dockerfile_project.locked_project(
         tmp_path_factory.mktemp("render"), sdist=True, site=site
@@ -139,7 +139,7 @@ def test_install_script_creates_an_environment_with_pip(project, wheels, with_pi
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
 def test_install_script_builds_packages_without_wheels(project, path, request, tmp_path):
-    """The script builds with the environment of the matrix and the locked build requirements."""
+    """The build has the variables of the matrix and the locked build requirements."""
     done = run_script(
         project, request.getfixturevalue(path), tmp_path / "venv", index=project.index_url
     )

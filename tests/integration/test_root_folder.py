@@ -88,7 +88,7 @@ def test_layer_with_wrong_digest_is_not_unpacked(tiny: Layout, store: Store) -> 
 def contents(store: Store) -> dict[str, tuple[object, ...]]:
     """The mode, owner, time and content of each path of the image data in the cache.
 
-    The time of a folder that is a cache entry is its last use, and is excluded.
+    The time of a cache entry's folder is its last use and is therefore excluded.
     """
     entries: dict[str, tuple[object, ...]] = {}
     for path in sorted(

@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose target is a shell, with a file."""
+    """A project with a target that contains only a shell, and with a file."""
     folder = tmp_path_factory.mktemp("run")
     folder.chmod(0o755)  # for another user
     project(folder)

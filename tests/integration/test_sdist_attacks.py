@@ -1,4 +1,4 @@
-"""Tests that a build backend cannot attack the machine through its output files."""
+"""Tests that output files of a build backend cannot attack the machine."""
 
 from __future__ import annotations
 

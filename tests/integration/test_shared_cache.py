@@ -111,7 +111,7 @@ def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> boo
 
 
 def opened(root: Path) -> None:
-    """Make the cache writable for every user, as a umask of 000 does."""
+    """Make the cache writable by every user, like a umask of 000."""
     for path in (root, *root.rglob("*")):
         if path.is_dir():
             path.chmod(0o777)

@@ -1,4 +1,4 @@
-"""Tests jobs with a vLLM server and with torchrun on a real Slurm: placement and order of steps.
+"""Tests placement and order of steps in jobs with a vLLM server or torchrun.
 
 trl's server, accelerate and torchrun need GPUs or a large torch. They are replaced by programs of
 the same names, which respond over HTTP and report their arguments: the script is tested, not trl.

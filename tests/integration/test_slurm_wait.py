@@ -1,4 +1,4 @@
-"""Tests `slurm --job check --submit` for a job that Slurm ends before it has run."""
+"""Tests `slurm --job check --submit` with jobs that end before they run."""
 
 from __future__ import annotations
 

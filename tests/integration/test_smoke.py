@@ -1,4 +1,4 @@
-"""Tests the smoke tests on small environments that are valid or broken in one aspect."""
+"""Tests the smoke tests on small environments with at most one fault."""
 
 from __future__ import annotations
 

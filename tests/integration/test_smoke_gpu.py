@@ -88,7 +88,7 @@ def python(
 
 
 def run(folder: Path, tier: str, *words: str, packages: dict[str, str] | None = None) -> Any:
-    """The report of a tier for a lock of `packages`, with this Python."""
+    """Run a tier for a lock of `packages` with this Python, and return its report."""
     expect = {
         "packages": packages or {}, "debian": [], "prefix": "/", "cache": str(folder),
         "workdir": str(folder), "flashinfer": "off",

@@ -36,7 +36,7 @@ def _wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def environment(folder: Path, wheels: dict[str, Path], runtime: str) -> Path:
-    """Create the folder nvidia/cu13 with the compiler and the headers of one runtime."""
+    """Unpack the compiler and the headers of one CUDA runtime; returns their folder."""
     for name, path in wheels.items():
         if name.startswith("nvidia_cuda_runtime") and not name.endswith(runtime):
             continue

@@ -28,7 +28,7 @@ SECONDS = 300  # limit for a hanging process; the machine may be busy
 
 
 def published() -> LocalIndex:
-    """Publish wheels: 2.0 works, 3.0 requires a missing package, and 4.0 is two days old.
+    """Publish wheels: 2.0 is valid, 3.0 requires a missing package, 4.0 is two days old.
 
     Version 4.0 requires a newer helper.
     """

@@ -1,4 +1,4 @@
-"""Tests reading locks through uv, repositories through git, and unmodified public projects."""
+"""Tests reading uv locks, git repositories and public projects."""
 
 from __future__ import annotations
 

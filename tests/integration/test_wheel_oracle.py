@@ -71,7 +71,7 @@ def test_installed_wheel_matches_pip(tmp_path: Path) -> None:
 def test_comparison_with_pip_detects_differences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the list of accepted differences, the comparison reports each of them."""
+    """Without the list of accepted differences, the comparison reports each difference."""
     wheel = write_wheel(tmp_path, MADE)
     for pattern in list(oracle.ACCEPTED):
         rest = {key: why for key, why in oracle.ACCEPTED.items() if key != pattern}

@@ -1,4 +1,4 @@
-"""Tests results, errors, progress and the end of calls in worker processes."""
+"""Tests results, errors, progress and cancellation of calls in worker processes."""
 
 from __future__ import annotations
 

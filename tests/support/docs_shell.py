@@ -367,7 +367,7 @@ def _drop_images() -> None:
 
 
 def _environment(folder: Path) -> None:
-    """Create a link to this environment in place of the one that make creates."""
+    """Link this environment to the path at which `make` would create one."""
     folder.mkdir()
     (folder / "bin").symlink_to(Path(sys.executable).parent)
     for name in ("made", "ready", "ready-test"):

@@ -119,7 +119,7 @@ def python_base(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,)) -> Path:
 def write_tiny_image(
     folder: Path, arches: Sequence[Arch] = (Arch.X86_64,), word: str = "hello"
 ) -> Path:
-    """The layout of an image with a shell that prints `word`; its layers are next to it."""
+    """Write the layout of an image with a shell that prints `word`, and its layers."""
     blobs = folder / "blobs"
     layers = [
         shell_layer(blobs),

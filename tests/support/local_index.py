@@ -159,7 +159,7 @@ class LocalIndex:
         return files
 
     def flashinfer_files(self, tag: str, torch: str) -> dict[str, bytes]:
-        """The pages and files of an index like FlashInfer's former one, without hashes and API."""
+        """The pages and files of an index in the former FlashInfer format, without hashes."""
         files = {f"releases/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             page = _page(self._of(package), "../../../../releases/", hashes=False)
@@ -187,7 +187,7 @@ class LocalIndex:
         return pages
 
     def release(self, item: PublishedFile) -> str:
-        """The path of a file among the releases: its name has a local part, its tag has none."""
+        """The path of a released file, whose tag lacks the local part of the version."""
         version = item.file.split("-")[1].partition("+")[0]
         return f"v{version}/{item.file}"
 

@@ -1,4 +1,4 @@
-"""Serves `memory_registry` over HTTP with two servers: the registry and a storage for redirects."""
+"""Serves `memory_registry` over HTTP, with a second server for redirected blobs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serve(registry: Registry, context: ssl.SSLContext | None = None) -> Iterator[Registry]:
-    """Serve `registry`, and the storage to which it may redirect, on free local ports."""
+    """Serve `registry` and its redirect storage on free local ports."""
     registry.scheme = "https" if context is not None else registry.scheme
     with contextlib.ExitStack() as stack:
         for place in ("registry", "storage"):

@@ -31,7 +31,7 @@ def as_nobody() -> list[str]:
 
 @contextlib.contextmanager
 def nobody_home() -> Iterator[Path]:
-    """Create a folder for nobody, because other users cannot read the folders of pytest."""
+    """Create a folder for nobody, who cannot read the temporary folders of pytest."""
     needs.require_root()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-nobody-"))
     nobody = pwd.getpwnam("nobody")

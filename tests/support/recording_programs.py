@@ -128,7 +128,7 @@ class Programs:
 
 
 def slurm_variables(nodes: int) -> dict[str, str]:
-    """The variables of a job on `nodes` nodes that share a disk."""
+    """The Slurm variables of a job on `nodes` nodes that share a disk."""
     return {
         "SLURM_JOB_ID": str(os.getpid() % 1000 + 7000), "SLURM_JOB_NAME": "job",
         "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_ON_NODE": "4", "SLURMD_NODENAME": "node0",

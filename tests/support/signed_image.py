@@ -1,6 +1,6 @@
 """Provides a pushed and signed image for two architectures, for tests that tamper with it.
 
-It is created once for a file of tests; its registry is reset for each test.
+The image is created once for each test file; the registry is reset for each test.
 """
 
 from __future__ import annotations

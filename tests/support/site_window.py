@@ -51,7 +51,7 @@ def open_form(window: Browser, place: Path, page: str, **fields: str) -> None:
 
 
 def browser_data(place: Path) -> dict[str, Any]:
-    """The data for browsers, with sets of images and requirements expanded."""
+    """The data for browsers, with expanded sets of images and requirements."""
     text = (place / "data.js").read_text()
     loaded: dict[str, Any] = json.loads(text.partition(" = ")[2].removesuffix(";\n"))
     return loaded

@@ -1,4 +1,4 @@
-"""Creates small projects whose verbs run as Slurm arrays, on the Slurm of tools/engines.
+"""Creates small projects for Slurm arrays on the Slurm of tools/engines.
 
 The projects are locked and have Slurm's configuration in their environment.
 """

@@ -62,7 +62,7 @@ def pip_wheel() -> Path:
 
 
 def good_wheels(folder: Path) -> list[Path]:
-    """Create wheels that work together: alpha, beta, which alpha requires, and pip."""
+    """Create compatible wheels: alpha, its dependency beta, and pip."""
     return [
         make_wheel(folder, "alpha", "1.0", ALPHA, ["beta>=2"]),
         make_wheel(folder, "beta", "2.0", BETA),

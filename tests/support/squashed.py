@@ -64,7 +64,7 @@ def merged_tree(of: Layout, arch: Arch) -> MergedTree:
 
 
 def expected_entries(tree: MergedTree) -> dict[str, Facts]:
-    """The entries that `read_squashfs` must give for a merged tree."""
+    """The expected result of `read_squashfs` for a merged tree."""
     entries: dict[str, Facts] = {}
     for name, node in tree.iterate_paths():
         what: object = node.target or node.device

@@ -24,7 +24,7 @@ GIT_NAMES = ("user.name=somebody", "user.email=somebody@example.org", "commit.gp
 
 
 class Traps:
-    """Traps whose flags are files in `flags` or in the folder $TRAP_FLAGS."""
+    """Traps that write flags to `flags` or to the folder $TRAP_FLAGS."""
 
     def __init__(self, flags: Path) -> None:
         self.flags = flags

@@ -1,4 +1,4 @@
-"""Runs a command on a separate terminal, with its input and output."""
+"""Runs a command on a separate terminal and exchanges input and output."""
 
 from __future__ import annotations
 

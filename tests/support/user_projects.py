@@ -51,7 +51,7 @@ def requirement_texts(result: Declarations, kind: str = "requirement") -> list[s
 
 
 def unread_reasons(result: Declarations) -> dict[str, str]:
-    """The reason why each text was not read."""
+    """The reason for each text that was not read."""
     return {each.text: each.reason for each in result.not_read}
 
 

@@ -1,6 +1,6 @@
 """Runs commands as root in a root folder that represents a machine and allows namespaces.
 
-The sandbox denies this, and imgbuild's commands need it.
+Commands of imgbuild require namespaces, which the sandbox denies.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _valid(block: CodeBlock, mark: BlockMark) -> bool:
 
 @functools.cache
 def elsewhere() -> list[tuple[CodeBlock, Command, str]]:
-    """The commands of blocks that a named file runs."""
+    """The commands of code blocks that a test file named in the mark runs."""
     return [
         (block, item, block.mark.said)
         for block in marked()

@@ -62,7 +62,7 @@ SHELL = {
 
 
 def test_each_template_is_in_a_table_of_hostile_texts() -> None:
-    """A new template needs its renderer in one of these tests."""
+    """A new template requires an entry for its renderer in one of these tests."""
     reached, rest = set(), list(TEMPLATES)
     while rest:
         name = rest.pop()

@@ -62,7 +62,7 @@ def cached_path(store: Store, kind: str) -> Path | None:
 
 
 def written(path: Path, data: bytes) -> None:
-    """Change the file in place."""
+    """Change a file in place."""
     path.chmod(0o644)
     path.write_bytes(data)
     path.chmod(0o444)

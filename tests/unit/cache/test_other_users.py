@@ -182,7 +182,7 @@ def test_link_in_place_of_a_cache_folder_is_refused_and_nothing_is_removed(store
 
 
 def test_cleanup_does_not_follow_a_link_in_place_of_the_scratch_folder(store, tmp_path):
-    """The cache has an unlocked name in `live/`, and `scratch` is a link."""
+    """The cache has an unlocked marker in `live/`, and `scratch` is a link."""
     elsewhere = outside_folder(tmp_path)
     (store.root / "live").mkdir()
     (store.root / "live/deep").touch()

@@ -345,7 +345,7 @@ def _folder_of_all() -> Iterator[Path]:
 
 
 def test_process_markers_of_another_user_are_not_removed(folder_of_all: Path) -> None:
-    """The files `dead` and `used` are readable, but `hidden` is not, depending on the umask."""
+    """The markers `dead` and `used` are readable, but `hidden` is not."""
     store = Store.open(folder_of_all)
     for name, mode in (("dead", 0o444), ("used", 0o444), ("hidden", 0)):
         path = folder_of_all / "live" / name
@@ -418,7 +418,7 @@ def test_new_process_marker_that_a_cleanup_has_locked_is_replaced(
 def test_cleanup_ignores_a_process_marker_that_its_process_removes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    """A process whose new file a sweep has locked takes another name and removes this one."""
+    """If a cleanup has locked the new marker of a process, the process creates another one."""
     path = store.root / "live/discarded"
     path.parent.mkdir(exist_ok=True)
     path.touch()

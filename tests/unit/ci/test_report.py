@@ -40,7 +40,7 @@ def test_outcome_of_a_target_depends_on_its_jobs(sample, tmp_path):
 
 
 def test_target_whose_publish_job_has_not_started_is_unfinished(sample, tmp_path):
-    """The machine of the publish job failed before the first step, or there was none."""
+    """The machine of the publish job failed before the first step or did not exist."""
     target_jobs = make_jobs(sample, gate="gate: [static]\nsif: true\n")
     write_passed_job(tmp_path, target_jobs.image[0])
     assert (

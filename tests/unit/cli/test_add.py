@@ -16,7 +16,7 @@ from tests.support.local_index import LocalIndex
 def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """The command in a project with one target, whose index has peft 0.15.0 and ray 2.50."""
+    """The command line in a project with an index of peft 0.15.0 and ray 2.50."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     index = LocalIndex()
     index.wheel("peft", "0.15.0")

@@ -136,7 +136,7 @@ SARIF = {
 def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """The command in a project with an incorrect script."""
+    """The command line in a project with an incorrect script."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     Project(tmp_path, PACKAGES)
@@ -293,7 +293,7 @@ def test_result_for_code_that_imports_an_unread_module_is_unknown(
 def project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """The command in a user's project with one locked target and an incorrect script."""
+    """The command line in a project with one locked target and an incorrect script."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     store = Store.open()
     sources = {name: text.encode() for name, text in PACKAGES["trl"].items()}

@@ -70,7 +70,7 @@ def test_why_command_explains_an_extra_required_by_another_package(imgbuild: Com
 def test_why_command_shows_a_pin_with_its_bounds_and_requirements(
     imgbuild: Command, project: Path
 ) -> None:
-    """Only the pin determines the version of vllm; a different one would need a different torch."""
+    """Only the pin determines the version of vllm; other versions require a different torch."""
     entry = {"package": "vllm", "version": "0.9.2", "reasons": ["no"], "tried": "2026-11-28"}
     content = {"version": 1, "rows": {}, "refused": {TARGET: [entry]}}
     (project / "images" / "updates.json").write_text(json.dumps(content))
@@ -156,7 +156,7 @@ def test_dependency_summary_of_all_targets_fits_80_columns(
 
 
 def test_why_command_shows_requirements_that_exclude_a_missing_package(imgbuild: Command) -> None:
-    """Requirements of METADATA and code are shown for versions in other targets, newest first."""
+    """Requirements of versions in other targets are shown, newest versions first."""
     matrix = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
     done = imgbuild("why", "verl", "cu124-vllm0.8.5", *matrix)
     head, *lines = done.stdout.splitlines()

@@ -20,7 +20,7 @@ app = typer.Typer()
 
 @app.callback()
 def program() -> None:
-    """An environment in which `list` is the name of a command."""
+    """An environment with a program named `list`."""
 
 
 app.command("list")(listing.list_targets)

@@ -23,7 +23,7 @@ from tests.support.local_index import LocalIndex
 def _imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """The command in a folder with requirements.txt, with an index in another folder."""
+    """The command line in a folder with requirements.txt and an index elsewhere."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     index = LocalIndex()

@@ -24,7 +24,7 @@ IMAGE = CommandConfig(
 
 @pytest.fixture(autouse=True)
 def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without GPUs, with an empty home and an empty current folder."""
+    """A machine without GPUs whose home and current folder are empty."""
     for name in list(os.environ):
         if (
             name.startswith(("HF_", "WANDB_", "XDG_", "CUDA_"))

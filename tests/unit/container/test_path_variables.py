@@ -28,7 +28,7 @@ NAMES = [name for _, name in (*MOUNTED, *LEFT_OUT)]
 
 
 def place(folder: Path, row: PathVariables) -> tuple[Path, Path]:
-    """A value for a variable of `row`, and the required mount."""
+    """A value for a variable of `row`, with the required mount."""
     value = folder / "value"
     if row.holds == "folder":
         value.mkdir()

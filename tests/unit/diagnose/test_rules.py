@@ -63,7 +63,7 @@ def test_every_diagnosis_code_belongs_to_one_rule() -> None:
 
 
 def test_patterns_of_rules_have_bounded_repetition() -> None:
-    """With `.*` or `.+` in the middle, the search for a pattern in a long line is quadratic."""
+    """With `.*` or `.+` in the middle, searching a long line takes quadratic time."""
     wrong = [
         f"{rule.code}: {pattern}"
         for rule in RULES
@@ -77,7 +77,7 @@ def test_patterns_of_rules_have_bounded_repetition() -> None:
 
 @each_row("rule", RULES, ids=code_ids)
 def test_a_hostile_line_is_searched_in_few_steps(rule: FailureRule) -> None:
-    """Patterns are searched in lines that repeat each example's words up to the maximum length."""
+    """The lines repeat the words of each example up to the maximum length."""
     words = " ".join(rule.example.split())[:200]
     for text in (words * 20, "a" * 4000, "(" * 4000, " " * 4000, "error: " * 500):
         for pattern in rule.compiled_patterns:

@@ -1,4 +1,4 @@
-"""Tests explanations of weights with another shape than the model."""
+"""Tests explanations of weights whose shape differs from the model."""
 
 from __future__ import annotations
 

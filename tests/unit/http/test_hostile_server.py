@@ -86,7 +86,7 @@ def zeros() -> bytes:
 
 @pytest.fixture(scope="module", autouse=True)
 def _zeros() -> None:
-    """Create the zeros before a test measures memory and time."""
+    """Create the compressed zeros before a test measures memory and time."""
     zeros()
 
 
@@ -133,7 +133,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
 
 @contextlib.contextmanager
 def serve(behave: Behaviour) -> Iterator[str]:
-    """A server with this behaviour for each connection; yields its HOST:PORT."""
+    """Run a server with this behaviour for each connection; yields HOST:PORT."""
     listening = socket.create_server(("127.0.0.1", 0))
     closed = threading.Event()
 

@@ -19,7 +19,7 @@ USES_NEW = {**PLAIN, "app/use.py": "from lib.params import New\n"}
 
 
 def package_set(folder, *, pins=None):
-    """Ten releases of lib, which changes in 1.6, and of app, which adapts in 1.4 and 1.8."""
+    """Ten releases of lib, which changes in 1.6, and of app, which changes in 1.4 and 1.8."""
     index = LocalIndex()
     release_index.publish_releases(
         index, "lib", {f"1.{n}": OLD if n < 6 else NEW for n in range(10)}
@@ -174,7 +174,7 @@ def test_evidence_without_a_readable_name_excludes_only_this_version(tmp_path, r
 
 
 def calls_package_set(folder, tag="calls"):
-    """Releases of lib, which changes a signature in 1.4, and of app, which adapts in 1.6."""
+    """Releases of lib with a new signature in 1.4, and of app, which uses it since 1.6."""
     index = LocalIndex()
     old = {"lib/__init__.py": "def make(a, b): pass\nclass Maker:\n    def make(self, a): pass\n"}
     new = {"lib/__init__.py": "def make(a, *, size): pass\n"}

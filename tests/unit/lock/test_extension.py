@@ -167,7 +167,7 @@ def test_base_of_an_extension_includes_added_system_packages(path: Path) -> None
 
 
 def test_added_system_packages_keep_the_published_tools(tmp_path: Path) -> None:
-    """A published image with tools and user packages: layers, settings and text are kept."""
+    """Layers, settings and README of the published image are kept."""
     below = samples.lock_with_tools(samples.wheel("numpy", "2.2.6", 5000))
     settings = msgspec.structs.replace(below.settings, readme="# small\n")
     below = msgspec.structs.replace(below, settings=settings)

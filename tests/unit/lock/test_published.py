@@ -1,4 +1,4 @@
-"""Tests loading a matrix with extensions: omitted values come from the published lock."""
+"""Tests loading a matrix with extensions and values of the published lock."""
 
 from __future__ import annotations
 

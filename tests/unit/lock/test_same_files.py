@@ -1,4 +1,4 @@
-"""Tests which of two packages that install the same module keeps its files."""
+"""Tests which of two packages with the same module keeps its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests checks beyond types: names that do not exist, and contradicting keys."""
+"""Tests checks of unknown names and contradicting keys in a matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the nearest name is that of `difflib.get_close_matches`."""
+"""Tests that the nearest name equals the result of `difflib.get_close_matches`."""
 
 from __future__ import annotations
 

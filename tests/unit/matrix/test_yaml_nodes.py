@@ -150,7 +150,7 @@ def test_oversized_file_is_refused() -> None:
 
 
 def _tree(node: yaml.Node | None) -> object:
-    """A node with all attributes used by readers, as nested tuples."""
+    """The attributes of a node that readers use, as nested tuples."""
     if node is None:
         return None
     mark = node.start_mark

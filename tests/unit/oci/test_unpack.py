@@ -21,7 +21,7 @@ ROOT = os.geteuid() == 0
 
 
 def tar(path: Path, *entries: tuple[str, str, object], form: int = tarfile.PAX_FORMAT) -> Path:
-    """A layer made by Python's tarfile: (path, kind, content, target or mode)."""
+    """Create a layer from (path, kind, content, target or mode) with Python's tarfile."""
     kinds = {
         "folder": tarfile.DIRTYPE,
         "link": tarfile.SYMTYPE,

@@ -1,4 +1,4 @@
-"""Tests reading lines that pip accepts in requirements files, and which are skipped or refused."""
+"""Tests reading, skipping and refusing lines of requirements files."""
 
 from __future__ import annotations
 

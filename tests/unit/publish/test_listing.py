@@ -177,7 +177,7 @@ def test_tag_command_refuses_an_incomplete_image(place, half):
 
 
 def test_push_sets_no_tag_if_a_blob_is_deleted_meanwhile(place):
-    """The registry collects garbage during the push, so an existing blob is missing at the end."""
+    """Garbage collection of the registry during the push deletes an existing blob."""
     place.push()
     place.registry.tags.clear()
     sent, gone = [blob.digest for blob in place.plan().blobs][:2]

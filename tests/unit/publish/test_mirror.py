@@ -1,4 +1,4 @@
-"""Tests which files are uploaded to a mirror, their order, and the state after a failure."""
+"""Tests files and order of mirror uploads, and the state after a failure."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ BASIC = "Basic " + base64.b64encode(b"me:s3cr3t-word").decode()
 
 
 class Registry:
-    """A registry of one layout. `mode` is open, basic, bearer (for anybody), or login (bearer)."""
+    """A registry of a layout. `mode` is open, basic, bearer (without a login) or login."""
 
     def __init__(self, image_layout: layout.Layout, mode: str) -> None:
         self.found = image_layout

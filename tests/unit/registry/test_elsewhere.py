@@ -84,7 +84,7 @@ def client(chunk: int | None = None) -> RegistryClient:
 
 
 def result(registry: Registry) -> list[ReceivedRequest]:
-    """The requests that contained a secret."""
+    """The received requests that contain a secret."""
     return [request for request in registry.requests if "Authorization" in request.headers]
 
 
@@ -212,7 +212,7 @@ def test_next_page_of_a_list_in_another_registry_is_refused(registry, victim):
 
 @pytest.mark.usefixtures("logins")
 def test_redirect_back_to_the_first_registry_stays_anonymous(registry, victim):
-    """A redirect target is trusted less than the redirecting server."""
+    """A redirect target is less trusted than the redirecting server."""
     registry.redirects = True
     registry.blobs["me/x", BLOB.digest] = DATA
     back = f"http://{registry.host}/v2/me/private/manifests/latest"

@@ -1,4 +1,4 @@
-"""Tests which servers are used for a host, according to hosts.toml and the defaults."""
+"""Tests the servers used for a registry host according to hosts.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests reading the referrers of a manifest from the API, or from the tag that clients maintain."""
+"""Tests reading referrers of a manifest from the API or from the referrers tag."""
 
 from __future__ import annotations
 

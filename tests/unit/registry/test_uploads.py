@@ -38,7 +38,7 @@ def _client() -> RegistryClient:
 
 
 class Counter:
-    """The progress that was reported."""
+    """A counter of the reported progress."""
 
     def __init__(self) -> None:
         self.total = 0

@@ -1,4 +1,4 @@
-"""Tests how a request becomes a target: packages, CUDA release, reasons and row."""
+"""Tests packages, CUDA release, reasons and row of a resolve request."""
 
 from __future__ import annotations
 

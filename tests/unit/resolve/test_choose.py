@@ -1,4 +1,4 @@
-"""Tests which locked target is the nearest to a project."""
+"""Tests the choice of the locked target nearest to a project."""
 
 from __future__ import annotations
 

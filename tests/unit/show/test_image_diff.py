@@ -1,4 +1,4 @@
-"""Tests the differences between two locks, as text and in bytes."""
+"""Tests the text and the sizes of differences between two locks."""
 
 from __future__ import annotations
 

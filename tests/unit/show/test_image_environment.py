@@ -268,7 +268,7 @@ def test_sif_sets_the_variables_of_the_table() -> None:
 
 
 def set_by(script: Path) -> Iterator[tuple[str, str]]:
-    """The variables that a job script sets in the image, with the values as written."""
+    """The variables that a job script sets in the image, with unexpanded values."""
     text = re.sub(r"^ *#.*$", "", script.read_text("utf-8"), flags=re.MULTILINE)
     for line in re.findall(r"\bexport (.*)$", text, re.MULTILINE):
         yield from re.findall(r"([A-Za-z_]*[A-Z_][A-Za-z_]*)=(\S*)", line)

@@ -124,7 +124,7 @@ def test_layers_with_arbitrary_contents_are_listed_correctly(tmp_path_factory, c
 
 
 def misleading(behind: bytes) -> bytes:
-    """A layer with a content that looks like the end of a member, followed by `behind`."""
+    """A layer with content that looks like the end of a gzip member, followed by `behind`."""
     fake = stored(bytes(-LARGE % 512) + behind + END)
     tail = struct.pack("<I", LARGE) + fake
     content = noise(LARGE - len(tail)) + tail

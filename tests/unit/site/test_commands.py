@@ -1,4 +1,4 @@
-"""Tests that commands to copy name the right image and are valid for a shell and Kubernetes."""
+"""Tests that commands on pages name the correct image and are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests how the folder of a site is replaced, its size, and that hostile texts are escaped."""
+"""Tests replacing the folder of a site, its size, and escaping hostile texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the format and order of test records, and which runs count."""
+"""Tests format and order of test records, and the choice of runs that count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests reporting outdated packages that no requirement or cut-off date explains."""
+"""Tests reporting outdated packages without a requirement or date as the reason."""
 
 import datetime
 from contextlib import ExitStack

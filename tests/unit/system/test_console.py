@@ -84,7 +84,7 @@ def test_messages_wrap_only_on_terminal(
 
 
 def drawn_lines(drawn: terminal.Terminal) -> list[str]:
-    """The states of a line that was redrawn several times."""
+    """The successive states of a redrawn line."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(drawn.lines))
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "\n", text)
     return [line for line in text.split("\n") if line.strip()]

@@ -42,7 +42,7 @@ def _path(tmp_path: Path) -> Path:
 
 @pytest.fixture(name="reads")
 def _reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """A function that returns the number of files hashed since its last call."""
+    """A function that counts the files hashed since its last call."""
     hashed_paths = hashed_files(monkeypatch)
 
     def count() -> int:

@@ -1,4 +1,4 @@
-"""Tests that output to stderr is passed on and its end is recorded."""
+"""Tests that stderr is forwarded and its last lines are recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests whether a newer version fixes an advisory, with and without a server."""
+"""Tests finding newer versions that fix an advisory, with and without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests which newer releases `update` tries, in which order, and when."""
+"""Tests the choice and order of newer releases that `update` tries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the files of a new row are written together or not at all."""
+"""Tests that all files of a new row are written, or none."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def failed(checks) -> dict[tuple[str, Arch | None], str]:
 
 
 def rewrite(place: Place, digest: str, change: Callable[[Any], None]) -> tuple[str, int]:
-    """Upload a manifest after `change`; returns its new digest and size."""
+    """Apply `change` to a manifest and upload it; returns the new digest and size."""
     data, kind = place.registry.manifests[NAME, digest]
     document = json.loads(data)
     change(document)

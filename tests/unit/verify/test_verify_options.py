@@ -104,7 +104,7 @@ def test_verification_detects_a_deleted_sbom(sample, kind, predicate, check):
 
 
 def test_statement_of_an_unverified_signature_replaces_a_missing_attachment(sample):
-    """Without a key, a signature's envelope counts like an attachment."""
+    """Without a key, the envelope of a signature is read like an attachment."""
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
@@ -157,7 +157,7 @@ def test_image_is_not_rebuilt_from_an_unsigned_lock(sample):
 
 
 def test_failed_rebuild_is_reported_as_a_separate_check(sample):
-    """An index is unavailable: other results remain, and the required check fails."""
+    """If an index is unavailable, the required check fails and other results are kept."""
 
     def _built(trusted_lock: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
         message = "no route to the index"

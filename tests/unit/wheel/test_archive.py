@@ -126,7 +126,7 @@ def test_wheel_in_zip64_format_with_many_members_is_read(tmp_path: Path) -> None
 
 
 def test_streamed_wheel_in_zip64_format_is_read(tmp_path: Path) -> None:
-    """The wheel is written by Python's zipfile to a stream that cannot seek, with zip64."""
+    """Python's zipfile writes the wheel in zip64 format to a stream that cannot seek."""
 
     class Sink:
         def __init__(self) -> None:

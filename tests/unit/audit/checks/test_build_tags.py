@@ -1,4 +1,4 @@
-"""Tests wheels whose names contradict the torch, CUDA or C++ ABI of their package set."""
+"""Tests findings about wheel names that contradict torch, CUDA or the C++ ABI."""
 
 from imgbuild.audit.checks import build_tags
 from imgbuild.report import Severity

@@ -143,7 +143,7 @@ COMPARISONS = [
 
 
 class Version(NamedTuple):
-    """A sys.version_info with arbitrary values."""
+    """A substitute for sys.version_info with arbitrary values."""
 
     major: int
     minor: int

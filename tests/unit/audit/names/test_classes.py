@@ -172,7 +172,7 @@ def test_class_of_a_method_receiver_is_found(receiver, expected):
 
 
 class Searched:
-    """A package set with text search."""
+    """A package set whose module texts can be searched."""
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         return MODULES.module(name)

@@ -72,7 +72,7 @@ class Modules:
 
 
 class Searched(Modules):
-    """The modules with text search."""
+    """The modules, whose texts can be searched."""
 
     def mentioning(self, package: str, word: str) -> list[str]:
         return [
