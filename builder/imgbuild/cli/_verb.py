@@ -45,7 +45,7 @@ def _whole_number(least: int, value: object) -> int:
 class OptionDefinition:
     """An option: names, help, and the parser of the value.
 
-    Except -v, a name can be defined only once; a second definition raises ValueError. A command can
+    Except -v, a name can be defined only once; another definition raises ValueError. A command can
     add a sentence, such as a default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
 
     An option whose type is a list collects all values. For a `setting`, such as a number of
@@ -64,7 +64,7 @@ class OptionDefinition:
         setting: bool = False,
         **more: Any,
     ) -> None:
-        """`names` as in "--output -o"."""
+        """Define an option. `names` is a list separated by spaces, such as "--output -o"."""
         self._names = names.split()
         self._help = help
         if "min" in more:  # typer's own type of such options accepts digits of every script

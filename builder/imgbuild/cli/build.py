@@ -70,13 +70,11 @@ BuilderOption = Annotated[
     BuilderName,
     BUILDER(
         "embedded requires no engine and produces the locked digest. docker builds "
-        "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET; that image "
+        "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET; the result "
         "has the same files but a different digest."
     ),
 ]
-VerifyOption = Annotated[
-    bool, option("--verify", "Build every layer again, and verify every file.")
-]
+VerifyOption = Annotated[bool, option("--verify", "Rebuild every layer, and verify every file.")]
 ProjectOption = Annotated[
     bool,
     option(
@@ -108,9 +106,10 @@ def build(
 ) -> None:
     """Build images from their locks.
 
-    Requires no Docker, root or GPU, and builds for any architecture; --arch all builds all of them
-    for publishing. Files that are missing from the cache are downloaded. The image is written only
-    if its digest matches the lock. If nothing has changed, the existing image is kept.
+    Requires no Docker, root or GPU. Builds for any architecture; --arch all builds all
+    architectures, for publishing. Files that are missing from the cache are downloaded. The image
+    is written only if its digest matches the lock. If nothing has changed, the existing image is
+    kept.
 
     --format sif and squashfs convert the image of one architecture without unpacking it, and
     require mksquashfs 4.5 or newer. The same image and the same version of mksquashfs produce the

@@ -126,7 +126,7 @@ def _show_comparison(comparison: ImageComparison) -> None:
     for each in comparison.refused[:SHOWN_DIFFERENCES]:
         console.error(_difference(each, comparison))
     if len(comparison.refused) > SHOWN_DIFFERENCES:
-        console.info(f"and {len(comparison.refused) - SHOWN_DIFFERENCES} more: --json lists all")
+        console.info(f"and {len(comparison.refused) - SHOWN_DIFFERENCES} more; --json lists all")
 
 
 def _difference(each: FileDifference, comparison: ImageComparison) -> str:
@@ -173,14 +173,14 @@ AcceptOption = Annotated[
     list[Path] | None,
     option(
         "--accept",
-        "With --files, a YAML list of accepted differences with path, field and reason. Can be "
-        "repeated. With --builder docker, imgbuild's list also applies.",
+        "With --files, a YAML file that lists accepted differences by path, field and reason. Can "
+        "be repeated. With --builder docker, imgbuild's default list also applies.",
         metavar="FILE",
     ),
 ]
 FullOption = Annotated[
     bool,
-    FULL("Includes all packages that differ."),
+    FULL("Lists all packages that differ."),
 ]
 
 
@@ -196,13 +196,13 @@ def diff(
     jobs: Jobs = 0,
     offline: Offline = False,
 ) -> None:
-    """Compare two images, by packages or by files.
+    """Compare the packages or the files of two images.
 
     By default, prints for each architecture the size of the layers to download for image B,
     differences in CUDA, driver and GPUs, and the wheels and Debian packages that B adds, removes or
-    changes. If more than 20 packages differ, only the main ones are shown, with the number of the
-    others; --full shows all. An image in a registry is read from its attached lock, without
-    downloading layers.
+    changes. If more than 20 packages differ, only the main packages are listed, and the others are
+    counted; --full lists all packages. An image in a registry is read from its attached lock,
+    without downloading layers.
 
     With --files, paths, types, modes, owners, link targets, attributes, contents and configuration
     must be equal. Times and the division into layers can differ. Nothing is unpacked to disk.

@@ -56,7 +56,7 @@ from imgbuild.values import Arch
 
 
 class AnotherMachine(OptionGroup, frozen=True, kw_only=True):
-    """A machine to check instead of this one."""
+    """Options that describe a machine to check instead of this machine."""
 
     driver: Annotated[
         str | None, DRIVER("Check a machine with this driver instead of this machine.")
@@ -80,7 +80,7 @@ class AnotherMachine(OptionGroup, frozen=True, kw_only=True):
     def host(self, *, inside: bool) -> Host | None:
         """The described machine. None if no option is given.
 
-        Raises InputError if an image is to be checked.
+        Raises InputError if --through is also given, because images are checked on this machine.
         """
         if self.driver is None and not self.gpu and not self.arch:
             return None
@@ -98,8 +98,8 @@ def doctor(
     through: Annotated[
         EngineName | None,
         THROUGH(
-            "Check inside the image of one target with docker, podman, root, or apptainer, which "
-            "uses the user's home folder and environment."
+            "Run the check inside the image of one target, with docker, podman, root, or "
+            "apptainer (which uses the home folder and environment of the user)."
         ),
     ] = None,
     sif: Annotated[
@@ -125,12 +125,12 @@ def doctor(
 
     Compares the driver, GPUs and architecture with the requirements of each locked target. Reads
     /proc, the versions of docker, podman and apptainer, and the output of nvidia-smi if it is
-    installed. Needs no GPU and changes nothing. If targets are specified, checks only these, and
-    exits with status 1 if one of them cannot run. The glibc version of the machine is shown for
-    information, because images contain glibc.
+    installed. Needs no GPU and changes nothing. If targets are specified, checks only these
+    targets, and exits with status 1 if a target cannot run. The glibc version of the machine is
+    shown only for information, because images contain glibc.
 
-    Targets whose CUDA release the driver fully supports are listed before targets that run on an
-    older driver of the same major release. In each group, recommended targets are listed first.
+    Targets whose CUDA release the driver fully supports are listed before targets that the driver
+    supports by minor version compatibility. In each group, recommended targets are listed first.
     General targets (vLLM, TRL) are preferred to targets with other frameworks. Retired targets are
     marked, and suggested only if no other target can run. --driver, --gpu and --arch describe
     another machine.
@@ -226,7 +226,7 @@ def _check_image(
     """Run the checks inside the image of the target. Raises Exit 1 if there is an error."""
     if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
-        raise InputError(message, hint="omit them, or use --through apptainer")
+        raise InputError(message, hint="omit these options, or use --through apptainer")
     if sif is not None and not sif.exists():
         message = f"--sif-file {sif}: no such file"
         raise InputError(message, hint="run imgbuild build TARGET --format sif")

@@ -21,7 +21,7 @@ from imgbuild.system.console import console
 
 
 class LoadedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine."""
+    """An image that was loaded into an engine."""
 
     target: str
     engine: str
@@ -40,9 +40,9 @@ def load(
 ) -> None:
     """Load images into Docker or podman, and build missing ones.
 
-    Prints the name and the ID of each image in the engine; the ID is the digest of the image or of
-    its configuration. Verifies that the loaded image equals the built image. Exits with status 6 if
-    neither Docker nor podman responds.
+    Prints the name and the ID of each image in the engine. The ID is the digest of the image or of
+    its configuration, depending on the engine. Verifies that the loaded image equals the built
+    image. Exits with status 6 if neither Docker nor podman responds.
 
     Example:
 

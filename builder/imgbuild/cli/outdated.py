@@ -54,8 +54,8 @@ Files = Annotated[list[Path] | None, REQUIREMENTS()]
 Packages = Annotated[
     bool,
     PACKAGES(
-        "Without this option, only direct requirements and packages with a column in the table of "
-        "targets are listed."
+        "Without this option, only direct requirements and the packages in `imgbuild list` are "
+        "listed."
     ),
 ]
 Python = Annotated[
@@ -87,7 +87,7 @@ def outdated(
     also lists updates of Debian packages in the base and known vulnerabilities, if the servers
     respond.
 
-    Default: the targets of the project in the current folder.
+    Without targets, checks the targets of the project in the current folder.
 
     Examples:
 
@@ -223,7 +223,7 @@ def _listed_packages(compared: VersionSet, target: Target, *, every: bool) -> li
 def _newer_targets(
     session: Session, item: SelectedLock, locks: Sequence[Lock]
 ) -> tuple[NewerTarget, ...]:
-    """Targets of the matrix with newer versions. Empty for rows of a project."""
+    """Targets in the matrix that have newer versions. Empty for rows of a project."""
     project, matrix = session.project, session.matrix
     if project_row(matrix, item.lock.target) is not None:
         return ()
@@ -277,7 +277,7 @@ def _solve_newer_versions(
     known: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[SolvedVersion, ...]:
-    """The newer versions of required packages, each solved, except packages kept by `extends`."""
+    """Solve with each newer version of a required package, except packages fixed by `extends`."""
     matrix, name = session.matrix, compared.name
     arch = compared.tags[0].arch
     required = {
@@ -362,7 +362,7 @@ def _file_report(
 
 
 def _tags(declared: Declarations, python: str | None, arch: Arch, matrix: Matrix) -> WheelTags:
-    """The wheel tags of `python`, or else of a version that the files accept."""
+    """The wheel tags of `python`, or by default of a version that the files accept."""
     request = resolve_request.ResolveRequest(
         requests=(),
         arches=(arch,),

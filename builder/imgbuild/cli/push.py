@@ -47,8 +47,8 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET... HOST/REPOSITORY",
-        help="The targets to push, and the repository to push to. Default repository: `registry`"
-        " of the matrix.",
+        help="The targets to push, and the repository to push to. Default repository: `registry` "
+        "in the matrix.",
         show_default=False,
     ),
 ]
@@ -74,7 +74,7 @@ DigestFile = Annotated[
     Path | None,
     option(
         "--digest-file",
-        "Write a line with TARGET HOST/REPOSITORY@DIGEST for each pushed target to this file.",
+        "Write a line to this file for each pushed target: TARGET HOST/REPOSITORY@DIGEST.",
         metavar="FILE",
     ),
 ]
@@ -127,7 +127,7 @@ def push(
     Layers that the registry already has are neither built nor downloaded. Pushes blobs first, then
     manifests, then the tags TARGET and TARGET-YYYYMMDD, so that a tag always refers to a complete
     image. To continue an interrupted push, run the command again. If only some architectures of a
-    target are pushed, the tags contain their names.
+    target are pushed, the tags include the architectures.
 
     Examples:
 
@@ -192,7 +192,7 @@ def _report_pushed(pushed: Sequence[PushedTarget], file: Path | None) -> None:
 
 
 def _key(path: Path | None) -> PrivateKey | None:
-    """The key to sign with. It is read first, because it can require a password."""
+    """Read the key to sign with, before the work begins, because it can require a password."""
     if path is None:
         return None
 

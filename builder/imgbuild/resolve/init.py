@@ -264,7 +264,7 @@ def _digest(folder: Path) -> str:
 
 
 def parse_file_pairs(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
-    """The pairs of `HERE:THERE` words; InputError for other words and for missing files.
+    """The pairs of `SRC:DST` words; InputError for other words and for missing files.
 
     Local paths are relative to the folder of the matrix, however the words are written.
     """

@@ -46,7 +46,7 @@ def test_why_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
         "trl 0.18.2 >=2.5",
         "vllm 0.8.5.post1 ==2.6.0",
         "as_of uploaded before 2025-06-20",
-        "all of these together: >=2.5,==2.6.0",
+        "all bounds combined: >=2.5,==2.6.0",
         "newer in the matrix: 2.11.0 in cu130-vllm",
     ]
     assert layer == "layer 5, group-3, with 1 other package: another version of torch changes only"

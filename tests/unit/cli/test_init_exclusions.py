@@ -70,7 +70,7 @@ def test_an_image_does_not_decide_the_cuda_release_of_torch(
     done = imgbuild("init", "--target", TARGET)
     assert done.status == 0, done.stderr
     assert "cuda" not in row()
-    words = f"the image has CUDA 12.4, for which its torch is built; named: {warned} (Dockerfile:1)"
+    words = f"the image has CUDA 12.4, as its torch build requires, not {warned} (Dockerfile:1)"
     assert (words in unwrap_text(done.stderr)) is bool(warned)
 
 

@@ -520,12 +520,12 @@ def test_extras_and_groups_that_are_not_selected_are_named(imgbuild: Command) ->
         "pyproject.toml",
     )
     shown = imgbuild("init").stderr
-    assert "--extra takes fast, slow-too\n" in shown
-    assert "--group takes train\n" in shown
+    assert "--extra accepts fast, slow-too\n" in shown
+    assert "--group accepts train\n" in shown
     Path("matrix.yaml").unlink()
     shown = imgbuild("init", "--extra", "Slow_Too", "--group", "train").stderr
-    assert "--extra takes also fast\n" in shown
-    assert "--group takes" not in shown
+    assert "--extra also accepts fast\n" in shown
+    assert "--group accepts" not in shown
 
 
 def test_packages_in_a_wheel_folder_are_assigned_to_that_folder(imgbuild: Command) -> None:
