@@ -93,7 +93,7 @@ def test_learned_constraints_have_their_evidence(imgbuild: Command, project: Pat
     path.write_text(f"version: 1\nconstraints:\n  - {entry}\n")
     done = imgbuild("why", "torch", TARGET)
     assert "learned: vllm<1 needs torch<2.7 (vllm/a.py:7)" in done.stdout
-    assert "<2.7" in done.stdout.partition("together:")[2]
+    assert "<2.7" in done.stdout.partition("combined:")[2]
 
 
 @pytest.mark.usefixtures("project")

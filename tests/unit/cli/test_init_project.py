@@ -397,7 +397,9 @@ def test_incompatible_python_is_reported_immediately(imgbuild: Command, index: L
     assert not Path("matrix.yaml").exists()
     done = imgbuild("init", "--relax", "python")
     assert done.status == 0, done.stderr
-    message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
+    message = (
+        "the project requires Python ==3.12.* (pyproject.toml:4); images have Python 3.11 or 3.13"
+    )
     assert message in unwrap_text(done.stderr)
     unlocked = (
         "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked; in a clone of imgbuild, run:"

@@ -284,7 +284,7 @@ def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
         (
             ("verify", "REF", "--target", BOTH, "--lock", "lock.json"),
             2,
-            "only one --target or --lock",
+            "--target and --lock can be specified only once",
         ),
         (("verify", "REF", "--target", "cu999"), 5, "no lock for target cu999"),
         (("verify", "REF-absent"), 7, "absent"),

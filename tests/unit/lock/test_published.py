@@ -209,7 +209,7 @@ PROBLEMS = {
         "WANDB_MODE: {",
         "PATH: §{",
         "env.PATH",
-        "the environment's commands are not first",
+        "the commands of the environment are not first",
     ),
     "a label of imgbuild's": (
         "org.example.team",

@@ -350,7 +350,7 @@ TARGETS = {
     "nothing dropped": (
         "paths: [lib/a]",
         "paths: §[]",
-        (f"{TARGET}.drop[0].paths", "no path is dropped", None, "at least one path", None),
+        (f"{TARGET}.drop[0].paths", "no path to drop is listed", None, "at least one path", None),
     ),
     "a package dropped twice": (
         "    links:",

@@ -56,7 +56,13 @@ YAML = {
     "a merge key": (
         "labels: {org.example.team: rl}",
         "labels: {§<<: {a: b}}",
-        (None, "merge keys are not supported", "<<", "the keys themselves", None),
+        (
+            None,
+            "merge keys are not supported",
+            "<<",
+            "the keys and values instead of a merge key",
+            None,
+        ),
     ),
     "a tag": (
         "summary: an old image",
