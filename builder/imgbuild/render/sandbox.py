@@ -219,7 +219,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return self._loop_items(items, 0)
 
     def _batch_items(self, items: Iterable[Any], size: int) -> list[list[Any]]:
-        """Replace Jinja's `batch`. The last list is not filled, because it could have any length."""
+        """Replace Jinja's `batch`. The last list is not filled, so its length is bounded."""
         listed = self._list_items(items)
         return [listed[start : start + size] for start in range(0, len(listed), max(size, 1))]
 

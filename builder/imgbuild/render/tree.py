@@ -38,7 +38,7 @@ class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TreeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file. `source` is the path in the build context. `by_arch` means that architectures differ."""
+    """A file. `source` is the path in the build context. `by_arch`: contents differ."""
 
     path: str
     source: str
