@@ -77,7 +77,7 @@ def decode(
 
     `what` is the type of the file in messages, such as "lock" or "test record".
 
-    Raises InputError with `hint` and a message that names `file`, the key and the value.
+    Raises InputError with `hint` and a message with `file`, the key and the value.
     """
     cause: Exception
     problem: InputProblem | None = None
@@ -101,7 +101,7 @@ def decode(
 def _first_misfit(data: bytes, kind: type[T], file: str) -> InputProblem | None:
     """The first text in `data` that does not match the pattern of its type, or None.
 
-    Errors of msgspec name neither the value nor the keys of mappings.
+    Errors of msgspec do not contain the value or the keys of mappings.
     """
     try:
         return _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)

@@ -64,7 +64,7 @@ class WorkFailed(ImgbuildError):
 
 
 class InputError(ImgbuildError):
-    """A file or an option is invalid. `problems` are all errors that were found in the file."""
+    """A file or an option is invalid. `problems` lists all errors that were found in the file."""
 
     exit_code = 2
 
@@ -108,7 +108,7 @@ class FetchFailed(ImgbuildError):
 class NoSolution(ImgbuildError):
     """No package set satisfies the target.
 
-    `reasons` are lines that explain the conflict. `nearest` are similar requests with a solution.
+    `reasons` explains the conflict in lines. `nearest` lists similar requests with a solution.
     `cuda` is the CUDA release on which the same request has a solution, if one is known.
     """
 

@@ -34,7 +34,7 @@ class Arch(enum.StrEnum):
 
     @property
     def oci(self) -> str:
-        """GOARCH, as in an image configuration."""
+        """The value of GOARCH, as in an image configuration."""
         return {"x86_64": "amd64", "arm64": "arm64"}[self.value]
 
     @property
@@ -44,7 +44,7 @@ class Arch(enum.StrEnum):
 
     @property
     def wheel(self) -> str:
-        """The suffix of wheel platform tags, and `uname -m`."""
+        """The suffix of platform tags of wheels, as printed by `uname -m`."""
         return {"x86_64": "x86_64", "arm64": "aarch64"}[self.value]
 
     @property

@@ -137,7 +137,7 @@ class ProgramGroup(VerbGroup):
 
 
 class SignalInterrupt(BaseException):
-    """An interrupt that typer does not turn into a silent exit."""
+    """An interrupt that typer does not convert to an exit without a message."""
 
 
 app = typer.Typer(
@@ -171,7 +171,7 @@ def program_options(
         ),
     ] = False,
 ) -> None:
-    """Options of the program that precede a command."""
+    """Define the options that precede a command, such as --version."""
 
 
 def _requests_help(words: Sequence[str]) -> bool:

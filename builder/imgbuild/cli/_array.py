@@ -91,7 +91,7 @@ def _task_options(
                 f"--on slurm and --{OPTION_NAMES.get(name, name).replace('_', '-')} cannot be"
                 " combined"
             )
-            raise InputError(message, hint="omit one of them")
+            raise InputError(message, hint="omit one of these options")
         if value is True:
             words.append(flag)
         else:

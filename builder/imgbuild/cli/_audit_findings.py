@@ -122,12 +122,12 @@ def read_code(
 
 
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
-    """Reports as text: errors and warnings, notes if `notes` is set, then unread parts.
+    """Format reports as text: errors, warnings, notes if `notes` is set, and unread parts.
 
     Findings with the same subject are shown once, at the first place. If many packages are absent,
-    two lines after the other findings list them.
+    two additional lines list them.
 
-    The counts are the last line of a single report, and the heading of each of several reports.
+    For a single report, the counts are the last line. For several reports, they are the headings.
     """
     for report in reports:
         if len(reports) > 1:

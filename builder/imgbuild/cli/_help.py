@@ -43,7 +43,7 @@ def _name_verb_in_errors(ctx: Any) -> Iterator[None]:
 
 
 class VerbCommand(TyperCommand):
-    """A command of imgbuild, with its help and errors in one format."""
+    """A command of imgbuild, with the common format of help and errors."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the command."""
@@ -52,7 +52,7 @@ class VerbCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments.
 
-        Raises InputError for a second value of an option with a single value.
+        Raises InputError if an option that accepts one value is repeated.
         """
         with _name_verb_in_errors(ctx):
             if not ctx.resilient_parsing:
@@ -210,7 +210,7 @@ def _is_target_option(word: str) -> bool:
 def help_lines(command: Any, ctx: Any) -> Iterator[str]:
     """The help of a command: usage, description, arguments, options by panel, and examples.
 
-    If there are more than `FEW_OPTIONS` options, the most used ones are listed first.
+    If there are more than `FEW_OPTIONS` options, the most used options are listed first.
     """
     description, examples = _parts(command.help or "")
     yield from _usage(command, ctx)

@@ -4,7 +4,7 @@
 | --------------- | ------------------------------------------------------------------------ |
 | --target, --all | the targets, equivalent to positional names                              |
 | --arch          | the architectures                                                        |
-| --through       | how to run the image: docker, podman, apptainer, root (`here`: no image) |
+| --through       | the engine: docker, podman, apptainer, root (`here`: no image)           |
 | --builder       | the builder of the image: embedded (imgbuild itself), docker             |
 | --on            | where to run the work: on this machine, or on nodes of Slurm             |
 | --jobs N        | the number of parallel processes                                         |
@@ -137,7 +137,7 @@ OUTPUT_PATH = OptionDefinition(
     "--output -o", "Write the result to this path.", metavar="PATH", often=True
 )
 FORMAT = OptionDefinition("--format", "The output format.", metavar="FORMAT", often=True)
-THROUGH = OptionDefinition("--through", "How to run the image.", metavar="NAME", often=True)
+THROUGH = OptionDefinition("--through", "The engine to use.", metavar="NAME", often=True)
 BUILDER = OptionDefinition("--builder", "The builder to use.", often=True)
 PART = OptionDefinition("--only", "Process only this part of the image: base or wheels.")
 KEEP = OptionDefinition("--keep/--drop", "Keep or remove the files that this command downloads or"
@@ -151,7 +151,7 @@ CHECK = OptionDefinition(
     "Check that the committed files are up to date, without writing them. Exit with status 5 "
     "if a file is out of date.",
 )
-GPUS = OptionDefinition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
+GPUS = OptionDefinition("--gpus", "The number of GPUs.", metavar="COUNT", often=True,
                   parser=_parse_count, setting=True)  # fmt: skip
 GPU = OptionDefinition("--gpu", "A GPU model such as A100 or RTX 4090, or a compute capability "
                                 "such as 9.0.",
@@ -170,8 +170,8 @@ ENV = OptionDefinition(
     metavar="NAME[=VALUE]", often=True,
 )  # fmt: skip
 SIF_FILE = OptionDefinition("--sif-file", "The SIF file to use.", metavar="FILE")
-KEY = OptionDefinition("--key", "The public key to verify signatures with, in PEM format (P-256 or"
-                          " Ed25519).",
+KEY = OptionDefinition("--key", "The public key for verifying signatures, in PEM format (P-256 or "
+                                "Ed25519).",
                  metavar="FILE", often=True)  # fmt: skip
 REGISTRY_PLACE = OptionDefinition(
     "--registry", "The repository with the published images.", metavar="HOST/REPOSITORY",
@@ -194,7 +194,7 @@ CUDA = OptionDefinition(
     "--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=TARGETS_PANEL, often=True
 )
 BASE = OptionDefinition(
-    "--base", "The name in the matrix of the base to use.", metavar="NAME", panel=TARGETS_PANEL
+    "--base", "The name of the base in the matrix.", metavar="NAME", panel=TARGETS_PANEL
 )
 SYSTEM = OptionDefinition(
     "--system", "The name of a Debian package. Can be repeated.", metavar="PACKAGE", often=True
@@ -310,8 +310,8 @@ SignKey = Annotated[
     Path | None,
     option(
         "--sign-key",
-        "The private key to sign with: a PEM file (P-256 or Ed25519) or cosign.key. Its password"
-        " is read from $COSIGN_PASSWORD or the terminal.",
+        "The private key for signing: a PEM file (P-256 or Ed25519) or cosign.key. The password "
+        "is read from $COSIGN_PASSWORD or the terminal.",
         metavar="FILE",
         panel=REGISTRY,
         often=True,

@@ -86,7 +86,7 @@ def cuda_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
 
 
 def report_lines(choice: TargetChoice | None, matrix: Path) -> list[str]:
-    """The nearest targets, the changes to the first one, and the row that was written."""
+    """The nearest targets, the changes to the first target, and the row that was written."""
     if choice is None:
         return []
     return [
@@ -139,7 +139,9 @@ def command_to_keep_versions(chosen: TargetCandidate, matrix: Path) -> list[str]
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
     relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
-    return [f"to keep the versions of {chosen.target}: rm {matrix.name} && imgbuild init {relax}"]
+    return [
+        f"to keep the versions of {chosen.target}, run: rm {matrix.name} && imgbuild init {relax}"
+    ]
 
 
 def change_summary(other: TargetCandidate) -> str:

@@ -68,7 +68,7 @@ def single_target(names: Sequence[str]) -> str:
     """The name of the selected target. Raises InputError if several targets are selected."""
     if len(names) > 1:
         message = f"several targets match: {', '.join(names)}"
-        raise InputError(message, hint="specify one of them")
+        raise InputError(message, hint="specify one target")
     return names[0]
 
 
@@ -97,7 +97,7 @@ def _refuse_selection(
         item.name for item in selected if not missed or item.name not in project.locked_targets()
     ]
     suffix = f" for {', '.join(arches)}" if arches else ""
-    message = f"{project.images}: no lock of {', '.join(named)}{suffix}"
+    message = f"{project.images}: no lock for {', '.join(named)}{suffix}"
     raise LockStale(message, hint=f"run imgbuild lock {' '.join(named)}")
 
 
@@ -106,7 +106,7 @@ def at_most_one_arch(arches: Sequence[Arch] | None, what: str) -> Arch | None:
     named = list(dict.fromkeys(arches or []))
     if len(named) > 1:
         message = f"--arch {' --arch '.join(named)}: {what}"
-        raise InputError(message, hint="specify one of them")
+        raise InputError(message, hint="specify one architecture")
     return named[0] if named else None
 
 
@@ -143,5 +143,10 @@ def selected_arch(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | No
             selected = have[0]
     if selected not in have:
         message = f"{place} has no {selected}, only {', '.join(have)}"
-        raise NothingSelected(message, hint="build that architecture, or specify one with --arch")
+        raise NothingSelected(
+            message,
+            hint=(
+                "build the image for this architecture, or select another architecture with --arch"
+            ),
+        )
     return selected

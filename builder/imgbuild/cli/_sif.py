@@ -180,7 +180,7 @@ def _origin(
     if not (folder / "oci-layout").is_file():
         message = f"--from {origin} is not an OCI layout"
         raise InputError(
-            message, hint="build it first: imgbuild build --from FOLDER --output LAYOUT"
+            message, hint="build the layout first: imgbuild build --from FOLDER --output LAYOUT"
         )
     return _layout(folder, selection)
 

@@ -136,7 +136,7 @@ class OneTarget(OptionGroup, frozen=True, kw_only=True):
         if self.target:
             if len(self.target) > 1:
                 message = f"only one target can be specified, not {' and '.join(self.target)}"
-                raise InputError(message, hint="specify one of them")
+                raise InputError(message, hint="specify one target")
             name, words = self.target[0], (*((self.name,) if self.name else ()), *words)
         elif self.name:
             name = self.name

@@ -241,7 +241,9 @@ def _refuse_move(
         return
     message = f"{format_count(len(reasons), 'requirement')} of the project cannot be satisfied by"
     message += f" {planned.new.name}; nothing was written"
-    hint = "change them in the project's files, or move to another target: --to TARGET"
+    hint = (
+        "change the requirements in the project's files, or move to another target with --to TARGET"
+    )
     if any(value.targets[name].extends for name in planned.rows):
         hint += (
             "; to solve all versions again, replace `extends:` with `like:` in "

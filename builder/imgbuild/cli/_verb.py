@@ -82,7 +82,7 @@ class OptionDefinition:
             SETTINGS.update(flags)
 
     def __call__(self, note: str = "", *, panel: str | None = None) -> Any:
-        """The option for one command, with an additional sentence and a panel."""
+        """Create the option for a command, with an additional sentence and a panel."""
         more = self._more if panel is None else {**self._more, "rich_help_panel": panel}
         return typer.Option(*self._names, help=f"{self._help} {note}".strip(), **more)
 
@@ -109,7 +109,7 @@ class OutputOptions(OptionGroup, frozen=True, kw_only=True):
         bool,
         option(
             "--verbose -v",
-            "Print commands that are run, and uses of the cache.",
+            "Print the commands that are run and the cache entries that are used.",
             panel=OUTPUT,
         ),
     ] = False
@@ -120,7 +120,11 @@ class RunOutput(OutputOptions, frozen=True, kw_only=True):
 
     verbose: Annotated[
         bool,
-        option("--verbose", "Print commands that are run, and uses of the cache.", panel=OUTPUT),
+        option(
+            "--verbose",
+            "Print the commands that are run and the cache entries that are used.",
+            panel=OUTPUT,
+        ),
     ] = False
 
 

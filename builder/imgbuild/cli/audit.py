@@ -178,7 +178,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
         arches = selection.arches
         if len(arches) > 1:
             message = f"a package set can have only one architecture, not {', '.join(arches)}"
-            raise InputError(message, hint="pass --arch once")
+            raise InputError(message, hint="specify --arch only once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
         subject = _AuditSubject(
             arch=arch, matrix=selection.matrix, checks=checks, offline=offline, code=code
@@ -275,7 +275,10 @@ def parse_glibc(text: str) -> str:
         message = f"--glibc {text}: invalid version"
         raise InputError(
             message,
-            hint="specify a version such as 2.28; `ldd --version` prints this machine's",
+            hint=(
+                "specify a version such as 2.28; to show the version of this machine, run: "
+                "ldd --version"
+            ),
         )
     return text
 

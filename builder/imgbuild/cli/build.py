@@ -44,7 +44,7 @@ BuildFormat = Literal["oci", "oci-archive", "docker-archive", "sif", "squashfs"]
 Form = Annotated[
     BuildFormat,
     FORMAT(
-        "One of oci (a folder), oci-archive or docker-archive (a file for docker, podman or "
+        "Choices: oci (a folder), oci-archive or docker-archive (a file for docker, podman or "
         "skopeo), sif (a file for Apptainer), or squashfs (a file for enroot and pyxis)."
     ),
 ]
@@ -228,7 +228,7 @@ def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path 
 def _refuse_file(selection: BuildSelection, part: ImagePart | None, *, docker: bool) -> None:
     if selection.arch and not selection.arches:
         message = "--arch all: a SIF or squashfs file can have only one architecture"
-        raise InputError(message, hint="specify one of them")
+        raise InputError(message, hint="specify one architecture")
     if part is not None or docker:
         message = "--format sif and squashfs cannot be combined with --only or --builder"
         raise InputError(message, hint="omit --only and --builder")

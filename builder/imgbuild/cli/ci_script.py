@@ -68,7 +68,7 @@ class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
     ] = "local"
     through: Annotated[
         ThroughName | None,
-        THROUGH("Accepts the values of `imgbuild smoke --through`, except `here`."),
+        THROUGH("Choices: as for `imgbuild smoke --through`, except `here`."),
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     sign_key: SignKey = None
@@ -184,7 +184,7 @@ def _script_options(
         raise InputError(message, hint="omit --through, or specify an engine")
     if how.sign_key is not None and how.keyless:
         message = "--sign-key and --keyless cannot be combined"
-        raise InputError(message, hint="omit one of them")
+        raise InputError(message, hint="omit one of these options")
     slurm = how.on == "slurm"
     if not slurm and request != AllocationOptions():
         message = "Slurm options require --on slurm"

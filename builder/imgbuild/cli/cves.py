@@ -172,7 +172,7 @@ def _source(
         return OsvServer(server, Context.open(console, offline=offline), now).find_advisories
     if server is not None:
         message = f"--report {report} and --osv {server} cannot be combined"
-        raise InputError(message, hint="use one of them")
+        raise InputError(message, hint="omit one of these options")
     return functools.partial(scanner_report.find_advisories, report)
 
 
@@ -225,7 +225,7 @@ def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
 
 
 def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
-    """Print the results without the unreachable server, and raise `error`."""
+    """Print the results that are available without the server, and raise `error`."""
     print_result(reports, list(_lines(reports)))
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         if any(len(report.unqueried) < report.packages for report in reports):

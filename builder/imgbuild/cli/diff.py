@@ -158,15 +158,15 @@ FilesOption = Annotated[
     bool,
     option(
         "--files",
-        "Compare files and configuration instead of packages. Exits with status 1 if they differ.",
+        "Compare files and configuration instead of packages. Exit with status 1 if they differ.",
         often=True,
     ),
 ]
 BuilderOption = Annotated[
     BuilderName,
     BUILDER(
-        "With docker, build each target with imgbuild and with Docker from the Dockerfile, and "
-        "compare the files of the two images."
+        "With docker, build each target both with imgbuild and from the Dockerfile with Docker, "
+        "and compare the files of the two images."
     ),
 ]
 AcceptOption = Annotated[

@@ -98,8 +98,8 @@ def doctor(
     through: Annotated[
         EngineName | None,
         THROUGH(
-            "Run the check inside the image of one target, with docker, podman, root, or "
-            "apptainer (which uses the home folder and environment of the user)."
+            "Run the check inside the image of one target. Choices: docker, podman, root, or "
+            "apptainer (uses the home folder and environment of the user)."
         ),
     ] = None,
     sif: Annotated[
@@ -107,7 +107,8 @@ def doctor(
         SIF_FILE("Requires --through apptainer. By default, a SIF file is built for the check."),
     ] = None,
     gpus: Annotated[
-        str, GPUS("The check fails if the container has fewer GPUs. Requires --through.")
+        str,
+        GPUS("Accepts 'all'. The check fails if the container has fewer GPUs. Requires --through."),
     ] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
@@ -176,7 +177,8 @@ def doctor(
     print_result(diagnosis, fold_lines(_lines(diagnosis, rows)), _style)
     if diagnosis.best and not console.json:
         console.info(
-            f"to show their versions, run: imgbuild list{another.list_filters() or ' --fits'}"
+            "to show the versions in these targets, run: imgbuild "
+            f"list{another.list_filters() or ' --fits'}"
         )
     if patterns:
         _require_fits(diagnosis)

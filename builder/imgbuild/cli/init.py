@@ -191,7 +191,7 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
         """The criteria for choosing a target. Versions of the target `extends` must not change."""
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends cannot be combined"
-            raise InputError(message, hint="specify one of them")
+            raise InputError(message, hint="omit one of these options")
         arch = at_most_one_arch(self.arch, "a project can be based on only one target")
         arch = arch or Arch.parse(platform.machine())
         return ChoiceRequest(
@@ -230,7 +230,7 @@ class AdditionOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class CreatedProject(msgspec.Struct, frozen=True, kw_only=True):
-    """A new project: its row, and the files that were written.
+    """A new project: the row of the matrix, and the files that were written.
 
     `read` and `choice` are None if no file declares requirements.
     """
@@ -452,8 +452,8 @@ def _refuse_choice(
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
         message = f"{number} of the project cannot be satisfied with Python {chosen.python}"
         hint = (
-            "change them in the project's files, exclude a package with --exclude PACKAGE, or"
-            " accept"
+            "change the requirements in the project's files, exclude a package with --exclude "
+            "PACKAGE, or accept"
         )
         hint += " the target's version with --relax PACKAGE"
         if any(each.cause == "python" for each in choice.obstacles):

@@ -83,8 +83,8 @@ State = Annotated[
     list[Condition] | None,
     option(
         "--state",
-        "Select targets in this state. In the state needs, a target requires another index, or a "
-        "wheel that you supply. Can be repeated.",
+        "Select targets in this state. The state 'needs' means that a target requires another "
+        "index, or a wheel that you supply. Can be repeated.",
         panel=TARGETS_PANEL,
     ),
 ]
@@ -286,7 +286,7 @@ def _requirement(text: str) -> Requirement:
 
 
 def _has_package(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
-    """Whether the pins of the row, or else its locks, satisfy each of `needed`.
+    """Whether the pins of the row, else the locks, satisfy all of `needed`.
 
     The requirements of extras must also be satisfied.
     """
@@ -305,7 +305,7 @@ def _has_package(project: Project, row: TableRow, needed: Sequence[Requirement])
 
 
 def _have_extras(project: Project, target: str, needed: Sequence[Requirement]) -> bool:
-    """Whether an image of a target satisfies the extras of `needed`, by `packages.json`."""
+    """Whether an image of a target satisfies the extras of `needed`, as in `packages.json`."""
     lock = lock_file.find_lock(project.images, target)
     if lock is None:
         return False
@@ -401,7 +401,7 @@ WideOption = Annotated[
         often=True,
     ),
 ]
-FormOption = Annotated[ListFormat, FORMAT("text, or markdown with all columns.")]
+FormOption = Annotated[ListFormat, FORMAT("Choices: text, or markdown (with all columns).")]
 
 
 Order = Annotated[
@@ -416,8 +416,8 @@ Runs = Annotated[
     list[Path] | None,
     option(
         "--runs",
-        "List the locked targets that can run the code at this path, best match first, and for "
-        "other targets the errors. Targets whose facts are not in the cache are not checked. Can "
+        "List the locked targets that can run the code at this path, best match first. For other "
+        "targets, list the errors. Targets whose facts are not in the cache are not checked. Can "
         "be repeated.",
         metavar="PATH",
         panel=TARGETS_PANEL,

@@ -34,7 +34,7 @@ def load(
     selection: SelectionOptions,
     through: Annotated[
         Literal["docker", "podman"] | None,
-        THROUGH("One of docker or podman. Default: the engine that is running."),
+        THROUGH("Choices: docker, podman. Default: the engine that is running."),
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:

@@ -59,7 +59,7 @@ def lock(
     if again and (check or diff is not None):
         other = "--check" if check else "--diff"
         message = f"--again and {other} cannot be combined"
-        raise InputError(message, hint="omit one of them")
+        raise InputError(message, hint="omit one of these options")
     how = SessionOptions(jobs=process_count(jobs), offline=offline)
     session = open_session(selection.matrix, how)
     chosen = select_targets(selection, session)

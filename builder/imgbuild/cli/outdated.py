@@ -64,8 +64,8 @@ Python = Annotated[
 Solve = Annotated[
     bool,
     SOLVE(
-        "Solve the requirements with each newer version, and audit the result if all its packages "
-        "are in the cache. Takes about a minute per version."
+        "Solve with each newer version of a package, and audit the solution if all of its "
+        "packages are in the cache. Takes about a minute per version."
     ),
 ]
 
@@ -102,7 +102,7 @@ def outdated(
     if requirements:
         if selection.named_targets or selection.everything:
             message = "--requirements and targets cannot be combined"
-            raise InputError(message, hint="specify one of them")
+            raise InputError(message, hint="omit either --requirements or the targets")
         reports = [_file_report(requirements, selection, python, solve=solve)]
     else:
         if python is not None:
@@ -349,7 +349,7 @@ def _file_report(
     ]
     by_address = [each.package for each in demanded if each.source]
     if by_address:
-        console.info(f"not checked, because they have a URL: {', '.join(by_address)}")
+        console.info(f"not checked, because they are specified by URL: {', '.join(by_address)}")
     every = sorted((*rows, *failed), key=lambda row: row.package)
     return OutdatedReport(
         name=title,

@@ -88,8 +88,8 @@ Sif = Annotated[
     bool,
     option(
         "--sif",
-        "Push a SIF file of the image in build/TARGET to the same repository, with the tag"
-        " TARGET-ARCH-sif. It can be pulled with `apptainer pull oras://...`.",
+        "Push a SIF file of the image in build/TARGET to the same repository, with the tag "
+        "TARGET-ARCH-sif. To pull the file, use `apptainer pull oras://...`.",
         often=True,
     ),
 ]
@@ -100,7 +100,7 @@ PartOption = Annotated[
     PART("Only base can be pushed. Dockerfiles of `render --online` use the pushed base."),
 ]
 DryRunOption = Annotated[
-    bool, DRY_RUN("For each layer, prints whether it would be sent, mounted or skipped.")
+    bool, DRY_RUN("For each layer, print whether it would be sent, mounted or skipped.")
 ]
 
 
@@ -148,14 +148,14 @@ def push(
         given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
         if any(given):
             message = "--sif cannot be combined with options that apply only to images"
-            raise InputError(message, hint="push the image first, then its SIF")
+            raise InputError(message, hint="push the image first, then the SIF file")
         client = RegistryClient(plain_http=plain_http or (), origin=True, reporter=console)
         repository = _repository(place, None if place else open_session(selection.matrix, how))
         _sif.push_sifs(selection, names, repository, client, layout, compress, how)
         return
     if layout is not None or compress != "zstd":
         message = "--layout and --compress require --sif"
-        raise InputError(message, hint="add --sif, or omit them")
+        raise InputError(message, hint="add --sif, or omit these options")
     if digest_file is not None:
         files.require_writable([digest_file], hint="choose another path with --digest-file")
     session = open_session(selection.matrix, how, [*names, *selection.named_targets])

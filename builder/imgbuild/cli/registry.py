@@ -47,7 +47,7 @@ def list_images(
     ],
     form: Annotated[
         Literal["text", "markdown"],
-        FORMAT("text, or markdown with the commands to pull the image of each target."),
+        FORMAT("Choices: text, or markdown (with the commands to pull images)."),
     ] = "text",
     plain_http: PlainHttp = None,
 ) -> None:
@@ -128,9 +128,7 @@ def tag_image(
 def delete_old_images(
     place: Annotated[
         str,
-        typer.Argument(
-            metavar="HOST/REPOSITORY", help="The repository to clean up, as HOST/REPOSITORY."
-        ),
+        typer.Argument(metavar="HOST/REPOSITORY", help="The repository to clean up."),
     ],
     keep_days: Annotated[
         int,

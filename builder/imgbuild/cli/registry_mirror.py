@@ -56,7 +56,7 @@ def push_inputs(
     selection: FilterOptions,
     places: Places = None,
     dry_run: Annotated[
-        bool, DRY_RUN("Prints the number and size of the files that would be sent.")
+        bool, DRY_RUN("Print the number and size of the files that would be sent.")
     ] = False,
     keep: Annotated[
         bool,

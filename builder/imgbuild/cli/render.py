@@ -43,7 +43,7 @@ class ContainerFlags(OptionGroup, frozen=True, kw_only=True):
 
     gpus: Annotated[
         str | None,
-        GPUS("Applies to each node. Default: all GPUs, or 1 in Kubernetes."),
+        GPUS("Applies to each node. Accepts 'all'. Default: all GPUs, or 1 in Kubernetes."),
     ] = None
     gpu: Annotated[
         str | None,
@@ -109,8 +109,8 @@ def render(
     form: Annotated[
         RenderFormat,
         FORMAT(
-            "dockerfile, bake, apptainer, requirements, pylock, script, compose, devcontainer, "
-            "k8s-job, jobset, kuberay or skypilot."
+            "Choices: dockerfile, bake, apptainer, requirements, pylock, script, compose, "
+            "devcontainer, k8s-job, jobset, kuberay or skypilot."
         ),
     ] = "dockerfile",
     output: Annotated[
@@ -231,7 +231,7 @@ def _refuse_options(
     dockerfile = options.form == "dockerfile"
     if (options.online or check) and not dockerfile:
         message = f"--online and --check cannot be combined with --format {options.form}"
-        raise InputError(message, hint="omit one of them")
+        raise InputError(message, hint="omit one of these options")
     if check and (options.online or output is not None):
         message = "--check cannot be combined with --online or --output"
         raise InputError(message, hint="omit --online and --output")
@@ -246,7 +246,7 @@ def _refuse_options(
         message = f"--format {options.form} does not support a command or container options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
-        message = "the Dockerfile next to a lock includes all of its architectures"
+        message = "the Dockerfile next to a lock includes all architectures of the lock"
         raise InputError(message, hint="omit --arch, or add --output FOLDER")
 
 

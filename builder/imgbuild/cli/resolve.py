@@ -58,7 +58,7 @@ def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str
     lines = [line for target in shown for line in (*_target_lines(target), "")]
     left = [target.target for target in answer.locked[len(shown) :]]
     if left:
-        lines += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
+        lines += [*_comment(f"also: {', '.join(left)}; to show the versions, add --full"), ""]
     return [*lines, "# to solve for different versions, add --solve"]
 
 
@@ -156,7 +156,7 @@ WantOption = Annotated[
     list[str] | None,
     option(
         "--want",
-        "Comma-separated requirements, equivalent to positional ones. Can be repeated.",
+        "Comma-separated requirements, equivalent to positional arguments. Can be repeated.",
         metavar="LIST",
         panel=REQUEST_PANEL,
     ),

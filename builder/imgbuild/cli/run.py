@@ -87,7 +87,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
                                " repeated.",
                metavar="[HOST:]PORT", panel=CONTAINER, often=True),
     ] = None  # fmt: skip
-    gpus: Annotated[str | None, GPUS("Default: all GPUs of this machine.")] = None
+    gpus: Annotated[str | None, GPUS("Accepts 'all'. Default: all GPUs of this machine.")] = None
     shm_size: Annotated[
         str | None,
         option(
@@ -176,7 +176,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
         _require_form([self.user or "0"], USER, "--user", "UID[:GID]")
         if self.publish and not self.network:
             message = "--publish and --no-network cannot be combined"
-            raise InputError(message, hint="omit one of them")
+            raise InputError(message, hint="omit one of these options")
         terminal = interactive and sys.stdin.isatty() and (dry_run or sys.stdout.isatty())
         return ContainerRequest(
             command=tuple(command),
@@ -344,7 +344,7 @@ class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
 class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
     """The command line for an engine, and the environment variables that it requires.
 
-    `env_from` maps a variable to the variable of the caller that has its value.
+    `env_from` maps variables of the container to the caller's variables that have the values.
     """
 
     target: str
@@ -357,8 +357,8 @@ class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
 ThroughOption = Annotated[
     EngineName | None,
     THROUGH(
-        "One of docker, podman, apptainer, or root, which runs the command in an unpacked root "
-        "folder without an engine. Default: docker or podman if it is running, else root."
+        "Choices: docker, podman, apptainer, or root (an unpacked root folder, without an "
+        "engine). Default: docker or podman if running, else root."
     ),
 ]
 
@@ -381,9 +381,7 @@ def run(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[
-        bool, DRY_RUN("The output is the command line for the container engine.")
-    ] = False,
+    dry_run: Annotated[bool, DRY_RUN("Print the command line for the container engine.")] = False,
 ) -> None:
     """Run a command in the image of a target.
 

@@ -21,9 +21,7 @@ def shell(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[
-        bool, DRY_RUN("The output is the command line for the container engine.")
-    ] = False,
+    dry_run: Annotated[bool, DRY_RUN("Print the command line for the container engine.")] = False,
 ) -> None:
     """Open a shell in the image of a target.
 

@@ -306,7 +306,7 @@ def show(
     parts = [flag for flag, is_given in given.items() if is_given]
     if len(parts) > 1:
         message = f"{' and '.join(parts)} cannot be combined"
-        raise InputError(message, hint="use one of them")
+        raise InputError(message, hint="omit all but one of these options")
     if output is not None and sbom is None:
         message = "--output requires --sbom"
         raise InputError(message, hint="redirect stdout instead: imgbuild show TARGET > FILE")
@@ -359,7 +359,7 @@ def _page(session: Session, item: Selected) -> TargetPage:
 
 
 def target_guide(session: Session, item: Selected) -> TargetGuide:
-    """The guide of a locked target. Raises LockStale if it is not locked."""
+    """The guide of a locked target. Raises LockStale if the target is not locked."""
     images = session.project.images
     lock = read_lock(images, item.name)
     text = lock.settings.readme or readme.readme_text(lock, item.target, images)

@@ -28,7 +28,10 @@ def sign(
     ] = None,
     lock: Annotated[
         str | None,
-        LOCK("A lock.json file with digests.json in the same folder, used like --target."),
+        LOCK(
+            "A lock.json file with digests.json in the same folder. Use this option instead "
+            "of --target if the lock is not in a project."
+        ),
     ] = None,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,

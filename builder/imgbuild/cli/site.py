@@ -30,7 +30,10 @@ Output = Annotated[
 ]
 Registry = Annotated[
     str | None,
-    REGISTRY_PLACE("The pages show commands to pull from it. Default: `registry` in the matrix."),
+    REGISTRY_PLACE(
+        "The pages show commands to pull images from this repository. Default: `registry` in "
+        "the matrix."
+    ),
 ]
 Past = Annotated[
     Path | None,

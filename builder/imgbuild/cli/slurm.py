@@ -62,7 +62,7 @@ def runtime_container(
     """
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif-file and --pyxis cannot be combined"
-        raise InputError(message, hint="omit one of them")
+        raise InputError(message, hint="omit one of these options")
     binds, words, target = runtime.binds, runtime.words, target_digests.target
     if check:
         binds = (*binds, f"{runner.TESTS.resolve()}:/smoke_tests:ro")
@@ -188,8 +188,8 @@ Submit = Annotated[
     bool,
     option(
         "--submit",
-        "Submit the script with sbatch and print the job ID. With --job check, wait for the result"
-        " and print it; exits with status 1 if a check failed.",
+        "Submit the script with sbatch and print the job ID. With --job check, wait for the "
+        "result, print it, and exit with status 1 if a check failed.",
         often=True,
     ),
 ]
@@ -204,7 +204,7 @@ def slurm(
     job: Job = ScriptKind.SINGLE,
     gpus: Annotated[
         str | None,
-        GPUS("Applies to each node; 'all' is not accepted. Default: no GPUs, with a warning."),
+        GPUS("Applies to each node. Default: no GPUs, with a warning."),
     ] = None,
     sif: Annotated[
         Path | None,

@@ -66,7 +66,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TestSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """A target to test. `project` is None if its lock and layout were specified directly."""
+    """A target to test. `project` is None if the lock and layout were specified directly."""
 
     name: str
     lock: Callable[[], Lock]
@@ -232,8 +232,8 @@ ArbitraryUser = Annotated[
     bool,
     option(
         "--arbitrary-user",
-        "Run with a read-only file system, as a user that the image does not define. Clusters "
-        "often run images in this way. Always enabled with apptainer.",
+        "Run with a read-only file system, as a user that the image does not define, as many "
+        "clusters do. Always enabled with apptainer.",
     ),
 ]
 Model = Annotated[
@@ -284,7 +284,7 @@ SifOption = Annotated[Path | None, SIF_FILE("Test this file with apptainer inste
 ThroughOption = Annotated[
     ThroughName | None,
     THROUGH(
-        "docker, podman, root (an unpacked root folder, without an engine), apptainer (a "
+        "Choices: docker, podman, root (an unpacked root folder, without an engine), apptainer (a "
         "read-only SIF file, run as a user that the image does not define), or here (the active "
         "Python environment, without an image). Default: the running engine, else root."
     ),
@@ -421,7 +421,9 @@ def _model(folder: Path | None) -> Path | None:
     """The absolute path of the model's folder. Raises InputError if it contains no model."""
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: config.json is missing"
-        raise InputError(message, hint="specify a folder with a model for from_pretrained")
+        raise InputError(
+            message, hint="specify a folder with a model that from_pretrained can load"
+        )
     return folder.resolve() if folder else None
 
 

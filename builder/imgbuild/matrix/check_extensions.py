@@ -98,7 +98,9 @@ def _places(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
     for added, file in files.items():
         if added in links:
             message = "a link has the same path"
-            notes.note((*path, "files", added), message, key=True, expected="only one of them")
+            notes.note(
+                (*path, "files", added), message, key=True, expected="only one of the two entries"
+            )
         _check_inside(notes, (*path, "files", added, "from"), file.source, "file")
 
 

@@ -113,7 +113,9 @@ def _architectures(notes: ProblemNotes, path: ValuePath, target: Target) -> None
     for arch in target.exclude:
         if arch in target.arch:
             message = f"{arch} is excluded and also listed in arch"
-            notes.note((*path, "exclude", arch), message, key=True, expected="only one of them")
+            notes.note(
+                (*path, "exclude", arch), message, key=True, expected="only one of the two entries"
+            )
     check_gpus(notes, (*path, "gpu"), target.gpu)
 
 
@@ -143,7 +145,7 @@ def _versions(notes: ProblemNotes, path: ValuePath, row: Target | Extension) -> 
         if package in row.pins:
             line, _ = notes.place_of((*path, "pins", package), True) or ("?", 0)
             message = f"{package} is pinned in line {line} and required here"
-            notes.note(here, message, key=True, expected="only one of them")
+            notes.note(here, message, key=True, expected="only one of the two entries")
         check_specifier(notes, (*here, "spec"), requirement.spec)
 
 
@@ -224,7 +226,9 @@ def _check_sampler(notes: ProblemNotes, path: ValuePath, target: Target) -> None
     """Record a problem if the variable at `path` contradicts the mode `off`."""
     variable = target.env.get(flashinfer.SAMPLER)
     if variable is not None and variable.value != "0":
-        message = f"FlashInfer is off, but the target sets {path[-1]} to a value that enables it"
+        message = (
+            f"FlashInfer is off, but the target sets {path[-1]} to a value that enables FlashInfer"
+        )
         value, of = variable.value, (*path, "value")
         notes.note(path, message, value=value, expected="0, or no entry", of=of)
 
@@ -233,7 +237,7 @@ def check_environment(notes: ProblemNotes, path: ValuePath, names: Collection[st
     """Check the names of environment variables, and reject names that imgbuild sets."""
     settings.check_environment(notes, path, names)
     if flashinfer.VARIABLE in names:
-        message = "imgbuild sets this variable from the target's mode"
+        message = "imgbuild sets this variable according to the FlashInfer mode"
         here = (*path, flashinfer.VARIABLE)
         notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
 

@@ -43,7 +43,7 @@ _EMPTY_VALUES: dict[type[inspect.Type], Any] = {
 
 @functools.cache
 def _type_info(kind: Hashable) -> inspect.Type:
-    """Msgspec's description of a type, which takes milliseconds to compute."""
+    """Msgspec's description of a type. It is cached, because computing it takes milliseconds."""
     return inspect.type_info(kind)
 
 
@@ -280,7 +280,7 @@ class _NodeConverter:
 def _describe_type(
     expected_type: inspect.Type, expected: str | None
 ) -> tuple[inspect.Type, str | None, str]:
-    """The type without annotations, its description, and the reason why it is required."""
+    """The type without annotations, the description, and the reason why a value is required."""
     why = ""
     while isinstance(expected_type, inspect.Metadata):
         expected = (expected_type.extra_json_schema or {}).get("description", expected)

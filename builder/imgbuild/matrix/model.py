@@ -78,7 +78,7 @@ class ExtraPackage(RequiredPackage, frozen=True, kw_only=True):
 
 
 class StandalonePython(StrictStruct, frozen=True, kw_only=True):
-    """A standalone build of CPython, in the layout of python-build-standalone's archives."""
+    """A standalone build of CPython, in an archive with the layout of python-build-standalone."""
 
     version: Annotated[PythonVersion, Meta(description='release of Python: "3.12"')]
     origin: Annotated[
@@ -157,7 +157,7 @@ class DebianBase(StrictStruct, frozen=True, tag_field="kind", tag="debian"):
 
 
 class RegistryBase(StrictStruct, frozen=True, tag_field="kind", tag="registry"):
-    """A base consisting of the layers of a registry image."""
+    """A base that consists of the layers of an image in a registry."""
 
     image: RegistryImage
     python: Annotated[PythonVersion, Meta(description='version of Python in the image: "3.11"')]
@@ -213,7 +213,7 @@ class Image(StrictStruct, frozen=True):
 
 
 class Layers(StrictStruct, frozen=True):
-    """How wheels are distributed over layers."""
+    """The rules that assign wheels to layers."""
 
     own_from: Annotated[
         Bytes, Meta(description="minimum size in bytes of a wheel with a separate layer")
@@ -317,7 +317,7 @@ Registry = Annotated[
 
 
 class Target(StrictStruct, frozen=True):
-    """One row of the matrix: one image, on one or more architectures."""
+    """A row of the matrix: an image, on one or more architectures."""
 
     summary: Annotated[Prose, Meta(description="one-line description for tables")]
     base: Annotated[Name, Meta(description="one of `bases`")]

@@ -14,7 +14,7 @@ SHOWN_PINS = 8  # versions in the description of a target: an extension pins all
 
 
 class _TargetScore(msgspec.Struct, frozen=True, order=True):
-    """The sort key: satisfied requests, recommendation, few indexes, number of packages."""
+    """The sort key of a target: satisfied requests, recommendation, indexes, and packages."""
 
     missed: float
     other: bool  # it is not recommended

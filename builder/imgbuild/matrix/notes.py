@@ -68,7 +68,7 @@ class ProblemNotes:
     def check_choice(
         self, path: ValuePath, name: str, names: Iterable[str], what: str, *, of: ValuePath = ()
     ) -> None:
-        """Record a problem if `name` is not one of `names`, the names of each `what` at `of`."""
+        """Record a problem if `name` is not in `names`, the names of a `what` defined at `of`."""
         choices = list(names)
         if name not in choices:
             expected = f"one of {', '.join(choices)}" if choices else f"{what}, but none is defined"

@@ -101,7 +101,7 @@ def _folder(root: Path) -> Path:
     inner = root / FOLDER
     if inner.is_symlink():
         message = f"{inner} is a symbolic link, so locks and outputs would be written elsewhere"
-        raise InputError(message, hint="replace it with a folder")
+        raise InputError(message, hint="replace the link with a folder")
     return inner if inner.is_dir() else root
 
 

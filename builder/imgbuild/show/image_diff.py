@@ -238,10 +238,10 @@ def diff_lines(diff: ImageDiff) -> list[str]:
 
 
 def diff_summary(diff: ImageDiff) -> list[str]:
-    """The differences as lines of text. If many packages differ, only the main ones are listed.
+    """The differences as lines of text. If many packages differ, lists only the main packages.
 
-    For an architecture that only the new image has, only the size is shown. Packages that are the
-    same as on the previous architecture are not repeated.
+    For an architecture that only the new image has, only the size is shown. Changes that also apply
+    to the previous architecture are not repeated.
     """
     shown: list[ArchDiff] = []
 

@@ -48,7 +48,7 @@ AnyPackage = Annotated[str, Meta(pattern=rf"^({DEBIAN_PACKAGE}|[a-z0-9-]+)\Z")]
 
 
 class VersionChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A changed package. `old` is "" for an added package, and `new` is "" for a removed one."""
+    """A changed package. `old` is "" for an added package. `new` is "" for a removed package."""
 
     package: AnyPackage
     old: Version = ""

@@ -181,8 +181,8 @@ def _stacks(
 ) -> list[str]:
     """The packages of STACKS in each row, such as "verl 0.9.1, ray 2.60.0".
 
-    Locked packages without a pin follow pinned packages. If `limited` is set, they do not widen the
-    column, except the only package of a row.
+    Locked packages without a pin follow pinned packages. If `limited` is set, locked packages do
+    not widen the column, unless a row has only one package.
     """
 
     def _stack_parts(versions: Mapping[str, str]) -> list[str]:

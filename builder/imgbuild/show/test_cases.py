@@ -65,7 +65,7 @@ def skipped_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
     for run in sorted(runs, key=_tier):
         title = f"skipped, {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}: {run.skipped}"
         if run.skipped and not run.skips:
-            yield f"{title}; the record has no names"
+            yield f"{title}; the record has no case names"
             continue
         if run.skips:
             yield title

@@ -144,7 +144,7 @@ def test_different_version_creates_a_row_with_like(imgbuild: Command, index: Loc
     assert done.status == 0, done.stderr
     assert "changed: transformers 4.5" in done.stdout
     keep = "rm matrix.yaml && imgbuild init --relax transformers"
-    assert f"to keep the versions of {row()['like']}: {keep}" in done.stdout
+    assert f"to keep the versions of {row()['like']}, run: {keep}" in done.stdout
     assert "(requirements.txt:3)" in done.stdout
     assert row()["like"].startswith("cu124-")  # type: ignore[attr-defined]
     assert "as_of" in row()

@@ -72,7 +72,7 @@ YAML = {
     "a tab": (
         "    base: debian-12",
         "§\tbase: debian-12",
-        (None, "a tab cannot indent", "base: debian-12", "spaces", None),
+        (None, "cannot be indented with tabs", "base: debian-12", "spaces", None),
     ),
     "a second document": (
         "targets:\n",
