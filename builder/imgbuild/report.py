@@ -23,7 +23,7 @@ class Severity(enum.StrEnum):
 
 
 class ConflictRelation(enum.StrEnum):
-    """The type of a conflict between two packages, or of an item that a package lacks."""
+    """The type of a conflict: incompatible packages, or an item that a package lacks."""
 
     PACKAGE = "package"  # imports a package that is not in the package set
     MODULE = "module"  # imports a module that the other does not have
@@ -86,7 +86,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a smoke test. `seconds` is the duration.
 
-    `notes` are log lines about packages that run without an optional part.
+    `notes` has log lines about packages that run without an optional part.
     """
 
     name: str

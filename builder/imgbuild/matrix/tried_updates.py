@@ -102,7 +102,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def _all_refusals(
         self, origin: str, items: Mapping[tuple[str, str], RefusedVersion]
     ) -> dict[str, tuple[RefusedVersion, ...]]:
-        """The refusals of all rows, with `items` as the refusals of `origin`, sorted."""
+        """The sorted refusals of all rows. `items` replaces the refusals of `origin`."""
         ordered = tuple(items[key] for key in sorted(items, key=_key))
         refused = {**self.refused, origin: ordered}
         return {name: each for name, each in sorted(refused.items()) if each}

@@ -112,7 +112,7 @@ def node_kind(node: yaml.Node) -> str:
 
 
 def shown_value(node: yaml.Node) -> str:
-    """The node's value for an error: the text as written, or the type of collection."""
+    """The value of a node in error messages: the text as written, or the type of collection."""
     if isinstance(node, yaml.ScalarNode):
         text = node.value if len(node.value) <= 60 else f"{node.value[:57]}…"
         if node_kind(node) == "null" and not text:
@@ -122,7 +122,7 @@ def shown_value(node: yaml.Node) -> str:
 
 
 class _StrictComposer(Composer):
-    """Composes nodes, and records disallowed ones without stopping."""
+    """Composes nodes, and records disallowed nodes without stopping."""
 
     problems: list[InputProblem]
     check_event: Any  # of the parser, by which events are read
@@ -205,10 +205,10 @@ class _StrictLoader(_StrictComposer, yaml.SafeLoader):
 
 
 def _read_by_libyaml(text: str) -> yaml.Node | None:
-    """Parse `text` with libyaml to the nodes of `_StrictLoader`, ten times as fast as in Python.
+    """Parse `text` as `_StrictLoader` does, but with libyaml, which is ten times as fast.
 
-    Returns None if PyYAML was built without libyaml, if the text has a problem, or if the parsers
-    could differ.
+    Returns None if PyYAML was built without libyaml, if the text has a problem, or if the results
+    of the two parsers could differ.
     """
     if not yaml.__with_libyaml__ or UNUSUAL_CHARACTERS.search(text):
         return None

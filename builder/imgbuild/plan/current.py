@@ -59,7 +59,7 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Tar
             reasons.append(f"{path} does not match the lock")
     if reasons:
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
-        raise LockStale(message, hint=f"imgbuild lock {name}")
+        raise LockStale(message, hint=f"run imgbuild lock {name}")
     return lock, image_digests.read_digests(project.images, lock)
 
 

@@ -92,7 +92,7 @@ def digest_commits(
 
 
 def _is_change(contents: Mapping[str, bytes], now: str, then: str) -> bool:
-    """Whether a commit changed the digest, as far as its file can be read."""
+    """Whether a commit changed the digest, as far as digests.json can be read."""
     digests = _decode_digests(contents.get(now))
     if digests is None and now in contents:
         return False

@@ -80,7 +80,7 @@ class DebianRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class RegistryRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
-    """A layer of an image in a registry; `image` is its reference."""
+    """A layer of an image in a registry. `image` is the reference of the image."""
 
     image: str
     layer: RegistryLayer
@@ -92,7 +92,7 @@ class RegistryRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", 
 
 
 class PythonRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="python"):
-    """A standalone build of CPython below the folder `prefix`; `python` is its release."""
+    """A standalone build of CPython in the folder `prefix`. `python` is the release."""
 
     prefix: str
     python: str

@@ -98,7 +98,7 @@ class WheelLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstallerWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheel of the installer."""
+    """The wheel of the program that installs the packages."""
 
     file: str
     version: str

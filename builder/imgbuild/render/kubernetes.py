@@ -1,7 +1,8 @@
 """Renders a container as a Job, a JobSet or a RayJob for Kubernetes.
 
 Fields: kubernetes.io/docs/reference/kubernetes-api, jobset.sigs.k8s.io (v1alpha2), docs.ray.io
-(KubeRay, ray.io/v1). Kubernetes replaces $(NAME) in arguments and variables; `$$` is a `$`.
+(KubeRay, ray.io/v1). Kubernetes replaces $(NAME) in arguments and variables. `$$` is an escaped
+`$`.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
 
 
 def rayjob_entrypoint(words: tuple[str, ...]) -> str:
-    """A command as the entry point of a RayJob.
+    """Format a command as the entry point of a RayJob.
 
     The operator inserts the text into a bash command that runs `ray job submit`; the Ray server
     joins the words and passes them to sh.
@@ -143,7 +144,7 @@ def rayjob_entrypoint(words: tuple[str, ...]) -> str:
 
 
 def _comment(container: ContainerSettings, comment: str, operator: str = "") -> str:
-    """Add the objects that must exist before `kubectl apply -f FILE` to `comment`."""
+    """Extend `comment` by the objects that must exist before `kubectl apply -f FILE`."""
     secrets, repository = ", ".join(container.secrets), container.image.partition("@")[0]
     return "\n".join(
         (

@@ -59,7 +59,7 @@ _COMPILED_TEMPLATES: dict[tuple[Any, ...], Any] = {}
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """An environment for one rendering. `filters` are added to FILTERS.
+    """A Jinja environment for one rendering. `filters` are added to FILTERS.
 
     `read` returns the text and the path of a template by name, or None if it does not exist.
     """
@@ -122,7 +122,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         )
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call `obj` for a template. A call counts as writing a whole template."""
+        """Call `obj` for a template. The call is counted like the output of a whole template."""
         self._count_steps(REPETITION + self._longest)
         self._count_value((getattr(obj, "__self__", None), args, kwargs))
         return self._count_value(super().call(context, obj, *args, **kwargs))
@@ -202,7 +202,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return (*source, lambda: True)
 
     def get_template(self, name: Any, *args: Any, **kwargs: Any) -> jinja2.Template:
-        """Load the template `name`. Including a template counts as writing it."""
+        """Load the template `name`. Included templates are counted as output."""
         template = super().get_template(name, *args, **kwargs)
         self._count_steps(REPETITION + self._longest)
         return template
@@ -246,7 +246,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             text = str(value)
             if not quoting.is_plain(text):
                 message = (
-                    f"{text!r} is not a plain word; use the filter for its context, such as word, "
+                    f"{text!r} is not a plain word; use the filter for the context, such as word, "
                     "words, value, quoted, line or comment"
                 )
                 raise jinja2.TemplateRuntimeError(message)

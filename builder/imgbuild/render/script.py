@@ -51,7 +51,7 @@ class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstallScript(msgspec.Struct, frozen=True, kw_only=True):
-    """The values for the template."""
+    """The values for the template of the script."""
 
     target: str
     arch: Arch

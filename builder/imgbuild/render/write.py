@@ -229,7 +229,10 @@ def _container(
     digest = digests.digest if whole else digests.arch[arches[0]].manifest
     if len(arches) > 1 and not whole:
         message = f"{lock.target}: {' and '.join(arches)} do not have a common digest"
-        raise InputError(message, hint="specify one architecture with --arch, or omit --arch")
+        raise InputError(
+            message,
+            hint="specify one architecture with --arch, or omit --arch to select all architectures",
+        )
     registry = options.registry or matrix.registry
     if registry:
         image = f"{parse_repository(registry)}@{digest}"

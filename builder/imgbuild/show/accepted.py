@@ -249,7 +249,7 @@ def _launcher_target(script: bytes) -> tuple[str, str, str] | None:
 def _same_record(
     path: str, left: bytes, right: bytes, by_path: Mapping[str, FileDifference]
 ) -> bool:
-    """Whether two RECORD files have the same rows for all files without a difference."""
+    """Whether two RECORD files have the same rows, except for files with differences."""
     mine, theirs = _rows(left), _rows(right)
     site = posixpath.dirname(posixpath.dirname(path))
     for name in mine.keys() | theirs.keys():

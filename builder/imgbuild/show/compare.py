@@ -159,7 +159,7 @@ def _nodes(
 
 
 def _names(root: TreeNode) -> dict[int, str]:
-    """The first name of each file with several names."""
+    """The first name of each file with several hard links."""
     first_names: dict[int, str] = {}
     todo = [("", root)]
     while todo:

@@ -181,7 +181,7 @@ def reachable_targets(
         if missing:
             reporter.info(f"{item.name} needs {'; '.join(missing)}")
         reachable.append(item)
-    hint = f"to lock it anyway, select it by name: {passed[0]}" if passed else None
+    hint = f"to lock such a target anyway, select it by name: {passed[0]}" if passed else None
     if selected and not reachable:
         message = "all selected targets need more than the default index"
         raise NothingSelected(message, hint=hint)
