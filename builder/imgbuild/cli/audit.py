@@ -392,15 +392,15 @@ def audit(
 ) -> None:
     """Check that targets, versions or installed packages work together.
 
-    Reads files without running their code, and needs no GPU. Audits the packages of targets,
-    versions on the command line (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'),
-    requirements files, or an environment. Versions on the command line are a partial set: a missing
-    package is reported only if an EXTRA requires it. Accepted findings are listed under `waive:` in
-    the matrix.
+    Reads files without running their code, and needs no GPU. Audits targets, versions on the
+    command line (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'), requirements
+    files, or an environment. Versions on the command line are a partial set: a missing package is
+    reported only if an EXTRA requires it. Accepted findings are listed under `waive:` in the
+    matrix.
 
     With --code, your code is audited instead: its imports, calls, command lines and settings are
-    compared with the packages, for the architecture of this machine or as selected by --arch. For a
-    target of your own project, the project's code is always audited.
+    compared with the packages, for the architecture of this machine or of --arch. For a target of
+    your own project, the project's code is always audited.
 
     Prints findings, the parts that were not checked, and counts. Exits with status 4 if there is an
     error, or if a package cannot be read.

@@ -113,8 +113,8 @@ def build(
 
     --format sif and squashfs convert the image of one architecture without unpacking it, and
     require mksquashfs 4.5 or newer. The same image and the same version of mksquashfs produce the
-    same bytes. A SIF file contains the environment, labels and entry point of the image, its digest
-    and its lock.
+    same bytes. A SIF file contains the environment, labels, entry point, digest and lock of the
+    image.
 
     Examples:
 

@@ -200,9 +200,9 @@ def diff(
 
     By default, prints for each architecture the size of the layers to download for image B,
     differences in CUDA, driver and GPUs, and the wheels and Debian packages that B adds, removes or
-    changes. If more than 20 packages differ, only the main packages are listed, and the others are
-    counted; --full lists all packages. An image in a registry is read from its attached lock,
-    without downloading layers.
+    changes. If more than 20 packages differ, lists only the main packages and counts the others;
+    --full lists all packages. An image in a registry is read from its attached lock, without
+    downloading layers.
 
     With --files, paths, types, modes, owners, link targets, attributes, contents and configuration
     must be equal. Times and the division into layers can differ. Nothing is unpacked to disk.

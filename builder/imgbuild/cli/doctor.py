@@ -136,9 +136,9 @@ def doctor(
     marked, and suggested only if no other target can run. --driver, --gpu and --arch describe
     another machine.
 
-    With --through, checks inside an image for problems of this machine: packages in the home folder
-    or in PYTHONPATH, folders, limits, shared memory and the driver. Exits with status 1 if the
-    check finds an error.
+    With --through, checks from inside an image for problems on this machine: packages in the home
+    folder or in PYTHONPATH, and problems with folders, limits, shared memory and the driver. Exits
+    with status 1 if the check finds an error.
 
     Examples:
 

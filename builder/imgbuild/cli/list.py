@@ -438,7 +438,7 @@ def list_targets(
 ) -> None:
     """List the targets in the matrix, with versions, states and test results.
 
-    Without names, lists all targets that are not retired. A newer target replaces a retired one;
+    Without names, lists all targets except retired targets, which were replaced by newer targets.
     --all also lists retired targets. Targets with * are recommended for their stack, and are listed
     first. A target must match all given filters. A narrow terminal omits months. A wide terminal
     shows more columns: the oldest driver, the download size and other packages.

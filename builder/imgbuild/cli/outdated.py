@@ -81,11 +81,11 @@ def outdated(
     """List newer versions of the packages in a target, a project or a file.
 
     For each required package, lists the newest version on the index, the newest version that
-    METADATA allows with all pinned packages unchanged, and the reasons against the newest version.
-    Pre-releases and yanked releases are ignored. Reads only the index and METADATA; with --solve,
-    also checks whether the code of an allowed version works with the other packages. For targets,
-    also lists updates of Debian packages in the base and known vulnerabilities, if the servers
-    respond.
+    package metadata allows without changing other pinned packages, and the reasons against the
+    newest version. Pre-releases and yanked releases are ignored. Reads only the index and package
+    metadata; with --solve, also checks whether the code of an allowed version works with the other
+    packages. For targets, also lists updates of Debian packages in the base and known
+    vulnerabilities, if the servers respond.
 
     Without targets, checks the targets of the project in the current folder.
 

@@ -147,7 +147,7 @@ def delete_old_images(
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """List or delete old dated images of this project's targets.
+    """List or delete old images of this project's targets.
 
     An image is old if all of its tags have the form TARGET-YYYYMMDD, with dates more than
     --keep-days days ago. Images that a current lock refers to, images with any other tag, and

@@ -140,13 +140,14 @@ def render(
 ) -> None:
     """Write locks as Dockerfiles, Kubernetes jobs and other formats.
 
-    dockerfile: images/TARGET/Dockerfile with the files that it copies, and docker-bake.json. bake:
-    a file for `docker buildx bake` with the selected targets. apptainer: a definition file.
-    requirements: a file for pip and uv. pylock: a PEP 751 file with current URLs. script: a shell
-    script that creates and checks the environment on a machine without containers.
+    The format dockerfile writes images/TARGET/Dockerfile with the files that it copies, and
+    docker-bake.json. bake writes a file for `docker buildx bake` with the selected targets,
+    apptainer a definition file, requirements a file for pip and uv, pylock a PEP 751 file with
+    current URLs, and script a shell script that creates and checks the environment on a machine
+    without containers.
 
-    compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image in the same way as
-    `imgbuild run` and `imgbuild slurm`: by digest, with GPUs, shared memory, a model folder,
+    The formats compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image as
+    `imgbuild run` and `imgbuild slurm` do: by digest, with GPUs, shared memory, a model folder,
     compiled kernels, and references to secrets. Specify the command after --. Kubernetes formats
     use the image in a registry: run `imgbuild push` first, then `kubectl apply -f FILE`. Comments
     in the file list the required volume claims and secrets.

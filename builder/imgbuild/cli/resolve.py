@@ -252,13 +252,14 @@ def resolve(
 ) -> None:
     """Find compatible versions for a list of packages.
 
-    Prints the locked targets that satisfy the request. If no target does, prints the target that
-    comes nearest, if there is one, and solves for new versions, as with --solve. Solving takes up
-    to 6 minutes if the packages are not in the cache. Prints the requested packages and a row to
-    add to matrix.yaml, or with --full, every package with the reason for its version. No wheel is
-    downloaded completely: only metadata and Python code are read from the index. Shared objects
-    (ELF, CUDA) are checked by `imgbuild lock`. The command writes only to the cache. The result is
+    Prints the locked targets that satisfy the request. If no target does, prints the nearest
+    target, if there is one, and solves for new versions, as with --solve. Solving takes up to 6
+    minutes if the packages are not in the cache. The result is the requested packages and a row to
+    add to matrix.yaml; --full lists every package with the reason for its version. The result is
     cached until the next day (UTC); --again solves again.
+
+    Reads only metadata and Python code from the index, and downloads no complete wheel. Shared
+    objects (ELF, CUDA) are checked by `imgbuild lock`. Writes only to the cache.
 
     If there is no solution for an architecture, the reasons and suggestions are printed, and the
     exit status is 8. A set with a package that is more than a year older than the others is

@@ -271,10 +271,10 @@ def show(
     PATH:LINE), or a file of the repository. If the image has a different version of the package,
     this version and its origin (pins or lock) are shown.
 
-    --guide prints the image's /opt/imgbuild/README as Markdown: first commands, missing features,
-    and how to add a package. The image's digest, download size and test results are added.
+    --guide prints /opt/imgbuild/README of the image as Markdown (first commands, missing features,
+    and how to add a package), with the digest, download size and test results of the image.
 
-    --sbom writes the SBOM that `imgbuild push` attaches. The bytes are equal on every machine.
+    --sbom writes the SBOM that `imgbuild push` attaches, with the same bytes on every machine.
 
     Examples:
 

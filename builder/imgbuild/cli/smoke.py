@@ -311,7 +311,7 @@ def smoke(
 ) -> None:
     """Run smoke tests in built images, without network access.
 
-    Exits with status 1 if a test failed or none passed. A test is skipped if the image lacks the
+    Exits with status 1 if a test failed or no test passed. A test is skipped if the image lacks the
     packages that it tests. The gpu tiers fail on a machine without a GPU.
 
     Test records are kept in images/TARGET/smoke.json, and printed by `imgbuild list` and `imgbuild

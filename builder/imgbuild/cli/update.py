@@ -36,7 +36,7 @@ def update(
     in a temporary folder, for all architectures of the row. Adds the versions that work to
     matrix.yaml as one new row, with lock, digests and Dockerfile; the original row does not change.
     Records rejected versions and the reasons in images/updates.json, and tries a version again when
-    the reason has changed. No image is built or tested. By default, updates the recommended
+    the reason has changed. Does not build or test images. By default, updates the recommended
     targets, each from the newest row that was derived from it. If a version could not be tried,
     exits with status 1, or with the status of the error, such as 7 without a network connection.
 

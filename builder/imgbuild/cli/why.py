@@ -61,7 +61,7 @@ def why(
 
     Lists the requirements of the target and of packages that depend on the package, learned
     constraints with evidence, and the cut-off date. For a pinned package, also lists the bounds
-    without the pin, the exact versions that it requires of other packages, newer versions in other
+    without the pin, the exact versions of other packages that it requires, newer versions in other
     targets, notes of the target, and versions that `imgbuild update` rejected. If the target does
     not contain the package, lists the versions in other targets, with the requirements that this
     target does not satisfy. Requirements are read from the lock, or from the index if `imgbuild
