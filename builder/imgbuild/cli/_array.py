@@ -190,7 +190,7 @@ def _report(
 
 
 def _reports(verb: str, end: TaskEnd) -> list[Report]:
-    """The reports of a task. Adds a report of the failure if no other report has it."""
+    """The reports of a task. Adds a report if they are empty or do not contain the failure."""
     reports: list[Report] = []
     if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""Writes and checks the Dockerfile next to a lock (separate: they are not optional)."""
+"""Writes and checks the Dockerfiles next to locks (separate: they are not optional)."""
 
 from __future__ import annotations
 

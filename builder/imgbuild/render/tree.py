@@ -38,7 +38,7 @@ class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TreeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file. `source` is the path in the build context. `by_arch`: contents differ."""
+    """A file at `source` in the build context, or if `by_arch` is set, one per architecture."""
 
     path: str
     source: str
