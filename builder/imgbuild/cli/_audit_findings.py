@@ -210,7 +210,9 @@ def _absent_package_lines(findings: Sequence[Finding]) -> Iterator[str]:
     ):
         if names:
             more = (
-                f" and {len(names) - NAMED} more; --json lists them" if len(names) > NAMED else ""
+                f" and {len(names) - NAMED} more; to list them, add --json"
+                if len(names) > NAMED
+                else ""
             )
             what = format_count(len(names), "package" if names is required else "module")
             are = "is" if len(names) == 1 else "are"
@@ -222,7 +224,11 @@ def _words(group: Sequence[Finding]) -> Iterator[str]:
     finding, *more = group
     yield f"{finding.severity}: {finding.message} [{finding.check}]"
     if finding.where:
-        also = f" and {format_count(len(more), 'more place')}; --json lists them" if more else ""
+        also = (
+            f" and {format_count(len(more), 'more place')}; to list them, add --json"
+            if more
+            else ""
+        )
         yield f"{INDENT}at {finding.where}{also}"
     if finding.remedy:
         yield f"{INDENT}{finding.remedy}"

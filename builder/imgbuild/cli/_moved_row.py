@@ -133,7 +133,7 @@ def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
         for change in shown:
             yield f"  {change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
         if len(shown) < len(part.changes):
-            yield f"  and {len(part.changes) - len(shown)} others; --packages lists all"
+            yield f"  and {len(part.changes) - len(shown)} others; to list all, add --packages"
     yield f"new findings in the project's code: {len(row.findings) or 'none'}"
     for finding in row.findings[:SHOWN_CHANGES]:
         yield f"  {finding.where}: {finding.severity}: {finding.message}"

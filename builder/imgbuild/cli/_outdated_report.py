@@ -217,7 +217,7 @@ def _vulnerability_rows(
             NO_VALUE,
             NO_VALUE,
             NO_VALUE,
-            f"and {rest} more vulnerabilities; imgbuild cves lists them",
+            f"and {rest} more vulnerabilities; to list them, run: imgbuild cves",
         )
 
 

@@ -39,13 +39,13 @@ def read_lines(files: ReadFiles) -> list[str]:
         others = [name for name in names if name not in set(map(normalize_package, chosen))]
         if others:
             more = len(others) - CHOICES
-            words = f" and {more} more; --json lists all" if more > 0 else ""
+            words = f" and {more} more; to list all, add --json" if more > 0 else ""
             verb = "also accepts" if chosen else "accepts"
             lines.append(f"{option} {verb} {', '.join(others[:CHOICES])}{words}")
     left_out = declared_files.unread_entries(declared)
     lines += [f"omitted {line}" for line in left_out[:SHOWN_EXCLUDED]]
     more = len(left_out) - SHOWN_EXCLUDED
-    return [*lines, f"and {more} more omitted; --json lists all"] if more > 0 else lines
+    return [*lines, f"and {more} more omitted; to list all, add --json"] if more > 0 else lines
 
 
 def python_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
@@ -130,7 +130,7 @@ def change_lines(chosen: TargetCandidate) -> list[str]:
         lines.append(f"added: {', '.join(_first_few(chosen.added, SHOWN_ADDITIONS))}")
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]
     if len(chosen.changed) > CHANGES:
-        lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json lists all")
+        lines.append(f"and {len(chosen.changed) - CHANGES} more changes; to list all, add --json")
     return lines
 
 

@@ -126,7 +126,9 @@ def _show_comparison(comparison: ImageComparison) -> None:
     for each in comparison.refused[:SHOWN_DIFFERENCES]:
         console.error(_difference(each, comparison))
     if len(comparison.refused) > SHOWN_DIFFERENCES:
-        console.info(f"and {len(comparison.refused) - SHOWN_DIFFERENCES} more; --json lists all")
+        console.info(
+            f"and {len(comparison.refused) - SHOWN_DIFFERENCES} more; to list all, add --json"
+        )
 
 
 def _difference(each: FileDifference, comparison: ImageComparison) -> str:
@@ -232,7 +234,9 @@ def diff(
         raise InputError(message, hint=hint)
     if full and (files or docker):
         message = "--full cannot be used with --files or --builder docker"
-        raise InputError(message, hint="omit --full; --json lists every difference between files")
+        raise InputError(
+            message, hint="omit --full; to list every difference between files, add --json"
+        )
     if files or docker:
         work = SessionOptions(jobs=process_count(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)
