@@ -156,7 +156,7 @@ class Terminated(ImgbuildError):
 
 
 class SomeFailed(WorkFailed):
-    """Several targets failed. The exit code is that of the failures, or 1 if they differ."""
+    """Several targets failed. The exit code is their common exit code, or 1 if they differ."""
 
     def __init__(self, failed: Mapping[str, ImgbuildError]) -> None:
         codes = {error.exit_code for error in failed.values()}

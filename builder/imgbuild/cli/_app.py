@@ -59,7 +59,7 @@ VERBS = {
     "audit": VerbRow(COMMON, "Check that targets, versions or installed packages work together"),
     "diagnose": VerbRow(COMMON, "Find the first failure in a log, with its cause and fix"),
     "doctor": VerbRow(COMMON, "Show which targets this machine can run, and why"),
-    "load": VerbRow(IMAGES, "Load images into Docker or podman, and build missing ones"),
+    "load": VerbRow(IMAGES, "Load images into Docker or podman, and build missing images"),
     "render": VerbRow(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
     "smoke": VerbRow(IMAGES, "Run smoke tests in built images, without network access"),
     "diff": VerbRow(IMAGES, "Compare the packages or the files of two images"),

@@ -9,7 +9,7 @@
 | --on            | where to run the work: on this machine, or on nodes of Slurm             |
 | --jobs N        | the number of parallel processes                                         |
 | --gpus          | the number of GPUs, or `all`                                             |
-| --check         | compare committed files with newly generated ones, and write nothing     |
+| --check         | compare committed files with newly generated files, and write nothing    |
 | --only          | the part of an image to build or push: base, wheels                      |
 | --keep/--drop   | keep or remove the files that this command downloads or builds           |
 | --again         | repeat work that is current or already done                              |

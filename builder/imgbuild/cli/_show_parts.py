@@ -232,7 +232,7 @@ def show_tests(selection: SelectionOptions) -> None:
 
 
 def side_by_side_lines(left: TargetPage, right: TargetPage) -> list[str]:
-    """Two pages as a table, in which "=" marks equal values. A pipe gets 80 columns."""
+    """Two pages as a table, in which "=" marks equal values. In a pipe, 80 columns wide."""
     rows, width = side_by_side.comparison_rows(left, right), terminal_width()
     lines = align_columns(rows, width=WIDTH if width == sys.maxsize else width)
     console.info(

@@ -103,7 +103,7 @@ class _AuditSubject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
-    """Options for auditing packages that are not those of a target."""
+    """Options for auditing packages that are not in a target."""
 
     requirements: Annotated[
         list[Path] | None,

@@ -117,7 +117,7 @@ def _compare_with_docker(
 
 
 def _show_comparison(comparison: ImageComparison) -> None:
-    """Print refused differences, and count accepted ones by reason."""
+    """Print refused differences, and count accepted differences by reason."""
     reasons = Counter(each.reason for each in comparison.differences if each.reason)
     for reason, number in reasons.items():
         console.info(f"  accepted ({number}): {reason}")

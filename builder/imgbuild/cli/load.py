@@ -38,7 +38,7 @@ def load(
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:
-    """Load images into Docker or podman, and build missing ones.
+    """Load images into Docker or podman, and build missing images.
 
     Prints the name and the ID of each image in the engine. The ID is the digest of the image or of
     its configuration, depending on the engine. Verifies that the loaded image equals the built

@@ -200,7 +200,7 @@ class Image(StrictStruct, frozen=True):
 
     prefix: Annotated[str, Meta(description="the virtual environment")]
     user: User
-    workdir: Annotated[str, Meta(description="folder in which commands start")]
+    workdir: Annotated[str, Meta(description="working folder of commands")]
     cache: Annotated[
         str, Meta(description="folder for caches, writable by any user unless the base is hardened")
     ]
@@ -392,7 +392,7 @@ class Matrix(StrictStruct, frozen=True):
     version: FormVersion
     indexes: Annotated[dict[Name, PackageIndex], Meta(description="indexes of wheels")]
     default_index: Annotated[
-        Name, Meta(description="the index of packages for which no other index is specified")
+        Name, Meta(description="the index of all packages without another index")
     ]
     bases: Annotated[dict[Name, Base], Meta(description="bases of images")]
     image: Image

@@ -143,7 +143,7 @@ class DifferenceMatcher:
     def accept_differences(
         self, differences: Iterable[FileDifference]
     ) -> tuple[FileDifference, ...]:
-        """The differences in the same order, with the reasons of accepted ones."""
+        """The differences in the same order. Accepted differences have a reason."""
         judged = [self._accept_difference(each, ("", "launcher"), {}) for each in differences]
         # Folders and RECORD refer to other files, whose differences must be compared first.
         for like in ("folder", "record"):
