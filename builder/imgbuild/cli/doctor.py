@@ -106,10 +106,7 @@ def doctor(
         Path | None,
         SIF_FILE("Requires --through apptainer. By default, a SIF file is built for the check."),
     ] = None,
-    gpus: Annotated[
-        str,
-        GPUS("Accepts 'all'. The check fails if the container has fewer GPUs. Requires --through."),
-    ] = "0",
+    gpus: Annotated[str, GPUS("Fail if the container has fewer GPUs. Requires --through.")] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
     layout: LayoutFolder = None,
